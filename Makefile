@@ -1,0 +1,48 @@
+# Two commands matter: `make demo` shows the product at work, `make test` proves it.
+# Everything below .venv and .tools is made here and can be deleted at any time.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+PY := .venv/bin/python
+TRITON := .tools/triton
+PERF := .tools/perf
+PIP := -m pip install --quiet --disable-pip-version-check
+
+.PHONY: setup demo test lint bench soak clean host-packages
+.DELETE_ON_ERROR:
+
+setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
+
+# The product with all extras, at the pinned versions.
+.venv/.done: pyproject.toml constraints.txt
+	@echo "setup: virtual environment"
+	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@$(PY) $(PIP) --constraint constraints.txt --editable '.[models,plot,dev]'
+	@touch $@
+
+# A tritonserver laid out as in NVIDIA's images (bin, lib, backends). The wheel is only unpacked: it is a
+# source of files here, never a dependency.
+$(TRITON)/.done: .venv/.done
+	@echo "setup: tritonserver 2.51"
+	@rm -rf $(TRITON) .tools/triton-wheel && mkdir -p $(TRITON)/bin .tools/triton-wheel
+	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --dest .tools/triton-wheel nvidia-pytriton==0.7.0
+	@cd .tools/triton-wheel && ../../$(PY) -m zipfile -e nvidia_pytriton-*.whl .
+	@cp .tools/triton-wheel/pytriton/tritonserver/bin/tritonserver $(TRITON)/bin/
+	@cp -r .tools/triton-wheel/nvidia_pytriton.libs $(TRITON)/lib
+	@cp -r .tools/triton-wheel/pytriton/tritonserver/backends $(TRITON)/backends
+	@version=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  cp .tools/triton-wheel/pytriton/tritonserver/python_backend_stubs/$$version/triton_python_backend_stub $(TRITON)/backends/python/
+	@chmod 755 $(TRITON)/bin/tritonserver $(TRITON)/backends/python/triton_python_backend_stub
+	@rm -rf .tools/triton-wheel && touch $@
+
+# perf_analyzer, unmodified: again only the binary and the CUDA runtime it links against.
+$(PERF)/.done: .venv/.done
+	@echo "setup: perf_analyzer 2.51"
+	@rm -rf $(PERF) .tools/perf-wheel && mkdir -p $(PERF)/bin $(PERF)/lib .tools/perf-wheel
+	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --dest .tools/perf-wheel \
+	  tritonclient==2.51.0 nvidia-cuda-runtime-cu12==12.6.77
+	@cd .tools/perf-wheel && for wheel in *.whl; do ../../$(PY) -m zipfile -e $$wheel .; done
+	@find .tools/perf-wheel -name perf_analyzer -type f -size +1M -exec cp {} $(PERF)/bin/perf_analyzer \;
+	@cp .tools/perf-wheel/nvidia/cuda_runtime/lib/*.so* $(PERF)/lib/
+	@chmod 755 $(PERF)/bin/perf_analyzer
+	@rm -rf .tools/perf-wheel && touch $@

@@ -1,0 +1,78 @@
+"""What a plan may use: GPU types, the grid of shares they are cut into, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controlplane.domain import units
+
+CPU_DEVICE = "cpu"
+"""The device type of a host without a GPU: `cpu-i` is host core i."""
+
+
+class ShareKind(StrEnum):
+    """How a share is enforced."""
+
+    MPS_PERCENT = "mps-percent"
+    """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE."""
+    CPU_QUOTA = "cpu-quota"
+    """Percent of one pinned core, by a bandwidth quota."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGrid:
+    """The shares a partition may have: `minimum`, `minimum + step`, ... 100 percent."""
+
+    minimum_percent: float
+    step_percent: float
+
+    def __post_init__(self) -> None:
+        units.percent(self.minimum_percent, "minimum_percent")
+        units.percent(self.step_percent, "step_percent")
+
+    def percents(self) -> tuple[float, ...]:
+        """Every share of the grid, ascending; 100 is always one of them."""
+        count = round((100.0 - self.minimum_percent) / self.step_percent)
+        inner = (self.minimum_percent + i * self.step_percent for i in range(count + 1))
+        return (*(p for p in inner if p < 100.0), 100.0)
+
+
+MPS_GRID = ShareGrid(minimum_percent=2.5, step_percent=2.5)
+"""2.5 % is about two SMs of a V100 (iGniter, Theorem 1)."""
+CPU_GRID = ShareGrid(minimum_percent=20.0, step_percent=5.0)
+"""Below 20 % a quota's period dominates the latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU type and what was measured about it.
+
+    `hardware` holds the coefficients of the type itself by their names in the paper's table
+    (P, F, p_idle, B_pcie, alpha_f, alpha_sch, beta_sch for iGniter); absent ones count as no effect.
+    """
+
+    name: str
+    share_kind: ShareKind
+    grid: ShareGrid
+    memory_mb: float | None = None
+    price_per_hour: float | None = None
+    hardware: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        units.safe_name(self.name, "name")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPool:
+    """GPUs of one type a plan may take. `count` None: as many as it takes."""
+
+    device: Device
+    count: int | None
+    price_per_hour: float
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            units.at_least_one(self.count, "count")
+        units.non_negative(self.price_per_hour, "price_per_hour")

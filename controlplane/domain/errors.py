@@ -1,0 +1,53 @@
+"""The errors a user can meet, by consequence.
+
+TrisectError
+├── InputError          the input is wrong: names file, line and field; the same input fails again
+├── InfeasibleError     nothing can be planned as asked; says what would fit
+├── EngineError         a launch, an engine or the disk failed; nothing half-done is left
+│   ├── LaunchTimeout   it did not become ready in time; trying again may help
+│   └── MissingTool     a program is not installed; says how to get it
+└── GatewayError        the gateway failed or its port is taken
+"""
+
+from __future__ import annotations
+
+
+class TrisectError(Exception):
+    """Base of every error with a message written for the user."""
+
+
+class InputError(TrisectError):
+    """The input is wrong. Never retried.
+
+    The text reads `file:line: field: what is wrong; the way out`, leaving out what does not apply.
+    """
+
+    def __init__(
+        self, problem: str, *, file: str | None = None, line: int | None = None, field: str | None = None
+    ) -> None:
+        place = "" if file is None else f"{file}:{line}: " if line is not None else f"{file}: "
+        super().__init__(f"{place}{f'{field}: ' if field else ''}{problem}")
+        self.problem = problem
+        self.file = file
+        self.line = line
+        self.field = field
+
+
+class InfeasibleError(TrisectError):
+    """No plan can hold what was asked."""
+
+
+class EngineError(TrisectError):
+    """A launch, an engine or the disk failed."""
+
+
+class LaunchTimeout(EngineError):
+    """A server did not become ready before its deadline."""
+
+
+class MissingTool(EngineError):
+    """A program this command needs is not on the host; the text says how to get it."""
+
+
+class GatewayError(TrisectError):
+    """The gateway failed, or its port is taken."""

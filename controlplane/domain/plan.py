@@ -1,0 +1,169 @@
+"""A plan: which partition of which GPU serves which workload, and what is expected of it.
+
+Values only. Whether a plan is right is `planners.verify`'s to say; these types hold what a file may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controlplane.domain.workload import Arrivals, ShadowPolicy
+
+
+class Rule(StrEnum):
+    """What a plan promises."""
+
+    P99 = "p99"
+    """The P99 of a request under the workload's arrivals is at most its SLO."""
+    HALF_SLO = "half-slo"
+    """A full batch executes within half the SLO and the capacity is at least the rate (iGniter Eq 13, 14)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is expected of a workload in its partition; None is unchecked.
+
+    `execution_ms`: a full batch with all neighbours busy. `utilisation`: rate over capacity.
+    """
+
+    execution_ms: float | None = None
+    mean_ms: float | None = None
+    p99_ms: float | None = None
+    capacity_rps: float | None = None
+    utilisation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A workload, or its part where a pool serves it, in one partition."""
+
+    name: str
+    endpoint: str
+    model: str
+    rate_rps: float
+    slo_ms: float
+    arrivals: Arrivals = Arrivals.POISSON
+    predicted: Prediction = Prediction()
+    client_batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """How a partition serves one model. Delay 0 is Triton's greedy batcher."""
+
+    model: str
+    batch: int
+    instances: int = 1
+    max_queue_delay_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """What stands by for a partition: percent = active percent + extra percent, on GPU `gpu`."""
+
+    policy: ShadowPolicy
+    gpu: str
+    extra_percent: float
+    percent: float
+    memory_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One Triton: a share of a GPU, the models in it and the workloads they serve."""
+
+    id: str
+    percent: float
+    models: tuple[ServedModel, ...]
+    workloads: tuple[Placement, ...]
+    memory_mb: float | None = None
+    shadow: Shadow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGpu:
+    """One GPU a plan uses."""
+
+    id: str
+    type: str
+    partitions: tuple[Partition, ...]
+    price_per_hour: float = 0.0
+    memory_mb: float | None = None
+
+    @property
+    def percent(self) -> float:
+        """The sum of the active shares."""
+        return sum(p.percent for p in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """A workload no partition can hold, why, and what would fit."""
+
+    workload: str
+    reason: str
+    nearest_slo_ms: float | None = None
+    nearest_rate_rps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One promise a plan does not keep."""
+
+    subject: str
+    """The id of the workload, partition or GPU."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileUse:
+    """Which measurements a plan rests on."""
+
+    model: str
+    device: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The plan in numbers."""
+
+    gpus: int
+    percent: float
+    cost_per_hour: float
+    lower_bound_cost_per_hour: float | None = None
+    lower_bound_gpus: int | None = None
+    planning_ms: float | None = None
+    stopped_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `ctl plan` writes and `ctl apply` runs."""
+
+    strategy: str
+    rule: Rule
+    latency_model: str
+    gpus: tuple[PlannedGpu, ...]
+    quantile: float | None = None
+    seed: int | None = None
+    verified: bool = False
+    violations: tuple[Violation, ...] = ()
+    spec_sha256: str | None = None
+    profiles: tuple[ProfileUse, ...] = ()
+    infeasible: tuple[Infeasible, ...] = ()
+    totals: Totals | None = None
+
+    def partitions(self) -> Iterator[tuple[PlannedGpu, Partition]]:
+        """Every partition with its GPU, in the plan's order."""
+        for gpu in self.gpus:
+            for partition in gpu.partitions:
+                yield gpu, partition
+
+    def placements(self) -> Iterator[tuple[PlannedGpu, Partition, Placement]]:
+        """Every placement with its partition and GPU."""
+        for gpu, partition in self.partitions():
+            for placement in partition.workloads:
+                yield gpu, partition, placement

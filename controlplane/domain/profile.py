@@ -1,0 +1,108 @@
+"""What was measured about one model on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controlplane.domain import units
+from controlplane.domain.device import ShareKind
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One point: the model alone at (percent, batch).
+
+    `execution_ms` is the mean of a batch from its data loading to its result, `std_ms` its deviation over
+    `n` batches. `capacity_rps` is the throughput at saturation. `throttled` is the share of quota periods
+    that hit the quota, `host_busy` the busy share of the host outside the partition; None where unknown.
+    """
+
+    percent: float
+    batch: int
+    execution_ms: float
+    concurrency: int = 1
+    std_ms: float | None = None
+    n: int | None = None
+    capacity_rps: float | None = None
+    throttled: float | None = None
+    host_busy: float | None = None
+
+    def __post_init__(self) -> None:
+        units.percent(self.percent, "percent")
+        units.at_least_one(self.batch, "batch")
+        units.at_least_one(self.concurrency, "concurrency")
+        units.positive(self.execution_ms, "execution_ms")
+        if self.capacity_rps is not None:
+            units.positive(self.capacity_rps, "capacity_rps")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """What ran beside a co-location point, back to back."""
+
+    model: str
+    percent: float
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColocationPoint:
+    """One point with neighbours on the same GPU, all of them busy."""
+
+    percent: float
+    batch: int
+    neighbours: tuple[Neighbour, ...]
+    execution_ms: float
+
+    def __post_init__(self) -> None:
+        units.percent(self.percent, "percent")
+        units.at_least_one(self.batch, "batch")
+        units.positive(self.execution_ms, "execution_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where and when a profile was measured; None where it does not apply."""
+
+    gpu: str | None = None
+    driver: str | None = None
+    triton: str | None = None
+    backend: str | None = None
+    host: str | None = None
+    date: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything a latency model may be fitted on for one model on one device.
+
+    `fits` maps a latency model's name to its coefficients for this model (for `igniter` those of the
+    paper: d_load, d_feedback, n_k, k_sch, k1..k5, alpha_cache, alpha_power, ...). `holdout_error` maps it
+    to the mean relative error on points left out of the fit (0.05 is 5 %). `jitter` is the coefficient of
+    variation of a batch's service time, `frontend_ms` the time a request spends outside queue and
+    execution, `max_batch` the largest batch the model serves.
+    """
+
+    model: str
+    device: str
+    share_kind: ShareKind
+    environment: Environment
+    points: tuple[Measurement, ...]
+    colocation: tuple[ColocationPoint, ...] = ()
+    fits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    holdout_error: Mapping[str, float] = field(default_factory=dict)
+    jitter: float | None = None
+    frontend_ms: float | None = None
+    memory_mb: float | None = None
+    max_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        units.safe_name(self.model, "model")
+        units.safe_name(self.device, "device")
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch this profile can speak for."""
+        measured = max((p.batch for p in self.points), default=1)
+        return measured if self.max_batch is None else min(measured, max(self.max_batch, 1))

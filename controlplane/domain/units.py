@@ -1,0 +1,59 @@
+"""Checks on numbers that carry a unit in their name; every message names the field."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from controlplane.domain.errors import InputError
+
+MILLIS_PER_SECOND = 1000.0
+MICROS_PER_MILLI = 1000.0
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def finite(value: float, field: str) -> float:
+    """`value`, or InputError where it is NaN or infinite."""
+    if not math.isfinite(value):
+        raise InputError(f"must be a finite number, not {value}", field=field)
+    return value
+
+
+def positive(value: float, field: str) -> float:
+    """`value`, or InputError where it is not above zero."""
+    if finite(value, field) <= 0:
+        raise InputError(f"must be greater than 0, not {value:g}", field=field)
+    return value
+
+
+def non_negative(value: float, field: str) -> float:
+    """`value`, or InputError where it is below zero."""
+    if finite(value, field) < 0:
+        raise InputError(f"must not be negative, not {value:g}", field=field)
+    return value
+
+
+def percent(value: float, field: str) -> float:
+    """`value`, or InputError where it is outside (0, 100]."""
+    if not 0 < finite(value, field) <= 100:
+        raise InputError(f"must be above 0 and at most 100, not {value:g}", field=field)
+    return value
+
+
+def at_least_one(value: int, field: str) -> int:
+    """`value`, or InputError where it is below 1."""
+    if value < 1:
+        raise InputError(f"must be at least 1, not {value}", field=field)
+    return value
+
+
+def safe_name(value: str, field: str) -> str:
+    """`value`, or InputError where it could not be a folder, a label and a URL segment at once."""
+    if not _NAME.fullmatch(value) or ".." in value:
+        raise InputError(
+            f"{value!r} is no name: use letters, digits, '.', '_' and '-', starting with a letter or "
+            "digit, without '..' and at most 128 long",
+            field=field,
+        )
+    return value

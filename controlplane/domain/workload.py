@@ -1,0 +1,71 @@
+"""What is asked for: a model, how often, how fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controlplane.domain import units
+
+
+class Arrivals(StrEnum):
+    """The arrival process a plan must hold its P99 under."""
+
+    POISSON = "poisson"
+    CONSTANT = "constant"
+
+
+class ShadowPolicy(StrEnum):
+    """What stands by for a partition."""
+
+    HOT = "hot"
+    """Loaded, warmed and checked."""
+    WARM = "warm"
+    """The server is up, the model unloaded."""
+    NONE = "none"
+
+
+class ShadowPlace(StrEnum):
+    """Where it stands by."""
+
+    SAME_GPU = "same-gpu"
+    """Covers a wrong prediction."""
+    OTHER_GPU = "other-gpu"
+    """Covers a fault of the GPU too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowWish:
+    """The shadow a workload asks for."""
+
+    policy: ShadowPolicy = ShadowPolicy.HOT
+    place: ShadowPlace = ShadowPlace.SAME_GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One line of a spec. The SLO is the P99 of a request, from its arrival at the gateway to its last byte.
+
+    Rates count inferences. `endpoint` is the name clients call. `client_batch` is the batch they send.
+    Raises InputError, naming the field, for a value out of range.
+    """
+
+    name: str
+    model: str
+    slo_ms: float
+    rate_rps: float
+    endpoint: str
+    arrivals: Arrivals = Arrivals.POISSON
+    shadow: ShadowWish = field(default_factory=ShadowWish)
+    memory_mb: float | None = None
+    client_batch: int = 1
+
+    def __post_init__(self) -> None:
+        units.safe_name(self.name, "name")
+        units.safe_name(self.model, "model")
+        units.safe_name(self.endpoint, "endpoint")
+        units.positive(self.slo_ms, "slo_ms")
+        units.positive(self.rate_rps, "rate_rps")
+        if self.memory_mb is not None:
+            units.positive(self.memory_mb, "memory_mb")
+        units.at_least_one(self.client_batch, "client_batch")

@@ -1,0 +1,1 @@
+"""Latency models: how long a batch takes, at which share, beside which neighbours. Pure numpy and scipy."""

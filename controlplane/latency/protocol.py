@@ -1,0 +1,111 @@
+"""The one protocol of all latency models.
+
+A question is a set of GPUs and the slots on each (`Slots`); the answer is arrays of the same shape
+(`Estimate`). A model speaks for one device and the models named in `models`; planners hold the index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from controlplane.domain.errors import InputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Who runs where: one row a GPU, one column a slot; all arrays have shape (GPUs, slots).
+
+    `model` indexes `LatencyModel.models`; `batch` is at least 1; `percent` is in (0, 100]. Slots where
+    `mask` is False are empty; what stands in them is ignored. All present slots are busy: the answer is
+    for a full batch of each with all its neighbours running.
+    """
+
+    model: IntArray
+    batch: FloatArray
+    percent: FloatArray
+    mask: BoolArray
+
+    @staticmethod
+    def of(model: ArrayLike, batch: ArrayLike, percent: ArrayLike, mask: ArrayLike | None = None) -> Slots:
+        """Broadcast and check: raises InputError naming the field, ValueError for shapes that differ."""
+        models, batches, percents, present = np.broadcast_arrays(
+            np.asarray(model, dtype=np.int64),
+            np.asarray(batch, dtype=np.float64),
+            np.asarray(percent, dtype=np.float64),
+            np.asarray(True if mask is None else mask, dtype=np.bool_),
+        )
+        if models.ndim != 2:
+            raise ValueError(f"slots need the shape (GPUs, slots), not {models.shape}")
+        if np.any(present & ~(np.isfinite(batches) & (batches >= 1))):
+            raise InputError("must be a finite number of at least 1", field="batch")
+        if np.any(present & ~((percents > 0) & (percents <= 100))):
+            raise InputError("must be above 0 and at most 100", field="percent")
+        if np.any(present & (models < 0)):
+            raise InputError("must not be negative", field="model")
+        return Slots(
+            model=np.where(present, models, 0),
+            batch=np.where(present, batches, 1.0),
+            percent=np.where(present, percents, 100.0),
+            mask=present,
+        )
+
+    @staticmethod
+    def alone(model: ArrayLike, batch: ArrayLike, percent: ArrayLike) -> Slots:
+        """Each element of three one-dimensional arrays alone on a GPU of its own: shape (n, 1)."""
+        columns = np.broadcast_arrays(np.asarray(model), np.asarray(batch), np.asarray(percent))
+        return Slots.of(*(np.atleast_1d(c)[:, None] for c in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a model expects. Empty slots hold 0. Each quantity stands beside its upper quantile.
+
+    execution_ms, execution_upper_ms: (GPUs, slots), a batch from data loading to its last result.
+    cycle_ms, cycle_upper_ms: (GPUs, slots), time between the ends of two successive batches under load,
+        at most the execution where loading overlaps with the batch before (iGniter Eq 2); the throughput
+        is 1000 * batch / cycle_ms.
+    power_w, power_upper_w: (GPUs,); 0 where the device has no power model.
+    memory_mb, memory_upper_mb: (GPUs, slots); 0 where it was not measured.
+    """
+
+    execution_ms: FloatArray
+    execution_upper_ms: FloatArray
+    cycle_ms: FloatArray
+    cycle_upper_ms: FloatArray
+    power_w: FloatArray
+    power_upper_w: FloatArray
+    memory_mb: FloatArray
+    memory_upper_mb: FloatArray
+
+    def throughput_rps(self, slots: Slots) -> FloatArray:
+        """Inferences per second at saturation, shape (GPUs, slots), 0 in empty slots (iGniter Eq 2)."""
+        safe = np.where(self.cycle_ms > 0, self.cycle_ms, 1.0)
+        return np.where(slots.mask, 1000.0 * slots.batch / safe, 0.0)
+
+
+class LatencyModel(Protocol):
+    """One device's latency model, fitted."""
+
+    @property
+    def name(self) -> str:
+        """What plans and `--latency` call it."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models it speaks for; `Slots.model` indexes this."""
+
+    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
+        """Answer for all GPUs at once.
+
+        `quantile` in [0.5, 1): the upper values are not exceeded with this probability, by the errors seen
+        on points left out of the fit; they are never below the mean. Raises InputError naming the field
+        for a model index or quantile out of range.
+        """

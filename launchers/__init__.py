@@ -1,0 +1,1 @@
+"""Ways to run a partition's Triton: each module is one `controlplane.ports.Launcher`."""
