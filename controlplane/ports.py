@@ -58,7 +58,7 @@ class Launcher(Protocol):
         """Every server with this fleet's labels, from the engine itself, sorted by name."""
 
     def stop(self, server: Server, *, drain_s: float) -> None:
-        """Let requests in flight finish for up to `drain_s`, then end it and sweep what it owned. Idempotent."""
+        """Let requests in flight finish for up to `drain_s`, end it, sweep what it owned. Idempotent."""
 
     def usage(self, server: Server) -> ShareUsage:
         """Counters of the server's share."""

@@ -1,0 +1,1 @@
+"""One endpoint for the fleet: slots (pure), HAProxy and the facade (effects)."""

@@ -1,0 +1,1 @@
+"""What is seen: latency windows, Triton's statistics, NVML."""

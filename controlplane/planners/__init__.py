@@ -1,0 +1,1 @@
+"""Strategies and their only judge: which partition of which GPU serves which workload. Pure."""

@@ -1,0 +1,1 @@
+"""Measures models through a launcher: load, sweep, session."""

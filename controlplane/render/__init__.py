@@ -1,0 +1,1 @@
+"""Pure text: config.pbtxt, HAProxy's configuration, model repositories."""

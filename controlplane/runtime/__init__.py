@@ -1,0 +1,1 @@
+"""The impure loop: runs actions, journalled, and keeps things up."""

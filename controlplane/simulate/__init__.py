@@ -1,0 +1,1 @@
+"""A seeded oracle: arrivals, Triton's batcher, partitions coupled by interference. Pure."""
