@@ -1,0 +1,131 @@
+"""Hostile and broken input is refused with its place named, and writing keeps the old file whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy
+from controlplane.files import documents
+from controlplane.files.specs import read_spec
+
+pytestmark = pytest.mark.unit
+
+GOOD = """\
+schema_version: 1
+gpus:
+  - {type: v100, count: 10, price_per_hour: 3.06}
+workloads:
+  - {name: W1, model: alexnet, slo_ms: 10, rate_rps: 1200}
+  - name: W2
+    model: alexnet
+    slo_ms: 15
+    rate_rps: 4e2
+    arrivals: constant
+    shadow: {policy: warm, place: other-gpu}
+"""
+
+
+def spec(tmp_path: Path, text: str, name: str = "spec.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def refused(path: Path) -> InputError:
+    with pytest.raises(InputError) as caught:
+        read_spec(path)
+    return caught.value
+
+
+def test_a_good_spec_reads_whole(tmp_path: Path) -> None:
+    parsed, document = read_spec(spec(tmp_path, GOOD))
+    assert [w.name for w in parsed.workloads] == ["W1", "W2"]
+    assert [w.endpoint for w in parsed.workloads] == ["W1", "W2"], "a model twice: clients call the names"
+    assert parsed.workloads[1].rate_rps == 400
+    assert parsed.workloads[1].arrivals is Arrivals.CONSTANT
+    assert parsed.workloads[1].shadow.policy is ShadowPolicy.WARM
+    assert parsed.workloads[1].shadow.place is ShadowPlace.OTHER_GPU
+    assert parsed.gpus[0].count == 10
+    assert len(document.sha256) == 64
+
+
+def test_a_model_alone_is_called_by_its_own_name(tmp_path: Path) -> None:
+    text = (
+        "schema_version: 1\ngpus: [{type: cpu}]\nworkloads: [{name: a, model: m, slo_ms: 1, rate_rps: 1}]\n"
+    )
+    assert read_spec(spec(tmp_path, text))[0].workloads[0].endpoint == "m"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "field", "says"),
+    [
+        ("schema_version: 1", "schema_version: 2", 1, "schema_version", "reads schema_version: 1"),
+        ("schema_version: 1\n", "", 1, "schema_version", "is missing"),
+        ("slo_ms: 15", "slo_mss: 15", 8, "workloads[1].slo_mss", "did you mean 'slo_ms'"),
+        ("slo_ms: 15", "slo_ms: soon", 8, "workloads[1].slo_ms", "must be a number, not the text 'soon'"),
+        ("slo_ms: 15", "slo_ms: 0", 8, "workloads[1].slo_ms", "must be greater than 0"),
+        ("slo_ms: 15", "slo_ms: -3", 8, "workloads[1].slo_ms", "must be greater than 0"),
+        ("slo_ms: 15", "slo_ms: .inf", 8, "workloads[1].slo_ms", "finite"),
+        ("rate_rps: 4e2", "rate_rps: .nan", 9, "workloads[1].rate_rps", "finite"),
+        ("name: W2", "name: W1", 6, "workloads[1].name", "already the name of workloads[0]"),
+        ("name: W2", "name: ../x", 6, "workloads[1].name", "is no name"),
+        ("arrivals: constant", "arrivals: often", 10, "workloads[1].arrivals", "'poisson' or 'constant'"),
+        ("count: 10", "count: 0", 3, "gpus[0].count", "at least 1"),
+        ("    slo_ms: 15\n", "", 6, "workloads[1].slo_ms", "is missing"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, line: int, field: str, says: str) -> None:
+    path = spec(tmp_path, GOOD.replace(old, new))
+    error = refused(path)
+    assert (error.file, error.line, error.field) == (str(path), line, field)
+    assert says in error.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[1, 2]", "mapping"),
+        ("", "mapping"),
+        ("just words", "mapping"),
+        ("a: 1\na: 2\n", "duplicate key 'a'"),
+        ("a: [1", "is not YAML"),
+        ("a: !!python/object/apply:os.system [ls]", "is not YAML"),
+        ("a: &x [1]\nb: [*x, *x]\n", "aliases"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+    ],
+)
+def test_hostile_yaml_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    assert says in str(refused(spec(tmp_path, text)))
+
+
+def test_json_names_duplicates_and_lines(tmp_path: Path) -> None:
+    twice = spec(tmp_path, '{"schema_version": 1,\n "gpus": [],\n "gpus": []}', "spec.json")
+    assert "duplicate key" in str(refused(twice))
+    broken = spec(tmp_path, '{"schema_version": 1,\n "gpus" []}', "spec.json")
+    assert refused(broken).line == 2
+
+
+def test_too_large_missing_and_binary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "_YAML_LIMIT_BYTES", 64)
+    assert "larger than" in str(refused(spec(tmp_path, GOOD)))
+    assert "no such file" in str(refused(tmp_path / "absent.yaml"))
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in str(refused(binary))
+
+
+def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "plan.json"
+    documents.write_json(path, {"a": 1})
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(documents.os, "fsync", full)
+    with pytest.raises(EngineError, match="No space left on device; the file before is untouched"):
+        documents.write_json(path, {"a": 2})
+    assert path.read_text() == documents.to_json({"a": 1})
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"], "no temporary file stays"

@@ -1,0 +1,129 @@
+"""A plan survives its file, and a broken one is refused with its place."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import (
+    Infeasible,
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Prediction,
+    ProfileUse,
+    Rule,
+    ServedModel,
+    Shadow,
+    Totals,
+    Violation,
+)
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.plans import plan_document, plan_hash, read_plan, write_plan
+
+pytestmark = pytest.mark.unit
+
+PLAN = Plan(
+    strategy="igniter",
+    rule=Rule.HALF_SLO,
+    latency_model="igniter",
+    quantile=0.95,
+    seed=1,
+    verified=True,
+    violations=(Violation("W1", "why"),),
+    spec_sha256="ab",
+    profiles=(ProfileUse("ssd", "v100", "cd"),),
+    gpus=(
+        PlannedGpu(
+            "v100-0",
+            "v100",
+            (
+                Partition(
+                    "W12",
+                    92.5,
+                    (ServedModel("ssd", 8),),
+                    (Placement("W12", "W12", "ssd", 300, 55, predicted=Prediction(execution_ms=26.5)),),
+                    shadow=Shadow(ShadowPolicy.HOT, "v100-0", 7.5, 100),
+                ),
+                Partition("W11", 7.5, (ServedModel("ssd", 1),), (Placement("W11", "W11", "ssd", 5, 40),)),
+            ),
+            price_per_hour=3.06,
+            memory_mb=16160,
+        ),
+    ),
+    infeasible=(Infeasible("W13", "no share holds it", 12.5, 180),),
+    totals=Totals(1, 100, 3.06, planning_ms=1.2, stopped_by="converged"),
+)
+
+
+def test_a_plan_survives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(path, PLAN)
+    assert read_plan(path)[0] == PLAN
+
+
+def test_the_hash_is_of_what_runs() -> None:
+    assert plan_hash(replace(PLAN, totals=None, seed=7)) == plan_hash(PLAN)
+    gpu = PLAN.gpus[0]
+    smaller = replace(gpu, partitions=(replace(gpu.partitions[0], percent=90.0), gpu.partitions[1]))
+    assert plan_hash(replace(PLAN, gpus=(smaller,))) != plan_hash(PLAN)
+
+
+def set_at(document: Any, path: tuple[Any, ...], value: object) -> None:
+    for step in path[:-1]:
+        document = document[step]
+    document[path[-1]] = value
+
+
+FIRST = ("gpus", 0, "partitions", 0)
+WORKLOAD = (*FIRST, "workloads", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field", "says"),
+    [
+        (("schema_version",), 9, "schema_version", "9 is not supported"),
+        (("strategyy",), "x", "strategyy", "did you mean 'strategy'"),
+        ((*FIRST, "percent"), 0, "gpus[0].partitions[0].percent", "above 0 and at most 100"),
+        ((*FIRST, "percent"), 101, "gpus[0].partitions[0].percent", "above 0 and at most 100"),
+        ((*FIRST, "percent"), 95, "gpus[0].partitions", "add up to 102.5 percent"),
+        ((*FIRST, "id"), "W11", "gpus[0].partitions[1].id", "duplicate id 'W11'"),
+        ((*FIRST, "id"), "a/b", "gpus[0].partitions[0].id", "is no name"),
+        (
+            (*WORKLOAD, "endpoint"),
+            "..",
+            "gpus[0].partitions[0].workloads[0].endpoint",
+            "no name",
+        ),
+        (
+            (*WORKLOAD, "endpoint"),
+            "W11",
+            "gpus[0].partitions[1].workloads[0].endpoint",
+            "already",
+        ),
+        ((*WORKLOAD, "model"), "vgg", "gpus[0].partitions[0].workloads[0].model", "models"),
+        ((*FIRST, "models", 0, "batch"), 0, "gpus[0].partitions[0].models[0].batch", "at least 1"),
+        ((*FIRST, "models", 0, "batch"), 1.5, "gpus[0].partitions[0].models[0].batch", "whole number"),
+        ((*FIRST, "shadow", "gpu"), "v100-9", "gpus[0].partitions[0].shadow.gpu", "no GPU of this plan"),
+        ((*FIRST, "models"), [], "gpus[0].partitions[0].models", "at least 1 item"),
+    ],
+)
+def test_a_broken_plan_is_refused(
+    tmp_path: Path, path: tuple[Any, ...], value: object, field: str, says: str
+) -> None:
+    document = copy.deepcopy(plan_document(PLAN))
+    set_at(document, path, value)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(document, indent=1))
+    with pytest.raises(InputError) as caught:
+        read_plan(file)
+    assert caught.value.field == field
+    assert caught.value.line is not None
+    assert says in caught.value.problem
