@@ -1,0 +1,110 @@
+"""What is to be done so that what runs becomes what should run. Pure: values in, a list of actions out.
+
+The order is the promise. New servers are started and answer a real inference before a route moves to
+them; a route moves in one commit; only then are the servers nothing leads to drained and stopped. So after
+any prefix of the list every endpoint that was served is still served, and computing the list again from
+what then runs finishes the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from controlplane.control.desired import Desired, NamedRoute
+from controlplane.domain.fleet import Server, ServerSpec, ServerState
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Clear away what a dead server left."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a server, or wait until one under way is ready."""
+
+    spec: ServerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """A real inference on every endpoint of a server."""
+
+    server: str
+    endpoints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Unload the models of a warm shadow."""
+
+    server: str
+    endpoints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Make these the routes, in one step."""
+
+    routes: Mapping[str, NamedRoute]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Wait until a server owes no answer."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End a server."""
+
+    server: str
+
+
+Action = Remove | Start | Prove | Unload | Commit | Drain | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Actual:
+    """What runs, by the engine's labels and the gateway's own map."""
+
+    servers: tuple[Server, ...]
+    routes: Mapping[str, NamedRoute]
+
+
+def converge(desired: Desired, actual: Actual) -> tuple[Action, ...]:
+    """The actions that turn `actual` into `desired`, in order; none where they agree."""
+    running = {s.name for s in actual.servers if s.state is ServerState.RUNNING}
+    dead = {s.name for s in actual.servers if s.state is not ServerState.RUNNING} - running
+    # A server that runs but is not routed yet may be one an interrupted run started: it is proved again.
+    unrouted = _named(desired.routes.values()) - _named(actual.routes.values())
+    fresh = [spec for name, spec in desired.servers.items() if name not in running or name in unrouted]
+    actions: list[Action] = [Remove(name) for name in sorted(dead)]
+    actions += [Start(spec) for spec in fresh]
+    actions += [Prove(spec.name, spec.endpoints) for spec in fresh]
+    actions += [Unload(spec.name, spec.endpoints) for spec in fresh if spec.name in desired.warm]
+    if dict(actual.routes) != dict(desired.routes):
+        actions.append(Commit(dict(desired.routes)))
+    surplus = sorted(running - set(desired.servers))
+    actions += [Drain(name) for name in surplus]
+    actions += [Stop(name) for name in surplus]
+    return tuple(actions)
+
+
+def destroy(actual: Actual) -> tuple[Action, ...]:
+    """The actions that end a fleet: nothing is routed any more before anything stops."""
+    return converge(Desired({}, {}), actual)
+
+
+def _named(routes: Iterable[NamedRoute]) -> set[str]:
+    names: set[str] = set()
+    for route in routes:
+        names.update(route.members)
+        if route.backup is not None:
+            names.add(route.backup)
+    return names

@@ -1,0 +1,109 @@
+"""A plan as the fleet it means: which servers, and which of them answers for which endpoint. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.domain.fleet import Labels, Role, ServerSpec
+from controlplane.domain.plan import Partition, Plan
+from controlplane.domain.workload import ShadowPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRoute:
+    """A route by the servers' unique names: ports are known only once they run."""
+
+    members: tuple[str, ...]
+    backup: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """One partition's model repository on disk; `content_hash` covers all that was rendered."""
+
+    path: str
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What should run. `warm` names the shadows whose models stay unloaded until they are needed."""
+
+    servers: Mapping[str, ServerSpec]
+    routes: Mapping[str, NamedRoute]
+    warm: frozenset[str] = frozenset()
+
+
+def desired_fleet(
+    plan: Plan, *, fleet: str, plan_hash: str, rendered: Mapping[str, Rendered], devices: Mapping[str, str]
+) -> Desired:
+    """The fleet of a plan.
+
+    `rendered` maps a partition's id to its repository, `devices` a plan's GPU id to what the launcher
+    calls it (`cpu-0`, a UUID).
+    """
+    servers: dict[str, ServerSpec] = {}
+    members: dict[str, list[str]] = {}
+    backups: dict[str, str] = {}
+    warm: set[str] = set()
+    for gpu, partition in plan.partitions():
+        active = _spec(
+            partition,
+            fleet,
+            plan_hash,
+            Role.ACTIVE,
+            rendered[partition.id],
+            device=devices[gpu.id],
+            percent=partition.percent,
+            memory_mb=partition.memory_mb,
+        )
+        servers[active.name] = active
+        for placement in partition.workloads:
+            members.setdefault(placement.endpoint, []).append(active.name)
+        shadow = partition.shadow
+        if shadow is None or shadow.policy is ShadowPolicy.NONE:
+            continue
+        standby = _spec(
+            partition,
+            fleet,
+            plan_hash,
+            Role.SHADOW,
+            rendered[partition.id],
+            device=devices[shadow.gpu],
+            percent=shadow.percent,
+            memory_mb=shadow.memory_mb,
+        )
+        servers[standby.name] = standby
+        if shadow.policy is ShadowPolicy.WARM:
+            warm.add(standby.name)
+            continue
+        for placement in partition.workloads:
+            backups.setdefault(placement.endpoint, standby.name)
+    routes = {e: NamedRoute(tuple(names), backups.get(e)) for e, names in members.items()}
+    return Desired(servers, routes, frozenset(warm))
+
+
+def _spec(
+    partition: Partition,
+    fleet: str,
+    plan_hash: str,
+    role: Role,
+    rendered: Rendered,
+    *,
+    device: str,
+    percent: float,
+    memory_mb: float | None,
+) -> ServerSpec:
+    # All that is fixed once the server runs: a server with the same revision needs no touching.
+    fixed = f"{device}|{percent:g}|{memory_mb}|{rendered.content_hash}"
+    revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]
+    return ServerSpec(
+        labels=Labels(fleet, plan_hash, partition.id, role, revision),
+        repository=rendered.path,
+        endpoints=tuple(p.endpoint for p in partition.workloads),
+        device=device,
+        percent=percent,
+        memory_mb=memory_mb,
+    )
