@@ -1,0 +1,138 @@
+"""What is kept about a fleet between commands: how it was applied, its plan and the one before.
+
+Only how to find and rebuild things: what runs is asked of the engine, never of these files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.plan import Plan
+from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_json
+from controlplane.files.plans import read_plan, write_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where the gateway listens."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """How a fleet was applied. Paths are absolute; `devices` maps a plan's GPU id to the launcher's name."""
+
+    launcher: str
+    repository: str
+    output: str
+    devices: Mapping[str, str]
+    endpoints: Endpoints = Endpoints()
+
+
+class _Endpoints(Strict):
+    host: str
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+
+
+class _Settings(Strict):
+    schema_version: int
+    launcher: str
+    repository: str
+    output: str
+    devices: dict[str, str]
+    endpoints: _Endpoints
+
+
+def state_root() -> Path:
+    """$XDG_STATE_HOME/trisect, by default ~/.local/state/trisect."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "trisect"
+
+
+class FleetFiles:
+    """The files of one fleet below `root`/<fleet>."""
+
+    def __init__(self, root: Path, fleet: str) -> None:
+        self.fleet = fleet
+        self.directory = root / fleet
+        self.lock = self.directory / "lock"
+        self.gateway = self.directory / "gateway"
+        self._settings = self.directory / "fleet.json"
+        self._plan = self.directory / "plan.json"
+        self._previous = self.directory / "plan.previous.json"
+        self._journal = self.directory / "journal.jsonl"
+
+    def exists(self) -> bool:
+        """Whether this fleet was ever applied and not destroyed."""
+        return self._settings.exists()
+
+    def settings(self) -> FleetSettings | None:
+        """How it was applied; None where it never was."""
+        if not self.exists():
+            return None
+        parsed = read(self._settings).parse(_Settings)
+        return FleetSettings(
+            launcher=parsed.launcher,
+            repository=parsed.repository,
+            output=parsed.output,
+            devices=parsed.devices,
+            endpoints=Endpoints(**parsed.endpoints.model_dump()),
+        )
+
+    def write_settings(self, settings: FleetSettings) -> None:
+        """Replace the settings."""
+        write_json(self._settings, {"schema_version": SCHEMA_VERSION, **asdict(settings)})
+
+    def plan(self) -> Plan | None:
+        """The plan that was applied last; None where none was."""
+        return read_plan(self._plan)[0] if self._plan.exists() else None
+
+    def previous_plan(self) -> Plan | None:
+        """The plan before it."""
+        return read_plan(self._previous)[0] if self._previous.exists() else None
+
+    def write_plans(self, plan: Plan, previous: Plan | None) -> None:
+        """Remember what runs and what ran before."""
+        if previous is not None:
+            write_plan(self._previous, previous)
+        write_plan(self._plan, plan)
+
+    def append_journal(self, wall_s: float, event: str, details: Mapping[str, Any]) -> None:
+        """One line of the journal."""
+        line = json.dumps({"at": round(wall_s, 3), "event": event, **details})
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with self._journal.open("a") as stream:
+                stream.write(line + "\n")
+        except OSError as error:
+            raise EngineError(f"{self._journal}: cannot be written: {error.strerror}") from error
+
+    def journal(self) -> list[dict[str, Any]]:
+        """Every line of the journal, oldest first; a line cut short by a crash is left out."""
+        lines = []
+        if self._journal.exists():
+            for text in self._journal.read_text().splitlines():
+                try:
+                    lines.append(json.loads(text))
+                except json.JSONDecodeError:
+                    continue
+        return lines
+
+
+def fleets(root: Path) -> list[str]:
+    """The names of all fleets that were applied and not destroyed."""
+    if not root.is_dir():
+        return []
+    return sorted(p.name for p in root.iterdir() if FleetFiles(root, p.name).exists())

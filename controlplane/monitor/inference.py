@@ -1,0 +1,116 @@
+"""A real inference on a running server: the only proof that a model answers.
+
+Readiness is not: a model whose Python process died still says it is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Server
+
+_BYTES_OF = {
+    "TYPE_BOOL": 1, "TYPE_UINT8": 1, "TYPE_INT8": 1, "TYPE_UINT16": 2, "TYPE_INT16": 2, "TYPE_FP16": 2,
+    "TYPE_BF16": 2, "TYPE_UINT32": 4, "TYPE_INT32": 4, "TYPE_FP32": 4, "TYPE_UINT64": 8, "TYPE_INT64": 8,
+    "TYPE_FP64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroInput:
+    """One input of a model, all zeros (empty text for BYTES), in KServe's binary layout."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def zero_inputs(config: Mapping[str, Any], *, batch: int = 1) -> tuple[ZeroInput, ...]:
+    """Zeros for every input that a model's configuration (GET .../config) requires.
+
+    A dynamic dimension counts as 1. Raises EngineError for a data type that is not known.
+    """
+    inputs = []
+    for wanted in config.get("input", []):
+        if wanted.get("optional"):
+            continue
+        dims = [max(1, int(d)) for d in wanted["dims"]]
+        shape = (batch, *dims) if int(config.get("max_batch_size", 0)) > 0 else tuple(dims)
+        count = 1
+        for d in shape:
+            count *= d
+        kind = wanted["data_type"]
+        if kind == "TYPE_STRING":
+            inputs.append(ZeroInput(wanted["name"], "BYTES", shape, struct.pack("<I", 0) * count))
+        elif kind in _BYTES_OF:
+            data = bytes(_BYTES_OF[kind] * count)
+            inputs.append(ZeroInput(wanted["name"], kind.removeprefix("TYPE_"), shape, data))
+        else:
+            raise EngineError(f"input {wanted['name']}: no zero is known for {kind}")
+    return tuple(inputs)
+
+
+def infer_body(inputs: tuple[ZeroInput, ...]) -> tuple[bytes, int]:
+    """The body of POST .../infer and the length of its JSON part."""
+    header = {
+        "inputs": [
+            {
+                "name": i.name,
+                "shape": list(i.shape),
+                "datatype": i.datatype,
+                "parameters": {"binary_data_size": len(i.data)},
+            }
+            for i in inputs
+        ],
+        "parameters": {"binary_data_output": True},
+    }
+    text = json.dumps(header).encode()
+    return text + b"".join(i.data for i in inputs), len(text)
+
+
+def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
+    """One inference of zeros on `endpoint`. Raises EngineError with the server's own words."""
+    base = f"http://{server.host}:{server.http_port}/v2/models/{endpoint}"
+    try:
+        with httpx.Client(timeout=deadline_s, trust_env=False) as client:
+            config = client.get(f"{base}/config")
+            config.raise_for_status()
+            body, json_length = infer_body(zero_inputs(config.json()))
+            answer = client.post(
+                f"{base}/infer", content=body, headers={"Inference-Header-Content-Length": str(json_length)}
+            )
+            answer.raise_for_status()
+    except httpx.HTTPStatusError as error:
+        reason = error.response.text.strip()[:300]
+        raise EngineError(f"{server.name}: an inference on {endpoint} failed: {reason}") from error
+    except httpx.HTTPError as error:
+        raise EngineError(f"{server.name}: an inference on {endpoint} failed: {error!r}") from error
+
+
+def unload(server: Server, endpoint: str, *, deadline_s: float) -> None:
+    """Unload a model, keeping its server up. Raises EngineError."""
+    _repository(server, endpoint, "unload", deadline_s)
+
+
+def load(server: Server, endpoint: str, *, deadline_s: float) -> None:
+    """Load a model that was unloaded. Raises EngineError."""
+    _repository(server, endpoint, "load", deadline_s)
+
+
+def _repository(server: Server, endpoint: str, verb: str, deadline_s: float) -> None:
+    url = f"http://{server.host}:{server.http_port}/v2/repository/models/{endpoint}/{verb}"
+    try:
+        answer = httpx.post(url, json={}, timeout=deadline_s, trust_env=False)
+        answer.raise_for_status()
+    except httpx.HTTPStatusError as error:
+        raise EngineError(f"{server.name}: {verb} {endpoint}: {error.response.text.strip()[:300]}") from error
+    except httpx.HTTPError as error:
+        raise EngineError(f"{server.name}: {verb} {endpoint}: {error!r}") from error

@@ -1,0 +1,206 @@
+"""Runs converge's actions against a launcher and a gateway, and writes down what was under way.
+
+Before the routes move, a failure undoes what this run started: nothing half-done stays behind. After
+that, what is left is only to drain and stop, which the next run finishes from what it then finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Protocol
+
+from controlplane.control.converge import (
+    Action,
+    Actual,
+    Commit,
+    Drain,
+    Prove,
+    Remove,
+    Start,
+    Stop,
+    Unload,
+)
+from controlplane.control.desired import NamedRoute
+from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.fleet import Backend, Route, Routes, Server, ServerState
+from controlplane.monitor import inference
+from controlplane.ports import Gateway, Launcher
+from controlplane.runtime.clock import wait_until
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long each kind of wait may take, in seconds, and how many starts run side by side."""
+
+    start_s: float = 90.0
+    prove_s: float = 30.0
+    drain_s: float = 30.0
+    parallel_starts: int = 4
+
+
+class Journal(Protocol):
+    """Remembers what was under way."""
+
+    def write(self, event: str, **details: object) -> None:
+        """Append one event."""
+
+
+Say = Callable[[str], None]
+
+
+def backend(server: Server) -> Backend:
+    """Where a route to this server leads."""
+    return Backend(server.name, server.host, server.http_port, server.grpc_port)
+
+
+def named(routes: Routes) -> dict[str, NamedRoute]:
+    """Routes by their servers' names."""
+    return {
+        endpoint: NamedRoute(
+            tuple(m.server for m in route.members), route.backup.server if route.backup else None
+        )
+        for endpoint, route in routes.items()
+    }
+
+
+def observe(launcher: Launcher, gateway: Gateway, fleet: str) -> Actual:
+    """What runs now. A route to a server that is gone, or came back on other ports, counts as no route."""
+    servers = launcher.servers(fleet)
+    alive = {s.name: backend(s) for s in servers if s.state is ServerState.RUNNING}
+    routes = {e: r for e, r in gateway.routes().items() if all(alive.get(m.server) == m for m in r.members)}
+    routes = {
+        e: r if r.backup is None or alive.get(r.backup.server) == r.backup else Route(r.members)
+        for e, r in routes.items()
+    }
+    return Actual(servers, named(routes))
+
+
+@dataclass(slots=True)
+class Executor:
+    """One run over one list of actions."""
+
+    launcher: Launcher
+    gateway: Gateway
+    fleet: str
+    journal: Journal
+    say: Say
+    limits: Limits = field(default_factory=Limits)
+    _servers: dict[str, Server] = field(default_factory=dict)
+    _started: list[Server] = field(default_factory=list)
+
+    def run(self, actions: Sequence[Action], actual: Actual) -> None:
+        """Run the actions in order; starts side by side.
+
+        Raises EngineError or GatewayError; servers this run started and no route leads to are gone then.
+        """
+        self._servers = {s.name: s for s in actual.servers}
+        committed = False
+        try:
+            for kind, group in groupby(actions, key=type):
+                if kind is Start:
+                    self._start([a for a in group if isinstance(a, Start)])
+                    continue
+                for action in group:
+                    self._run(action)
+                    committed = committed or isinstance(action, Commit)
+        except TrisectError as error:
+            self.journal.write("failed", reason=str(error))
+            if not committed:
+                self._undo()
+            raise
+
+    def _start(self, actions: list[Start]) -> None:
+        before = {name for name, s in self._servers.items() if s.state is ServerState.RUNNING}
+        for action in actions:
+            self.journal.write("start", server=action.spec.name)
+            spec = action.spec
+            self.say(
+                f"start {spec.labels.partition} ({spec.labels.role}) {spec.percent:g} % of {spec.device}"
+            )
+        failures: list[TrisectError] = []
+        with ThreadPoolExecutor(self.limits.parallel_starts) as pool:
+            waiting = [
+                pool.submit(self.launcher.start, a.spec, deadline_s=self.limits.start_s) for a in actions
+            ]
+            for future in waiting:
+                try:
+                    server = future.result()
+                except TrisectError as error:
+                    failures.append(error)
+                    continue
+                self._servers[server.name] = server
+                if server.name not in before:
+                    self._started.append(server)
+                self.journal.write("started", server=server.name, id=server.id)
+        if failures:
+            raise failures[0]
+
+    def _run(self, action: Action) -> None:
+        match action:
+            case Remove(name):
+                self.journal.write("remove", server=name)
+                self.launcher.stop(self._servers[name], drain_s=0.0)
+            case Prove(name, endpoints):
+                for endpoint in endpoints:
+                    inference.prove(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
+            case Unload(name, endpoints):
+                for endpoint in endpoints:
+                    inference.unload(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
+            case Commit(routes):
+                self.journal.write("commit", routes={e: list(r.members) for e, r in routes.items()})
+                self.say(f"route {', '.join(sorted(routes)) or 'nothing'}")
+                self.gateway.commit(self._routes(routes))
+            case Drain(name):
+                self._drain(name)
+            case Stop(name):
+                self.journal.write("stop", server=name)
+                self.say(f"stop {name}")
+                self.launcher.stop(self._servers[name], drain_s=self.limits.drain_s)
+            case Start():
+                raise AssertionError("starts are run side by side")
+
+    def _routes(self, routes: Mapping[str, NamedRoute]) -> Routes:
+        return {
+            endpoint: Route(
+                tuple(backend(self._servers[m]) for m in route.members),
+                None if route.backup is None else backend(self._servers[route.backup]),
+            )
+            for endpoint, route in routes.items()
+        }
+
+    def _drain(self, name: str) -> None:
+        server = self._servers[name]
+        self.journal.write("drain", server=name)
+        empty = wait_until(
+            lambda: self.gateway.in_flight(backend(server)) == 0, deadline_s=self.limits.drain_s
+        )
+        if not empty:
+            self.say(f"{name} still has requests in flight after {self.limits.drain_s:g} s")
+
+    def _undo(self) -> None:
+        for server in self._started:
+            try:
+                self.launcher.stop(server, drain_s=0.0)
+            except EngineError as error:
+                self.say(f"could not stop {server.name}: {error}")
+
+
+def describe(actions: Iterable[Action]) -> list[str]:
+    """The actions as lines for `--dry-run`."""
+    lines = []
+    for action in actions:
+        match action:
+            case Start(spec):
+                share = f"{spec.percent:g} % of {spec.device}"
+                lines.append(f"start   {spec.name}  {share}  serving {', '.join(spec.endpoints)}")
+            case Prove(name, endpoints) | Unload(name, endpoints):
+                verb = "prove" if isinstance(action, Prove) else "unload"
+                lines.append(f"{verb:7} {name}  {', '.join(endpoints)}")
+            case Commit(routes):
+                lines.append(f"route   {', '.join(sorted(routes)) or 'nothing'}")
+            case Remove(name) | Drain(name) | Stop(name):
+                lines.append(f"{type(action).__name__.lower():7} {name}")
+    return lines

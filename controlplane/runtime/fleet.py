@@ -1,0 +1,187 @@
+"""Apply, roll back and destroy a fleet: plan -> rendered files -> converge's actions -> running servers.
+
+One command at a time works on a fleet: a lock file says so, and the kernel frees it when its holder dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from controlplane.control.converge import Action, Actual, Stop, converge, destroy
+from controlplane.control.desired import Desired, Rendered, desired_fleet
+from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.fleet import Server
+from controlplane.domain.plan import Plan
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.plans import plan_hash
+from controlplane.files.tree import write_tree
+from controlplane.ports import Clock, Gateway, Launcher
+from controlplane.render.repository import render_partition
+from controlplane.runtime.execute import Executor, Limits, Say, observe
+
+
+class FleetJournal:
+    """`execute.Journal` in the fleet's files."""
+
+    def __init__(self, files: FleetFiles, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+
+    def write(self, event: str, **details: Any) -> None:
+        """Append one event with the time."""
+        self._files.append_journal(self._clock.wall(), event, details)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run did: its actions (none: nothing to do) and the servers that run now."""
+
+    actions: tuple[Action, ...]
+    servers: tuple[Server, ...]
+
+
+@contextlib.contextmanager
+def locked(files: FleetFiles) -> Iterator[None]:
+    """Hold the fleet. Raises EngineError where another command does."""
+    files.directory.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(files.lock, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise EngineError(
+            f"another command is working on fleet {files.fleet!r}; wait for it to end"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
+    """Write OUTPUT/<fleet>/<plan hash>/<partition> for every partition; returns them by partition id.
+
+    Raises InputError for a source model that cannot be served, EngineError where the disk refuses.
+    """
+    root = output.resolve() / fleet / plan_hash(plan)
+    trees = {
+        partition.id: render_partition(partition, gpu_type=gpu.type, repository=repository.resolve())
+        for gpu, partition in plan.partitions()
+    }
+    rendered = {}
+    for partition_id, tree in trees.items():
+        write_tree(root / partition_id, tree)
+        rendered[partition_id] = Rendered(str(root / partition_id), tree.content_hash)
+    return rendered
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One fleet and what it is run with."""
+
+    files: FleetFiles
+    launcher: Launcher
+    gateway: Gateway
+    clock: Clock
+    say: Say
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def name(self) -> str:
+        """The fleet's name."""
+        return self.files.fleet
+
+    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
+        """The fleet a plan means, rendered on disk."""
+        rendered = render_plan(
+            plan, repository=Path(settings.repository), output=Path(settings.output), fleet=self.name
+        )
+        return desired_fleet(
+            plan, fleet=self.name, plan_hash=plan_hash(plan), rendered=rendered, devices=settings.devices
+        )
+
+    def preview(self, plan: Plan, settings: FleetSettings) -> tuple[Action, ...]:
+        """What `apply` would do now."""
+        return converge(self.desired(plan, settings), observe(self.launcher, self.gateway, self.name))
+
+    def apply(self, plan: Plan, settings: FleetSettings) -> Outcome:
+        """Converge onto a plan. Raises InputError, EngineError, GatewayError; traffic on what stays flows."""
+        with locked(self.files):
+            desired = self.desired(plan, settings)
+            self.gateway.start()
+            actual = observe(self.launcher, self.gateway, self.name)
+            actions = converge(desired, actual)
+            before = self.files.plan()
+            if actions or before != plan:
+                # Written first: whatever happens next, `status` and `destroy` know how to look.
+                self.files.write_settings(settings)
+                self._run(actions, actual)
+                changed = before is not None and plan_hash(before) != plan_hash(plan)
+                self.files.write_plans(plan, before if changed else None)
+                self._forget_rendered(settings, plan)
+            return Outcome(actions, self.launcher.servers(self.name))
+
+    def rollback(self) -> Outcome:
+        """Apply the plan before. Raises InputError where there is none."""
+        settings, previous = self.files.settings(), self.files.previous_plan()
+        if settings is None or previous is None:
+            raise InputError(f"fleet {self.name!r} has no plan to go back to")
+        return self.apply(previous, settings)
+
+    def destroy(self) -> Outcome:
+        """Drain and stop everything with this fleet's labels, the gateway too, and forget the fleet."""
+        with locked(self.files):
+            settings = self.files.settings()
+            actual = observe(self.launcher, self.gateway, self.name)
+            actions = destroy(actual)
+            self._run(actions, actual)
+            self.gateway.stop()
+            self.launcher.sweep(self.name)
+            if settings is not None:
+                shutil.rmtree(Path(settings.output) / self.name, ignore_errors=True)
+        shutil.rmtree(self.files.directory, ignore_errors=True)
+        return Outcome(actions, ())
+
+    def _run(self, actions: tuple[Action, ...], actual: Actual) -> None:
+        journal = FleetJournal(self.files, self.clock)
+        Executor(self.launcher, self.gateway, self.name, journal, self.say, self.limits).run(actions, actual)
+        if any(isinstance(a, Stop) for a in actions):
+            self.launcher.sweep(self.name)
+        journal.write("converged")
+
+    def _forget_rendered(self, settings: FleetSettings, plan: Plan) -> None:
+        """Remove rendered plans that no server reads and no rollback needs."""
+        previous = self.files.previous_plan()
+        keep = {plan_hash(plan)} | ({plan_hash(previous)} if previous else set())
+        used = [s.spec.repository for s in self.launcher.servers(self.name)]
+        for directory in (Path(settings.output) / self.name).iterdir():
+            if directory.name not in keep and not any(Path(path).is_relative_to(directory) for path in used):
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def map_devices(plan: Plan, available: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """A plan's GPU ids to the launcher's names: `cpu-1` is core 1, `v100-3` the fourth of the host's v100s.
+
+    `available` maps a type to the host's devices of it. Raises InputError naming what the host lacks.
+    """
+    mapping = {}
+    for gpu in plan.gpus:
+        devices = available.get(gpu.type, ())
+        if not devices:
+            known = ", ".join(sorted(t for t, found in available.items() if found)) or "none"
+            raise InputError(f"this host has no device of type {gpu.type!r}; it has: {known}", field=gpu.id)
+        index = gpu.id.removeprefix(f"{gpu.type}-")
+        if gpu.type == CPU_DEVICE and gpu.id in devices:
+            mapping[gpu.id] = gpu.id
+        elif gpu.type != CPU_DEVICE and index.isdigit() and int(index) < len(devices):
+            mapping[gpu.id] = devices[int(index)]
+        else:
+            raise InputError(f"this host has {len(devices)}: {', '.join(devices)}", field=gpu.id)
+    return mapping
