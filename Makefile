@@ -46,3 +46,51 @@ $(PERF)/.done: .venv/.done
 	@cp .tools/perf-wheel/nvidia/cuda_runtime/lib/*.so* $(PERF)/lib/
 	@chmod 755 $(PERF)/bin/perf_analyzer
 	@rm -rf .tools/perf-wheel && touch $@
+
+# What Python packages cannot bring: HAProxy, and libb64 for perf_analyzer. Installed where we may, else said.
+host-packages:
+	@missing=""; \
+	command -v haproxy >/dev/null || test -x /usr/sbin/haproxy || missing="$$missing haproxy"; \
+	ldconfig -p 2>/dev/null | grep -q libb64.so.0d || missing="$$missing libb64-0d"; \
+	test -z "$$missing" && exit 0; \
+	if [ "$$(id -u)" = 0 ]; then as=; elif sudo -n true 2>/dev/null; then as="sudo -n"; else \
+	  echo "setup: please run: sudo apt-get install$$missing" >&2; exit 1; fi; \
+	echo "setup: apt-get install$$missing"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	$$as apt-get -qq -o DPkg::Lock::Timeout=120 update >/dev/null && \
+	$$as apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends $$missing >/dev/null
+
+# The sample models' weights: random, seeded, made here.
+model_repository/.done: model_repository/make.py .venv/.done
+	@echo "setup: sample models"
+	@$(PY) model_repository/make.py
+	@touch $@
+
+setup: model_repository/.done
+
+demo: setup
+	@.venv/bin/ctl demo
+
+# Each part with the time it took; the first failure ends the run.
+test: setup
+	@timed() { local name="$$1" start=$$SECONDS; shift; echo "== $$name: $$*"; "$$@" || exit 1; \
+	    echo "== $$name took $$((SECONDS - start)) s"; }; \
+	timed style .venv/bin/ruff check .; \
+	timed format .venv/bin/ruff format --check .; \
+	timed types .venv/bin/mypy; \
+	timed imports .venv/bin/lint-imports; \
+	timed unit $(PY) -m pytest -q -m unit; \
+	timed servers $(PY) -m pytest -q -m "e2e and not soak" --timeout 300; \
+	timed docker $(PY) -m pytest -q -m "docker and not soak" --timeout 300
+
+lint: .venv/.done
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
+
+bench: setup
+	@for table in tests/bench/*.py; do echo "== $$table"; $(PY) $$table || exit 1; done
+
+soak: setup
+	$(PY) -m pytest -q -m soak --timeout 3600
+
+clean:
+	rm -rf .venv .tools model_repository/.done
