@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import filelock
 
-from controlplane.control.converge import Action, Actual, Stop, converge, destroy
-from controlplane.control.desired import Desired, Rendered, desired_fleet
+from controlplane.control.converge import Action, Actual, Commit, Stop, converge, destroy
+from controlplane.control.desired import Desired, NamedRoute, Rendered, desired_fleet
+from controlplane.control.redirect import redirected
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Server
 from controlplane.domain.plan import Plan
+from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.files.tree import write_tree
@@ -134,6 +136,27 @@ class Fleet:
         if settings is None or previous is None:
             raise InputError(f"fleet {self.name!r} has no plan to go back to")
         return self.apply(previous, settings)
+
+    def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
+        """Turn workloads over to their shadows, or back, in one commit; returns the routes they now have.
+
+        Raises InputError for an unknown workload or one without a hot shadow.
+        """
+        with locked(self.files):
+            plan = self.files.plan()
+            if plan is None:
+                raise InputError(f"fleet {self.name!r} has no plan")
+            endpoints = {p.name: p.endpoint for _, _, p in plan.placements()}
+            for workload in workloads:
+                if workload not in endpoints:
+                    raise InputError(
+                        f"is no workload of fleet {self.name!r}{nearest(workload, endpoints)}", field=workload
+                    )
+            actual = observe(self.launcher, self.gateway, self.name)
+            turned = [endpoints[w] for w in workloads]
+            routes = redirected(self.desired(plan, settings), actual.routes, turned)
+            self._run((Commit(routes),), actual)
+            return {e: routes[e] for e in turned}
 
     def destroy(self) -> Outcome:
         """Drain and stop everything with this fleet's labels, the gateway too, and forget the fleet."""

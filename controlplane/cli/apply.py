@@ -1,0 +1,68 @@
+"""`ctl apply`: converge a fleet onto a plan, then return."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+from controlplane.files.fleets import Endpoints
+
+_DEFAULTS = Endpoints()
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("apply")(apply)
+
+
+def apply(
+    plan: Path,
+    repository: options.Repository = options.DEFAULT_REPOSITORY,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    output: options.Output = options.DEFAULT_OUTPUT,
+    launcher: options.Launcher = None,
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    host: options.Host = _DEFAULTS.host,
+    http_port: options.HttpPort = _DEFAULTS.http_port,
+    grpc_port: options.GrpcPort = _DEFAULTS.grpc_port,
+    metrics_port: options.MetricsPort = _DEFAULTS.metrics_port,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; do nothing.")] = False,
+    yes: options.Yes = False,
+    require_quota: Annotated[
+        bool, typer.Option("--require-quota", help="Fail where nothing can enforce the shares.")
+    ] = False,
+    allow_violations: options.AllowViolations = False,
+) -> None:
+    """Make what runs match PLAN: start, prove, route, drain, stop, in that order.
+
+    The same plan twice does nothing. Interrupted anywhere, the next apply goes on from what runs.
+    """
+    from controlplane.cli import wiring
+    from controlplane.files.plans import read_plan
+    from controlplane.runtime import preflight
+    from controlplane.runtime.execute import describe
+
+    parsed, document = read_plan(plan)
+    preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
+    endpoints = Endpoints(host, http_port, grpc_port, metrics_port)
+    built = wiring.fleet(fleet, launcher_name=launcher, endpoints=endpoints)
+    settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
+    preflight.check_quota(built.launcher, wiring.say, required=require_quota)
+    if dry_run or (not yes and sys.stdin.isatty()):
+        steps = describe(built.preview(parsed, settings))
+        print("\n".join(steps) or "nothing to do")
+        if dry_run or (steps and not typer.confirm("Go on?")):
+            return
+    wiring.say(f"launching with {built.launcher.name}")
+    outcome = built.apply(parsed, settings)
+    if not outcome.actions:
+        print("nothing to do")
+        return
+    print(
+        f"fleet {fleet}: {len(outcome.servers)} servers behind "
+        f"http://{host}:{http_port} and grpc {host}:{grpc_port}"
+    )

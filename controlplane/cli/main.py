@@ -1,0 +1,38 @@
+"""`ctl`: the verbs, and what each kind of error means to a shell."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from controlplane.cli import apply, demo, destroy, doctor, plan, profile, redirect, render, rollback, status
+from controlplane.cli.exits import EXIT_INTERRUPTED, exit_code
+from controlplane.domain.errors import TrisectError
+
+app = typer.Typer(
+    name="ctl",
+    help="Plan which share of which GPU each Triton model gets, and run the plan.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for _verb in (doctor, profile, plan, render, apply, status, redirect, rollback, destroy, demo):
+    _verb.register(app)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except TrisectError as error:
+        print(f"ctl: {error}", file=sys.stderr)
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        print("ctl: interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""`ctl plan`: a spec becomes a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+from controlplane.cli.exits import EXIT_INFEASIBLE
+from controlplane.domain.plan import Rule
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("plan")(plan)
+
+
+def plan(
+    spec: Path,
+    strategy: Annotated[str, typer.Option(help="How to plan.")] = "igniter",
+    rule: Annotated[
+        Rule | None, typer.Option(help="What the plan promises; by default the strategy's own.")
+    ] = None,
+    latency: Annotated[
+        str | None, typer.Option(help="The latency model; by default the strategy's own.")
+    ] = None,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
+    ] = None,
+    json: options.Json = False,
+    seed: Annotated[int, typer.Option(help="Same seed, same plan.")] = 1,
+    allow_violations: options.AllowViolations = False,
+) -> None:
+    """Decide share, batch, GPU and neighbours of every workload in SPEC.
+
+    Exit code 3: some workloads are infeasible; the rest is planned and written all the same.
+    """
+    import os
+
+    from controlplane.files.documents import to_json
+    from controlplane.files.plans import plan_document, write_plan
+    from controlplane.files.specs import read_spec
+    from controlplane.report.plan_table import plan_table, show
+    from controlplane.runtime.clock import SystemClock
+    from controlplane.runtime.planning import Choices, make_plan, refuse_violations
+
+    parsed, document = read_spec(spec)
+    made = make_plan(
+        parsed,
+        document,
+        Choices(strategy, rule, latency, seed=seed),
+        profiles=profiles,
+        cores=len(os.sched_getaffinity(0)),
+        clock=SystemClock(),
+    )
+    if json:
+        print(to_json(plan_document(made)), end="")
+    else:
+        show(plan_table(made))
+    if output is not None:
+        if not allow_violations:
+            refuse_violations(made, document)
+        write_plan(output, made)
+    if made.infeasible:
+        raise typer.Exit(EXIT_INFEASIBLE)

@@ -1,0 +1,33 @@
+"""`ctl redirect`: a workload to its shadow, or back."""
+
+from __future__ import annotations
+
+import typer
+
+from controlplane.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("redirect")(redirect)
+
+
+def redirect(
+    workload: list[str],
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    json: options.Json = False,
+) -> None:
+    """Send new requests of each WORKLOAD to its shadow, or back; all of them in one commit.
+
+    Requests in flight finish where they are.
+    """
+    from controlplane.cli import wiring
+    from controlplane.files.documents import to_json
+
+    found, settings = wiring.existing_fleet(fleet)
+    routes = found.redirect(workload, settings)
+    if json:
+        print(to_json({"fleet": fleet, "routes": {e: list(r.members) for e, r in routes.items()}}), end="")
+    else:
+        for endpoint, route in sorted(routes.items()):
+            print(f"{endpoint} -> {', '.join(route.members)}")

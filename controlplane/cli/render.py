@@ -1,0 +1,29 @@
+"""`ctl render`: a plan's model repositories, to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from controlplane.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("render")(render)
+
+
+def render(
+    plan: Path,
+    repository: options.Repository = options.DEFAULT_REPOSITORY,
+    output: options.Output = options.DEFAULT_OUTPUT,
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+) -> None:
+    """Write one model repository per partition of PLAN, with config.pbtxt in each."""
+    from controlplane.files.plans import read_plan
+    from controlplane.runtime.fleet import render_plan
+
+    parsed, _ = read_plan(plan)
+    for rendered in render_plan(parsed, repository=repository, output=output, fleet=fleet).values():
+        print(rendered.path)

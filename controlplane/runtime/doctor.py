@@ -1,0 +1,58 @@
+"""What this host can do, each thing tried rather than assumed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+
+from controlplane.ports import Capability, Launcher
+
+
+def examine(launchers: tuple[Launcher, ...]) -> tuple[Capability, ...]:
+    """Everything the product can use on this host, found or missing with the way to get it."""
+    found = [
+        Capability(
+            "python", sys.version_info >= (3, 11), sys.version.split()[0], "install Python 3.11 or newer"
+        ),
+        Capability("trisect", True, metadata.version("trisect")),
+        Capability(
+            "cores", True, f"{len(os.sched_getaffinity(0))} usable: {sorted(os.sched_getaffinity(0))}"
+        ),
+        _haproxy(),
+        _gpus(),
+    ]
+    for launcher in launchers:
+        found.extend(launcher.capabilities())
+        held = launcher.enforcement()
+        detail = f"shares are held by {held}" if held else "shares are not enforced on this host"
+        remedy = "run as root, in a delegated cgroup, or where systemd-run --user works"
+        found.append(Capability(f"{launcher.name} shares", held is not None, detail, remedy))
+    return tuple(found)
+
+
+def _haproxy() -> Capability:
+    remedy = "apt-get install haproxy"
+    path = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if path is None:
+        return Capability("haproxy", False, "not found", remedy)
+    told = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=10, check=False).stdout
+    return Capability("haproxy", True, told.split("\n")[0].split(" 20")[0].strip(), remedy)
+
+
+def _gpus() -> Capability:
+    remedy = "install the NVIDIA driver; without a GPU the cpu device stands in"
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception as error:  # NVML raises many kinds, all of which mean the same here
+        return Capability("nvidia gpus", False, f"none: {error}", remedy)
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
+        return Capability("nvidia gpus", count > 0, ", ".join(map(str, names)) or "none", remedy)
+    finally:
+        pynvml.nvmlShutdown()

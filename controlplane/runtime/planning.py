@@ -1,0 +1,151 @@
+"""From files to a question for a strategy, and from its answer to a plan with its sources named."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, GpuPool, ShareKind
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Plan, ProfileUse, Rule, Violation
+from controlplane.domain.profile import Profile
+from controlplane.domain.spec import GpuRequest, Spec
+from controlplane.files import catalogue
+from controlplane.files.documents import Document, nearest, to_json
+from controlplane.files.profiles import profile_document, read_profiles
+from controlplane.latency import registry as latency_registry
+from controlplane.planners import registry, verify
+from controlplane.planners.protocol import Device as PlanningDevice
+from controlplane.planners.protocol import PlanRequest
+from controlplane.ports import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a user chose on the command line; None: the strategy's own default."""
+
+    strategy: str
+    rule: Rule | None = None
+    latency_model: str | None = None
+    quantile: float = 0.95
+    seed: int = 1
+    iterations: int | None = None
+    budget_s: float | None = None
+
+
+def known_profiles(device: str, directory: Path) -> dict[str, Profile]:
+    """Model -> profile for a device type: the built-in catalogue, overridden by the user's own."""
+    return {**catalogue.profiles(device), **read_profiles(directory, device)}
+
+
+def known_device(name: str) -> Device:
+    """What is known about a device type: from the catalogue, or what its kind implies."""
+    found = catalogue.device(name)
+    if found is not None:
+        return found
+    if name == CPU_DEVICE:
+        return Device(CPU_DEVICE, ShareKind.CPU_QUOTA, CPU_GRID)
+    return Device(name, ShareKind.MPS_PERCENT, MPS_GRID)
+
+
+def make_plan(
+    spec: Spec, document: Document, choices: Choices, *, profiles: Path, cores: int, clock: Clock,
+    previous: Plan | None = None,
+) -> Plan:  # fmt: skip
+    """Plan a spec. Raises InputError naming the file's line for an unknown device or model."""
+    strategy = registry.strategy(choices.strategy)
+    latency_model = choices.latency_model or strategy.latency_model
+    devices = {}
+    models = {w.model for w in spec.workloads}
+    every: dict[str, dict[str, Profile]] = {}
+    for i, gpu in enumerate(spec.gpus):
+        every[gpu.type] = known_profiles(gpu.type, profiles)
+        if not every[gpu.type]:
+            known = sorted({*catalogue.devices(), *_profiled(profiles)})
+            document.fail(f"no profiles for {gpu.type!r}{nearest(gpu.type, known)}", ("gpus", i, "type"))
+        wanted = {m: p for m, p in every[gpu.type].items() if m in models}
+        if wanted:
+            devices[gpu.type] = _device(gpu, wanted, latency_model, cores)
+    names = {m for found in every.values() for m in found}
+    for i, workload in enumerate(spec.workloads):
+        if workload.model not in names:
+            types = ", ".join(g.type for g in spec.gpus)
+            hint = nearest(workload.model, names)
+            document.fail(
+                f"no profile of {workload.model!r} on {types}{hint} (`ctl profile` makes one)",
+                ("workloads", i, "model"),
+            )
+    plan = strategy.plan(
+        PlanRequest(
+            workloads=spec.workloads,
+            devices=devices,
+            rule=choices.rule or strategy.rule,
+            clock=clock,
+            quantile=choices.quantile,
+            seed=choices.seed,
+            iterations=choices.iterations,
+            budget_s=choices.budget_s,
+            previous=previous,
+        )
+    )
+    used = {(p.model, g.type) for g, _, p in plan.placements()}
+    return replace(plan, spec_sha256=document.sha256, profiles=_uses(used, every))
+
+
+def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
+    """What the judge says of a plan with the profiles at hand. Raises InputError where one is missing."""
+    devices = {}
+    for gpu in plan.gpus:
+        if gpu.type in devices:
+            continue
+        models = {p.model for g, _, p in plan.placements() if g.type == gpu.type}
+        known = known_profiles(gpu.type, profiles)
+        missing = sorted(models - set(known))
+        if missing:
+            raise InputError(
+                f"no profile on {gpu.type} in {profiles}; `ctl profile {missing[0]}` makes one",
+                field=missing[0],
+            )
+        request = GpuRequest(gpu.type, None, gpu.price_per_hour)
+        devices[gpu.type] = _device(request, {m: known[m] for m in models}, plan.latency_model, None)
+    return verify.verify(plan, devices)
+
+
+def _device(
+    gpu: GpuRequest, profiles: Mapping[str, Profile], latency_model: str, cores: int | None
+) -> PlanningDevice:
+    device = known_device(gpu.type)
+    count = gpu.count
+    if count is None and gpu.type == CPU_DEVICE and cores is not None:
+        # One core stays free for the gateway and whatever else the host does.
+        count = max(1, cores - 1)
+    price = gpu.price_per_hour if gpu.price_per_hour is not None else device.price_per_hour
+    pool = GpuPool(device, count, 0.0 if price is None else price)
+    return PlanningDevice(pool, latency_registry.build(latency_model, device, profiles), profiles)
+
+
+def _uses(
+    used: Iterable[tuple[str, str]], every: Mapping[str, Mapping[str, Profile]]
+) -> tuple[ProfileUse, ...]:
+    return tuple(ProfileUse(model, device, _sha256(every[device][model])) for model, device in sorted(used))
+
+
+def _sha256(profile: Profile) -> str:
+    return hashlib.sha256(to_json(profile_document(profile)).encode()).hexdigest()
+
+
+def _profiled(directory: Path) -> list[str]:
+    return sorted(p.name for p in directory.iterdir() if p.is_dir()) if directory.is_dir() else []
+
+
+def refuse_violations(plan: Plan, document: Document) -> None:
+    """Raise InputError, naming the first, for a plan that does not keep its promises."""
+    if plan.violations:
+        first = plan.violations[0]
+        more = f" (and {len(plan.violations) - 1} more)" if len(plan.violations) > 1 else ""
+        document.fail(
+            f"the plan does not keep its promises: {first.subject}: {first.reason}{more}; it is not written "
+            "without --allow-violations"
+        )
