@@ -1,0 +1,321 @@
+"""The walking path as a user walks it: `ctl` in its own process, real Tritons, real HAProxy, real clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+CTL = Path(sys.executable).parent / "ctl"
+MODELS = ROOT / "tests" / "data" / "models"
+PERF = ROOT / ".tools" / "perf"
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def partition(name: str, percent: float, *, model: str = "echo", shadow: bool = True) -> dict[str, Any]:
+    return {
+        "id": name,
+        "percent": percent,
+        "shadow": {"policy": "hot", "gpu": "cpu-0", "extra_percent": 10, "percent": percent + 10}
+        if shadow
+        else None,
+        "models": [{"model": model, "batch": 4}],
+        "workloads": [{"name": name, "endpoint": name, "model": model, "rate_rps": 100, "slo_ms": 200}],
+    }
+
+
+def plan(*partitions: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "strategy": "igniter",
+        "rule": "half-slo",
+        "latency_model": "igniter",
+        "gpus": [{"id": "cpu-0", "type": "cpu", "partitions": list(partitions)}],
+    }
+
+
+class Host:
+    """`ctl` with a state directory, ports and a fleet name of its own."""
+
+    def __init__(self, directory: Path, fleet: str) -> None:
+        self.directory = directory
+        self.fleet = fleet
+        self.http, self.grpc, self.metrics = free_ports(3)
+        self.environment = {
+            **os.environ,
+            "XDG_STATE_HOME": str(directory / "state"),
+            "TRISECT_TRITON_HOME": str(ROOT / ".tools" / "triton"),
+        }
+        self.repository = directory / "models"
+        shutil.copytree(MODELS, self.repository)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(CTL), *arguments, "--fleet", self.fleet]
+
+    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def apply_command(self, document: dict[str, Any], *more: str) -> list[str]:
+        path = self.directory / "plan.json"
+        path.write_text(json.dumps(document, indent=1))
+        ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
+        ports += ["--metrics-port", str(self.metrics)]
+        where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
+        return ["apply", str(path), "--allow-violations", "--yes", *ports, *where, *more]
+
+    def apply(self, document: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
+        return self.ctl(*self.apply_command(document, *more))
+
+    def servers(self) -> list[dict[str, Any]]:
+        told = self.ctl("status", "--json")
+        assert told.returncode == 0, told.stderr
+        return list(json.loads(told.stdout)["servers"])
+
+    def leftovers(self) -> list[str]:
+        """Processes, ports, cgroups and shared memory that carry this fleet's name or listen on its ports."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "environ"]):
+            environ = process.info["environ"] or {}
+            if environ.get("TRISECT_FLEET") == self.fleet or str(self.directory) in " ".join(
+                process.info["cmdline"] or []
+            ):
+                found.append(f"process {process.pid} {process.info['cmdline']}")
+        for port in (self.http, self.grpc, self.metrics):
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", port)) == 0:
+                    found.append(f"port {port}")
+        found += [str(p) for p in Path("/dev/shm").iterdir() if self.fleet in p.name]
+        cgroups = Path("/sys/fs/cgroup")
+        found += [str(p) for p in cgroups.rglob(f"*{self.fleet}*")] if cgroups.exists() else []
+        return found
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    here = Host(tmp_path, f"e2e{os.getpid()}x{time.monotonic_ns() % 10**6}")
+    try:
+        yield here
+    finally:
+        here.ctl("destroy", "--yes")
+        left = here.leftovers()
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get("TRISECT_FLEET") == here.fleet:
+                process.kill()
+        assert left == []
+
+
+X = np.arange(4, dtype=np.float32)[None, :]
+
+
+def infer_http(client: triton_http.InferenceServerClient, endpoint: str) -> None:
+    x = triton_http.InferInput("X", [1, 4], "FP32")
+    x.set_data_from_numpy(X)
+    np.testing.assert_array_equal(client.infer(endpoint, [x]).as_numpy("Y"), X)
+
+
+def infer_grpc(client: triton_grpc.InferenceServerClient, endpoint: str) -> None:
+    x = triton_grpc.InferInput("X", [1, 4], "FP32")
+    x.set_data_from_numpy(X)
+    np.testing.assert_array_equal(client.infer(endpoint, [x]).as_numpy("Y"), X)
+
+
+class Load:
+    """Clients over both protocols at about 200 requests a second in all, until told to stop."""
+
+    def __init__(self, host: Host, endpoints: list[str]) -> None:
+        self.done = 0
+        self.failed: list[str] = []
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(host, endpoint, protocol))
+            for endpoint in endpoints
+            for protocol in ("http", "grpc")
+        ]
+        self._pause_s = len(self._threads) / 200
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=30)
+
+    def _run(self, host: Host, endpoint: str, protocol: str) -> None:
+        if protocol == "http":
+            http = triton_http.InferenceServerClient(f"127.0.0.1:{host.http}")
+            call = lambda: infer_http(http, endpoint)  # noqa: E731
+        else:
+            grpc = triton_grpc.InferenceServerClient(f"127.0.0.1:{host.grpc}")
+            call = lambda: infer_grpc(grpc, endpoint)  # noqa: E731
+        while not self._stop.wait(self._pause_s):
+            try:
+                call()
+                self.done += 1
+            except Exception as error:
+                self.failed.append(f"{protocol} {endpoint}: {error!r}")
+
+
+def test_apply_serve_change_redirect_roll_back_destroy(host: Host) -> None:
+    first = host.apply(plan(partition("a", 30), partition("b", 30)))
+    assert first.returncode == 0, first.stderr
+    assert {(s["partition"], s["role"]) for s in host.servers()} == {
+        (p, r) for p in "ab" for r in ("active", "shadow")
+    }
+    assert all(s["enforced_by"] for s in host.servers()) or os.geteuid() != 0
+
+    again = host.apply(plan(partition("a", 30), partition("b", 30)))
+    assert (again.returncode, again.stdout.strip()) == (0, "nothing to do"), again.stderr
+
+    before = {s["http_port"] for s in host.servers() if s["partition"] == "b"}
+    with Load(host, ["a", "b"]) as load:
+        changed = host.apply(plan(partition("a", 40), partition("b", 30)))
+        assert changed.returncode == 0, changed.stderr
+        for _ in range(2):
+            turned = host.ctl("redirect", "a")
+            assert turned.returncode == 0, turned.stderr
+        back = host.ctl("rollback")
+        assert back.returncode == 0, back.stderr
+    assert load.failed == []
+    assert load.done > 100
+    shares = {s["partition"]: s["percent"] for s in host.servers() if s["role"] == "active"}
+    assert shares == {"a": 30, "b": 30}
+    assert {s["http_port"] for s in host.servers() if s["partition"] == "b"} == before, "b was not touched"
+
+    ended = host.ctl("destroy", "--yes")
+    assert ended.returncode == 0, ended.stderr
+    assert host.leftovers() == []
+    assert host.ctl("destroy", "--yes").stdout.strip() == "nothing to do"
+
+
+def test_perf_analyzer_loses_nothing_while_a_share_changes(host: Host) -> None:
+    assert host.apply(plan(partition("a", 40, shadow=False))).returncode == 0
+    results = {}
+    clients = {}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(PERF / "lib")}
+    for protocol, port in (("grpc", host.grpc), ("http", host.http)):
+        out = host.directory / f"{protocol}.json"
+        results[protocol] = out
+        clients[protocol] = subprocess.Popen(
+            [
+                str(PERF / "bin" / "perf_analyzer"), "-m", "a", "-u", f"127.0.0.1:{port}", "-i", protocol,
+                "-b", "1", "--async", "--request-rate-range=100", "--request-distribution=poisson",
+                "-p", "3000", "-s", "99", "-r", "3", "--percentile=99", f"--profile-export-file={out}",
+            ],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )  # fmt: skip
+    try:
+        assert host.apply(plan(partition("a", 50, shadow=False))).returncode == 0
+        told = {p: c.communicate(timeout=90)[0] for p, c in clients.items()}
+    finally:
+        for client in clients.values():
+            client.kill()
+    for protocol, client in clients.items():
+        assert client.returncode == 0, told[protocol]
+        requests = json.loads(results[protocol].read_text())["experiments"][0]["requests"]
+        assert len(requests) > 200
+        assert all(r["response_timestamps"] for r in requests)
+
+
+def test_apply_killed_at_ten_points_then_completes(host: Host) -> None:
+    wanted = plan(partition("a", 30, shadow=False), partition("b", 20, shadow=False))
+    other = plan(partition("a", 40, shadow=False), partition("c", 20, shadow=False))
+    assert host.apply(wanted).returncode == 0
+    with Load(host, ["a"]) as load:
+        for i in range(10):
+            target = other if i % 2 == 0 else wanted
+            killed = subprocess.Popen(
+                host.command(*host.apply_command(target)),
+                cwd=host.directory,
+                env=host.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            try:
+                killed.wait(timeout=0.3 + 0.25 * i)
+            except subprocess.TimeoutExpired:
+                killed.send_signal(signal.SIGKILL)
+                killed.wait()
+        finished = host.apply(wanted)
+        assert finished.returncode == 0, finished.stderr
+    assert load.failed == []
+    assert {(s["partition"], s["percent"]) for s in host.servers()} == {("a", 30), ("b", 20)}
+
+
+@pytest.mark.parametrize(
+    ("break_it", "code", "says"),
+    [
+        ("missing", 2, "echo"),
+        ("no config", 2, "config.pbtxt"),
+        ("broken config", 2, "config.pbtxt"),
+        ("fails to load", 4, "no such engine"),
+        ("port taken", 5, "taken"),
+    ],
+)
+def test_what_cannot_be_applied_is_told_and_leaves_nothing(
+    host: Host, break_it: str, code: int, says: str
+) -> None:
+    model = host.repository / "echo"
+    listener = socket.socket()
+    match break_it:
+        case "missing":
+            shutil.rmtree(model)
+        case "no config":
+            (model / "config.pbtxt").unlink()
+        case "broken config":
+            (model / "config.pbtxt").write_text('backend: "python"\nmax_batch_size: eight\n')
+        case "fails to load":
+            (model / "1" / "model.py").write_text("raise RuntimeError('no such engine')\n")
+        case "port taken":
+            listener.bind(("127.0.0.1", host.http))
+            listener.listen()
+    try:
+        told = host.apply(plan(partition("a", 30)))
+    finally:
+        listener.close()
+    assert told.returncode == code, told.stderr
+    assert says in told.stderr
+    assert "Traceback" not in told.stderr
+    running = [p for p in host.leftovers() if "tritonserver" in p]
+    assert running == []

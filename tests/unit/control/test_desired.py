@@ -1,0 +1,73 @@
+"""What a plan means: which servers, which routes, and when two servers are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.control.desired import Desired, NamedRoute, Rendered, desired_fleet
+from controlplane.control.redirect import redirected
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Role
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
+from controlplane.domain.workload import ShadowPolicy
+
+pytestmark = pytest.mark.unit
+
+
+def part(name: str, endpoint: str, policy: ShadowPolicy | None = ShadowPolicy.HOT) -> Partition:
+    shadow = None if policy is None else Shadow(policy, "v100-0", 10, 40)
+    placement = Placement(endpoint, endpoint, "m", 1, 10)
+    return Partition(name, 30, (ServedModel("m", 4),), (placement,), shadow=shadow)
+
+
+def fleet(*partitions: Partition, content: str = "c", plan_hash: str = "h") -> Desired:
+    plan = Plan("igniter", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
+    rendered = {p.id: Rendered(f"/r/{p.id}", content) for p in partitions}
+    devices = {"v100-0": "GPU-uuid"}
+    return desired_fleet(plan, fleet="f", plan_hash=plan_hash, rendered=rendered, devices=devices)
+
+
+def name(desired: Desired, partition: str, role: Role) -> str:
+    return next(
+        n for n, s in desired.servers.items() if (s.labels.partition, s.labels.role) == (partition, role)
+    )
+
+
+def test_a_pool_is_one_route_over_its_partitions() -> None:
+    desired = fleet(part("W-1", "W"), part("W-2", "W", None))
+    active = tuple(name(desired, p, Role.ACTIVE) for p in ("W-1", "W-2"))
+    assert desired.routes == {"W": NamedRoute(active, name(desired, "W-1", Role.SHADOW))}
+    assert {s.device for s in desired.servers.values()} == {"GPU-uuid"}
+
+
+def test_a_warm_shadow_runs_but_backs_nothing_up() -> None:
+    desired = fleet(part("W", "W", ShadowPolicy.WARM))
+    assert desired.warm == {name(desired, "W", Role.SHADOW)}
+    assert desired.routes["W"].backup is None
+
+
+def test_no_shadow_where_the_policy_says_none() -> None:
+    assert [s.labels.role for s in fleet(part("W", "W", ShadowPolicy.NONE)).servers.values()] == [Role.ACTIVE]
+
+
+def test_the_name_changes_with_all_that_is_fixed_and_nothing_else() -> None:
+    same = fleet(part("W", "W"), plan_hash="other")
+    assert set(same.servers) == set(fleet(part("W", "W")).servers), "the plan's hash decides nothing"
+    for changed in (fleet(part("W", "W"), content="d"), fleet(replace(part("W", "W"), percent=35))):
+        assert name(changed, "W", Role.ACTIVE) not in same.servers
+
+
+def test_a_redirect_turns_over_and_back() -> None:
+    desired = fleet(part("A", "A"), part("B", "B"))
+    there = redirected(desired, desired.routes, ["A"])
+    shadow, active = name(desired, "A", Role.SHADOW), name(desired, "A", Role.ACTIVE)
+    assert there == {**desired.routes, "A": NamedRoute((shadow,), backup=active)}
+    assert redirected(desired, there, ["A"]) == desired.routes
+
+
+def test_a_redirect_needs_a_hot_shadow() -> None:
+    desired = fleet(part("A", "A", ShadowPolicy.WARM))
+    with pytest.raises(InputError, match="no hot shadow"):
+        redirected(desired, desired.routes, ["A"])

@@ -1,0 +1,40 @@
+"""Zeros for every kind of input, in KServe's binary layout."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from controlplane.domain.errors import EngineError
+from controlplane.monitor.inference import ZeroInput, infer_body, zero_inputs
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_batching_model_gets_a_batch_dimension() -> None:
+    config = {"max_batch_size": 8, "input": [{"name": "X", "data_type": "TYPE_FP16", "dims": ["3", "-1"]}]}
+    assert zero_inputs(config, batch=2) == (ZeroInput("X", "FP16", (2, 3, 1), bytes(12)),)
+
+
+def test_text_is_empty_and_optional_inputs_are_left_out() -> None:
+    config = {
+        "max_batch_size": 0,
+        "input": [
+            {"name": "T", "data_type": "TYPE_STRING", "dims": [2]},
+            {"name": "O", "data_type": "TYPE_FP32", "dims": [2], "optional": True},
+        ],
+    }
+    assert zero_inputs(config) == (ZeroInput("T", "BYTES", (2,), bytes(8)),)
+
+
+def test_an_unknown_type_is_an_error() -> None:
+    with pytest.raises(EngineError, match="TYPE_NEW"):
+        zero_inputs({"input": [{"name": "X", "data_type": "TYPE_NEW", "dims": [1]}]})
+
+
+def test_the_body_is_json_then_the_tensors() -> None:
+    body, length = infer_body((ZeroInput("X", "FP32", (1,), bytes(4)), ZeroInput("Y", "INT8", (2,), b"ab")))
+    header = json.loads(body[:length])
+    assert [i["parameters"]["binary_data_size"] for i in header["inputs"]] == [4, 2]
+    assert body[length:] == bytes(4) + b"ab"
