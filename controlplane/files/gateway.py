@@ -1,0 +1,127 @@
+"""What the gateway keeps on disk: its settings and which slot serves which endpoint.
+
+The processes of the data path read these files when they start, so they need no controller to come back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.domain.fleet import Backend, Route
+from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecord:
+    """One slot in use. A draining one finishes what it has and gets nothing new."""
+
+    index: int
+    draining: bool
+    endpoint: str
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsRecord:
+    """All slots in use. `generation` grows by one with every change."""
+
+    generation: int
+    slots: tuple[SlotRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """What the gateway was started with. Ports are TCP ports; `log_port` is UDP."""
+
+    host: str
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    slots: int
+    members: int
+    haproxy: str
+
+
+class _Backend(Strict):
+    server: str
+    host: str
+    http_port: int
+    grpc_port: int
+
+    def value(self) -> Backend:
+        return Backend(self.server, self.host, self.http_port, self.grpc_port)
+
+
+class _Slot(Strict):
+    index: int
+    draining: bool
+    endpoint: str
+    members: list[_Backend]
+    backup: _Backend | None
+
+
+class _Slots(Strict):
+    schema_version: int
+    generation: int
+    slots: list[_Slot]
+
+
+class _Settings(Strict):
+    schema_version: int
+    host: str
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    slots: int
+    members: int
+    haproxy: str
+
+
+def write_slots(path: Path, record: SlotsRecord) -> None:
+    """Replace the file in one step. Raises EngineError where the disk refuses."""
+    slots: list[dict[str, Any]] = [
+        {
+            "index": slot.index,
+            "draining": slot.draining,
+            "endpoint": slot.endpoint,
+            "members": [asdict(member) for member in slot.route.members],
+            "backup": None if slot.route.backup is None else asdict(slot.route.backup),
+        }
+        for slot in record.slots
+    ]
+    write_json(path, {"schema_version": SCHEMA_VERSION, "generation": record.generation, "slots": slots})
+
+
+def read_slots(path: Path) -> SlotsRecord:
+    """What `write_slots` wrote; nothing where there is no file. Raises InputError where it is broken."""
+    if not path.exists():
+        return SlotsRecord(0, ())
+    content = read(path).parse(_Slots)
+    return SlotsRecord(
+        content.generation,
+        tuple(
+            SlotRecord(
+                slot.index,
+                slot.draining,
+                slot.endpoint,
+                Route(
+                    tuple(member.value() for member in slot.members),
+                    None if slot.backup is None else slot.backup.value(),
+                ),
+            )
+            for slot in content.slots
+        ),
+    )
+
+
+def write_settings(path: Path, settings: GatewaySettings) -> None:
+    """Replace the file in one step. Raises EngineError where the disk refuses."""
+    write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(settings)})
+
+
+def read_settings(path: Path) -> GatewaySettings:
+    """What `write_settings` wrote. Raises InputError where it is missing or broken."""
+    content = read(path).parse(_Settings)
+    return GatewaySettings(**content.model_dump(exclude={"schema_version"}))

@@ -1,0 +1,252 @@
+"""The gateway behind the port `Gateway`: HAProxy for the requests, the facade for the fleet's own calls."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from controlplane.domain.errors import GatewayError, MissingTool
+from controlplane.domain.fleet import Backend, Routes
+from controlplane.files.gateway import GatewaySettings, write_settings
+from controlplane.gateway import control_socket, processes, slots, store
+from controlplane.gateway.places import Places
+from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
+from controlplane.gateway.slots import PROTOCOLS, SlotTable
+
+_SLOTS = 128
+_MEMBERS = 8
+_START_DEADLINE_S = 20.0
+_RESTART_DEADLINE_S = 10.0
+_LOCK_DEADLINE_S = 30.0
+_POLL_S = 0.01
+_UNFINISHED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """TCP ports where a single Triton would listen."""
+
+    http: int = 8000
+    grpc: int = 8001
+    metrics: int = 8002
+
+
+class HaproxyGateway:
+    """One gateway; `state_dir` is its own. Any number of these objects may share one running gateway.
+
+    Commits from several processes are put in order by a lock, and every one of them sees the whole table.
+    """
+
+    def __init__(self, state_dir: Path, ports: Ports | None = None, host: str = "127.0.0.1") -> None:
+        self._places = Places.of(state_dir)
+        self._ports = ports or Ports()
+        self._host = host
+        self._runtime = RuntimeSocket(self._places.runtime_socket)
+        self._lock = FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
+
+    def start(self) -> None:
+        """Have HAProxy, the facade and their supervisor running and answering.
+
+        Raises MissingTool without HAProxy; GatewayError where a port is taken (named), or where this
+        gateway already listens elsewhere.
+        """
+        settings = GatewaySettings(
+            self._host, self._ports.http, self._ports.grpc, self._ports.metrics, _SLOTS, _MEMBERS, _haproxy()
+        )
+        self._places.make()
+        with _locked(FileLock(self._places.start_lock, timeout=_LOCK_DEADLINE_S)):
+            running = bool(processes.find(self._places, processes.HAPROXY))
+            if self._places.settings.exists() and running:
+                present = store.settings_of(self._places)
+                if present != settings:
+                    raise GatewayError(
+                        f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP) and "
+                        f":{present.grpc_port} (gRPC); stop it before it listens elsewhere"
+                    )
+            else:
+                _refuse_taken(self._host, self._ports)
+                with _locked(self._lock):
+                    write_settings(self._places.settings, settings)
+                    generation, table = store.load(self._places, settings)
+                    store.save(self._places, settings, generation, table)
+            self._supervise()
+            try:
+                self._await_answer()
+            except GatewayError:
+                if not running:
+                    self._end_processes()
+                raise
+
+    def routes(self) -> Routes:
+        """What is routed now."""
+        if not self._places.settings.exists():
+            return {}
+        return store.load(self._places, store.settings_of(self._places))[1].routes()
+
+    def commit(self, routes: Routes) -> None:
+        """Make exactly `routes` routable in one step.
+
+        The files are written first: where HAProxy is just being restarted, it starts with the new routes.
+        Raises GatewayError where a route does not fit or the gateway does not run.
+        """
+        if not self._places.settings.exists():
+            raise GatewayError("the gateway does not run; start it before routes are committed")
+        settings = store.settings_of(self._places)
+        with _locked(self._lock):
+            generation, table = store.load(self._places, settings)
+            reached = self._held_generation()
+            freed = slots.release(table, self._idle(table) if reached is not None else _all(table))
+            change = slots.assign(freed.table, routes)
+            target = generation + 1
+            store.save(self._places, settings, target, change.table)
+            with contextlib.suppress(control_socket.Unreachable):
+                control_socket.ask(self._places.control_socket, {"do": "reload"})
+            if reached is not None:
+                if reached == generation:
+                    self._apply(replace(change, before=(*freed.before, *change.before)), target)
+                else:
+                    self._apply(slots.restate(change.table), target)
+                return
+        self._await(lambda: self._held_generation() == target, _RESTART_DEADLINE_S, "HAProxy to come back")
+
+    def in_flight(self, backend: Backend) -> int:
+        """Requests this server still owes an answer to: HAProxy's on all its slots, and the facade's."""
+        _, table = store.load(self._places, store.settings_of(self._places))
+        sessions = self._runtime.sessions()
+        count = 0
+        for slot in table.slots:
+            lines = [name for name, member in slot.servers().items() if member == backend]
+            for protocol in PROTOCOLS if lines else ():
+                count += _owed(sessions, f"{protocol}_{slot.index}", lines)
+        with contextlib.suppress(control_socket.Unreachable):
+            opened = control_socket.ask(self._places.control_socket, {"do": "open"})
+            count += int(opened.get(backend.server, 0))
+        return count
+
+    def stop(self) -> None:
+        """End the supervisor, then its processes, and remove the gateway's files and sockets. Idempotent."""
+        if not self._places.state.exists():
+            return
+        with _locked(FileLock(self._places.start_lock, timeout=_LOCK_DEADLINE_S)):
+            self._end_processes()
+        for directory in {self._places.sockets, self._places.state}:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _end_processes(self) -> None:
+        for role in (processes.SUPERVISOR, processes.HAPROXY, processes.FACADE):
+            processes.end(processes.find(self._places, role), grace_s=5.0)
+
+    def _supervise(self) -> None:
+        if not processes.find(self._places, processes.SUPERVISOR):
+            processes.spawn(
+                self._places,
+                processes.SUPERVISOR,
+                [sys.executable, "-m", "controlplane.gateway.supervise", str(self._places.state)],
+            )
+
+    def _await_answer(self) -> None:
+        def answers() -> bool:
+            with contextlib.suppress(control_socket.Unreachable):
+                return self._held_generation() is not None and bool(
+                    control_socket.ask(self._places.control_socket, {"do": "ping"})
+                )
+            return False
+
+        self._await(answers, _START_DEADLINE_S, "the gateway to answer")
+
+    def _await(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
+        deadline = time.monotonic() + deadline_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise GatewayError(f"waited {deadline_s:g} s for {what}{self._last_words()}")
+            time.sleep(_POLL_S)
+
+    def _last_words(self) -> str:
+        for role in (processes.HAPROXY, processes.FACADE, processes.SUPERVISOR):
+            log = self._places.log(role)
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            if lines:
+                return f"; {role} said: {lines[-1]}"
+        return ""
+
+    def _held_generation(self) -> int | None:
+        """The table that the running HAProxy holds; None where none answers."""
+        try:
+            held = self._runtime.map_entries(self._places.checks_map)
+        except Unreachable:
+            return None
+        return int(held.get(store.GENERATION, _UNFINISHED))
+
+    def _apply(self, change: slots.Change, generation: int) -> None:
+        # The generation comes last: whoever is interrupted before leaves a HAProxy that gets restated.
+        checks = self._places.checks_map
+        self._runtime.replace_map(checks, store.check_entries(_UNFINISHED, change.table))
+        self._runtime.run(change.before)
+        self._runtime.replace_map(self._places.models_map, change.table.model_map())
+        self._runtime.run((*change.after, f"set map {checks} {store.GENERATION} {generation}"))
+
+    def _idle(self, table: SlotTable) -> set[int]:
+        sessions = self._runtime.sessions()
+        return {
+            slot.index
+            for slot in table.slots
+            if not any(
+                sessions[f"{protocol}_{slot.index}", "BACKEND"].current
+                or sessions[f"{protocol}_{slot.index}", "BACKEND"].queued
+                for protocol in PROTOCOLS
+            )
+        }
+
+
+def _all(table: SlotTable) -> set[int]:
+    return {slot.index for slot in table.slots}
+
+
+def _owed(sessions: Mapping[tuple[str, str], Sessions], backend: str, lines: list[str]) -> int:
+    """On these lines, and on the backend but not yet given to any line."""
+    whole = sessions[backend, "BACKEND"]
+    given = sum(s.current for (b, line), s in sessions.items() if b == backend and line != "BACKEND")
+    here = sum(sessions[backend, line].current + sessions[backend, line].queued for line in lines)
+    return here + whole.queued + max(0, whole.current - given)
+
+
+def _haproxy() -> str:
+    """The program. Raises MissingTool."""
+    search = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
+    found = shutil.which("haproxy", path=search)
+    if found is None:
+        raise MissingTool("HAProxy is not installed; install it with `apt-get install haproxy`")
+    return found
+
+
+def _refuse_taken(host: str, ports: Ports) -> None:
+    for name, port in (("HTTP", ports.http), ("gRPC", ports.grpc), ("metrics", ports.metrics)):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+                probe.listen(1)
+            except OSError as error:
+                raise GatewayError(
+                    f"port {port} ({name}) on {host} cannot be used: {error.strerror}; "
+                    "free it or choose another one"
+                ) from error
+
+
+@contextlib.contextmanager
+def _locked(lock: FileLock) -> Iterator[None]:
+    try:
+        with lock:
+            yield
+    except Timeout as error:
+        raise GatewayError(f"another command holds {lock.lock_file}; try again when it has ended") from error

@@ -1,0 +1,113 @@
+"""Where the gateway's files and sockets are, and what marks its processes as this fleet's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import GatewayError
+
+_SOCKET_PATH_LIMIT = 80
+"""The kernel takes 107 bytes; HAProxy binds under a temporary name that is some 16 bytes longer."""
+
+LABEL = "TRISECT_GATEWAY"
+ROLE_LABEL = "TRISECT_GATEWAY_ROLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Paths below the gateway's state directory; sockets move to a short one where its name is too long."""
+
+    state: Path
+    sockets: Path
+
+    @classmethod
+    def of(cls, state: Path) -> Places:
+        """For a state directory; touches nothing."""
+        state = state.absolute()
+        sockets = state / "run"
+        if len(os.fsencode(sockets / "facade-grpc.sock")) > _SOCKET_PATH_LIMIT:
+            short = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
+            base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+            sockets = Path(base) / f"trisect-{os.getuid()}-{short}"
+            if len(os.fsencode(sockets / "facade-grpc.sock")) > _SOCKET_PATH_LIMIT:
+                sockets = Path("/tmp") / sockets.name
+        return cls(state, sockets)
+
+    def make(self) -> None:
+        """Make both directories, open to this user only. Raises GatewayError where one is another user's."""
+        for directory in (self.state, self.sockets):
+            try:
+                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                owner = directory.stat().st_uid
+            except OSError as error:
+                raise GatewayError(f"{directory}: cannot be made: {error.strerror}") from error
+            if owner != os.getuid():
+                raise GatewayError(f"{directory} belongs to another user (uid {owner}); remove it")
+
+    @property
+    def settings(self) -> Path:
+        """What the gateway was started with."""
+        return self.state / "settings.json"
+
+    @property
+    def slots(self) -> Path:
+        """Which slot serves which endpoint."""
+        return self.state / "slots.json"
+
+    @property
+    def config(self) -> Path:
+        """HAProxy's configuration."""
+        return self.state / "haproxy.cfg"
+
+    @property
+    def models_map(self) -> Path:
+        """Endpoint -> slot."""
+        return self.state / "models.map"
+
+    @property
+    def checks_map(self) -> Path:
+        """Backend -> endpoint; also the generation that the running HAProxy holds."""
+        return self.state / "checks.map"
+
+    @property
+    def lock(self) -> Path:
+        """Held while the files above and the running HAProxy are changed together."""
+        return self.state / "commit.lock"
+
+    @property
+    def start_lock(self) -> Path:
+        """Held by `start` and `stop`."""
+        return self.state / "start.lock"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        """Held by the living supervisor."""
+        return self.state / "supervisor.lock"
+
+    def log(self, role: str) -> Path:
+        """What a process says."""
+        return self.state / f"{role}.log"
+
+    @property
+    def runtime_socket(self) -> Path:
+        """HAProxy's runtime interface."""
+        return self.sockets / "haproxy.sock"
+
+    @property
+    def control_socket(self) -> Path:
+        """The facade's control interface."""
+        return self.sockets / "control.sock"
+
+    @property
+    def facade_http_socket(self) -> Path:
+        """Where HAProxy finds the facade's HTTP."""
+        return self.sockets / "facade-http.sock"
+
+    @property
+    def facade_grpc_socket(self) -> Path:
+        """Where HAProxy finds the facade's gRPC."""
+        return self.sockets / "facade-grpc.sock"

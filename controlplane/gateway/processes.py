@@ -1,0 +1,77 @@
+"""The gateway's processes, told apart by what stands in their environment: no pid file can be stale."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.gateway.places import LABEL, ROLE_LABEL, Places
+
+HAPROXY = "haproxy"
+FACADE = "facade"
+SUPERVISOR = "supervisor"
+
+
+def find(places: Places, role: str) -> tuple[int, ...]:
+    """Pids of the living processes of this gateway with this role."""
+    wanted = {f"{LABEL}={places.state}".encode(), f"{ROLE_LABEL}={role}".encode()}
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            environment = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+            if wanted <= set(environment):
+                found.append(int(entry))
+    return tuple(sorted(found))
+
+
+def spawn(places: Places, role: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, so that it outlives whoever started it."""
+    environment = {**os.environ, LABEL: str(places.state), ROLE_LABEL: role}
+    with places.log(role).open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def end(pids: Sequence[int], *, grace_s: float) -> None:
+    """Ask processes to end, then make them. Returns once all are gone."""
+    handles = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            handles.append((pid, os.pidfd_open(pid)))
+    try:
+        for _, handle in handles:
+            _signal(handle, signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        for pid, handle in handles:
+            if not _gone(handle, max(0.0, deadline - time.monotonic())):
+                _signal(handle, signal.SIGKILL)
+                _gone(handle, grace_s)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+    finally:
+        for _, handle in handles:
+            os.close(handle)
+
+
+def _signal(handle: int, what: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(handle, what)
+
+
+def _gone(handle: int, timeout_s: float) -> bool:
+    return bool(select.select([handle], [], [], timeout_s)[0])

@@ -1,0 +1,102 @@
+"""HAProxy's runtime interface: commands as text over a Unix socket, and what its statistics say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import GatewayError
+
+_LINE_LIMIT = 8192
+"""Bytes of commands sent at once; HAProxy takes one buffer (tune.bufsize)."""
+
+_FINE = re.compile(
+    r"^(no need to change|IP changed from|port changed from|New version created:|"
+    r"(addr|port) changed from|.*, port changed from)"
+)
+
+
+class Unreachable(GatewayError):
+    """HAProxy does not answer on its runtime socket: it is being restarted, or gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """What a backend or a server holds now: requests on it, and requests waiting for it."""
+
+    current: int
+    queued: int
+
+
+class RuntimeSocket:
+    """One command at a time; the socket is opened for each, so a restarted HAProxy is found at once."""
+
+    def __init__(self, path: Path, *, timeout_s: float = 5.0) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def ask(self, command: str) -> str:
+        """The answer to one command. Raises Unreachable."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+                stream.settimeout(self._timeout_s)
+                stream.connect(str(self._path))
+                stream.sendall(command.encode() + b"\n")
+                answer = bytearray()
+                while part := stream.recv(65536):
+                    answer += part
+        except OSError as error:
+            raise Unreachable(f"HAProxy does not answer on {self._path}: {error}") from error
+        return answer.decode()
+
+    def run(self, commands: Sequence[str]) -> None:
+        """Run commands in order. Raises GatewayError with HAProxy's words where one is refused."""
+        line = ""
+        for command in commands:
+            if line and len(line) + len(command) > _LINE_LIMIT:
+                self._run_line(line)
+                line = ""
+            line = f"{line};{command}" if line else command
+        if line:
+            self._run_line(line)
+
+    def _run_line(self, line: str) -> None:
+        for said in self.ask(line).splitlines():
+            if said and not _FINE.match(said):
+                raise GatewayError(f"HAProxy refused a command: {said}")
+
+    def replace_map(self, path: Path, entries: Mapping[str, str]) -> None:
+        """Put exactly these entries into a map in one step: no lookup sees some of the old and some new."""
+        said = self.ask(f"prepare map {path}")
+        found = re.match(r"New version created: (\d+)", said)
+        if found is None:
+            raise GatewayError(f"HAProxy refused a new version of {path.name}: {said.strip()}")
+        version = found.group(1)
+        payload = ""
+        for key, value in entries.items():
+            row = f"{key} {value}\n"
+            if payload and len(payload) + len(row) > _LINE_LIMIT:
+                self._run_line(f"add map @{version} {path} <<\n{payload}")
+                payload = ""
+            payload += row
+        if payload:
+            self._run_line(f"add map @{version} {path} <<\n{payload}")
+        self._run_line(f"commit map @{version} {path}")
+
+    def map_entries(self, path: Path) -> Mapping[str, str]:
+        """What a map holds."""
+        rows = (line.split(" ", 2) for line in self.ask(f"show map {path}").splitlines() if line)
+        return {row[1]: row[2] for row in rows if len(row) == 3}
+
+    def sessions(self) -> Mapping[tuple[str, str], Sessions]:
+        """(backend, server) -> sessions; the backend itself stands under the server name BACKEND."""
+        text = self.ask("show stat -1 6 -1").removeprefix("# ")
+        return {
+            (row["pxname"], row["svname"]): Sessions(int(row["scur"] or 0), int(row["qcur"] or 0))
+            for row in csv.DictReader(io.StringIO(text))
+        }

@@ -1,0 +1,171 @@
+"""Which slot serves which endpoint, as values: a table and routes in, a new table and runtime commands out.
+
+A slot is a pair of HAProxy backends (`h_<i>`, `g_<i>`) whose server lines are there from the start, most of
+them disabled. A redirect fills a free slot and then changes the map, so every request belongs to exactly one
+slot: those that came before the change finish on the old one, which is used again only once its session
+counts are 0.
+
+    FREE -> ACTIVE -> DRAINING -> FREE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from controlplane.domain.errors import GatewayError
+from controlplane.domain.fleet import Backend, Route, Routes
+
+PROTOCOLS = ("h", "g")
+BACKUP = "backup"
+
+
+class Phase(StrEnum):
+    """A slot's place in its life."""
+
+    FREE = "free"
+    ACTIVE = "active"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One pair of backends; `endpoint` and `route` are None exactly where it is free."""
+
+    index: int
+    phase: Phase = Phase.FREE
+    endpoint: str | None = None
+    route: Route | None = None
+
+    def servers(self) -> Mapping[str, Backend]:
+        """Server line -> where it leads."""
+        if self.route is None:
+            return {}
+        lines = {f"s{i}": member for i, member in enumerate(self.route.members)}
+        return lines if self.route.backup is None else {**lines, BACKUP: self.route.backup}
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTable:
+    """All slots; each has room for `members` servers and one backup."""
+
+    members: int
+    slots: tuple[Slot, ...]
+
+    @classmethod
+    def empty(cls, slots: int, members: int) -> SlotTable:
+        """A table in which everything is free."""
+        return cls(members, tuple(Slot(i) for i in range(slots)))
+
+    def routes(self) -> Routes:
+        """Endpoint -> route of the active slots."""
+        return {
+            slot.endpoint: slot.route
+            for slot in self.slots
+            if slot.phase is Phase.ACTIVE and slot.endpoint is not None and slot.route is not None
+        }
+
+    def model_map(self) -> Mapping[str, str]:
+        """Endpoint -> slot, as HAProxy's map holds it."""
+        return {s.endpoint: str(s.index) for s in self.slots if s.phase is Phase.ACTIVE and s.endpoint}
+
+    def check_map(self) -> Mapping[str, str]:
+        """Backend -> the endpoint whose readiness its health check asks for."""
+        return {f"{p}_{s.index}": s.endpoint for s in self.slots for p in PROTOCOLS if s.endpoint}
+
+    def lines(self) -> tuple[str, ...]:
+        """The names of a slot's server lines."""
+        return (*(f"s{i}" for i in range(self.members)), BACKUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step to another table. `before` runs before the map changes, `after` once it has."""
+
+    table: SlotTable
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+def release(table: SlotTable, idle: Collection[int]) -> Change:
+    """Free the draining slots among `idle` (those whose backends hold no session and no queue)."""
+    slots = list(table.slots)
+    commands: list[str] = []
+    for slot in table.slots:
+        if slot.phase is Phase.DRAINING and slot.index in idle:
+            commands += [
+                f"set server {p}_{slot.index}/{s} state maint" for p in PROTOCOLS for s in slot.servers()
+            ]
+            slots[slot.index] = Slot(slot.index)
+    return Change(replace(table, slots=tuple(slots)), tuple(commands))
+
+
+def assign(table: SlotTable, routes: Routes) -> Change:
+    """Serve exactly `routes`: every route that is new or differs gets a slot of its own.
+
+    Raises GatewayError where a route does not fit or no slot is free.
+    """
+    for endpoint, route in routes.items():
+        _check(endpoint, route, table.members)
+    slots = list(table.slots)
+    free = [slot.index for slot in table.slots if slot.phase is Phase.FREE]
+    before: list[str] = []
+    after: list[str] = []
+    present = table.routes()
+    for slot in table.slots:
+        if (
+            slot.phase is Phase.ACTIVE
+            and slot.endpoint is not None
+            and slot.route != routes.get(slot.endpoint)
+        ):
+            slots[slot.index] = replace(slot, phase=Phase.DRAINING)
+            after += [f"disable health {p}_{slot.index}/{s}" for p in PROTOCOLS for s in slot.servers()]
+    fresh = [endpoint for endpoint, route in routes.items() if present.get(endpoint) != route]
+    if len(fresh) > len(free):
+        raise GatewayError(
+            f"{len(fresh)} routes change but {len(free)} of {len(slots)} slots are free; "
+            "wait until requests in flight have ended, or start the gateway with more slots"
+        )
+    for index, endpoint in zip(free, fresh, strict=False):
+        slot = Slot(index, Phase.ACTIVE, endpoint, routes[endpoint])
+        slots[index] = slot
+        before += _enable(slot)
+    return Change(replace(table, slots=tuple(slots)), tuple(before), tuple(after))
+
+
+def restate(table: SlotTable) -> Change:
+    """The commands that bring a HAProxy in any state to `table`."""
+    before: list[str] = []
+    for slot in table.slots:
+        used = slot.servers()
+        unused = [line for line in table.lines() if line not in used]
+        before += [f"set server {p}_{slot.index}/{s} state maint" for p in PROTOCOLS for s in unused]
+        if slot.phase is Phase.ACTIVE:
+            before += _enable(slot)
+    return Change(table, tuple(before))
+
+
+def _enable(slot: Slot) -> list[str]:
+    commands = []
+    for name, backend in slot.servers().items():
+        for protocol, port in (("h", backend.http_port), ("g", backend.grpc_port)):
+            server = f"{protocol}_{slot.index}/{name}"
+            commands += [
+                f"set server {server} addr {backend.host} port {port}",
+                f"enable health {server}",  # first: a check's port is refused while its check is off
+                f"set server {server} check-port {backend.http_port}",
+                f"set server {server} state ready",
+            ]
+    return commands
+
+
+def _check(endpoint: str, route: Route, members: int) -> None:
+    if not endpoint or endpoint.startswith("#") or any(c.isspace() or not c.isprintable() for c in endpoint):
+        raise GatewayError(f"endpoint {endpoint!r} cannot be routed: a name is text without spaces and no #")
+    if not route.members:
+        raise GatewayError(f"endpoint {endpoint!r}: a route needs a server; leave the endpoint out instead")
+    if len(route.members) > members:
+        raise GatewayError(
+            f"endpoint {endpoint!r}: {len(route.members)} servers, but a slot has room for {members}"
+        )

@@ -1,0 +1,108 @@
+"""The slot table on disk, and every text that HAProxy starts from: always written together."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping
+
+from controlplane.files.documents import write_text
+from controlplane.files.gateway import (
+    GatewaySettings,
+    SlotRecord,
+    SlotsRecord,
+    read_settings,
+    read_slots,
+    write_slots,
+)
+from controlplane.gateway.places import Places
+from controlplane.gateway.slots import BACKUP, Phase, Slot, SlotTable
+from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, render_haproxy
+
+GENERATION = "generation"
+"""Key in the checks' map that tells which table a running HAProxy holds; no backend has this name."""
+
+_MAXCONN = 8192
+_DESCRIPTORS_KEPT = 128
+
+
+def load(places: Places, settings: GatewaySettings) -> tuple[int, SlotTable]:
+    """The generation and the table on disk."""
+    record = read_slots(places.slots)
+    slots = list(SlotTable.empty(settings.slots, settings.members).slots)
+    for used in record.slots:
+        phase = Phase.DRAINING if used.draining else Phase.ACTIVE
+        slots[used.index] = Slot(used.index, phase, used.endpoint, used.route)
+    return record.generation, SlotTable(settings.members, tuple(slots))
+
+
+def save(places: Places, settings: GatewaySettings, generation: int, table: SlotTable) -> None:
+    """Write the table, both maps and the configuration.
+
+    The table comes last: a crash before leaves HAProxy's files newer than the table, and the next commit
+    restates everything from the table.
+    """
+    write_text(places.models_map, _map_text(table.model_map()))
+    write_text(places.checks_map, _map_text(check_entries(generation, table)))
+    write_text(
+        places.config, render_haproxy(frame(places, settings), [_lines(table, s) for s in table.slots])
+    )
+    used = tuple(
+        SlotRecord(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route)
+        for slot in table.slots
+        if slot.endpoint is not None and slot.route is not None
+    )
+    write_slots(places.slots, SlotsRecord(generation, used))
+
+
+def check_entries(generation: int, table: SlotTable) -> dict[str, str]:
+    """The checks' map with its generation."""
+    return {GENERATION: str(generation), **table.check_map()}
+
+
+def settings_of(places: Places) -> GatewaySettings:
+    """What the gateway was started with."""
+    return read_settings(places.settings)
+
+
+def frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
+    """The part of the configuration that no commit changes, sized to this process's limits."""
+    return HaproxyFrame(
+        host=settings.host,
+        http_port=settings.http_port,
+        grpc_port=settings.grpc_port,
+        runtime_socket=str(places.runtime_socket),
+        facade_http_socket=str(places.facade_http_socket),
+        facade_grpc_socket=str(places.facade_grpc_socket),
+        models_map=str(places.models_map),
+        checks_map=str(places.checks_map),
+        maxconn=maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings),
+        threads=max(1, min(4, len(os.sched_getaffinity(0)) // 2)),
+    )
+
+
+def maxconn(descriptor_limit: int, settings: GatewaySettings) -> int:
+    """Connections HAProxy may hold: two descriptors each, beside one a health check and its own."""
+    if descriptor_limit == resource.RLIM_INFINITY:
+        return _MAXCONN
+    checks = 2 * settings.slots * (settings.members + 1)
+    return max(16, min(_MAXCONN, (descriptor_limit - checks - _DESCRIPTORS_KEPT) // 2))
+
+
+def _lines(table: SlotTable, slot: Slot) -> SlotLines:
+    active = slot.servers() if slot.phase is Phase.ACTIVE else {}
+    lines = []
+    for name in table.lines():
+        backend = active.get(name)
+        backup = name == BACKUP
+        if backend is None:
+            lines.append(ServerLine(name, backup=backup))
+        else:
+            lines.append(
+                ServerLine(name, backend.host, backend.http_port, backend.grpc_port, backup, enabled=True)
+            )
+    return SlotLines(slot.index, tuple(lines))
+
+
+def _map_text(entries: Mapping[str, str]) -> str:
+    return "".join(f"{key} {value}\n" for key, value in entries.items())

@@ -1,0 +1,168 @@
+"""Keeps the gateway's processes up: `python -m controlplane.gateway.supervise STATE_DIR`.
+
+It starts what is missing, adopts what lives, and restarts what dies, waiting longer each time a process
+dies young. Traffic does not pass through it: when it dies, its processes go on, and the next supervisor
+adopts them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from filelock import FileLock
+
+from controlplane.gateway import processes, store
+from controlplane.gateway.places import Places
+from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
+
+_FIRST_WAIT_S = 0.05
+_LONGEST_WAIT_S = 5.0
+_YOUNG_S = 10.0
+_BIND_DEADLINE_S = 5.0
+_LOG_LIMIT_BYTES = 4 * 2**20
+
+
+@dataclass(slots=True)
+class Charge:
+    """One process to keep up. `handle` is its pidfd, None while it is down."""
+
+    role: str
+    start: Callable[[], subprocess.Popen[bytes]]
+    handle: int | None = None
+    child: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    wait_s: float = 0.0
+    due_at: float = 0.0
+
+
+class Supervisor:
+    """The loop. `stop` ends it and leaves the processes running."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._charges = [
+            Charge(processes.HAPROXY, self._start_haproxy),
+            Charge(processes.FACADE, self._start_facade),
+        ]
+        self._wake_read, self._wake_write = os.pipe()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End the loop; may be called from a signal handler."""
+        self._stopping = True
+        os.write(self._wake_write, b"x")
+
+    def run(self) -> None:
+        """Until `stop`."""
+        for charge in self._charges:
+            living = processes.find(self._places, charge.role)
+            if living:
+                charge.started_at = time.monotonic()
+                with contextlib.suppress(ProcessLookupError):
+                    charge.handle = os.pidfd_open(living[0])
+        while not self._stopping:
+            now = time.monotonic()
+            for charge in self._charges:
+                if charge.handle is None and charge.due_at <= now:
+                    self._start(charge)
+            self._await()
+
+    def _start(self, charge: Charge) -> None:
+        _trim(self._places.log(charge.role))
+        child = charge.start()
+        charge.child = child
+        charge.started_at = time.monotonic()
+        try:
+            charge.handle = os.pidfd_open(child.pid)
+        except ProcessLookupError:
+            self._died(charge)
+
+    def _await(self) -> None:
+        handles = {charge.handle: charge for charge in self._charges if charge.handle is not None}
+        due = [charge.due_at for charge in self._charges if charge.handle is None]
+        timeout = max(0.0, min(due) - time.monotonic()) if due else None
+        ready, _, _ = select.select([*handles, self._wake_read], [], [], timeout)
+        for handle in ready:
+            if handle in handles:
+                self._died(handles[handle])
+
+    def _died(self, charge: Charge) -> None:
+        code: int | None = None
+        if charge.child is not None:
+            code = charge.child.wait()
+            charge.child = None
+        if charge.handle is not None:
+            os.close(charge.handle)
+            charge.handle = None
+        now = time.monotonic()
+        young = now - charge.started_at < _YOUNG_S
+        charge.wait_s = (
+            min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, 2 * charge.wait_s)) if young else _FIRST_WAIT_S
+        )
+        charge.due_at = now + charge.wait_s
+        how = "" if code is None else f" with {code}"
+        print(f"{charge.role} ended{how}; starting it again in {charge.wait_s:.2f} s", flush=True)
+
+    def _start_haproxy(self) -> subprocess.Popen[bytes]:
+        # Under the commit's lock until it listens: it reads three files that belong together.
+        settings = store.settings_of(self._places)
+        with FileLock(self._places.lock):
+            child = processes.spawn(
+                self._places, processes.HAPROXY, [settings.haproxy, "-db", "-f", str(self._places.config)]
+            )
+            deadline = time.monotonic() + _BIND_DEADLINE_S
+            runtime = RuntimeSocket(self._places.runtime_socket)
+            while child.poll() is None and time.monotonic() < deadline:
+                try:
+                    runtime.ask("show info")
+                    break
+                except Unreachable:
+                    time.sleep(0.01)
+        return child
+
+    def _start_facade(self) -> subprocess.Popen[bytes]:
+        return processes.spawn(
+            self._places,
+            processes.FACADE,
+            [sys.executable, "-m", "controlplane.gateway.facade", str(self._places.state)],
+        )
+
+
+def _trim(log: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if log.stat().st_size > _LOG_LIMIT_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+
+
+def main() -> int:
+    """One supervisor a gateway: a second one ends at once."""
+    places = Places.of(Path(sys.argv[1]))
+    with places.supervisor_lock.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0
+        supervisor = Supervisor(places)
+
+        def stop(_signal: int, _frame: FrameType | None) -> None:
+            supervisor.stop()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        supervisor.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

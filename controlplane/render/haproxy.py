@@ -1,0 +1,62 @@
+"""HAProxy's configuration as text.
+
+The slots are written with their present servers, so that a process started from the file serves what the
+one before it served; after that they change through the runtime socket only, and no reload is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("controlplane.render", "."),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,  # the text is no HTML
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLine:
+    """One pre-allocated server of a slot. A disabled one keeps a place: its address says nothing."""
+
+    name: str
+    host: str = "127.0.0.1"
+    http_port: int = 1
+    grpc_port: int = 1
+    backup: bool = False
+    enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLines:
+    """The servers of the backends `h_<index>` (HTTP) and `g_<index>` (gRPC)."""
+
+    index: int
+    lines: tuple[ServerLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HaproxyFrame:
+    """Everything in the file that does not change while the gateway runs. Paths are absolute."""
+
+    host: str
+    http_port: int
+    grpc_port: int
+    runtime_socket: str
+    facade_http_socket: str
+    facade_grpc_socket: str
+    models_map: str
+    checks_map: str
+    maxconn: int
+    threads: int
+
+
+def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
+    """The text of haproxy.cfg."""
+    return _ENVIRONMENT.get_template("haproxy.cfg.j2").render(**asdict(frame), slots=slots)
