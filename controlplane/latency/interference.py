@@ -1,0 +1,351 @@
+"""How much neighbours slow a model down: any number of them, count-aware, learned from co-location points.
+
+Model m beside neighbours j takes
+
+    t = t0 (1 + sum_j I_mj + g_m max(0, u_m + sum_j u_j - 1)) + max(0, |j| - 1) k_m
+    I_mj = c_mj + (d_mj + h_mj b_m) / t0 + e_mj u_j + r_mj(b_m, b_j, p_j)
+
+with t0 its latency alone and u a model's throughput as a part of its own peak, which stands for its use of
+cache, memory bandwidth and power (iGniter takes them linear in it, Eq 9 and its cache utilisation). c is
+contention at any load; d a delay of its own (the scheduler's: per kernel, hence constant in ms); h one per
+item (the bus they share: transfers grow with the batch, not with the share); g what the GPU loses when all
+together ask for more than it has (the power cap and its clocks, Eq 7-10); k what each further neighbour adds
+(Eq 6: alpha_sch n_k); r a smooth rest.
+
+c, d, h and e have a part shared by all neighbours of m and a part of the pair; r belongs to the pair and
+depends on the neighbour's share, not on the own one, so that t falls with the own share as t0 does. All are
+one Gaussian process with a linear and a squared-exponential kernel: pairs that were measured are followed
+closely, pairs that were not get what m's other neighbours cost, and a wider quantile.
+
+Fitted, it is tabulated on a lattice: an answer costs a trilinear look-up, whatever the number of points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import nnls
+
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
+
+SHARED_SD = np.array([0.01, 0.01, 0.01, 0.01])
+PAIR_SD = np.array([0.03, 0.03, 0.03, 0.03])
+"""Priors of c, d, h and e, each on its feature's own scale: shared by all neighbours, and of the pair."""
+RIDGE = 0.03
+REST_SD = 0.016
+BATCH_SCALE = 2.5
+NEIGHBOUR_BATCH_SCALE = 2.0
+NEIGHBOUR_SHARE_SCALE = 20.0
+"""Reach of the rest in ln(own batch), ln(neighbour's batch) and the neighbour's percent."""
+NOISE_SD = 0.005
+"""Priors set once, by leaving batch sizes of the V100 pairs out: halving or doubling any one of them moves
+the mean error by less than 0.1 points."""
+KNOT_PERCENTS = np.array([2.5, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0])
+FEWEST_FOLDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Co-location points of one model as arrays: n points, at most w neighbours each.
+
+    `batch`, `alone_ms`, `load` (u_m) and `slowdown` (measured time over time alone, minus 1) have the shape
+    (n,); `neighbour` (index of its model), `their_batch`, `their_percent`, `their_load` and `present` (n, w).
+    """
+
+    batch: FloatArray
+    alone_ms: FloatArray
+    load: FloatArray
+    slowdown: FloatArray
+    neighbour: IntArray
+    their_batch: FloatArray
+    their_percent: FloatArray
+    their_load: FloatArray
+    present: BoolArray
+
+    def take(self, index: IntArray) -> Rows:
+        """The points at these positions."""
+        return Rows(*(getattr(self, name)[index] for name in Rows.__slots__))
+
+    def further(self) -> FloatArray:
+        """Neighbours beyond the first, shape (n,)."""
+        further: FloatArray = np.maximum(self.present.sum(axis=1) - 1, 0).astype(float)
+        return further
+
+    def excess(self) -> FloatArray:
+        """What all together ask for beyond a whole GPU, shape (n,)."""
+        together = self.load + np.sum(self.their_load * self.present, axis=1)
+        excess: FloatArray = np.maximum(together - 1.0, 0.0)
+        return excess
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """The smallest t0 and t0 / b measured: a delay's feature, scale / t0, is then at most 1 on the points."""
+
+    delay_ms: float
+    item_ms: float
+
+    @staticmethod
+    def of(rows: Rows) -> Scales:
+        """1 for no points, where no delay can be learned."""
+        if not rows.alone_ms.size:
+            return Scales(1.0, 1.0)
+        return Scales(float(rows.alone_ms.min()), float((rows.alone_ms / rows.batch).min()))
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The Gaussian process of one model, fitted on its co-location points (perhaps none)."""
+
+    rows: Rows
+    scales: Scales
+    trend: FloatArray
+    weights: FloatArray
+    factor: tuple[FloatArray, bool]
+
+    @staticmethod
+    def fit(rows: Rows, further_ms: float) -> Process:
+        """`further_ms` is k_m as long as no point with two neighbours says otherwise."""
+        scales = Scales.of(rows)
+        covariance = _covariance(rows, rows, scales) + NOISE_SD**2 * np.eye(rows.slowdown.size)
+        trend = _trend(rows, scales, further_ms)
+        if not rows.slowdown.size:
+            return Process(rows, scales, trend, np.empty(0), (covariance, True))
+        factor = cho_factor(covariance, lower=True)
+        return Process(
+            rows, scales, trend, cho_solve(factor, rows.slowdown - _terms(rows, scales) @ trend), factor
+        )
+
+    def at(self, rows: Rows) -> tuple[FloatArray, FloatArray]:
+        """Expected slowdown and its deviation for new points, shapes (n,)."""
+        own = _own_variance(rows, self.scales) + NOISE_SD**2
+        mean = _terms(rows, self.scales) @ self.trend
+        if not self.weights.size:
+            return mean, np.sqrt(own)
+        cross = _covariance(rows, self.rows, self.scales)
+        explained = np.einsum("ij,ji->i", cross, cho_solve(self.factor, cross.T))
+        return mean + cross @ self.weights, np.sqrt(np.maximum(own - explained, NOISE_SD**2))
+
+    def delays_ms(self, neighbour: int) -> tuple[float, float]:
+        """d_mj and h_mj beside this neighbour, in ms and ms an item, never negative."""
+        features = _features(self.rows, self.scales)
+        same = (self.rows.neighbour == neighbour)[..., None]
+        total = self.trend[:4] + self.weights @ (features * same).sum(axis=1) * PAIR_SD**2
+        total += self.weights @ features.sum(axis=1) * SHARED_SD**2
+        return max(float(total[1]), 0.0) * self.scales.delay_ms, max(
+            float(total[2]), 0.0
+        ) * self.scales.item_ms
+
+    def excess_factor(self) -> float:
+        """g_m, in [0, 1): below 1 a larger share still shortens the time."""
+        return float(min(self.trend[4], 0.99))
+
+    def further_delay_ms(self) -> float:
+        """k_m, never negative."""
+        return float(self.trend[5]) * self.scales.delay_ms
+
+
+def left_out_scores(rows: Rows, further_ms: float) -> tuple[FloatArray, float]:
+    """Errors on batch sizes left out: each size, own or a neighbour's, in turn.
+
+    Returns (errors of the time divided by their expected deviation; the mean absolute relative error of the
+    time). Where fewer than three sizes were measured, every fifth point is left out in turn.
+    """
+    n = rows.slowdown.size
+    if n < FEWEST_FOLDS:
+        return np.empty(0), 0.0
+    sizes = np.unique(rows.batch)
+    if sizes.size >= FEWEST_FOLDS:
+        involved = [(rows.batch == b) | np.any(rows.present & (rows.their_batch == b), axis=1) for b in sizes]
+    else:
+        involved = [np.arange(n) % min(5, n) == k for k in range(min(5, n))]
+    scores, errors = [], []
+    for out in involved:
+        if out.all():
+            continue
+        test = rows.take(np.flatnonzero(out))
+        mean, deviation = Process.fit(rows.take(np.flatnonzero(~out)), further_ms).at(test)
+        mean = np.maximum(mean, 0.0)
+        scores.append((test.slowdown - mean) / deviation)
+        errors.append((mean - test.slowdown) / (1.0 + test.slowdown))
+    if not scores:
+        return np.empty(0), 0.0
+    return np.concatenate(scores), float(np.mean(np.abs(np.concatenate(errors))))
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """All processes of a device, tabulated.
+
+    `table` has the shape (models, models, own batches, neighbour's batches, percents, 2): c + e u + r, which
+    never falls along the neighbour's batch, and the deviation of I_mj. `delay_ms` and
+    `item_ms` (models, models) are d and h, `excess` and `further_ms` (models,) g and k, all non-negative.
+    `peak` (models,) is the largest throughput of each model, per ms.
+    """
+
+    log_batch: FloatArray
+    percent: FloatArray
+    table: FloatArray
+    delay_ms: FloatArray
+    item_ms: FloatArray
+    excess: FloatArray
+    further_ms: FloatArray
+    peak: FloatArray
+
+    def slowdown(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Relative slowdown of each slot by the others on its GPU, its deviation; shapes (GPUs, slots)."""
+        shape, width = slots.mask.shape, slots.mask.shape[1]
+        if width < 2:
+            return np.zeros(shape), np.zeros(shape)
+        gpu, own, other = np.nonzero(
+            slots.mask[:, :, None] & slots.mask[:, None, :] & ~np.eye(width, dtype=bool)
+        )
+        if not gpu.size:
+            return np.zeros(shape), np.zeros(shape)
+        model, neighbour = slots.model[gpu, own], slots.model[gpu, other]
+        log_batch = np.log(slots.batch)
+        looked = self._look_up(
+            model, neighbour, log_batch[gpu, own], log_batch[gpu, other], slots.percent[gpu, other]
+        )
+        delay = self.delay_ms[model, neighbour] + self.item_ms[model, neighbour] * slots.batch[gpu, own]
+        # No neighbour speeds a model up: with one more, every term of the sum stays or grows.
+        effect = np.maximum(looked[:, 0] + delay / alone_ms[gpu, own], 0.0)
+        flat = gpu * width + own
+        sums = (np.bincount(flat, w, slots.mask.size).reshape(shape) for w in (effect, looked[:, 1]))
+        # Deviations of one model's neighbours share their cause: they add up, they do not average out.
+        total, deviation = (np.asarray(s, dtype=np.float64) for s in sums)
+        load = np.where(slots.mask, slots.batch / alone_ms / self.peak[slots.model], 0.0)
+        beyond = np.maximum(load.sum(axis=1, keepdims=True) - 1.0, 0.0)
+        count = slots.mask.sum(axis=1, keepdims=True)
+        total += np.where(count > 1, beyond * self.excess[slots.model], 0.0)
+        total += np.maximum(count - 2, 0) * self.further_ms[slots.model] / alone_ms
+        return total, deviation
+
+    def _look_up(
+        self, model: IntArray, neighbour: IntArray, own: FloatArray, other: FloatArray, percent: FloatArray
+    ) -> FloatArray:
+        i, x = _cell(self.log_batch, own)
+        j, y = _cell(self.log_batch, other)
+        k, z = _cell(self.percent, percent)
+        value = np.zeros((model.size, 2))
+        for di in (0, 1):
+            for dj in (0, 1):
+                for dk in (0, 1):
+                    weight = (x if di else 1 - x) * (y if dj else 1 - y) * (z if dk else 1 - z)
+                    value += weight[:, None] * self.table[model, neighbour, i + di, j + dj, k + dk]
+        return value
+
+
+def tabulate(
+    processes: Sequence[Process],
+    peak: FloatArray,
+    alone_ms: Sequence[FloatArray],
+    log_batch: FloatArray,
+) -> Interference:
+    """Evaluate each process on the lattice `log_batch` x `log_batch` x `KNOT_PERCENTS`.
+
+    `alone_ms[m]` has the shape (batches, percents): each model's time alone there. `peak` as in the class.
+    """
+    count, sizes, shares = len(processes), log_batch.size, KNOT_PERCENTS.size
+    table = np.zeros((count, count, sizes, sizes, shares, 2))
+    delay, item = np.zeros((count, count)), np.zeros((count, count))
+    own, other, share = (
+        g.ravel() for g in np.meshgrid(*map(np.arange, (sizes, sizes, shares)), indexing="ij")
+    )
+    batch = np.exp(log_batch)
+    for m, process in enumerate(processes):
+        # The deviation is asked for where the two shares fill the GPU, as they do in a plan.
+        base = alone_ms[m][own, shares - 1 - share]
+        for n in range(count):
+            their_load = batch[other] / alone_ms[n][other, share] / peak[n]
+            rows = Rows(
+                batch=batch[own],
+                alone_ms=base,
+                load=batch[own] / base / peak[m],
+                slowdown=np.zeros(own.size),
+                neighbour=np.full((own.size, 1), n),
+                their_batch=batch[other][:, None],
+                their_percent=KNOT_PERCENTS[share][:, None],
+                their_load=their_load[:, None],
+                present=np.ones((own.size, 1), dtype=np.bool_),
+            )
+            mean, deviation = process.at(rows)
+            delay[m, n], item[m, n] = process.delays_ms(n)
+            apart = (delay[m, n] + item[m, n] * batch[own]) / base + process.excess_factor() * rows.excess()
+            table[m, n, ..., 0] = (mean - apart).reshape(sizes, sizes, shares)
+            table[m, n, ..., 1] = deviation.reshape(sizes, sizes, shares)
+    rising = np.maximum.accumulate(table[..., 0], axis=3)
+    falling = np.minimum.accumulate(table[..., ::-1, :, 0], axis=3)[..., ::-1, :]
+    table[..., 0] = (rising + falling) / 2.0
+    return Interference(
+        log_batch=log_batch,
+        percent=KNOT_PERCENTS,
+        table=table,
+        delay_ms=delay,
+        item_ms=item,
+        excess=np.array([p.excess_factor() for p in processes]),
+        further_ms=np.array([p.further_delay_ms() for p in processes]),
+        peak=peak,
+    )
+
+
+def _cell(knots: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
+    clipped = np.clip(value, knots[0], knots[-1])
+    index = np.clip(np.searchsorted(knots, clipped, side="right") - 1, 0, max(knots.size - 2, 0))
+    return index, (clipped - knots[index]) / (knots[index + 1] - knots[index])
+
+
+def _features(rows: Rows, scales: Scales) -> FloatArray:
+    """Of each neighbour: 1, scaled 1 / t0, scaled b / t0, u_j; 0 where there is none. Shape (n, w, 4)."""
+    ones = np.ones_like(rows.their_load)
+    delay = ones * (scales.delay_ms / rows.alone_ms)[:, None]
+    item = ones * (scales.item_ms * rows.batch / rows.alone_ms)[:, None]
+    features: FloatArray = np.stack([ones, delay, item, rows.their_load], axis=-1) * rows.present[..., None]
+    return features
+
+
+def _terms(rows: Rows, scales: Scales) -> FloatArray:
+    """The trend's columns: the features summed over neighbours, excess, and scaled count; shape (n, 6)."""
+    count = scales.delay_ms * rows.further() / rows.alone_ms
+    return np.column_stack([_features(rows, scales).sum(axis=1), rows.excess(), count])
+
+
+def _trend(rows: Rows, scales: Scales, further_ms: float) -> FloatArray:
+    """Non-negative coefficients of `_terms`, by least squares: no term may speed a model up."""
+    trend = np.zeros(6)
+    trend[5] = further_ms / scales.delay_ms
+    if not rows.slowdown.size:
+        return trend
+    terms = _terms(rows, scales)
+    counted = bool(rows.further().any())
+    columns = terms if counted else terms[:, :5]
+    target = rows.slowdown if counted else rows.slowdown - terms[:, 5] * trend[5]
+    ridge = RIDGE * np.sqrt(len(columns)) * np.eye(columns.shape[1])
+    solution, _ = nnls(np.vstack([columns, ridge]), np.concatenate([target, np.zeros(columns.shape[1])]))
+    trend[: solution.size] = solution
+    return trend
+
+
+def _covariance(a: Rows, b: Rows, scales: Scales) -> FloatArray:
+    fa, fb = _features(a, scales), _features(b, scales)
+    covariance: FloatArray = (fa.sum(axis=1) * SHARED_SD**2) @ fb.sum(axis=1).T
+    along = ((np.log(a.batch)[:, None] - np.log(b.batch)) / BATCH_SCALE) ** 2
+    for i in range(a.present.shape[1]):
+        for j in range(b.present.shape[1]):
+            same = (a.neighbour[:, i, None] == b.neighbour[:, j]) & a.present[:, i, None] & b.present[:, j]
+            theirs = np.log(a.their_batch[:, i, None] / b.their_batch[:, j]) / NEIGHBOUR_BATCH_SCALE
+            shares = (a.their_percent[:, i, None] - b.their_percent[:, j]) / NEIGHBOUR_SHARE_SCALE
+            rest = REST_SD**2 * np.exp(-0.5 * (along + theirs**2 + shares**2))
+            covariance += same * ((fa[:, i] * PAIR_SD**2) @ fb[:, j].T + rest)
+    return covariance
+
+
+def _own_variance(rows: Rows, scales: Scales) -> FloatArray:
+    """The diagonal of `_covariance(rows, rows)` for points with distinct neighbours."""
+    features = _features(rows, scales)
+    variance: FloatArray = (features.sum(axis=1) ** 2) @ SHARED_SD**2
+    variance += np.sum((features**2) @ PAIR_SD**2 + REST_SD**2 * rows.present, axis=1)
+    return variance

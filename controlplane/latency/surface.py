@@ -1,0 +1,215 @@
+"""A model's latency alone, over (share, batch): measured points kept, a smooth form between and beyond them.
+
+The trend is iGniter's Eq 11 with its terms kept non-negative and one more for work that no share speeds up:
+
+    t(b, r) = (k2 b + k3) / (r + k4) + k5 + k6 b
+
+Non-negative terms make it fall with the share and grow with the batch, whatever few points it is fitted on.
+What the trend misses (steps of the GPU's waves, a kernel chosen for one batch) is carried from measured
+points to their surroundings by kriging of the log residual. The nugget is not noise of the
+point itself, which is kept, but steps its neighbours do not share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from controlplane.latency.protocol import FloatArray, IntArray
+
+SHARE_OFFSETS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
+"""Candidates of k4, in percent: the fit is linear for each, so a scan is exact and cannot diverge."""
+RIDGE = 1e-3
+"""On columns of norm 1: decides between terms that few points cannot tell apart, changes nothing else."""
+RESIDUAL_SD = 0.02
+NUGGET_SD = 0.01
+BATCH_SCALE = 2.0
+SHARE_SCALE = 0.3
+"""Prior of the residual: deviations, and its reach in ln(batch) and ln(share).
+
+One setting for all models, chosen on V100 by leaving one model out; errors move by less than 0.2 points when
+each is halved or doubled.
+"""
+MEASURED_SD = 0.004
+"""Repeatability of a measured mean: two runs of the same point on a V100 differ by 0.4 %."""
+LOWEST_PERCENT = 1.0
+GRID_STEP_PERCENT = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Measured points of one quantity, each (percent, batch) once; arrays of shape (n,)."""
+
+    percent: FloatArray
+    batch: FloatArray
+    time_ms: FloatArray
+
+    @staticmethod
+    def of(percent: Sequence[float], batch: Sequence[float], time_ms: Sequence[float]) -> Points:
+        """Repeated (percent, batch) are replaced by the geometric mean of their times."""
+        keys = np.stack([np.asarray(percent, dtype=float), np.asarray(batch, dtype=float)], axis=1)
+        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        total = np.bincount(inverse, weights=np.log(np.asarray(time_ms, dtype=float)))
+        return Points(unique[:, 0], unique[:, 1], np.exp(total / np.bincount(inverse)))
+
+    def take(self, index: IntArray) -> Points:
+        """The points at these positions."""
+        return Points(self.percent[index], self.batch[index], self.time_ms[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Eq 11's shape with non-negative coefficients (k2, k3, k5, k6) and k4."""
+
+    share_offset: float
+    coefficients: FloatArray
+
+    @staticmethod
+    def fit(points: Points) -> Trend:
+        """Least squares of the relative residuals, by NNLS for each candidate k4."""
+        best: tuple[float, Trend] | None = None
+        for offset in SHARE_OFFSETS:
+            columns = _terms(points.percent, points.batch, offset) / points.time_ms[:, None]
+            scale = np.linalg.norm(columns, axis=0)
+            rows = np.vstack([columns / scale, RIDGE * np.eye(4)])
+            solution, _ = nnls(rows, np.concatenate([np.ones(len(columns)), np.zeros(4)]))
+            error = float(np.sum(np.log(np.maximum((columns / scale) @ solution, 1e-9)) ** 2))
+            if best is None or error < best[0]:
+                best = (error, Trend(offset, solution / scale))
+        assert best is not None
+        return best[1]
+
+    def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
+        """Time in ms, of the arrays' common shape."""
+        value: FloatArray = _terms(percent, batch, self.share_offset) @ self.coefficients
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Kriged:
+    """Trend and kriged residual, fitted: predicts anywhere, slowly. `Surface` tabulates it."""
+
+    points: Points
+    trend: Trend
+    weights: FloatArray
+    inverse: FloatArray
+
+    @staticmethod
+    def fit(points: Points) -> Kriged:
+        """Fit trend and residual on all points."""
+        trend = Trend.fit(points)
+        residual = np.log(points.time_ms / trend.at(points.percent, points.batch))
+        covariance = _covariance(points.percent, points.batch, points) + NUGGET_SD**2 * np.eye(residual.size)
+        inverse = np.linalg.inv(covariance)
+        return Kriged(points, trend, inverse @ residual, inverse)
+
+    def at(self, percent: FloatArray, batch: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Time in ms and the expected relative deviation of a new measurement there, shapes (n,)."""
+        cross = _covariance(percent, batch, self.points)
+        mean = self.trend.at(percent, batch) * np.exp(cross @ self.weights)
+        explained = np.einsum("ij,jk,ik->i", cross, self.inverse, cross)
+        variance = np.maximum(RESIDUAL_SD**2 - explained, 0.0) + NUGGET_SD**2
+        return mean, np.sqrt(variance)
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """The latency of one model alone as a table, monotone by construction.
+
+    `percent` holds the ascending knots (K,), `time_ms` and `deviation` (batches 1..B, K); the deviation is 0
+    where it was measured, repeatability being the caller's to add. Between knots
+    time is log-linear in ln(share) and linear in batch; below the smallest knot it grows as 1 / share, above
+    the largest batch in proportion to the batch.
+    """
+
+    percent: FloatArray
+    time_ms: FloatArray
+    deviation: FloatArray
+
+    @staticmethod
+    def fit(points: Points, largest_batch: int) -> Surface:
+        """Tabulate batches 1 to `largest_batch`. Measured points are kept unless they contradict each other.
+
+        They contradict where a smaller batch or a larger share was measured slower; such points are moved to
+        the middle of the two orders they allow.
+        """
+        ordered = _ordered(points)
+        kriged = Kriged.fit(ordered)
+        grid = np.arange(GRID_STEP_PERCENT, 100.0 + 1e-9, GRID_STEP_PERCENT)
+        percent = np.unique(np.concatenate([[LOWEST_PERCENT], grid, points.percent]))
+        batches = np.arange(1, largest_batch + 1, dtype=float)
+        shape = (batches.size, percent.size)
+        mean, deviation = kriged.at(np.tile(percent, batches.size), np.repeat(batches, percent.size))
+        table, deviation = mean.reshape(shape), deviation.reshape(shape)
+        inside = ordered.batch <= largest_batch
+        rows = ordered.batch[inside].astype(int) - 1
+        columns = np.searchsorted(percent, ordered.percent[inside])
+        measured = ordered.time_ms[inside]
+        deviation[rows, columns] = 0.0
+        low, high = np.zeros(shape), np.full(shape, np.inf)
+        low[rows, columns] = high[rows, columns] = measured
+        table = np.clip(table, _rising(low), _rising(high, lower=True))
+        table[rows, columns] = measured
+        table = np.sqrt(_rising(table) * _rising(table, lower=True))
+        return Surface(percent, table, deviation)
+
+    def peak_rate(self) -> float:
+        """The largest throughput of the whole GPU over all batches, in inferences per ms."""
+        batches = np.arange(1, self.time_ms.shape[0] + 1)
+        return float(np.max(batches / self.time_ms[:, -1]))
+
+
+def left_out_scores(points: Points, folds: int = 5) -> tuple[FloatArray, float]:
+    """Errors of `Kriged` on points left out, every `folds`-th in turn.
+
+    Returns (errors divided by their expected deviation, shape (n,); the mean absolute relative error). Both
+    are empty or 0 for fewer than four points, from which nothing can be left out.
+    """
+    n = points.time_ms.size
+    if n < 4:
+        return np.empty(0), 0.0
+    scores, errors = np.empty(n), np.empty(n)
+    # Points are sorted by percent, then batch: a stride leaves out every region evenly.
+    for fold in range(min(folds, n)):
+        out = np.arange(fold, n, min(folds, n))
+        kept = np.setdiff1d(np.arange(n), out)
+        mean, deviation = Kriged.fit(points.take(kept)).at(points.percent[out], points.batch[out])
+        relative = points.time_ms[out] / mean - 1.0
+        scores[out] = relative / deviation
+        errors[out] = mean / points.time_ms[out] - 1.0
+    return scores, float(np.mean(np.abs(errors)))
+
+
+def _terms(percent: FloatArray, batch: FloatArray, offset: float) -> FloatArray:
+    share = percent + offset
+    return np.stack([batch / share, 1.0 / share, np.ones_like(batch), batch], axis=-1)
+
+
+def _covariance(percent: FloatArray, batch: FloatArray, points: Points) -> FloatArray:
+    along_batch = (np.log(batch)[:, None] - np.log(points.batch)) / BATCH_SCALE
+    along_share = (np.log(percent)[:, None] - np.log(points.percent)) / SHARE_SCALE
+    # Exponential, not Gaussian: the residual has steps, and a smoother kernel overshoots at each.
+    covariance: FloatArray = RESIDUAL_SD**2 * np.exp(-np.hypot(along_batch, along_share))
+    return covariance
+
+
+def _ordered(points: Points) -> Points:
+    """The same points with times that never fall with the batch nor grow with the share."""
+    below = (points.batch[:, None] >= points.batch) & (points.percent[:, None] <= points.percent)
+    upper = np.max(np.where(below, points.time_ms, 0.0), axis=1)
+    lower = np.min(np.where(below.T, points.time_ms, np.inf), axis=1)
+    return Points(points.percent, points.batch, np.sqrt(upper * lower))
+
+
+def _rising(table: FloatArray, lower: bool = False) -> FloatArray:
+    """The smallest table above `table` that grows with batch (rows) and falls with share (columns).
+
+    With `lower`, the largest such table below it.
+    """
+    if lower:
+        return np.minimum.accumulate(np.minimum.accumulate(table, axis=1)[::-1], axis=0)[::-1]
+    return np.maximum.accumulate(np.maximum.accumulate(table[:, ::-1], axis=1), axis=0)[:, ::-1]
