@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Health(StrEnum):
@@ -12,8 +13,50 @@ class Health(StrEnum):
 
     READY = "ready"
     STARTING = "starting"
+    UNLOADED = "unloaded"
+    """A warm shadow: the server is up, its models are not loaded."""
     FAILING = "failing"
+    """It runs, and inferences fail or are not answered in time."""
     GONE = "gone"
+
+
+class Answer(NamedTuple):
+    """One request that ended: when (monotonic clock), how long after it arrived at the gateway, by whom.
+
+    `failed`: the server's fault, not the client's (a bad input is an answer).
+    """
+
+    ended_s: float
+    latency_ms: float
+    failed: bool
+    endpoint: str
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSeen:
+    """One server at one moment: its health and the requests it still owes an answer to.
+
+    `queue_ms` and `compute_ms` are Triton's means over the last moments, None where not asked or idle.
+    """
+
+    health: Health
+    in_flight: int = 0
+    queue_ms: float | None = None
+    compute_ms: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSeen:
+    """The fleet at one moment: what ended since the moment before, in order, and every server by name.
+
+    A server that is not named is gone.
+    """
+
+    now_s: float
+    answers: tuple[Answer, ...]
+    servers: Mapping[str, ServerSeen]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,168 @@
+"""Does a workload keep its P99? Decided request by request, as soon as the evidence is enough.
+
+"P99 <= SLO" says that at most 1 % of the requests take longer than the SLO. Behind a queue those come in
+clusters: one busy period puts dozens of neighbours above the SLO, and a test that took them for independent
+would raise its alarm on a server that keeps its promise. So the unit of evidence is the cluster.
+
+Four CUSUM charts run side by side, one for each reference k. Each adds 1 - k for a request above the SLO,
+-k for any other, and never falls below 0. While the promise is kept its drift is negative, and Lundberg's
+bound for clusters of exponential size with mean c gives P(a chart ever exceeds h) ~ exp(-h (1 - p/k) / c),
+p = 1 %. Asking that this be rare over a horizon of n requests gives the height of the alarm:
+
+    h(k) = margin * ln(n) * c / (1 - p/k)
+
+c is learned: half of E[size^2] / E[size], which the big clusters decide and the many small ones do not. It
+never counts for less than what a queue with this SLO has by nature, (1 + rate * SLO / 2) / 2, because few
+clusters teach little; and for at most 64 times that, so that a server that is always slow cannot teach the
+test that slow is normal. A small k sees a small excess given time, a large k a collapse at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.domain.observation import Answer
+
+EXCESS = 0.01
+"""The share of requests that may take longer than the SLO."""
+
+REFERENCES = (0.0125, 0.02, 0.05, 0.15)
+"""Where each chart balances: near sqrt(p * q) it is the quickest to see an excess of q."""
+
+HORIZON_S = 7 * 86400.0
+MARGIN = 1.25
+"""Cluster sizes fall off a little slower than exponentially; measured by tests/bench/guard.py."""
+
+MEMORY_CLUSTERS = 500
+PRIOR_CLUSTERS = 50
+LARGEST_SCALE = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What one endpoint was promised by one partition: its SLO, at up to this many requests a second.
+
+    `execution_ms` is the predicted time of a full batch, None where nobody predicted one.
+    """
+
+    endpoint: str
+    slo_ms: float
+    rate_rps: float
+    execution_ms: float | None = None
+
+    @property
+    def natural_scale(self) -> float:
+        """E[size^2] / E[size] of the clusters above an SLO that is just kept, in requests, at the least."""
+        return 1.0 + 0.5 * self.rate_rps * self.slo_ms / 1000.0
+
+    @property
+    def rarity(self) -> float:
+        """How unlikely chance must make an alarm: margin * ln(requests in the horizon) / 2."""
+        return 0.5 * MARGIN * math.log(max(self.rate_rps * HORIZON_S, 100.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the requests so far say of one promise.
+
+    `scores` are the charts, in requests. `size`, `size_squared` are moving means over the `clusters` seen;
+    `cluster` requests of the one under way exceeded, the latest at `last_s`.
+    """
+
+    scores: tuple[float, ...]
+    size: float
+    size_squared: float
+    clusters: float = 0.0
+    cluster: float = 0.0
+    last_s: float = -math.inf
+
+
+def fresh(promise: Promise) -> Evidence:
+    """No request seen yet."""
+    scale = promise.natural_scale
+    return Evidence((0.0,) * len(REFERENCES), scale, scale * scale)
+
+
+def restart(evidence: Evidence) -> Evidence:
+    """Forget the charts, keep what was learned of the clusters: after a redirect."""
+    return replace(evidence, scores=(0.0,) * len(REFERENCES), cluster=0.0)
+
+
+def strength(evidence: Evidence, promise: Promise) -> float:
+    """How far the highest chart is on its way to the alarm: 1 is the alarm."""
+    height = promise.rarity * scale(evidence, promise)
+    return max(
+        score * (1.0 - EXCESS / k) / height for score, k in zip(evidence.scores, REFERENCES, strict=True)
+    )
+
+
+def scale(evidence: Evidence, promise: Promise) -> float:
+    """The clusters' E[size^2] / E[size] that the test goes by, in requests."""
+    natural = promise.natural_scale
+    return min(max(evidence.size_squared / evidence.size, natural), LARGEST_SCALE * natural)
+
+
+def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tuple[Evidence, bool]:
+    """The evidence after these answers, in the order they ended, and whether the promise is broken.
+
+    A failed request counts as one above the SLO. Answers after the alarm are not read.
+    """
+    scores = list(evidence.scores)
+    learned = [
+        evidence.size,
+        evidence.size_squared,
+        evidence.clusters,
+        evidence.cluster,
+        evidence.last_s,
+    ]
+    alarm = scan(
+        scores,
+        learned,
+        [a.ended_s for a in answers],
+        [a.failed or a.latency_ms > promise.slo_ms for a in answers],
+        promise.slo_ms / 1000.0,
+        promise.natural_scale,
+        promise.rarity,
+        0,
+    )
+    return Evidence(tuple(scores), *learned), alarm >= 0
+
+
+def scan(
+    scores: MutableSequence[float],
+    learned: MutableSequence[float],
+    ended_s: Sequence[float],
+    exceeded: Sequence[bool],
+    slo_s: float,
+    natural_scale: float,
+    rarity: float,
+    start: int,
+) -> int:
+    """Carry `scores` and `learned` (size, its square, clusters, cluster, last_s) over requests from `start`.
+
+    Returns the index of the request that raised the alarm, -1 for none. Plain arithmetic on whatever can be
+    indexed, so that the bench compiles this very function and runs it over weeks of traffic.
+    """
+    for i in range(start, len(ended_s)):
+        above = exceeded[i]
+        if above:
+            learned[3] += 1.0
+            learned[4] = ended_s[i]
+        elif learned[3] > 0.0 and ended_s[i] - learned[4] > slo_s:
+            size = learned[3]
+            learned[2] += 1.0
+            weight = max(1.0 / (learned[2] + PRIOR_CLUSTERS), 1.0 / MEMORY_CLUSTERS)
+            learned[0] += weight * (size - learned[0])
+            learned[1] += weight * (size * size - learned[1])
+            learned[3] = 0.0
+        height = rarity * min(max(learned[1] / learned[0], natural_scale), LARGEST_SCALE * natural_scale)
+        alarm = False
+        for j in range(len(REFERENCES)):
+            k = REFERENCES[j]
+            scores[j] = max(0.0, scores[j] + (1.0 - k if above else -k))
+            alarm = alarm or (above and scores[j] * (1.0 - EXCESS / k) >= height)
+        if alarm:
+            return i
+    return -1

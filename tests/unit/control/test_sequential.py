@@ -1,0 +1,105 @@
+"""The test says so when the evidence is enough, and not before."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from controlplane.control import sequential
+from controlplane.control.sequential import Promise
+from controlplane.domain.observation import Answer
+
+pytestmark = pytest.mark.unit
+
+FAST = Promise("w", slo_ms=10.0, rate_rps=1000.0)
+SLOW = Promise("w", slo_ms=100.0, rate_rps=5.0)
+
+
+def answers(promise: Promise, above: list[bool]) -> list[Answer]:
+    gap = 1.0 / promise.rate_rps
+    return [
+        Answer(i * gap, promise.slo_ms * (2.0 if x else 0.5), False, promise.endpoint, "s")
+        for i, x in enumerate(above)
+    ]
+
+
+def alarm_at(promise: Promise, above: list[bool]) -> int | None:
+    """The number of requests after which the alarm comes, read one at a time."""
+    evidence = sequential.fresh(promise)
+    for i, answer in enumerate(answers(promise, above)):
+        evidence, broken = sequential.weigh(evidence, promise, [answer])
+        if broken:
+            return i + 1
+    return None
+
+
+def test_a_collapse_is_seen_within_tens_of_requests_above() -> None:
+    at_fast = alarm_at(FAST, [True] * 500)
+    at_slow = alarm_at(SLOW, [True] * 500)
+    assert at_fast is not None
+    assert at_slow is not None
+    assert at_fast <= 100  # a tenth of a second
+    assert 5 <= at_slow <= 15  # one bad second of five requests cannot be enough
+    assert at_slow < at_fast  # fewer of them share one busy period
+
+
+def test_one_in_a_hundred_is_no_violation() -> None:
+    draw = random.Random(1)
+    assert alarm_at(FAST, [draw.random() < 0.01 for _ in range(200_000)]) is None
+
+
+def test_five_in_a_hundred_is_one() -> None:
+    draw = random.Random(2)
+    at = alarm_at(FAST, [draw.random() < 0.05 for _ in range(20_000)])
+    assert at is not None
+    assert at > 500
+
+
+def test_a_failed_request_counts_as_one_above() -> None:
+    evidence = sequential.fresh(SLOW)
+    failed = [Answer(i * 0.2, 1.0, True, "w", "s") for i in range(50)]
+    assert sequential.weigh(evidence, SLOW, failed)[1]
+
+
+def test_clusters_are_learned_and_raise_the_height() -> None:
+    # One cluster of 30 in 4,000: 0.75 % above, all neighbours.
+    evidence = sequential.fresh(SLOW)
+    for _ in range(20):
+        evidence, broken = sequential.weigh(evidence, SLOW, answers(SLOW, [True] * 3 + [False] * 397))
+        assert not broken
+        evidence = sequential.restart(evidence)
+    before = sequential.scale(evidence, SLOW)
+    assert before > sequential.scale(sequential.fresh(SLOW), SLOW)
+    assert sequential.scale(evidence, SLOW) <= sequential.LARGEST_SCALE * SLOW.natural_scale
+
+
+def test_what_is_always_slow_cannot_teach_that_slow_is_normal() -> None:
+    evidence = sequential.Evidence((0.0,) * 4, size=1e6, size_squared=1e12)
+    assert sequential.scale(evidence, SLOW) == sequential.LARGEST_SCALE * SLOW.natural_scale
+
+
+def test_strength_reaches_one_at_the_alarm() -> None:
+    evidence = sequential.fresh(FAST)
+    last = 0.0
+    for answer in answers(FAST, [True] * 500):
+        evidence, broken = sequential.weigh(evidence, FAST, [answer])
+        now = sequential.strength(evidence, FAST)
+        assert now > last
+        last = now
+        if broken:
+            break
+    assert last >= 1.0
+    assert sequential.strength(sequential.restart(evidence), FAST) == 0.0
+
+
+def test_batches_of_answers_decide_as_single_ones_do() -> None:
+    draw = random.Random(3)
+    sent = answers(FAST, [draw.random() < 0.03 for _ in range(2_000)])
+    whole, _ = sequential.weigh(sequential.fresh(FAST), FAST, sent[:700])
+    single = sequential.fresh(FAST)
+    for answer in sent[:700]:
+        single, _ = sequential.weigh(single, FAST, [answer])
+    assert whole.scores == pytest.approx(single.scores)
+    assert whole.last_s == single.last_s != -math.inf
