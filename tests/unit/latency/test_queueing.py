@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import pytest
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.workload import Arrivals
+from controlplane.latency.queueing import largest_rate, solve
+
+pytestmark = pytest.mark.unit
+
+AFFINE = 2.0 + 0.5 * np.arange(1, 33)
+
+
+def brute_force(gaps_ms, service_ms, batch, servers):
+    """Request by request, in plain Python: nothing shared with the code under test."""
+    arrived = np.cumsum(gaps_ms)
+    free = [0.0] * servers
+    sojourn = np.empty(arrived.size)
+    i = 0
+    while i < arrived.size:
+        start = max(heapq.heappop(free), arrived[i])
+        waiting = np.searchsorted(arrived[i : i + batch], start, side="right")
+        k = max(1, int(waiting))
+        end = start + service_ms[k - 1]
+        sojourn[i : i + k] = end - arrived[i : i + k]
+        heapq.heappush(free, end)
+        i += k
+    return sojourn
+
+
+def test_single_server_without_batching_is_the_md1_queue():
+    load = np.array([0.2, 0.5, 0.8, 0.95])
+    result = solve(1000 * load / 5.0, [5.0], 1)
+    assert result.mean_ms == pytest.approx(5.0 * (1 + load / (2 * (1 - load))), rel=2e-3)
+    assert result.utilisation == pytest.approx(load)
+
+
+def test_md1_p99_is_the_one_of_the_known_law():
+    # Erlang's series for M/D/1: P(W <= t) = (1 - ρ) Σ_k (λ(kD - t))^k exp(-λ(kD - t)) / k!, k <= t / D.
+    load, waits = 0.5, np.linspace(2.0, 5.0, 301)
+    factorial = np.cumprod([1.0, 1, 2, 3, 4, 5])
+    law = [
+        (1 - load)
+        * sum((load * (k - t)) ** k * np.exp(-load * (k - t)) / factorial[k] for k in range(int(t) + 1))
+        for t in waits
+    ]
+    exact = 1.0 + waits[np.searchsorted(law, 0.99)]
+    assert solve(1000 * load, [1.0], 1).p99_ms[0] == pytest.approx(exact, rel=0.01)
+
+
+@pytest.mark.parametrize("batch", [2, 8, 32])
+@pytest.mark.parametrize("load", [0.3, 0.8])
+def test_batches_agree_with_brute_force(batch, load):
+    rate = load * batch / AFFINE[batch - 1]
+    gaps = np.random.default_rng(3).exponential(1 / rate, 120_000)
+    seen = brute_force(gaps, AFFINE, batch, 1)[2000:]
+    result = solve(1000 * rate, AFFINE, batch)
+    assert result.mean_ms[0] == pytest.approx(seen.mean(), rel=0.02)
+    assert result.p50_ms[0] == pytest.approx(np.quantile(seen, 0.5), rel=0.03)
+    assert result.p99_ms[0] == pytest.approx(np.quantile(seen, 0.99), rel=0.05)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_constant_arrivals_follow_the_schedule(servers):
+    rate = 0.7123 * servers * 4 / AFFINE[3]  # so that no batch ends just as a request arrives
+    seen = brute_force(np.full(20_000, 1 / rate), AFFINE, 4, servers)[2000:]
+    result = solve(1000 * rate, AFFINE, 4, servers, Arrivals.CONSTANT)
+    assert result.mean_ms[0] == pytest.approx(seen.mean(), rel=0.01)
+    assert result.p99_ms[0] == pytest.approx(np.quantile(seen, 0.99), rel=0.01)
+
+
+def test_an_overloaded_queue_takes_for_ever():
+    result = solve([900, 1100], [4.0], 1, arrivals=[Arrivals.POISSON, Arrivals.CONSTANT])
+    assert np.all(np.isinf(result.p99_ms))
+    assert result.utilisation == pytest.approx([3.6, 4.4])
+
+
+def test_no_load_is_a_request_alone():
+    result = solve(0.0, [3.0, 4.0], 2)
+    assert (result.mean_ms[0], result.p99_ms[0], result.utilisation[0]) == (3.0, 3.0, 0.0)
+
+
+@pytest.mark.parametrize("arrivals", list(Arrivals))
+def test_the_largest_rate_holds_and_a_little_more_does_not(arrivals):
+    batch = np.array([1, 4, 16])
+    rate = largest_rate(25.0, AFFINE, batch, arrivals=arrivals)
+    assert np.all(solve(rate, AFFINE, batch, arrivals=arrivals).p99_ms <= 25.0)
+    assert np.all(solve(rate * 1.01, AFFINE, batch, arrivals=arrivals).p99_ms > 25.0)
+
+
+def test_no_rate_holds_what_a_lone_request_breaks():
+    assert largest_rate(2.4, AFFINE, 8)[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"),
+    [
+        ("rate_rps", ([-1.0], [1.0], 1)),
+        ("rate_rps", ([np.nan], [1.0], 1)),
+        ("batch", ([1.0], [1.0], 2)),
+        ("servers", ([1.0], [1.0], 1, 0)),
+        ("service_ms", ([1.0], [0.0], 1)),
+    ],
+)
+def test_a_value_out_of_range_is_named(field, arguments):
+    with pytest.raises(InputError, match=field):
+        solve(*arguments)
+
+
+def test_columns_beyond_the_batch_are_ignored():
+    assert solve(10, [3.0, np.nan], 1).p99_ms == pytest.approx(solve(10, [3.0], 1).p99_ms)
