@@ -29,6 +29,7 @@ _RESTART_DEADLINE_S = 10.0
 _LOCK_DEADLINE_S = 30.0
 _POLL_S = 0.01
 _UNFINISHED = -1
+_MORE_PATHS = ("/usr/sbin", "/usr/local/sbin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class HaproxyGateway:
 
     def _supervise(self) -> None:
         if not processes.find(self._places, processes.SUPERVISOR):
-            processes.spawn(
+            processes.spawn_detached(
                 self._places,
                 processes.SUPERVISOR,
                 [sys.executable, "-m", "controlplane.gateway.supervise", str(self._places.state)],
@@ -221,7 +222,7 @@ def _owed(sessions: Mapping[tuple[str, str], Sessions], backend: str, lines: lis
 
 def _haproxy() -> str:
     """The program. Raises MissingTool."""
-    search = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
+    search = os.pathsep.join((os.environ.get("PATH", os.defpath), *_MORE_PATHS))
     found = shutil.which("haproxy", path=search)
     if found is None:
         raise MissingTool("HAProxy is not installed; install it with `apt-get install haproxy`")

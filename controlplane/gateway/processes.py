@@ -47,6 +47,12 @@ def spawn(places: Places, role: str, command: Sequence[str]) -> subprocess.Popen
         )
 
 
+def spawn_detached(places: Places, role: str, command: Sequence[str]) -> None:
+    """Start a process that is nobody's child here: a caller that lives on has nothing to reap."""
+    forked = spawn(places, role, ["setsid", "--fork", *command])
+    forked.wait()
+
+
 def end(pids: Sequence[int], *, grace_s: float) -> None:
     """Ask processes to end, then make them. Returns once all are gone."""
     handles = []

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gateway_rig as rig
+import pytest
+
+from controlplane.domain.errors import GatewayError, MissingTool
+from controlplane.domain.fleet import Route
+from controlplane.gateway import processes
+from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.places import Places
+
+pytestmark = pytest.mark.e2e
+
+Running = tuple[HaproxyGateway, Ports]
+Pair = dict[str, rig.Triton]
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 15.0) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_perf_analyzer_sees_no_failure(gateway: Running, pair: Pair, protocol: str) -> None:
+    made, ports = gateway
+    made.commit({"echo": Route((pair["one"].backend,), pair["two"].backend)})
+    port = ports.grpc if protocol == "grpc" else ports.http
+    done = rig.perf_analyzer(
+        *(
+            "-m",
+            "echo",
+            "-u",
+            f"{rig.HOST}:{port}",
+            "-i",
+            protocol,
+            "-b",
+            "1",
+            "--shape",
+            "INPUT:4",
+            "--async",
+        ),
+        *("--request-rate-range=200", "--request-distribution=poisson", "-p", "1000", "-s", "999", "-r", "6"),
+        *("--percentile=99", "--max-threads=2"),
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "Failed" not in said, said
+    rate = float(said.split("Throughput: ")[1].split(" ")[0])
+    assert rate > 150, said
+
+
+def test_a_redirect_loses_nothing_and_sends_nothing_back(gateway: Running, pair: Pair) -> None:
+    made, ports = gateway
+    made.commit({"echo": Route((pair["one"].backend,))})
+    load = rig.Load(ports)
+    redirects: list[tuple[float, str]] = []
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(load.unary(150, stop))
+        for turn in range(6):
+            await asyncio.sleep(0.4)
+            target = ("two", "one")[turn % 2]
+            await asyncio.to_thread(made.commit, {"echo": Route((pair[target].backend,))})
+            redirects.append((time.monotonic(), target))
+        await asyncio.sleep(0.3)
+        stop.set()
+        await task
+
+    asyncio.run(run())
+    assert load.failed() == []
+    assert len(load.outcomes) > 200
+    for (since, target), until_ in zip(
+        redirects, [*(r[0] for r in redirects[1:]), time.monotonic()], strict=True
+    ):
+        here = [o for o in load.outcomes if since <= o.started and o.ended < until_ - 0.1]
+        assert here
+        assert {o.server for o in here} == {target}
+
+
+def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running, pair: Pair) -> None:
+    made, ports = gateway
+    one, two = pair["one"].backend, pair["two"].backend
+    made.commit({"slow": Route((one,))})
+    load = rig.Load(ports, "slow", seconds_of_work=0.8)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(load.unary(40, stop))
+        await asyncio.sleep(0.1)
+        stop.set()
+        started = len([t for t in asyncio.all_tasks()])
+        assert started > 2
+        await asyncio.sleep(0.1)
+        before = await asyncio.to_thread(made.in_flight, one)
+        assert before >= 1
+        await asyncio.to_thread(made.commit, {"slow": Route((two,))})
+        assert await asyncio.to_thread(made.in_flight, one) == before
+        assert await asyncio.to_thread(made.in_flight, two) == 0
+        await task
+
+    asyncio.run(run())
+    assert load.failed() == []
+    assert {o.server for o in load.outcomes} == {"one"}
+    until(lambda: made.in_flight(one) == 0)
+
+
+@pytest.mark.parametrize("role", [processes.HAPROXY, processes.FACADE, processes.SUPERVISOR])
+def test_what_dies_comes_back_with_its_routes(
+    gateway: Running, pair: Pair, tmp_path: Path, role: str
+) -> None:
+    made, ports = gateway
+    places = Places.of(tmp_path / "gateway")
+    routes = {"echo": Route((pair["one"].backend,), pair["two"].backend)}
+    made.commit(routes)
+    (pid,) = processes.find(places, role)
+    os.kill(pid, signal.SIGKILL)
+    if role == processes.SUPERVISOR:
+        haproxy = processes.find(places, processes.HAPROXY)
+        until(lambda: processes.find(places, role) == ())
+        made.start()
+        assert processes.find(places, processes.HAPROXY) == haproxy
+    until(lambda: len(processes.find(places, role)) == 1 and processes.find(places, role) != (pid,))
+    made.start()
+    assert made.routes() == routes
+    load = rig.Load(ports)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(load.unary(100, stop))
+        await asyncio.sleep(0.3)
+        stop.set()
+        await task
+
+    asyncio.run(run())
+    assert load.failed() == []
+    made.commit({"echo": Route((pair["two"].backend,))})
+    assert made.in_flight(pair["one"].backend) == 0
+
+
+def test_a_commit_that_was_cut_short_is_made_whole_by_the_next(
+    gateway: Running, pair: Pair, tmp_path: Path
+) -> None:
+    made, _ = gateway
+    made.commit({"echo": Route((pair["one"].backend,))})
+    runtime = made._runtime
+    places = Places.of(tmp_path / "gateway")
+    runtime.run(["set server h_0/s0 state maint", f"set map {places.checks_map} generation -1"])
+    routes = {"echo": Route((pair["one"].backend,)), "slow": Route((pair["two"].backend,))}
+    made.commit(routes)
+    assert runtime.map_entries(places.models_map) == {"echo": "0", "slow": "1"}
+    (state,) = [row.split() for row in runtime.ask("show servers state h_0").splitlines() if " s0 " in row]
+    assert state[5] == "2", "running; the 4 that may stand behind it only says how it was configured"
+    assert state[6] in {"0", "4"}
+
+
+def test_a_taken_port_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    http_port, grpc_port, metrics_port = rig.free_ports(3)
+    with socket.socket() as taken:
+        taken.bind((rig.HOST, grpc_port))
+        taken.listen(1)
+        gateway = HaproxyGateway(tmp_path / "gateway", Ports(http_port, grpc_port, metrics_port))
+        with pytest.raises(GatewayError, match=f"port {grpc_port} "):
+            gateway.start()
+    assert processes.find(Places.of(tmp_path / "gateway"), processes.SUPERVISOR) == ()
+
+
+def test_stop_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
+    with rig.a_gateway(tmp_path) as (made, _):
+        places = Places.of(tmp_path / "gateway")
+        made.stop()
+        made.stop()
+        for role in (processes.HAPROXY, processes.FACADE, processes.SUPERVISOR):
+            assert processes.find(places, role) == ()
+        assert not places.state.exists()
+        assert not places.sockets.exists()
+
+
+def test_a_long_state_directory_gets_short_sockets(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    with rig.a_gateway(deep) as (made, _):
+        assert made.routes() == {}
+    assert not Places.of(deep / "gateway").sockets.exists()
+
+
+def test_without_haproxy_the_way_to_get_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from controlplane.gateway import haproxy
+
+    monkeypatch.setattr(haproxy, "_MORE_PATHS", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingTool, match="apt-get install haproxy"):
+        HaproxyGateway(tmp_path / "gateway").start()

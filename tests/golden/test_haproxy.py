@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, render_haproxy
+
+pytestmark = pytest.mark.unit
+
+EXPECTED = Path(__file__).parent / "haproxy.cfg"
+
+
+def test_the_configuration_is_the_one_that_was_reviewed() -> None:
+    frame = HaproxyFrame(
+        host="127.0.0.1",
+        http_port=8000,
+        grpc_port=8001,
+        runtime_socket="/state/run/haproxy.sock",
+        facade_http_socket="/state/run/facade-http.sock",
+        facade_grpc_socket="/state/run/facade-grpc.sock",
+        models_map="/state/models.map",
+        checks_map="/state/checks.map",
+        maxconn=4000,
+        threads=1,
+    )
+    slots = [
+        SlotLines(
+            0,
+            (
+                ServerLine("s0", "127.0.0.1", 9000, 9001, enabled=True),
+                ServerLine("s1"),
+                ServerLine("backup", "127.0.0.1", 9010, 9011, backup=True, enabled=True),
+            ),
+        ),
+        SlotLines(1, (ServerLine("s0"), ServerLine("s1"), ServerLine("backup", backup=True))),
+    ]
+    text = render_haproxy(frame, slots)
+    if os.environ.get("UPDATE_GOLDEN"):
+        EXPECTED.write_text(text)
+    assert text == EXPECTED.read_text()

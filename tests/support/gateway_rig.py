@@ -1,0 +1,259 @@
+"""Bare Tritons with trivial models, gateways in front of them, and a load that remembers every request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc.aio as grpc_aio
+import tritonclient.http.aio as http_aio
+
+from controlplane.domain.fleet import Backend
+from controlplane.gateway.haproxy import HaproxyGateway, Ports
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / ".tools"
+MODELS = Path(__file__).parent / "gateway_models"
+HOST = "127.0.0.1"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@dataclass(frozen=True)
+class Triton:
+    """A running tritonserver in a process group of its own."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    log: Path
+
+    @property
+    def backend(self) -> Backend:
+        return Backend(self.name, HOST, self.http_port, self.grpc_port)
+
+    def kill(self) -> None:
+        """End the server and the processes of its models, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+
+def launch(
+    directory: Path,
+    name: str,
+    models: Mapping[str, str],
+    *,
+    ports: tuple[int, int, int] | None = None,
+    flags: tuple[str, ...] = (),
+) -> Triton:
+    """Start a Triton that serves each endpoint with one of the models beside this file."""
+    repository = directory / name
+    for endpoint, model in models.items():
+        if not (repository / endpoint).exists():
+            shutil.copytree(MODELS / model, repository / endpoint)
+    http_port, grpc_port, metrics_port = ports or free_ports(3)
+    log = directory / f"{name}.log"
+    command = [
+        str(TOOLS / "triton/bin/tritonserver"),
+        f"--id={name}",
+        f"--model-repository={repository}",
+        f"--backend-directory={TOOLS / 'triton/backends'}",
+        f"--http-address={HOST}",
+        f"--grpc-address={HOST}",
+        f"--metrics-address={HOST}",
+        f"--http-port={http_port}",
+        f"--grpc-port={grpc_port}",
+        f"--metrics-port={metrics_port}",
+        "--allow-gpu-metrics=false",
+        "--http-thread-count=4",
+        "--exit-timeout-secs=5",
+        f"--backend-config=python,shm-region-prefix-name=gw-{os.getpid()}-{name}-",
+        *flags,
+    ]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(TOOLS / "triton/lib"),
+        "PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}",
+        "SERVER_NAME": name,
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+    return Triton(name, process, http_port, grpc_port, metrics_port, log)
+
+
+def await_ready(triton: Triton, deadline_s: float = 60.0) -> None:
+    """Until the server and all its models are ready."""
+    deadline = time.monotonic() + deadline_s
+    url = f"http://{HOST}:{triton.http_port}/v2/health/ready"
+    while time.monotonic() < deadline and triton.process.poll() is None:
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=1):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{triton.name} is not ready:\n{triton.log.read_text(errors='replace')[-3000:]}")
+
+
+@contextlib.contextmanager
+def tritons(
+    directory: Path, flags: tuple[str, ...] = (), **servers: Mapping[str, str]
+) -> Iterator[dict[str, Triton]]:
+    """Servers by name, ready; what is in the dictionary at the end is killed."""
+    running: dict[str, Triton] = {}
+    try:
+        for name, models in servers.items():
+            running[name] = launch(directory, name, models, flags=flags)
+        for triton in running.values():
+            await_ready(triton)
+        yield running
+    finally:
+        for triton in running.values():
+            triton.kill()
+        for left in Path("/dev/shm").glob(f"gw-{os.getpid()}-*"):
+            left.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def a_gateway(directory: Path) -> Iterator[tuple[HaproxyGateway, Ports]]:
+    """A started gateway on free ports, stopped at the end."""
+    ports = Ports(*free_ports(3))
+    gateway = HaproxyGateway(directory / "gateway", ports)
+    try:
+        gateway.start()
+        yield gateway, ports
+    finally:
+        gateway.stop()
+
+
+def perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """NVIDIA's load client, unmodified."""
+    return subprocess.run(
+        [str(TOOLS / "perf/bin/perf_analyzer"), *arguments],
+        env={**os.environ, "LD_LIBRARY_PATH": str(TOOLS / "perf/lib")},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One request as its client saw it; times are of the monotonic clock."""
+
+    kind: str
+    started: float
+    ended: float
+    server: str | None
+    error: str | None
+
+
+@dataclass
+class Load:
+    """Open-loop load on one endpoint, every request remembered."""
+
+    ports: Ports
+    endpoint: str = "echo"
+    seconds_of_work: float = 0.0
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def _inputs(self, module: Any) -> list[Any]:
+        tensor = module.InferInput("INPUT", [4], "FP32")
+        tensor.set_data_from_numpy(np.full(4, self.seconds_of_work, dtype=np.float32))
+        return [tensor]
+
+    async def unary(self, rate_rps: float, stop: asyncio.Event, *, seed: int = 1) -> None:
+        """Poisson arrivals, HTTP and gRPC in turn."""
+        chance = random.Random(seed)
+        async with (
+            http_aio.InferenceServerClient(f"{HOST}:{self.ports.http}", conn_limit=256) as over_http,
+            grpc_aio.InferenceServerClient(f"{HOST}:{self.ports.grpc}") as over_grpc,
+            asyncio.TaskGroup() as group,
+        ):
+            clients = (("http", over_http, http_aio), ("grpc", over_grpc, grpc_aio))
+            due = time.monotonic()
+            count = 0
+            while not stop.is_set():
+                due += chance.expovariate(rate_rps)
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                group.create_task(self._one(*clients[count % 2]))
+                count += 1
+
+    async def _one(self, kind: str, client: Any, module: Any) -> None:
+        started = time.monotonic()
+        server = error = None
+        try:
+            result = await client.infer(self.endpoint, self._inputs(module))
+            server = result.as_numpy("SERVER")[0].decode()
+        except Exception as problem:
+            error = repr(problem) + str(problem)
+        self.outcomes.append(Outcome(kind, started, time.monotonic(), server, error))
+
+    async def stream(self, pause_s: float, stop: asyncio.Event, number: int) -> int:
+        """One open stream, one message in flight; returns how many messages were answered.
+
+        A lost message leaves its stream without an answer, a repeated one answers with an old id.
+        """
+        sent: asyncio.Queue[str | None] = asyncio.Queue()
+        answered = 0
+
+        async def messages() -> AsyncIterator[dict[str, Any]]:
+            while (name := await sent.get()) is not None:
+                yield {"model_name": self.endpoint, "inputs": self._inputs(grpc_aio), "request_id": name}
+
+        async with grpc_aio.InferenceServerClient(f"{HOST}:{self.ports.grpc}") as client:
+            answers = client.stream_infer(messages()).__aiter__()
+            try:
+                while not stop.is_set():
+                    name = f"{number}.{answered}"
+                    started = time.monotonic()
+                    await sent.put(name)
+                    server = error = None
+                    try:
+                        result, error = await asyncio.wait_for(answers.__anext__(), 20)
+                        if error is None:
+                            server = result.as_numpy("SERVER")[0].decode()
+                            if result.get_response().id != name:
+                                error = f"sent {name}, got {result.get_response().id}"
+                    except Exception as problem:
+                        error = repr(problem) + str(problem)
+                    self.outcomes.append(
+                        Outcome("stream", started, time.monotonic(), server, error and str(error))
+                    )
+                    if error is not None:
+                        return answered
+                    answered += 1
+                    await asyncio.sleep(pause_s)
+            finally:
+                await sent.put(None)
+            with contextlib.suppress(StopAsyncIteration):
+                await asyncio.wait_for(answers.__anext__(), 20)
+                raise AssertionError("an answer nobody asked for")
+        return answered
+
+    def failed(self) -> list[Outcome]:
+        """What a client would call an error."""
+        return [outcome for outcome in self.outcomes if outcome.error is not None]

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.domain.errors import GatewayError
+from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.gateway.slots import Phase, SlotTable, assign, release, restate
+
+pytestmark = pytest.mark.unit
+
+ONE = Backend("one", "127.0.0.1", 9000, 9001)
+TWO = Backend("two", "127.0.0.1", 9010, 9011)
+
+
+def phases(table: SlotTable) -> list[Phase]:
+    return [slot.phase for slot in table.slots]
+
+
+def test_a_new_route_fills_a_slot_before_the_map_leads_there() -> None:
+    change = assign(SlotTable.empty(2, 1), {"m": Route((ONE,), TWO)})
+    assert change.table.model_map() == {"m": "0"}
+    assert change.table.check_map() == {"h_0": "m", "g_0": "m"}
+    assert change.after == ()
+    assert change.before == (
+        "set server h_0/s0 addr 127.0.0.1 port 9000",
+        "enable health h_0/s0",
+        "set server h_0/s0 check-port 9000",
+        "set server h_0/s0 state ready",
+        "set server g_0/s0 addr 127.0.0.1 port 9001",
+        "enable health g_0/s0",
+        "set server g_0/s0 check-port 9000",
+        "set server g_0/s0 state ready",
+        "set server h_0/backup addr 127.0.0.1 port 9010",
+        "enable health h_0/backup",
+        "set server h_0/backup check-port 9010",
+        "set server h_0/backup state ready",
+        "set server g_0/backup addr 127.0.0.1 port 9011",
+        "enable health g_0/backup",
+        "set server g_0/backup check-port 9010",
+        "set server g_0/backup state ready",
+    )
+
+
+def test_a_redirect_drains_the_old_slot_and_leaves_its_servers_up() -> None:
+    first = assign(SlotTable.empty(2, 1), {"m": Route((ONE,))}).table
+    change = assign(first, {"m": Route((TWO,))})
+    assert phases(change.table) == [Phase.DRAINING, Phase.ACTIVE]
+    assert change.after == ("disable health h_0/s0", "disable health g_0/s0")
+    assert not any("h_0" in command or "g_0" in command for command in change.before)
+
+
+def test_a_draining_slot_is_used_again_only_once_idle() -> None:
+    table = assign(assign(SlotTable.empty(2, 1), {"m": Route((ONE,))}).table, {"m": Route((TWO,))}).table
+    with pytest.raises(GatewayError, match="0 of 2 slots are free"):
+        assign(release(table, idle=()).table, {"m": Route((ONE,))})
+    freed = release(table, idle=(0, 1))
+    assert phases(freed.table) == [Phase.FREE, Phase.ACTIVE]
+    assert freed.before == ("set server h_0/s0 state maint", "set server g_0/s0 state maint")
+    assert assign(freed.table, {"m": Route((ONE,))}).table.model_map() == {"m": "0"}
+
+
+def test_equal_routes_change_nothing() -> None:
+    routes = {"m": Route((ONE, TWO))}
+    table = assign(SlotTable.empty(2, 2), routes).table
+    change = assign(table, dict(routes))
+    assert (change.table, change.before, change.after) == (table, (), ())
+
+
+@pytest.mark.parametrize(
+    ("routes", "said"),
+    [
+        ({"m": Route((ONE, TWO))}, "room for 1"),
+        ({"m": Route(())}, "needs a server"),
+        ({"a b": Route((ONE,))}, "cannot be routed"),
+        ({"": Route((ONE,))}, "cannot be routed"),
+        ({"#m": Route((ONE,))}, "cannot be routed"),
+        ({"m\n": Route((ONE,))}, "cannot be routed"),
+    ],
+)
+def test_what_cannot_be_routed_is_refused(routes: Routes, said: str) -> None:
+    with pytest.raises(GatewayError, match=said):
+        assign(SlotTable.empty(2, 1), routes)
+
+
+def test_restating_touches_every_line_of_every_slot() -> None:
+    table = assign(SlotTable.empty(2, 1), {"m": Route((ONE,))}).table
+    commands = restate(table).before
+    assert "set server h_0/backup state maint" in commands
+    assert "set server g_1/s0 state maint" in commands
+    assert commands[-1] == "set server g_1/backup state maint"
+    assert "set server h_0/s0 state ready" in commands
+
+
+servers = st.sampled_from([Backend(f"t{i}", "127.0.0.1", 9000 + i, 9100 + i) for i in range(4)])
+routes_of = st.dictionaries(
+    st.sampled_from("abc"),
+    st.builds(Route, st.lists(servers, min_size=1, max_size=2, unique=True).map(tuple), st.none() | servers),
+)
+steps = st.lists(st.tuples(routes_of, st.sets(st.integers(0, 11))), max_size=12)
+
+
+@given(steps)
+def test_an_endpoint_has_one_slot_and_a_busy_slot_is_never_given_away(
+    steps: list[tuple[dict[str, Route], set[int]]],
+) -> None:
+    table = SlotTable.empty(12, 2)
+    for routes, idle in steps:
+        before = table
+        table = release(table, idle).table
+        try:
+            change = assign(table, routes)
+        except GatewayError:
+            assert sum(slot.phase is Phase.FREE for slot in table.slots) < len(routes)
+            continue
+        table = change.table
+        assert table.routes() == routes
+        assert sorted(table.model_map()) == sorted(routes)
+        for old, new in zip(before.slots, table.slots, strict=True):
+            if old.phase is Phase.DRAINING and old.index not in idle:
+                assert new == old
+            if old.phase is Phase.ACTIVE and new.phase is Phase.ACTIVE:
+                assert new == old
+            assert (new.phase is Phase.FREE) == (new.route is None) == (new.endpoint is None)
+        assert not any(
+            f"_{s.index}/" in c for s in before.slots if s.phase is Phase.ACTIVE for c in change.before
+        )

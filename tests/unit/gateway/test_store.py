@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import GatewayError, InputError
+from controlplane.domain.fleet import Backend, Route
+from controlplane.files.gateway import GatewaySettings
+from controlplane.gateway import store
+from controlplane.gateway.places import Places
+from controlplane.gateway.slots import Phase, SlotTable, assign
+
+pytestmark = pytest.mark.unit
+
+ONE = Backend("one", "127.0.0.1", 9000, 9001)
+TWO = Backend("two", "127.0.0.1", 9010, 9011)
+SETTINGS = GatewaySettings("127.0.0.1", 8000, 8001, 8002, 4, 2, "/usr/sbin/haproxy")
+
+
+def test_a_table_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    places = Places.of(tmp_path)
+    table = assign(SlotTable.empty(4, 2), {"m": Route((ONE, TWO)), "n": Route((ONE,), TWO)}).table
+    table = assign(table, {"m": Route((TWO,))}).table
+    assert [slot.phase for slot in table.slots] == [Phase.DRAINING, Phase.DRAINING, Phase.ACTIVE, Phase.FREE]
+    store.save(places, SETTINGS, 7, table)
+    assert store.load(places, SETTINGS) == (7, table)
+    assert places.models_map.read_text() == "m 2\n"
+    assert "generation 7\n" in places.checks_map.read_text()
+
+
+def test_no_file_is_an_empty_table_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    places = Places.of(tmp_path)
+    assert store.load(places, SETTINGS) == (0, SlotTable.empty(4, 2))
+    places.slots.write_text('{"schema_version": 1, "generation": "x", "slots": []}')
+    with pytest.raises(InputError, match=r"slots\.json:1: generation"):
+        store.load(places, SETTINGS)
+
+
+def test_connections_stay_below_the_descriptor_limit() -> None:
+    checks = 2 * SETTINGS.slots * (SETTINGS.members + 1)
+    for limit in (1024, 4096, 20000):
+        assert 2 * store.maxconn(limit, SETTINGS) + checks < limit
+    assert store.maxconn(resource.RLIM_INFINITY, SETTINGS) == store.maxconn(10**6, SETTINGS) == 8192
+
+
+def test_sockets_move_where_the_path_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("r" * 90)))
+    near, far = Places.of(Path("/tmp/x")), Places.of(tmp_path / ("d" * 90))
+    assert near.sockets == Path("/tmp/x/run")
+    assert far.sockets.parent == Path("/tmp")
+    assert far.sockets != Places.of(tmp_path / ("e" * 90)).sockets
+
+
+def test_another_users_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(GatewayError, match="another user"):
+        Places.of(tmp_path).make()
