@@ -6,6 +6,7 @@ One command at a time works on a fleet: a lock file says so, and the kernel free
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Server
 from controlplane.domain.plan import Plan
+from controlplane.domain.tree import Link, Tree
 from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
@@ -80,8 +82,22 @@ def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> di
     rendered = {}
     for partition_id, tree in trees.items():
         write_tree(root / partition_id, tree)
-        rendered[partition_id] = Rendered(str(root / partition_id), tree.content_hash)
+        rendered[partition_id] = Rendered(str(root / partition_id), _fingerprint(tree))
     return rendered
+
+
+def _fingerprint(tree: Tree) -> str:
+    """Of all that is rendered and, by size and time, of the weights it links to."""
+    stamp = hashlib.sha256(tree.content_hash.encode())
+    for entry in tree.entries.values():
+        if isinstance(entry, Link):
+            target = Path(entry.target)
+            # The Python that runs a model writes its __pycache__ there.
+            files = (p for p in (target, *target.rglob("*")) if p.is_file() and p.suffix != ".pyc")
+            for path in sorted(files):
+                found = path.stat()
+                stamp.update(f"{path}|{found.st_size}|{found.st_mtime_ns}\n".encode())
+    return stamp.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
