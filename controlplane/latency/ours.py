@@ -16,78 +16,14 @@ from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
 from controlplane.latency import interference, surface
 from controlplane.latency.answers import PowerModel, Scores, check_profiles, check_question, dress, memory_of
+from controlplane.latency.crossval import TRENDS, trend_of
 from controlplane.latency.interference import Interference, Process, Rows
-from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
-from controlplane.latency.surface import LOWEST_PERCENT, MEASURED_SD, Points, Surface
+from controlplane.latency.protocol import Estimate, FloatArray, Slots
+from controlplane.latency.published import cycle_points, execution_points
+from controlplane.latency.surface import MEASURED_SD, Surface
+from controlplane.latency.tables import Tables
 
 NAME = "ours"
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The surfaces of all models on common knots, for one look-up of all slots.
-
-    `log_percent` (K,); `largest` (models,) batches tabulated; `log_execution`, `log_cycle` and `deviation`
-    (models, batches, K), rows above a model's largest batch repeat its last.
-    """
-
-    log_percent: FloatArray
-    largest: IntArray
-    log_execution: FloatArray
-    log_cycle: FloatArray
-    deviation: FloatArray
-
-    @staticmethod
-    def of(execution: list[Surface], cycle: list[Surface]) -> Tables:
-        """Bring all surfaces to the union of their knots, where each stays exact."""
-        percent = np.unique(np.concatenate([s.percent for s in (*execution, *cycle)]))
-        height = max(s.time_ms.shape[0] for s in execution)
-        log_percent = np.log(percent)
-
-        def resampled(own: Surface, values: FloatArray) -> FloatArray:
-            rows = np.stack([np.interp(log_percent, np.log(own.percent), row) for row in values])
-            return np.pad(rows, ((0, height - rows.shape[0]), (0, 0)), mode="edge")
-
-        times = [resampled(s, np.log(s.time_ms)) for s in execution]
-        cycles = [resampled(s, np.log(s.time_ms)) for s in cycle]
-        return Tables(
-            log_percent=log_percent,
-            largest=np.array([s.time_ms.shape[0] for s in execution]),
-            log_execution=np.stack(times),
-            log_cycle=np.minimum(np.stack(cycles), np.stack(times)),
-            deviation=np.stack([resampled(s, s.deviation) for s in execution]),
-        )
-
-    def look_up(
-        self, model: IntArray, batch: FloatArray, percent: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Execution and cycle time in ms and the expected relative deviation; shapes as given."""
-        # Outside the table time stays proportional: to 1 / share below its knots, to the batch above them.
-        beyond = np.maximum(batch / self.largest[model], 1.0) * np.maximum(LOWEST_PERCENT / percent, 1.0)
-        inside = np.minimum(batch, self.largest[model])
-        lower = np.minimum(np.floor(inside), np.maximum(self.largest[model] - 1, 1)).astype(np.int64)
-        upper = np.minimum(lower + 1, self.largest[model])
-        part = inside - lower
-        log_percent = np.maximum(np.log(percent), self.log_percent[0])
-        knot = np.clip(
-            np.searchsorted(self.log_percent, log_percent, side="right") - 1, 0, len(self.log_percent) - 2
-        )
-        left = self.log_percent[knot]
-        x = (log_percent - left) / (self.log_percent[knot + 1] - left)
-
-        def along_share(table: FloatArray, row: IntArray) -> FloatArray:
-            value: FloatArray = (1 - x) * table[model, row - 1, knot] + x * table[model, row - 1, knot + 1]
-            return value
-
-        def time(table: FloatArray) -> FloatArray:
-            low, high = np.exp(along_share(table, lower)), np.exp(along_share(table, upper))
-            value: FloatArray = beyond * (low + part * (high - low))
-            return value
-
-        deviation = (1 - part) * along_share(self.deviation, lower) + part * along_share(
-            self.deviation, upper
-        )
-        return time(self.log_execution), time(self.log_cycle), deviation
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +68,19 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
     check_profiles(profiles, device)
     names = tuple(profiles)
     listed = [profiles[name] for name in names]
-    points = [_execution_points(p) for p in listed]
-    execution = [Surface.fit(q, p.largest_batch) for q, p in zip(points, listed, strict=True)]
-    cycle = [_cycle_surface(p, s) for p, s in zip(listed, execution, strict=True)]
+    points = [execution_points(p) for p in listed]
+    trends = [TRENDS[trend_of(p, q)] for p, q in zip(listed, points, strict=True)]
+    execution = [Surface.fit(q, p.largest_batch, f) for q, p, f in zip(points, listed, trends, strict=True)]
+    cycle = [
+        s if (q := cycle_points(p)) is None else Surface.fit(q, p.largest_batch, f)
+        for p, s, f in zip(listed, execution, trends, strict=True)
+    ]
     tables = Tables.of(execution, cycle)
     peaks = np.array([s.peak_rate() for s in execution])
     rows = [_rows(p, names, tables, peaks) for p in listed]
     further = [_further_prior_ms(p, device) for p in listed]
     processes = [Process.fit(r, f) for r, f in zip(rows, further, strict=True)]
-    solo = [surface.left_out_scores(q) for q in points]
+    solo = [surface.left_out_scores(q, f) for q, f in zip(points, trends, strict=True)]
     shared = [interference.left_out_scores(r, f) for r, f in zip(rows, further, strict=True)]
     return Ours(
         models=names,
@@ -152,29 +92,6 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
         power=PowerModel.of(listed, device),
         memory_mb=memory_of(listed),
     )
-
-
-def _execution_points(profile: Profile) -> Points:
-    # Execution at the lowest concurrency measured at a point: more of it adds waiting, which is no execution.
-    lowest: dict[tuple[float, int], int] = {}
-    for p in profile.points:
-        key = (p.percent, p.batch)
-        lowest[key] = min(p.concurrency, lowest.get(key, p.concurrency))
-    kept = [p for p in profile.points if p.concurrency == lowest[p.percent, p.batch]]
-    return Points.of([p.percent for p in kept], [p.batch for p in kept], [p.execution_ms for p in kept])
-
-
-def _cycle_surface(profile: Profile, execution: Surface) -> Surface:
-    best: dict[tuple[float, int], float] = {}
-    for p in profile.points:
-        if p.capacity_rps is not None:
-            key = (p.percent, p.batch)
-            best[key] = max(p.capacity_rps, best.get(key, 0.0))
-    if not best:
-        return execution
-    cycle_ms = [1000.0 * batch / rate for (_, batch), rate in best.items()]
-    points = Points.of([k[0] for k in best], [k[1] for k in best], cycle_ms)
-    return Surface.fit(points, profile.largest_batch)
 
 
 def _rows(profile: Profile, names: tuple[str, ...], tables: Tables, peaks: FloatArray) -> Rows:

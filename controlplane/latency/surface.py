@@ -12,8 +12,9 @@ point itself, which is kept, but steps its neighbours do not share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import nnls
@@ -36,6 +37,7 @@ each is halved or doubled.
 MEASURED_SD = 0.004
 """Repeatability of a measured mean: two runs of the same point on a V100 differ by 0.4 %."""
 LOWEST_PERCENT = 1.0
+FASTEST_MS = 1e-3
 GRID_STEP_PERCENT = 2.5
 
 
@@ -59,6 +61,16 @@ class Points:
     def take(self, index: IntArray) -> Points:
         """The points at these positions."""
         return Points(self.percent[index], self.batch[index], self.time_ms[index])
+
+
+class Curve(Protocol):
+    """A fitted form of the time alone."""
+
+    def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
+        """Time in ms at each (percent, batch); shapes (n,)."""
+
+
+FitCurve = Callable[[Points], Curve]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +106,14 @@ class Kriged:
     """Trend and kriged residual, fitted: predicts anywhere, slowly. `Surface` tabulates it."""
 
     points: Points
-    trend: Trend
+    trend: Curve
     weights: FloatArray
     inverse: FloatArray
 
     @staticmethod
-    def fit(points: Points) -> Kriged:
+    def fit(points: Points, fit_trend: FitCurve = Trend.fit) -> Kriged:
         """Fit trend and residual on all points."""
-        trend = Trend.fit(points)
+        trend = fit_trend(points)
         residual = np.log(points.time_ms / trend.at(points.percent, points.batch))
         covariance = _covariance(points.percent, points.batch, points) + NUGGET_SD**2 * np.eye(residual.size)
         inverse = np.linalg.inv(covariance)
@@ -131,16 +143,15 @@ class Surface:
     deviation: FloatArray
 
     @staticmethod
-    def fit(points: Points, largest_batch: int) -> Surface:
+    def fit(points: Points, largest_batch: int, fit_trend: FitCurve = Trend.fit) -> Surface:
         """Tabulate batches 1 to `largest_batch`. Measured points are kept unless they contradict each other.
 
         They contradict where a smaller batch or a larger share was measured slower; such points are moved to
         the middle of the two orders they allow.
         """
         ordered = _ordered(points)
-        kriged = Kriged.fit(ordered)
-        grid = np.arange(GRID_STEP_PERCENT, 100.0 + 1e-9, GRID_STEP_PERCENT)
-        percent = np.unique(np.concatenate([[LOWEST_PERCENT], grid, points.percent]))
+        kriged = Kriged.fit(ordered, fit_trend)
+        percent = knots(points.percent)
         batches = np.arange(1, largest_batch + 1, dtype=float)
         shape = (batches.size, percent.size)
         mean, deviation = kriged.at(np.tile(percent, batches.size), np.repeat(batches, percent.size))
@@ -157,31 +168,64 @@ class Surface:
         table = np.sqrt(_rising(table) * _rising(table, lower=True))
         return Surface(percent, table, deviation)
 
+    @staticmethod
+    def of_curve(curve: Curve, percent: FloatArray, largest_batch: int) -> Surface:
+        """Tabulate a fitted form at the knots `percent` as it is, with no deviation of its own."""
+        batches = np.arange(1, largest_batch + 1, dtype=float)
+        time = curve.at(np.tile(percent, batches.size), np.repeat(batches, percent.size))
+        table = np.maximum(time.reshape(batches.size, percent.size), FASTEST_MS)
+        return Surface(percent, table, np.zeros_like(table))
+
     def peak_rate(self) -> float:
         """The largest throughput of the whole GPU over all batches, in inferences per ms."""
         batches = np.arange(1, self.time_ms.shape[0] + 1)
         return float(np.max(batches / self.time_ms[:, -1]))
 
 
-def left_out_scores(points: Points, folds: int = 5) -> tuple[FloatArray, float]:
-    """Errors of `Kriged` on points left out, every `folds`-th in turn.
+def knots(measured: FloatArray) -> FloatArray:
+    """Percents to tabulate at: an even grid and all that were measured, ascending."""
+    grid = np.arange(GRID_STEP_PERCENT, 100.0 + 1e-9, GRID_STEP_PERCENT)
+    percent: FloatArray = np.unique(np.concatenate([[LOWEST_PERCENT], grid, measured]))
+    return percent
+
+
+def left_out(points: Points, folds: int = 5) -> list[tuple[IntArray, IntArray]]:
+    """(left out, kept) positions of each fold; none for fewer than four points.
+
+    Points are sorted by percent, then batch: a stride leaves out every region evenly.
+    """
+    n = points.time_ms.size
+    if n < 4:
+        return []
+    folds = min(folds, n)
+    return [
+        (np.arange(f, n, folds), np.setdiff1d(np.arange(n), np.arange(f, n, folds))) for f in range(folds)
+    ]
+
+
+def left_out_error(fit: FitCurve, points: Points) -> float:
+    """Mean absolute relative error of a form on points left out of its fit; 0 where none can be."""
+    errors = [
+        np.abs(fit(points.take(kept)).at(points.percent[out], points.batch[out]) / points.time_ms[out] - 1.0)
+        for out, kept in left_out(points)
+    ]
+    return float(np.mean(np.concatenate(errors))) if errors else 0.0
+
+
+def left_out_scores(points: Points, fit_trend: FitCurve = Trend.fit) -> tuple[FloatArray, float]:
+    """Errors of `Kriged` on points left out.
 
     Returns (errors divided by their expected deviation, shape (n,); the mean absolute relative error). Both
     are empty or 0 for fewer than four points, from which nothing can be left out.
     """
-    n = points.time_ms.size
-    if n < 4:
-        return np.empty(0), 0.0
-    scores, errors = np.empty(n), np.empty(n)
-    # Points are sorted by percent, then batch: a stride leaves out every region evenly.
-    for fold in range(min(folds, n)):
-        out = np.arange(fold, n, min(folds, n))
-        kept = np.setdiff1d(np.arange(n), out)
-        mean, deviation = Kriged.fit(points.take(kept)).at(points.percent[out], points.batch[out])
-        relative = points.time_ms[out] / mean - 1.0
-        scores[out] = relative / deviation
-        errors[out] = mean / points.time_ms[out] - 1.0
-    return scores, float(np.mean(np.abs(errors)))
+    scores, errors = [np.empty(0)], [np.empty(0)]
+    for out, kept in left_out(points):
+        kriged = Kriged.fit(points.take(kept), fit_trend)
+        mean, deviation = kriged.at(points.percent[out], points.batch[out])
+        scores.append((points.time_ms[out] / mean - 1.0) / deviation)
+        errors.append(np.abs(mean / points.time_ms[out] - 1.0))
+    error = np.concatenate(errors)
+    return np.concatenate(scores), float(error.mean()) if error.size else 0.0
 
 
 def _terms(percent: FloatArray, batch: FloatArray, offset: float) -> FloatArray:

@@ -1,0 +1,160 @@
+"""What was observed corrects what was predicted: a factor for each model and company it ran in.
+
+A factor is the geometric mean of observed over predicted execution, drawn towards 1 by the weight of PRIOR
+samples, so that few say little. A sample that is too small, not finite or far from any plausible error
+changes nothing: it says that something else is wrong (a wrong model, a stalled host), not that the model is off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.domain import units
+from controlplane.domain.errors import InputError
+from controlplane.latency.protocol import Estimate, FloatArray, LatencyModel, Slots
+
+FEWEST_BATCHES = 30
+PRIOR = 100
+MEMORY = 10_000
+"""Batches a factor remembers: older ones fade, so that a new driver's latencies are learned in time."""
+PLAUSIBLE = (0.5, 2.0)
+WIDEST_VARIATION = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Batches of one model in one company: their mean execution beside the one predicted for them.
+
+    `neighbours` names the models of all other busy partitions of the GPU, sorted, one entry each; `variation`
+    is the coefficient of variation of the batches' times, `at_s` seconds since the epoch.
+    """
+
+    model: str
+    device: str
+    neighbours: tuple[str, ...]
+    predicted_ms: float
+    observed_ms: float
+    batches: int
+    variation: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """What `model` on `device` beside `neighbours` takes, over what was predicted."""
+
+    model: str
+    device: str
+    neighbours: tuple[str, ...]
+    factor: float
+    batches: int
+    at_s: float
+
+    def __post_init__(self) -> None:
+        units.positive(self.factor, "factor")
+        units.at_least_one(self.batches, "batches")
+        if tuple(sorted(self.neighbours)) != self.neighbours:
+            raise InputError("must be sorted", field="neighbours")
+
+    @property
+    def key(self) -> tuple[str, str, tuple[str, ...]]:
+        """What a factor is about; one factor a key."""
+        return self.model, self.device, self.neighbours
+
+
+def refusal(observation: Observation) -> str | None:
+    """Why an observation would change nothing, or None where it is usable."""
+    if observation.batches < FEWEST_BATCHES:
+        return f"only {observation.batches} batches, {FEWEST_BATCHES} are needed"
+    numbers = (observation.predicted_ms, observation.observed_ms, observation.variation, observation.at_s)
+    if not all(map(math.isfinite, numbers)) or min(numbers[:2]) <= 0:
+        return "a time is not a positive, finite number"
+    ratio = observation.observed_ms / observation.predicted_ms
+    if not PLAUSIBLE[0] <= ratio <= PLAUSIBLE[1]:
+        return f"observed {ratio:.2f} times the prediction, beyond any error of a latency model"
+    if observation.variation > WIDEST_VARIATION:
+        return f"the batches vary by {observation.variation:.0%} of their mean"
+    return None
+
+
+def update(factors: Iterable[Factor], observations: Iterable[Observation]) -> tuple[Factor, ...]:
+    """The factors after these observations, sorted by key; refused ones change nothing.
+
+    `predicted_ms` of an observation is the uncalibrated prediction.
+    """
+    kept = {f.key: f for f in factors}
+    for seen in observations:
+        if refusal(seen) is not None:
+            continue
+        key = (seen.model, seen.device, tuple(sorted(seen.neighbours)))
+        before = kept.get(key)
+        weight = min(before.batches, MEMORY) if before else 0
+        # The stored factor is already drawn towards 1: its own evidence is ln(factor) (weight + PRIOR).
+        evidence = math.log(before.factor) * (weight + PRIOR) if before else 0.0
+        evidence += seen.batches * math.log(seen.observed_ms / seen.predicted_ms)
+        total = weight + seen.batches
+        factor = math.exp(evidence / (total + PRIOR))
+        at_s = max(seen.at_s, before.at_s) if before else seen.at_s
+        kept[key] = Factor(*key, factor=factor, batches=total, at_s=at_s)
+    return tuple(kept[key] for key in sorted(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A latency model with factors applied: those of the slot's company, else of the model's nearest."""
+
+    model: LatencyModel
+    factors: tuple[Factor, ...]
+
+    @staticmethod
+    def of(model: LatencyModel, device: str, factors: Sequence[Factor]) -> LatencyModel:
+        """`model` with the factors of this device; `model` itself where none speaks of its models."""
+        names = set(model.models)
+        own = tuple(
+            f for f in factors if f.device == device and f.model in names and names.issuperset(f.neighbours)
+        )
+        return Calibrated(model, own) if own else model
+
+    @property
+    def name(self) -> str:
+        """The model's name: calibrated, it is still that model."""
+        return self.model.name
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """See `LatencyModel.models`."""
+        return self.model.models
+
+    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
+        """See `LatencyModel.estimate`."""
+        raw = self.model.estimate(slots, quantile)
+        factor = self._at(slots)
+        return replace(
+            raw,
+            execution_ms=raw.execution_ms * factor,
+            execution_upper_ms=raw.execution_upper_ms * factor,
+            cycle_ms=raw.cycle_ms * factor,
+            cycle_upper_ms=raw.cycle_upper_ms * factor,
+        )
+
+    def _at(self, slots: Slots) -> FloatArray:
+        """Factor of each slot, shape (GPUs, slots)."""
+        index = {name: i for i, name in enumerate(self.models)}
+        one_hot = (slots.model[:, :, None] == np.arange(len(index))) & slots.mask[:, :, None]
+        company = one_hot.sum(axis=1)[:, None, :] - one_hot
+        answer = np.ones(slots.mask.shape)
+        nearest = np.full(slots.mask.shape, np.inf)
+        for entry in self.factors:
+            asked = np.zeros(len(index))
+            for neighbour in entry.neighbours:
+                asked[index[neighbour]] += 1
+            # Neighbours that are there in one company and not in the other; ties go to the first by key.
+            distance = np.abs(company - asked).sum(axis=-1)
+            better = (slots.model == index[entry.model]) & slots.mask & (distance < nearest)
+            answer = np.where(better, entry.factor, answer)
+            nearest = np.where(better, distance, nearest)
+        return answer

@@ -1,0 +1,73 @@
+"""Which form holds on points it has not seen: the default model's choice of trend, every model's error.
+
+Chosen per model and device by leaving out every fifth point in turn, and written into the profile: the
+trend's coefficients under `fits["ours"]`, the mean relative errors of all forms under `holdout_error`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from controlplane.domain.profile import Profile
+from controlplane.latency import gpulet, inss, latency_aware
+from controlplane.latency.published import execution_points
+from controlplane.latency.surface import FitCurve, Points, Trend, left_out_error, left_out_scores
+
+OURS = "ours"
+RATIONAL, EXPONENTIAL = "rational", "exponential"
+TRENDS: Mapping[str, FitCurve] = {RATIONAL: Trend.fit, EXPONENTIAL: latency_aware.Eq5.fit}
+"""Trends the kriged residual may stand on: iGniter's Eq 11 and the latency-aware scheduler's Eq 5."""
+MARGIN = 0.9
+"""Another trend than the first must err less than this part of it: below, the difference is chance."""
+
+
+def trend_of(profile: Profile, points: Points) -> str:
+    """The trend the profile says was chosen, else the one that cross-validation chooses now."""
+    fitted = profile.fits.get(OURS, {})
+    if "xi" in fitted:
+        return EXPONENTIAL
+    if "k2" in fitted:
+        return RATIONAL
+    return choose_trend(points)[0]
+
+
+def choose_trend(points: Points) -> tuple[str, float]:
+    """(name in `TRENDS`, its mean relative error on points left out; 0 where too few to leave one out)."""
+    first = left_out_scores(points, TRENDS[RATIONAL])[1]
+    other = left_out_scores(points, TRENDS[EXPONENTIAL])[1]
+    return (EXPONENTIAL, other) if other < MARGIN * first else (RATIONAL, first)
+
+
+def assess(profile: Profile) -> Profile:
+    """The same profile with the chosen trend and the errors of all forms filled in.
+
+    A profile of fewer than four points is returned as it is: nothing can be left out of it.
+    """
+    points = execution_points(profile)
+    if points.time_ms.size < 4:
+        return profile
+    trend, error = choose_trend(points)
+    errors = {
+        OURS: error,
+        latency_aware.NAME: left_out_error(latency_aware.Eq5.fit, points),
+        inss.NAME: left_out_error(inss.LocalRegression, points),
+        gpulet.NAME: left_out_error(gpulet.MeasuredTable.fit, points),
+    }
+    return replace(
+        profile,
+        fits={**profile.fits, OURS: _coefficients(trend, points)},
+        holdout_error={**profile.holdout_error, **errors},
+    )
+
+
+def _coefficients(trend: str, points: Points) -> dict[str, float]:
+    if trend == EXPONENTIAL:
+        eq5 = latency_aware.Eq5.fit(points)
+        names = ("c1", "c0", "delta", "omega")
+        amplitude = {n: float(v) for n, v in zip(names, eq5.amplitude, strict=True)}
+        return {"beta": eq5.beta, "xi": eq5.xi, "kappa": eq5.kappa, **amplitude}
+    rational = Trend.fit(points)
+    names = ("k2", "k3", "k5", "k6")
+    linear = {n: float(v) for n, v in zip(names, rational.coefficients, strict=True)}
+    return {"k4": rational.share_offset, **linear}
