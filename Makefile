@@ -61,7 +61,7 @@ host-packages:
 	$$as apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends $$missing >/dev/null
 
 # The sample models' weights: random, seeded, made here.
-model_repository/.done: model_repository/make.py .venv/.done
+model_repository/.done: model_repository/make.py model_repository/onnx_model.py .venv/.done
 	@echo "setup: sample models"
 	@$(PY) model_repository/make.py
 	@touch $@

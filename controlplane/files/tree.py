@@ -1,0 +1,96 @@
+"""Writes a `Tree` to disk: wholly or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.tree import Link, Tree
+
+
+def write_tree(root: Path, tree: Tree) -> bool:
+    """Make `root` hold exactly `tree`; False where it did already and nothing was touched.
+
+    Everything is on disk under another name before `root` changes, so that a full disk leaves what was
+    there whole. Raises EngineError where the disk refuses.
+    """
+    temporary: Path | None = None
+    try:
+        if read_tree(root) == tree:
+            return False
+        root.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=root.parent, prefix=f".{root.name}."))
+        fresh, old = temporary / "new", temporary / "old"
+        fresh.mkdir()
+        for path, entry in tree.entries.items():
+            _write(fresh / path, entry)
+        for directory, _, _ in os.walk(fresh):
+            _sync(Path(directory))
+        # No portable call swaps two directories. A crash between the renames leaves no `root`: the next
+        # call writes it.
+        with contextlib.suppress(FileNotFoundError):
+            root.rename(old)
+        fresh.rename(root)
+        _sync(root.parent)
+    except OSError as error:
+        raise EngineError(f"{root}: cannot be written: {error.strerror}; what was there is whole") from error
+    finally:
+        if temporary is not None:
+            _put_back(temporary / "old", root)
+            shutil.rmtree(temporary, ignore_errors=True)
+    return True
+
+
+def read_tree(root: Path) -> Tree | None:
+    """What `root` holds, links unfollowed; None where it is no directory or holds something unreadable."""
+    if root.is_symlink() or not root.is_dir():
+        return None
+    entries: dict[str, str | Link] = {}
+    try:
+        for path in _leaves(root):
+            name = path.relative_to(root).as_posix()
+            entries[name] = Link(os.readlink(path)) if path.is_symlink() else path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return Tree(entries)
+
+
+def _leaves(root: Path) -> Iterator[Path]:
+    for directory, directories, files in os.walk(root):
+        for name in files:
+            yield Path(directory, name)
+        for name in directories:
+            path = Path(directory, name)
+            if path.is_symlink():
+                yield path
+
+
+def _write(path: Path, entry: str | Link) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(entry, Link):
+        path.symlink_to(entry.target)
+        return
+    with path.open("wb") as stream:
+        stream.write(entry.encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _put_back(old: Path, root: Path) -> None:
+    """Undo the first rename where the second failed."""
+    if old.exists() and not root.exists():
+        with contextlib.suppress(OSError):
+            old.rename(root)

@@ -1,0 +1,100 @@
+"""config.pbtxt as text: a source model's configuration, changed in what a plan decides and nothing else."""
+
+from __future__ import annotations
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import ServedModel
+
+BATCH_LIMIT = 32
+"""The largest dynamic batch of any plan: engines are commonly built for it."""
+
+_HEADER = "# Written by ctl. Edit the source model instead: this file is replaced.\n"
+
+
+def parse_config(text: str, file: str) -> ModelConfig:
+    """A config.pbtxt. Raises InputError with the line of the first mistake."""
+    try:
+        return text_format.Parse(text, ModelConfig())
+    except text_format.ParseError as error:
+        # The error's own text begins with line:column, which the InputError says in its own way.
+        reason = str(error).split(" : ", 1)[-1]
+        raise InputError(
+            f"is no model configuration: {reason}", file=file, line=error.GetLine() or None
+        ) from None
+
+
+def batch_limit(config: ModelConfig) -> int:
+    """The largest batch this model may be planned with; a model without batching serves one at a time."""
+    return max(1, min(BATCH_LIMIT, int(config.max_batch_size)))
+
+
+def check_servable(config: ModelConfig, file: str) -> None:
+    """Raise InputError, with the reason, for a model that cannot be given a share of one device."""
+    if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
+        raise InputError(
+            "is an ensemble: its steps run in the same server and would need to be placed together, which "
+            "no plan does yet; plan the models of its steps and call them one after another",
+            file=file,
+        )
+    if config.HasField("sequence_batching"):
+        raise InputError(
+            "keeps state between requests (sequence_batching): a redirect to another server would lose it; "
+            "only models without state can be planned",
+            file=file,
+            field="sequence_batching",
+        )
+    named = {gpu for group in config.instance_group for gpu in group.gpus}
+    listed = config.parameters["gpu_device_ids"].string_value if "gpu_device_ids" in config.parameters else ""
+    if len(named) > 1 or "," in listed:
+        raise InputError(
+            "runs on several GPUs, and a partition is a share of one; leave the GPUs out of the source "
+            "configuration if one is enough",
+            file=file,
+            field="instance_group.gpus" if len(named) > 1 else "parameters.gpu_device_ids",
+        )
+
+
+def served_config(source: ModelConfig, *, endpoint: str, served: ServedModel, gpu_type: str) -> str:
+    """The text of the config.pbtxt that serves `source` as `endpoint`, as the plan says.
+
+    At delay 0 the one preferred size caps the dynamic batch and still takes a client's larger one, so
+    max_batch_size stays the source's.
+    """
+    config = ModelConfig()
+    config.CopyFrom(source)
+    config.name = endpoint
+    _set_batching(config, served)
+    _set_instances(config, served.instances, gpu_type)
+    text: str = text_format.MessageToString(config)
+    return _HEADER + text
+
+
+def _set_batching(config: ModelConfig, served: ServedModel) -> None:
+    if config.max_batch_size < 1:
+        config.ClearField("dynamic_batching")
+        return
+    batching = config.dynamic_batching
+    del batching.preferred_batch_size[:]
+    batching.preferred_batch_size.append(min(served.batch, batch_limit(config)))
+    batching.max_queue_delay_microseconds = served.max_queue_delay_us
+
+
+def _set_instances(config: ModelConfig, count: int, gpu_type: str) -> None:
+    """One group in the place of all, with the first one's other settings."""
+    group = ModelInstanceGroup()
+    if config.instance_group:
+        group.CopyFrom(config.instance_group[0])
+    group.count = count
+    del group.gpus[:]
+    if gpu_type == CPU_DEVICE:
+        group.kind = ModelInstanceGroup.KIND_CPU
+    elif group.kind != ModelInstanceGroup.KIND_MODEL:
+        group.kind = ModelInstanceGroup.KIND_GPU
+        # A partition's server sees its own GPU only, hence as number 0.
+        group.gpus.append(0)
+    del config.instance_group[:]
+    config.instance_group.append(group)

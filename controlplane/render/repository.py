@@ -1,0 +1,57 @@
+"""A partition's model repository: each endpoint a directory with its config.pbtxt and links to the rest.
+
+A partition's shadow serves the same models in the same way from a larger share, so it reads the same
+repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from controlplane.domain import units
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Partition
+from controlplane.domain.tree import Link, Tree
+from controlplane.render.config import served_config
+from controlplane.render.source import CONFIG_NAME, SourceModel, read_source
+
+
+def render_partition(partition: Partition, *, gpu_type: str, repository: Path) -> Tree:
+    """The repository of one partition, its models read from `repository`.
+
+    Raises InputError as `read_source` and `partition_tree` do.
+    """
+    models = {placement.model for placement in partition.workloads}
+    sources = {model: read_source(repository, model) for model in sorted(models)}
+    return partition_tree(partition, gpu_type=gpu_type, sources=sources)
+
+
+def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str, SourceModel]) -> Tree:
+    """The same from models already read: paths to texts and links. Weights are linked, never copied.
+
+    Raises InputError for an endpoint that is no name or stands twice, and for a workload whose model the
+    partition does not serve.
+    """
+    served = {model.model: model for model in partition.models}
+    entries: dict[str, str | Link] = {}
+    for placement in partition.workloads:
+        endpoint = units.safe_name(placement.endpoint, "endpoint")
+        if f"{endpoint}/{CONFIG_NAME}" in entries:
+            raise InputError(
+                f"partition {partition.id!r} serves {endpoint!r} twice; endpoints are unique",
+                field="endpoint",
+            )
+        if placement.model not in served:
+            raise InputError(
+                f"partition {partition.id!r} lists no model {placement.model!r}, which workload "
+                f"{placement.name!r} needs",
+                field="models",
+            )
+        source = sources[placement.model]
+        entries[f"{endpoint}/{CONFIG_NAME}"] = served_config(
+            source.config, endpoint=endpoint, served=served[placement.model], gpu_type=gpu_type
+        )
+        for name in source.others:
+            entries[f"{endpoint}/{name}"] = Link(f"{source.directory}/{name}")
+    return Tree(entries)

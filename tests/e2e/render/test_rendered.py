@@ -1,0 +1,108 @@
+"""What is rendered, on a real Triton: it loads, and the batcher does what the plan says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from bare_triton import ROOT, BareTriton, bare_triton
+from tritonclient.utils import np_to_triton_dtype
+
+from controlplane.domain.plan import Partition, Placement, ServedModel
+from controlplane.files.tree import write_tree
+from controlplane.render.repository import render_partition
+
+pytestmark = pytest.mark.e2e
+
+REPOSITORY = ROOT / "model_repository"
+BATCH = {"alexnet_tiny": 4, "resnet_tiny": 1, "transformer_tiny": 6}
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareTriton]:
+    """All sample models in one partition, each under an endpoint's name and with a batch of its own."""
+    directory = tmp_path_factory.mktemp("rendered")
+    subprocess.run([sys.executable, REPOSITORY / "make.py"], check=True)
+    partition = Partition(
+        "P1",
+        100,
+        models=tuple(ServedModel(model, batch) for model, batch in BATCH.items()),
+        workloads=tuple(Placement(f"of-{m}", f"of-{m}", m, rate_rps=1, slo_ms=1) for m in BATCH),
+    )
+    tree = render_partition(partition, gpu_type="cpu", repository=REPOSITORY)
+    write_tree(directory / "models", tree)
+    with bare_triton(directory / "models", directory / "log") as running:
+        yield running
+
+
+def an_input(model: str, batch: int) -> triton_grpc.InferInput:
+    random = np.random.default_rng(batch)
+    if model == "transformer_tiny":
+        return tensor_of(random.integers(0, 4096, (batch, 32)))
+    return tensor_of(random.standard_normal((batch, 3, 64, 64), dtype=np.float32))
+
+
+def tensor_of(values: np.ndarray) -> triton_grpc.InferInput:
+    tensor = triton_grpc.InferInput("INPUT", values.shape, np_to_triton_dtype(values.dtype))
+    return tensor.set_data_from_numpy(values)
+
+
+def batch_sizes(triton: BareTriton, endpoint: str) -> dict[int, int]:
+    answer = httpx.get(f"http://{triton.http}/v2/models/{endpoint}/stats", trust_env=False).json()
+    [model] = answer["model_stats"]
+    return {int(b["batch_size"]): int(b["compute_infer"]["count"]) for b in model.get("batch_stats", [])}
+
+
+@pytest.mark.parametrize("model", BATCH)
+def test_a_sample_model_answers_each_request_of_a_batch_with_its_own_rows(
+    triton: BareTriton, model: str
+) -> None:
+    with triton_grpc.InferenceServerClient(triton.grpc) as client:
+
+        def answer(batch: int) -> np.ndarray:
+            return client.infer(f"of-{model}", [an_input(model, batch)]).as_numpy("OUTPUT")
+
+        alone = {batch: answer(batch) for batch in (1, 2, 3)}
+        with ThreadPoolExecutor(6) as pool:
+            together = list(pool.map(answer, [1, 2, 3, 3, 2, 1]))
+    assert np.ptp(alone[3]) > 0
+    for batch, found in zip([1, 2, 3, 3, 2, 1], together, strict=True):
+        np.testing.assert_allclose(found, alone[batch], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("model", BATCH)
+def test_the_preferred_size_caps_the_dynamic_batch_and_takes_a_clients_larger_one(
+    triton: BareTriton, model: str
+) -> None:
+    endpoint, batch = f"of-{model}", BATCH[model]
+    before = batch_sizes(triton, endpoint)
+    arrived = threading.Semaphore(0)
+    failures: list[object] = []
+    requests = 60
+
+    def done(result: object, error: object) -> None:
+        if error is not None:
+            failures.append(error)
+        arrived.release()
+
+    with triton_grpc.InferenceServerClient(triton.grpc) as client:
+        tensor = an_input(model, 1)
+        for _ in range(requests):
+            client.async_infer(endpoint, [tensor], done)
+        assert all(arrived.acquire(timeout=30) for _ in range(requests))
+        after = batch_sizes(triton, endpoint)
+        seen = {b: n - before.get(b, 0) for b, n in after.items() if n > before.get(b, 0)}
+        assert failures == []
+        assert sum(b * n for b, n in seen.items()) == requests
+        assert max(seen) == batch
+        # All were waiting at once, so nearly all ran in full batches.
+        assert batch * seen[batch] >= requests // 2
+        assert client.infer(endpoint, [an_input(model, 16)]).as_numpy("OUTPUT").shape[0] == 16
+    assert batch_sizes(triton, endpoint)[16] == before.get(16, 0) + 1

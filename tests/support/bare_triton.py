@@ -1,0 +1,94 @@
+"""A real tritonserver on a model repository, without a launcher: unlimited, gone when the block ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TRITON = ROOT / ".tools" / "triton"
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class BareTriton:
+    """Where it listens."""
+
+    http_port: int
+    grpc_port: int
+
+    @property
+    def http(self) -> str:
+        return f"{HOST}:{self.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"{HOST}:{self.grpc_port}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextlib.contextmanager
+def bare_triton(repository: Path, log: Path, *, deadline_s: float = 60.0) -> Iterator[BareTriton]:
+    """Every model of `repository`, ready."""
+    http_port, grpc_port = free_ports(2)
+    command = [
+        str(TRITON / "bin/tritonserver"),
+        f"--model-repository={repository}",
+        f"--backend-directory={TRITON / 'backends'}",
+        f"--http-address={HOST}",
+        f"--grpc-address={HOST}",
+        f"--http-port={http_port}",
+        f"--grpc-port={grpc_port}",
+        "--allow-metrics=false",
+        "--exit-timeout-secs=5",
+        "--disable-auto-complete-config",
+        f"--backend-config=python,shm-region-prefix-name=bare-{os.getpid()}-{http_port}-",
+    ]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(TRITON / "lib"),
+        "PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+    try:
+        _await_ready(process, http_port, log, deadline_s)
+        yield BareTriton(http_port, grpc_port)
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+
+def _await_ready(process: subprocess.Popen[bytes], port: int, log: Path, deadline_s: float) -> None:
+    deadline = time.monotonic() + deadline_s
+    while time.monotonic() < deadline and process.poll() is None:
+        with (
+            contextlib.suppress(urllib.error.URLError, OSError),
+            urllib.request.urlopen(f"http://{HOST}:{port}/v2/health/ready", timeout=1),
+        ):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"Triton is not ready:\n{log.read_text(errors='replace')[-3000:]}")

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import ServedModel
+from controlplane.render.config import batch_limit, check_servable, parse_config, served_config
+
+pytestmark = pytest.mark.unit
+
+SOURCE = """
+name: "resnet"
+backend: "onnxruntime"
+max_batch_size: 16
+input [ { name: "X", data_type: TYPE_FP32, dims: [ -1, 4 ] } ]
+output [ { name: "Y", data_type: TYPE_FP32, dims: [ 4 ], label_filename: "labels.txt" } ]
+dynamic_batching { preferred_batch_size: [ 2, 8 ] max_queue_delay_microseconds: 700 preserve_ordering: true }
+instance_group [ { count: 3, kind: KIND_GPU, gpus: [ 2 ], host_policy: "near" }, { count: 1 } ]
+parameters { key: "b" value { string_value: "2" } }
+parameters { key: "a" value { string_value: "1" } }
+"""
+
+
+def rendered(source: str, served: ServedModel, gpu_type: str = "cpu") -> ModelConfig:
+    text = served_config(parse_config(source, "f"), endpoint="W1", served=served, gpu_type=gpu_type)
+    return text_format.Parse(text, ModelConfig())
+
+
+def test_only_what_the_plan_decides_is_changed() -> None:
+    source = parse_config(SOURCE, "f")
+    config = rendered(SOURCE, ServedModel("resnet", batch=4, instances=2, max_queue_delay_us=50))
+    assert config.name == "W1"
+    assert list(config.dynamic_batching.preferred_batch_size) == [4]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 50
+    assert config.dynamic_batching.preserve_ordering
+    [group] = config.instance_group
+    assert (group.count, group.kind, list(group.gpus)) == (2, ModelInstanceGroup.KIND_CPU, [])
+    assert group.host_policy == "near"
+    for changed in ("name", "dynamic_batching", "instance_group"):
+        config.ClearField(changed)
+        source.ClearField(changed)
+    assert config == source
+
+
+def test_on_a_gpu_type_the_instances_go_to_the_partitions_only_gpu() -> None:
+    [group] = rendered(SOURCE, ServedModel("resnet", batch=4), "v100").instance_group
+    assert (group.kind, list(group.gpus), group.count) == (ModelInstanceGroup.KIND_GPU, [0], 1)
+
+
+def test_a_model_that_chooses_its_device_keeps_that_choice() -> None:
+    source = 'backend: "vllm" max_batch_size: 4 instance_group [ { kind: KIND_MODEL } ]'
+    [group] = rendered(source, ServedModel("m", batch=4), "v100").instance_group
+    assert (group.kind, list(group.gpus)) == (ModelInstanceGroup.KIND_MODEL, [])
+
+
+@pytest.mark.parametrize(("source_limit", "planned", "expected"), [(16, 32, 16), (64, 48, 32), (8, 3, 3)])
+def test_the_batch_is_capped_by_the_source_and_by_32(source_limit: int, planned: int, expected: int) -> None:
+    config = rendered(f'backend: "b" max_batch_size: {source_limit}', ServedModel("m", batch=planned))
+    assert list(config.dynamic_batching.preferred_batch_size) == [expected]
+    assert config.max_batch_size == source_limit
+
+
+def test_a_model_without_batching_is_served_one_at_a_time() -> None:
+    source = 'backend: "b" max_batch_size: 0 dynamic_batching { }'
+    config = rendered(source, ServedModel("m", batch=8))
+    assert not config.HasField("dynamic_batching")
+    assert config.max_batch_size == 0
+    assert batch_limit(config) == 1
+
+
+def test_the_text_is_the_same_for_the_same_plan() -> None:
+    texts = {
+        served_config(
+            parse_config(source, "f"), endpoint="W1", served=ServedModel("m", batch=4), gpu_type="cpu"
+        )
+        for source in (SOURCE, "\n".join(reversed(SOURCE.strip().splitlines())))
+    }
+    assert len(texts) == 1
+
+
+def test_a_broken_configuration_names_its_line() -> None:
+    with pytest.raises(InputError, match=r"config\.pbtxt:2: .*max_batch_sise") as caught:
+        parse_config('backend: "b"\nmax_batch_sise: 4\n', "config.pbtxt")
+    assert caught.value.line == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('platform: "ensemble" ensemble_scheduling { }', "placed together"),
+        ("sequence_batching { }", "redirect"),
+        ("instance_group [ { gpus: [ 0, 1 ] } ]", "several GPUs"),
+        ("instance_group [ { gpus: [ 0 ] }, { gpus: [ 1 ] } ]", "several GPUs"),
+        ('parameters { key: "gpu_device_ids" value { string_value: "0,1" } }', "several GPUs"),
+    ],
+)
+def test_what_cannot_have_a_share_of_one_device_is_refused_with_the_reason(config: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        check_servable(parse_config(config, "f"), "f")

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Partition, Placement, ServedModel
+from controlplane.domain.tree import Link
+from controlplane.render.repository import render_partition
+from controlplane.render.source import read_source
+
+pytestmark = pytest.mark.unit
+
+
+def partition(*endpoints: str, model: str = "m", batch: int = 4) -> Partition:
+    placements = tuple(Placement(e, e, model, rate_rps=1, slo_ms=1) for e in endpoints)
+    return Partition("P1", 50, models=(ServedModel(model, batch),), workloads=placements)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name in ("m", "other"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "2").mkdir()
+        (tmp_path / name / "labels.txt").write_text("cat\n")
+        (tmp_path / name / ".hidden").write_text("")
+        (tmp_path / name / "config.pbtxt").write_text('backend: "b"\nmax_batch_size: 8\n')
+    return tmp_path
+
+
+def test_the_model_is_linked_under_its_endpoint(repository: Path) -> None:
+    tree = render_partition(partition("W1", "W2"), gpu_type="cpu", repository=repository)
+    assert set(tree.entries) == {
+        f"{endpoint}/{name}" for endpoint in ("W1", "W2") for name in ("config.pbtxt", "1", "2", "labels.txt")
+    }
+    assert tree.entries["W1/2"] == Link(str(repository / "m" / "2"))
+    config = tree.entries["W2/config.pbtxt"]
+    assert isinstance(config, str)
+    assert 'name: "W2"' in config
+
+
+def test_the_hash_changes_with_the_text_and_with_nothing_else(repository: Path) -> None:
+    def content_hash(served: Partition) -> str:
+        return render_partition(served, gpu_type="cpu", repository=repository).content_hash
+
+    assert content_hash(partition("W1")) == content_hash(partition("W1"))
+    assert content_hash(partition("W1")) != content_hash(partition("W1", batch=5))
+    assert content_hash(partition("W1")) != content_hash(partition("W1", model="other"))
+    before = content_hash(partition("W1"))
+    (repository / "m" / "config.pbtxt").write_text('backend: "b"\nmax_batch_size: 7\n')
+    assert content_hash(partition("W1")) != before
+
+
+@pytest.mark.parametrize("name", ["a/b", "../m", "..", "", "m\n"])
+def test_a_name_that_leaves_the_repository_is_refused(repository: Path, name: str) -> None:
+    with pytest.raises(InputError, match="is no name"):
+        read_source(repository, name)
+    with pytest.raises(InputError, match="is no name"):
+        render_partition(partition(name), gpu_type="cpu", repository=repository)
+
+
+def test_a_missing_directory_names_the_nearest(repository: Path) -> None:
+    with pytest.raises(InputError, match=r"othr: model: .*did you mean 'other'"):
+        read_source(repository, "othr")
+    with pytest.raises(InputError, match="--repository"):
+        read_source(repository / "nowhere", "m")
+
+
+def test_a_directory_without_configuration_or_version_is_refused(repository: Path) -> None:
+    (repository / "m" / "config.pbtxt").unlink()
+    with pytest.raises(InputError, match=r"m/config\.pbtxt: is missing"):
+        read_source(repository, "m")
+    for version in ("1", "2"):
+        (repository / "other" / version).rmdir()
+    with pytest.raises(InputError, match="holds no version"):
+        read_source(repository, "other")
+
+
+def test_a_broken_configuration_names_file_and_line(repository: Path) -> None:
+    file = repository / "m" / "config.pbtxt"
+    file.write_text('backend: "b"\n\nmax_batch_size: many\n')
+    with pytest.raises(InputError) as caught:
+        read_source(repository, "m")
+    assert (caught.value.file, caught.value.line) == (str(file), 3)
+
+
+def test_an_endpoint_twice_or_a_model_not_served_is_refused(repository: Path) -> None:
+    with pytest.raises(InputError, match="twice"):
+        render_partition(partition("W1", "W1"), gpu_type="cpu", repository=repository)
+    unserved = Partition("P1", 50, models=(), workloads=partition("W1").workloads)
+    with pytest.raises(InputError, match="lists no model 'm'"):
+        render_partition(unserved, gpu_type="cpu", repository=repository)
