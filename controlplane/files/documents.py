@@ -192,10 +192,12 @@ def read(path: Path) -> Document:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", file=file) from None
-    return Document(file, text, _json(text, file) if is_json else _yaml(text, file))
+    return Document(file, text, parse_json(text, file) if is_json else _yaml(text, file))
 
 
-def _json(text: str, file: str) -> Any:
+def parse_json(text: str, file: str) -> Any:
+    """JSON text without duplicate keys. Raises InputError naming `file`."""
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(pairs)
         if len(built) < len(pairs):
