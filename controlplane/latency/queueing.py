@@ -2,8 +2,8 @@
 
 A server (a model instance) that frees takes what waits, at most `batch` requests; an idle one takes an
 arrival alone at once. That is Triton with max_queue_delay 0. A batch of k takes t(k). One server is solved
-exactly, by the chain embedded at batch starts; several behind one queue by the approximation named in
-`queueing_kernel`.
+exactly, by the chain embedded at batch starts; several behind one queue by a short run held to an exact law
+(see `queueing_kernel`), within some 3 % at P99.
 
     result = solve(rate_rps=[300, 600], service_ms=[4, 5, 6, 7], batch=4)
     result.p99_ms          # array of 2
@@ -76,7 +76,7 @@ def solve(
     if np.any(rows.first < 0):
         raise InputError("must not be negative", field="rate_rps")
     rate = rows.first / MILLIS_PER_SECOND
-    answers = solve_all(rate, rows.service_ms, rows.batch, rows.servers, rows.constant, P99)
+    answers = solve_all(rate, rows.service_ms, rows.batch, rows.servers, rows.constant, P99, _gaps(rows))
     return QueueResult(
         mean_ms=answers[:, 0],
         p50_ms=answers[:, 1],
@@ -100,8 +100,18 @@ def largest_rate(
     from controlplane.latency.queueing_kernel import largest_rates
 
     rows = _rows(slo_ms, "slo_ms", service_ms, batch, servers, arrivals)
-    rates = largest_rates(rows.first, rows.service_ms, rows.batch, rows.servers, rows.constant, P99)
+    rates = largest_rates(
+        rows.first, rows.service_ms, rows.batch, rows.servers, rows.constant, P99, _gaps(rows)
+    )
     return np.asarray(rates * MILLIS_PER_SECOND)
+
+
+def _gaps(rows: _Rows) -> FloatArray:
+    """The stream that pools are run on: always the same, so that answers repeat and compare."""
+    from controlplane.latency.queueing_kernel import POOL
+
+    pools = bool(np.any((rows.servers > 1) & ~rows.constant))
+    return np.random.default_rng(1).exponential(1.0, POOL) if pools else np.empty(0)
 
 
 def _capacity(rows: _Rows) -> FloatArray:

@@ -22,13 +22,12 @@ with r = j mod b before it in the batch, and whoever arrives during its wait w f
 
     size = min(b, r + 1 + Poisson(λ w)),  sojourn = w + t(size)
 
-The law of (w, r) is tabulated on cells of t(b)/CELLS and turned into the distribution of the sojourn; there
-is no fitted constant in it. An arrival that finds a server idle takes t(1).
+The law of (w, r) is tabulated on cells of time and turned into the distribution of the sojourn; there is no
+fitted constant in it. An arrival that finds the server idle takes t(1).
 
-A pool of c servers is the same chain with batch starts c times as dense, after the approximation of Tijms,
-van Hoorn and Federgruen (1981) for M/G/c: while all are busy, the pool frees a server every t(k)/c. The time
-between two periods of "all busy" is that of the Erlang loss system with c - 1 servers. With c = 1 both are
-exact.
+A pool of c servers has no small chain. It is run, request by request, on one fixed stream of POOL arrivals;
+beside it, on the same stream, one server c times as fast, whose law is known exactly. The difference of the
+two, added to the exact law, has a fifth of the run's own error (a control variate).
 
 Compiled on first use and kept in numba's cache, which is why all of it stands in one file: the cache of a
 function does not notice a change of another file it calls.
@@ -196,142 +195,133 @@ def solve_chain(mean: FloatArray, b: int, small: FloatArray, full: FloatArray) -
     return kept, idle / norm
 
 
-CELLS = 32
+SATURATED = 0.999
+"""From this utilisation on a queue counts as overloaded."""
+FINE = 4
+"""Bins of the sojourn's histogram a cell of waiting time."""
+POOL = 65536
+"""Arrivals a pool is run on."""
 SETTLED = 1024
 SCHEDULE = 2048
 """Requests of a constant stream run before and while looking."""
 
 
 @njit(cache=True)
-def _pause(rate: float, servers: int, alone: float) -> float:
-    """Mean time from the end of a period with all servers busy to the start of the next."""
-    blocked = 1.0
-    offered = rate * alone
-    for busy in range(1, servers):
-        blocked = offered * blocked / (busy + offered * blocked)
-    return 1.0 / (rate * blocked)
-
-
-@njit(cache=True)
 def _places(
-    rate: float, gap: FloatArray, b: int, cycle: float, small: FloatArray, full: FloatArray
+    rate: float, service: FloatArray, b: int, cells: int, small: FloatArray, full: FloatArray
 ) -> FloatArray:
-    """The law of (wait cell, requests before it in its batch) of an arrival that must wait."""
-    cell = gap[b] / CELLS
-    longest = 0.0
-    for k in range(1, b + 1):
-        longest = max(longest, gap[k])
+    """The time a request spends at (wait cell, requests before it in its batch) on arrival, per batch."""
+    cell = service[b - 1] / cells
+    longest = service[:b].max()
     widest = int(rate * longest + 8.0 * math.sqrt(rate * longest) + 24.0)
     batches = (full.size + widest) // b + 1
-    spread = math.ceil(longest / cell) + 1
-    table = np.zeros((batches * CELLS + spread, b))
+    table = np.zeros((batches * cells + math.ceil(longest / cell) + 1, b))
     pmf = np.empty(widest)
     for k in range(1, b):
-        if small[k] <= 1e-12:
+        if small[k] <= 1e-10:
             continue
-        for i in range(math.ceil(gap[k] / cell - 1e-9)):
-            low, high = i * cell, min((i + 1) * cell, gap[k])
-            passed = rate * (gap[k] - 0.5 * (low + high))
-            support = min(widest, int(passed + 6.0 * math.sqrt(passed) + 6.0))
+        for i in range(math.ceil(service[k - 1] / cell - 1e-9)):
+            low, high = i * cell, min((i + 1) * cell, service[k - 1])
+            passed = rate * (service[k - 1] - 0.5 * (low + high))
+            support = min(widest, int(passed + 5.0 * math.sqrt(passed) + 5.0))
             poisson_into(passed, pmf, support)
-            weight = small[k] * (high - low) / cycle
+            weight = small[k] * (high - low)
+            row, before = i, 0
             for j in range(support):
-                table[i + (j // b) * CELLS, j % b] += weight * pmf[j]
+                if j - before == b:
+                    row += cells
+                    before += b
+                table[row, j - before] += weight * pmf[j]
     # Batches that start with b or more: those left over are spread further, one cell of time after another.
-    ahead = np.zeros(full.size + widest)
-    shifted = np.zeros(full.size + widest)
-    for m in range(full.size):
-        ahead[m] = full[m]
-    per_cell = rate * cell
-    support = min(widest, int(per_cell + 7.0 * math.sqrt(per_cell) + 6.0))
-    for i in range(CELLS - 1, -1, -1):
-        poisson_into(0.5 * per_cell if i == CELLS - 1 else per_cell, pmf, support)
-        shifted[:] = 0.0
+    ahead = np.zeros(batches * b)
+    shifted = np.zeros(batches * b)
+    ahead[: full.size] = full
+    filled = full.size
+    for i in range(cells - 1, -1, -1):
+        step = rate * cell * (0.5 if i == cells - 1 else 1.0)
+        support = min(widest, int(step + 6.0 * math.sqrt(step) + 4.0))
+        if i >= cells - 2:
+            poisson_into(step, pmf, support)
+        filled = min(filled + support, ahead.size)
+        shifted[:filled] = 0.0
         for a in range(support):
             weight = pmf[a]
-            for j in range(ahead.size - a):
-                shifted[j + a] += weight * ahead[j]
+            if weight > 1e-9:
+                for j in range(filled - a):
+                    shifted[j + a] += weight * ahead[j]
         ahead, shifted = shifted, ahead
-        for j in range(ahead.size):
-            table[i + (j // b) * CELLS, j % b] += ahead[j] * cell / cycle
+        for q in range(batches):
+            for r in range(b):
+                table[i + q * cells, r] += ahead[q * b + r] * cell
     return table
 
 
 @njit(cache=True, inline="always")
-def _spread(histogram: FloatArray, start: float, mass: float) -> None:
-    """Mass spread evenly over one cell's width, starting at `start` cells."""
+def _spread(slope: FloatArray, start: float, mass: float) -> None:
+    """Mass spread evenly over one cell from `start` bins on, as changes of the density from bin to bin."""
     index = int(start)
-    part = start - index
-    histogram[index] += mass * (1.0 - part)
-    histogram[index + 1] += mass * part
+    early = mass / FINE * (1.0 - (start - index))
+    late = mass / FINE - early
+    slope[index] += early
+    slope[index + 1] += late
+    slope[index + FINE] -= early
+    slope[index + FINE + 1] -= late
 
 
 @njit(cache=True, inline="always")
-def _quantile(histogram: FloatArray, cell: float, atom: float, at: float, total: float, q: float) -> float:
-    """The q-quantile of a density in cells and one atom of mass `atom` at `at`; inf beyond the table."""
+def _quantile(density: FloatArray, bin_ms: float, atom: float, atom_ms: float, wanted: float) -> float:
+    """Where the mass below reaches `wanted`: a density in bins and one atom; inf beyond the table."""
     below = 0.0
-    wanted = q * total
     passed = False
-    for i in range(histogram.size):
-        high = (i + 1) * cell
-        mass = histogram[i]
-        if not passed and high > at:
-            part = mass * (at - i * cell) / cell
+    for i in range(density.size):
+        mass = density[i]
+        if not passed and (i + 1) * bin_ms > atom_ms:
+            part = mass * (atom_ms / bin_ms - i)
             if below + part < wanted <= below + part + atom:
-                return at
+                return atom_ms
             if wanted <= below + part:
-                return cell * float(i + (wanted - below) / mass)
+                return bin_ms * float(i + (wanted - below) / mass)
             below += atom
             passed = True
         if below + mass >= wanted:
-            return cell * float(i + (wanted - below) / mass)
+            return bin_ms * float(i + (wanted - below) / mass)
         below += mass
     return math.inf
 
 
 @njit(cache=True)
-def poisson_point(
-    rate: float, service: FloatArray, b: int, servers: int, quantile: float
-) -> tuple[float, float, float]:
-    """Mean, median and upper quantile of the sojourn; `rate` per ms, `service[k-1]` = t(k) in ms."""
+def poisson_point(rate: float, service: FloatArray, b: int, quantile: float) -> tuple[float, float, float]:
+    """Mean, median and upper quantile of the sojourn at one server, Poisson arrivals.
+
+    `rate` per ms, `service[k - 1]` = t(k) in ms for k = 1..b.
+    """
     if not rate > 0.0:
         return service[0], service[0], service[0]
-    gap = np.zeros(b + 1)
     mean = np.zeros(b + 1)
-    longest = 0.0
     for k in range(1, b + 1):
-        gap[k] = service[k - 1] / servers
-        mean[k] = rate * gap[k]
-        longest = max(longest, service[k - 1])
-    if mean[b] >= 0.999 * b:
+        mean[k] = rate * service[k - 1]
+    if mean[b] >= SATURATED * b:
         return math.inf, math.inf, math.inf
     small = np.zeros(b)
     states = np.empty(LONGEST)
     kept, idle = solve_chain(mean, b, small, states)
     full = states[:kept]
-    waiting = idle * _pause(rate, servers, service[0])
-    cycle = waiting
-    for k in range(1, b):
-        cycle += small[k] * gap[k]
-    for m in range(kept):
-        cycle += full[m] * gap[b]
-    table = _places(rate, gap, b, cycle, small, full)
+    cells = min(max(16, math.ceil(4.0 * service[b - 1] / service[:b].min())), 128)
+    cell = service[b - 1] / cells
+    table = _places(rate, service, b, cells, small, full)
 
-    cell = gap[b] / CELLS
-    histogram = np.zeros(table.shape[0] + math.ceil(longest / cell) + 2)
+    slope = np.zeros(FINE * (table.shape[0] + math.ceil(service[:b].max() / cell) + 2))
     sizes = np.zeros(b + 1)
     pmf = np.empty(b + 1)
-    alone = waiting / cycle
+    alone = idle / rate  # as long as the server idles: arrivals then find it free
     total, weighted = alone, alone * service[0]
     for i in range(table.shape[0]):
-        here = 0.0
-        for r in range(b):
-            here += table[i, r]
-        if here <= 1e-12:
+        here = table[i].sum()
+        if here <= 1e-10 * service[0]:
             continue
         wait = (i + 0.5) * cell
-        poisson_into(rate * wait, pmf, b)
         rest = here
+        poisson_into(rate * wait, pmf, b)
         for k in range(1, b):
             chance = 0.0
             for r in range(k):
@@ -341,50 +331,105 @@ def poisson_point(
         sizes[b] = max(rest, 0.0)
         for k in range(1, b + 1):
             if sizes[k] > 0.0:
-                _spread(histogram, i + service[k - 1] / cell, sizes[k])
+                _spread(slope, FINE * (i + service[k - 1] / cell), sizes[k])
                 weighted += sizes[k] * (wait + service[k - 1])
         total += here
-    # What was cut off the chain's tail lies beyond everything tabulated.
-    whole = max(total, 1.0)
+    density = np.cumsum(slope)
+    # What was cut off the chain's tail would have waited longest, with full batches.
+    whole = total + max(1.0 - small.sum() - full.sum(), 0.0) * service[b - 1]
+    bin_ms = cell / FINE
     return (
         weighted / total,
-        _quantile(histogram, cell, alone, service[0], whole, 0.5),
-        _quantile(histogram, cell, alone, service[0], whole, quantile),
+        _quantile(density, bin_ms, alone, service[0], 0.5 * whole),
+        _quantile(density, bin_ms, alone, service[0], quantile * whole),
     )
+
+
+@njit(cache=True)
+def _run(
+    interval: float, gaps: FloatArray, service: FloatArray, b: int, servers: int, sojourn: FloatArray
+) -> None:
+    """Request by request: arrivals `interval * gaps[i]` apart, one queue, the server that frees first."""
+    free = np.zeros(servers)
+    arrival = np.cumsum(gaps) * interval
+    tie = 1e-9 * interval
+    i = 0
+    while i < gaps.size:
+        first = 0
+        for s in range(1, servers):
+            if free[s] < free[first]:
+                first = s
+        start = max(free[first], arrival[i])
+        size = 1
+        while size < b and i + size < gaps.size and arrival[i + size] <= start + tie:
+            size += 1
+        end = start + service[size - 1]
+        free[first] = end
+        for j in range(i, i + size):
+            sojourn[j] = end - arrival[j]
+        i += size
+
+
+@njit(cache=True)
+def _summary(sojourn: FloatArray, quantile: float) -> FloatArray:
+    """Mean, median and upper quantile of what was run, without its beginning."""
+    settled = sojourn[SETTLED:]
+    upper = math.ceil(quantile * settled.size) - 1
+    middle = math.ceil(0.5 * settled.size) - 1
+    ordered = np.partition(settled, upper)
+    median = np.partition(ordered[: upper + 1], middle)[middle]
+    return np.array([settled.mean(), median, ordered[upper]])
+
+
+@njit(cache=True)
+def pool_point(
+    rate: float, service: FloatArray, b: int, servers: int, quantile: float, gaps: FloatArray
+) -> tuple[float, float, float]:
+    """As `poisson_point` for `servers` behind one queue; `gaps` are exponential with mean 1."""
+    if not rate > 0.0:
+        return service[0], service[0], service[0]
+    quick = service[:b] / servers
+    exact = np.array(poisson_point(rate, quick, b, quantile))
+    if math.isinf(exact[2]):
+        return math.inf, math.inf, math.inf
+    sojourn = np.empty(gaps.size)
+    _run(1.0 / rate, gaps, service, b, servers, sojourn)
+    pool = _summary(sojourn, quantile)
+    _run(1.0 / rate, gaps, quick, b, 1, sojourn)
+    answer = np.maximum(pool + exact - _summary(sojourn, quantile), service[:b].min())
+    return answer[0], answer[1], answer[2]
 
 
 @njit(cache=True)
 def constant_point(
     rate: float, service: FloatArray, b: int, servers: int, quantile: float
 ) -> tuple[float, float, float]:
-    """As `poisson_point`, for arrivals 1 / rate apart: nothing is random, so the schedule itself is run."""
+    """As `pool_point`, for arrivals 1 / rate apart: nothing is random, so the schedule itself is run."""
     if not rate > 0.0:
         return service[0], service[0], service[0]
-    if rate * service[b - 1] >= 0.999 * b * servers:
+    if rate * service[b - 1] >= SATURATED * b * servers:
         return math.inf, math.inf, math.inf
-    free = np.zeros(servers)
-    sojourns = np.empty(SCHEDULE)
-    interval = 1.0 / rate
-    arrived = 0
-    last = SETTLED + SCHEDULE
-    total = 0.0
-    while arrived < last:
-        first = 0
-        for s in range(1, servers):
-            if free[s] < free[first]:
-                first = s
-        start = max(free[first], arrived * interval)
-        size = min(b, int(start / interval + 1e-9) + 1 - arrived)
-        end = start + service[size - 1]
-        free[first] = end
-        for i in range(max(arrived, SETTLED), min(arrived + size, last)):
-            sojourns[i - SETTLED] = end - i * interval
-            total += end - i * interval
-        arrived += size
-    middle = math.ceil(0.5 * SCHEDULE) - 1
-    upper = math.ceil(quantile * SCHEDULE) - 1
-    ordered = np.partition(sojourns, upper)
-    return total / SCHEDULE, np.partition(ordered[: upper + 1], middle)[middle], ordered[upper]
+    sojourn = np.empty(SETTLED + SCHEDULE)
+    _run(1.0 / rate, np.ones(SETTLED + SCHEDULE), service, b, servers, sojourn)
+    answer = _summary(sojourn, quantile)
+    return answer[0], answer[1], answer[2]
+
+
+@njit(cache=True)
+def _point(
+    rate: float,
+    service: FloatArray,
+    b: int,
+    servers: int,
+    constant: bool,
+    quantile: float,
+    gaps: FloatArray,
+) -> tuple[float, float, float]:
+    if constant:
+        return constant_point(rate, service, b, servers, quantile)
+    if servers == 1:
+        return poisson_point(rate, service, b, quantile)
+    return pool_point(rate, service, b, servers, quantile, gaps)
 
 
 @njit(cache=True)
@@ -395,14 +440,12 @@ def solve_all(
     servers: IntArray,
     constant: BoolArray,
     quantile: float,
+    gaps: FloatArray,
 ) -> FloatArray:
     """Mean, median and upper quantile for every row: shape (N, 3)."""
     answers = np.empty((rate.size, 3))
     for n in range(rate.size):
-        if constant[n]:
-            point = constant_point(rate[n], service[n], batch[n], servers[n], quantile)
-        else:
-            point = poisson_point(rate[n], service[n], batch[n], servers[n], quantile)
+        point = _point(rate[n], service[n], batch[n], servers[n], constant[n], quantile, gaps)
         answers[n, 0], answers[n, 1], answers[n, 2] = point
     return answers
 
@@ -415,6 +458,7 @@ def largest_rates(
     servers: IntArray,
     constant: BoolArray,
     quantile: float,
+    gaps: FloatArray,
 ) -> FloatArray:
     """The largest rate, per ms, whose quantile is at most `limit`, by bisection to a 4096th of capacity."""
     answers = np.empty(limit.size)
@@ -422,15 +466,11 @@ def largest_rates(
         if service[n, 0] > limit[n]:
             answers[n] = 0.0
             continue
-        capacity = servers[n] * batch[n] / service[n, batch[n] - 1]
-        low, high = 0.0, capacity
+        low, high = 0.0, servers[n] * batch[n] / service[n, batch[n] - 1]
         for _ in range(12):
             middle = 0.5 * (low + high)
-            if constant[n]:
-                upper = constant_point(middle, service[n], batch[n], servers[n], quantile)[2]
-            else:
-                upper = poisson_point(middle, service[n], batch[n], servers[n], quantile)[2]
-            if upper <= limit[n]:
+            point = _point(middle, service[n], batch[n], servers[n], constant[n], quantile, gaps)
+            if point[2] <= limit[n]:
                 low = middle
             else:
                 high = middle

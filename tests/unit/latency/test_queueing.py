@@ -63,6 +63,16 @@ def test_batches_agree_with_brute_force(batch, load):
     assert result.p99_ms[0] == pytest.approx(np.quantile(seen, 0.99), rel=0.05)
 
 
+@pytest.mark.parametrize(("servers", "batch", "load"), [(2, 1, 0.5), (3, 8, 0.8), (8, 4, 0.3)])
+def test_pools_agree_with_brute_force(servers, batch, load):
+    rate = load * servers * batch / AFFINE[batch - 1]
+    gaps = np.random.default_rng(5).exponential(1 / rate, 120_000)
+    seen = brute_force(gaps, AFFINE, batch, servers)[2000:]
+    result = solve(1000 * rate, AFFINE, batch, servers)
+    assert result.mean_ms[0] == pytest.approx(seen.mean(), rel=0.03)
+    assert result.p99_ms[0] == pytest.approx(np.quantile(seen, 0.99), rel=0.06)
+
+
 @pytest.mark.parametrize("servers", [1, 3])
 def test_constant_arrivals_follow_the_schedule(servers):
     rate = 0.7123 * servers * 4 / AFFINE[3]  # so that no batch ends just as a request arrives

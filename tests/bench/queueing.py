@@ -1,0 +1,111 @@
+"""The queue model against brute force, and its speed.
+
+    .venv/bin/python tests/bench/queueing.py [--every]
+
+By default a third of the grid; --every runs all of it (some minutes). 2x10^7 requests a point, in 20 parts:
+their spread gives the simulation's own 95 % interval, which is added to the tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+import time
+
+import numpy as np
+from numba import njit
+
+from controlplane.domain.workload import Arrivals
+from controlplane.latency.queueing import largest_rate, solve
+
+PARTS, PART = 20, 1_000_000
+SIZES = np.arange(1.0, 33.0)
+SHAPES = {
+    "affine 2+k/2": 2 + 0.5 * SIZES,
+    "concave 3√k": 3 * np.sqrt(SIZES),
+    "convex 1+k^1.5/10": 1 + SIZES**1.5 / 10,
+    "flat 5": np.full(32, 5.0),
+    "flat-ish 8+k/10": 8 + 0.1 * SIZES,
+}
+
+
+@njit
+def brute(rate, service, batch, servers, count, seed):
+    """Sojourns of `count` requests, Poisson arrivals; nothing shared with the code under test."""
+    np.random.seed(seed)
+    arrived = np.empty(count)
+    now = 0.0
+    for i in range(count):
+        now -= math.log(1.0 - np.random.random()) / rate
+        arrived[i] = now
+    free = np.zeros(servers)
+    i = 0
+    while i < count:
+        first = np.argmin(free)
+        start = max(free[first], arrived[i])
+        size = 1
+        while size < batch and i + size < count and arrived[i + size] <= start:
+            size += 1
+        free[first] = start + service[size - 1]
+        for j in range(i, i + size):
+            arrived[j] = free[first] - arrived[j]
+        i += size
+    return arrived
+
+
+def reference(rate, service, batch, servers):
+    """P99 of all requests and half the width of its 95 % interval, in percent."""
+    parts = [brute(rate, service, batch, servers, PART, seed)[PART // 50 :] for seed in range(PARTS)]
+    each = np.array([np.quantile(part, 0.99) for part in parts])
+    whole = np.quantile(np.concatenate(parts), 0.99)
+    return whole, 196 * each.std(ddof=1) / math.sqrt(PARTS) / whole
+
+
+def accuracy(every: bool) -> bool:
+    grid = list(itertools.product((1, 2, 4), SHAPES.items(), (1, 2, 4, 8, 16, 32), (0.2, 0.5, 0.7, 0.8, 0.9)))
+    held = True
+    print("servers  t(k), ms           batch  load   P99 model     brute    error   interval  tolerance")
+    for servers, (name, service), batch, load in grid if every else grid[:: 9 if len(grid) > 90 else 1]:
+        rate = load * servers * batch / service[batch - 1]
+        seen, interval = reference(rate, service, batch, servers)
+        ours = solve(1000 * rate, service, batch, servers).p99_ms[0]
+        error = 100 * (ours / seen - 1)
+        tolerance = 3.0 if servers == 1 else 5.0
+        good = abs(error) <= tolerance + interval
+        held &= good
+        print(
+            f"{servers:7d}  {name:18s} {batch:5d}  {load:4.2f}  {ours:10.3f} {seen:9.3f}  {error:6.2f} %"
+            f"   {interval:5.2f} %   {tolerance:.0f} %{'' if good else '  MISSED'}",
+            flush=True,
+        )
+    return held
+
+
+def speed() -> None:
+    rng = np.random.default_rng(2)
+    batch = rng.choice([1, 2, 4, 8, 16, 32], 10_000)
+    share = rng.choice(np.arange(10, 101, 2.5), 10_000)
+    service = (1.5 + 0.4 * SIZES) / (share[:, None] / 100) ** 0.9
+    capacity = 1000 * batch / service[np.arange(10_000), batch - 1]
+    rate = rng.uniform(0.2, 0.9, 10_000) * capacity
+    rows = {
+        "solve, Poisson, 10^4 points": lambda: solve(rate, service, batch),
+        "solve, constant, 10^4 points": lambda: solve(rate, service, batch, arrivals=Arrivals.CONSTANT),
+        "solve, pools of 3, 100 points": lambda: solve(rate[:100], service[:100], batch[:100], 3),
+        "largest_rate, Poisson, 10^3 points": lambda: largest_rate(60.0, service[:1000], batch[:1000]),
+    }
+    print("\nwhat                                  CPU s")
+    for name, call in rows.items():
+        call()
+        start = time.process_time()
+        call()
+        print(f"{name:36s} {time.process_time() - start:6.3f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--every", action="store_true")
+    speed()
+    sys.exit(0 if accuracy(parser.parse_args().every) else 1)
