@@ -1,0 +1,67 @@
+"""A quota by a scope of the user's systemd: for a user whose own cgroup was not delegated."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from controlplane.domain.fleet import ShareUsage
+from launchers.cpu_quota.cgroup_files import mount_points
+from launchers.cpu_quota.cgroup_v2 import usage_of
+from launchers.cpu_quota.mechanism import Group, bandwidth
+
+_READ_BACK = 'cat "$0/$(sed -n s/^0:://p /proc/self/cgroup)/cpu.max"'
+
+
+class SystemdScope:
+    """`systemd-run --user --scope`: systemd makes the group, and removes it when its last process ends."""
+
+    name = "systemd-scope"
+
+    def obstacle(self) -> str | None:
+        """Why not; None after a scope's quota was read back from inside it."""
+        if shutil.which("systemd-run") is None:
+            return "systemd-run is not installed"
+        mounts = mount_points("cgroup2")
+        if not mounts:
+            return "no hierarchy of cgroups version 2 is mounted"
+        command = [*self._command("trisect-trial", 20.0), "sh", "-c", _READ_BACK, str(mounts[0])]
+        try:
+            tried = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        except subprocess.TimeoutExpired:
+            return "systemd-run --user did not answer within 10 s"
+        quota, period = bandwidth(20.0)
+        if tried.stdout.split() == [str(quota), str(period)]:
+            return None
+        told = (tried.stderr or tried.stdout).strip().splitlines()
+        return told[-1] if told else f"systemd-run ended with {tried.returncode}"
+
+    def enter(self, group: Group, percent: float) -> list[str]:
+        """The command that makes the scope and runs inside it."""
+        return self._command(f"trisect-{group.server}", percent)
+
+    def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
+        """The kernel's counters of the scope that the processes are in."""
+        for pid in pids:
+            for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+                if line.startswith("0::"):
+                    return usage_of((mount_points("cgroup2")[0] / line[4:] / "cpu.stat").read_text())
+        return ShareUsage(None, None, None)
+
+    def leave(self, group: Group) -> bool:
+        """Nothing to do: systemd removes a scope with its last process."""
+        return False
+
+    def groups(self, fleet: str) -> tuple[Group, ...]:
+        """None that could be left over."""
+        return ()
+
+    def _command(self, unit: str, percent: float) -> list[str]:
+        quota, period = bandwidth(percent)
+        return [
+            *("systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}"),
+            f"--property=CPUQuota={100 * quota / period:g}%",
+            f"--property=CPUQuotaPeriodSec={period}us",
+            "--",
+        ]

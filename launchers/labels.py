@@ -1,0 +1,115 @@
+"""A server's spec and ports as text on the server itself: a fleet is rebuilt from what runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+
+FLEET = "TRISECT_FLEET"
+NAME = "TRISECT_NAME"
+SERVER = "TRISECT_SERVER"
+
+_LONGEST_FILE_NAME = 160
+
+
+def text_of(server: Server) -> str:
+    """Everything about a server that does not change while it runs, as one line of JSON."""
+    spec, labels = server.spec, server.spec.labels
+    return json.dumps(
+        {
+            "fleet": labels.fleet,
+            "plan_hash": labels.plan_hash,
+            "partition": labels.partition,
+            "role": labels.role.value,
+            "revision": labels.revision,
+            "repository": spec.repository,
+            "endpoints": list(spec.endpoints),
+            "device": spec.device,
+            "percent": spec.percent,
+            "memory_mb": spec.memory_mb,
+            "host": server.host,
+            "http_port": server.http_port,
+            "grpc_port": server.grpc_port,
+            "metrics_port": server.metrics_port,
+            "enforced_by": server.enforced_by,
+            "log_path": server.log_path,
+        },
+        sort_keys=True,
+        separators=(",", ":"),
+    )
+
+
+def server_of(text: str, *, id: str, state: ServerState) -> Server:
+    """The server that `text_of` wrote down.
+
+    Raises EngineError where another version of this program wrote it.
+    """
+    try:
+        told = json.loads(text)
+        labels = Labels(
+            told["fleet"], told["plan_hash"], told["partition"], Role(told["role"]), told["revision"]
+        )
+        spec = ServerSpec(
+            labels,
+            told["repository"],
+            tuple(told["endpoints"]),
+            told["device"],
+            told["percent"],
+            told["memory_mb"],
+        )
+        return Server(
+            id,
+            spec,
+            state,
+            told["host"],
+            told["http_port"],
+            told["grpc_port"],
+            told["metrics_port"],
+            told["enforced_by"],
+            told["log_path"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineError(
+            f"server {id} carries labels this version cannot read ({error!r}): stop it with the version "
+            "that started it, or end it by hand"
+        ) from error
+
+
+def environment_of(server: Server) -> dict[str, str]:
+    """The labels as environment variables."""
+    return {FLEET: server.spec.labels.fleet, NAME: server.name, SERVER: text_of(server)}
+
+
+def folder_name(name: str) -> str:
+    """`name`, cut to what a folder may be called, still unique."""
+    if len(name) <= _LONGEST_FILE_NAME:
+        return name
+    return f"{name[:_LONGEST_FILE_NAME]}.{digest(name)}"
+
+
+def digest(name: str) -> str:
+    """Twelve hex digits that stand for a server's name."""
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
+def memory_prefix(spec: ServerSpec) -> str:
+    """What every shared-memory region of this server starts with. `~` is in no fleet's name."""
+    return f"trisect~{spec.labels.fleet}~{digest(spec.name)}~"
+
+
+def memory_owner(region: str, fleet: str) -> str | None:
+    """The digest of the server of `fleet` a shared-memory region belongs to; None where it is not of it."""
+    found = re.match(rf"trisect~{re.escape(fleet)}~([0-9a-f]{{12}})~", region)
+    return found.group(1) if found else None
+
+
+def spec_difference(wanted: ServerSpec, running: ServerSpec) -> Mapping[str, tuple[object, object]]:
+    """Field -> (wanted, running), where two specs of one name differ in what a server cannot change."""
+    fields = ("repository", "endpoints", "device", "percent", "memory_mb")
+    pairs = {f: (getattr(wanted, f), getattr(running, f)) for f in fields}
+    return {f: pair for f, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,0 +1,328 @@
+"""Runs each partition's Triton as a plain process of this host.
+
+The labels are in each process's environment, so /proc alone tells what runs: the program that started a
+server may end, be killed or be replaced, and the next one finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
+from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
+from controlplane.ports import Capability
+from launchers import labels, process_table, readiness, server_log, shared_memory, triton
+from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.ports import free_ports
+
+_ATTEMPTS = 5
+_POLL_S = 0.03
+_KEPT_LOGS = 100
+
+# The shell's child is the server, which no longer is a child of ours: nobody has to wait for it, and the end
+# of this program is nothing to it.
+_DETACH = '"$@" >&2 & echo $!'
+_PASSED_ON = ("HOME", "USER", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+
+
+class ProcessLauncher:
+    """`controlplane.ports.Launcher` with plain processes. Logs go to `state`/<fleet>/logs."""
+
+    name = "process"
+
+    def __init__(self, state: Path, mechanisms: Sequence[Mechanism] = CHAIN) -> None:
+        self._state = state
+        self._mechanisms = {m.name: m for m in mechanisms}
+        self._lock = threading.Lock()
+        self._starting: dict[str, threading.Lock] = {}
+        self._ports_taken: set[int] = set()
+
+    def enforcement(self) -> str | None:
+        """The first mechanism that passes its trial."""
+        mechanism = self._quota()[0]
+        return mechanism.name if mechanism else None
+
+    def capabilities(self) -> tuple[Capability, ...]:
+        """Triton, and every mechanism that could hold a share, each tried."""
+        found = [self._triton()]
+        for mechanism in self._mechanisms.values():
+            obstacle = mechanism.obstacle()
+            found.append(Capability(f"quota: {mechanism.name}", obstacle is None, obstacle or "tried, holds"))
+        return tuple(found)
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        """Start one Triton and wait until it is ready; where it already runs, wait for that one.
+
+        Raises InputError for a device this host does not have, or a name that runs with another spec.
+        """
+        deadline = time.monotonic() + deadline_s
+        with self._one_at_a_time(spec.name):
+            running = self._running(spec.name)
+            if running is not None:
+                return self._adopt(running, spec, deadline)
+            self._remove(spec)
+            core = core_of(spec.device)
+            home = triton.find_home()
+            for _ in range(_ATTEMPTS):
+                with self._reserved_ports() as ports:
+                    server = self._server(spec, ports)
+                    command = triton.command_line(spec, home, ports, repository=spec.repository, gpu=False)
+                    try:
+                        if self._run(server, command, home, core, deadline):
+                            return self._running(spec.name) or server
+                    except BaseException:
+                        self._remove(spec)
+                        raise
+                    self._remove(spec)
+            raise EngineError(f"{spec.name}: {_ATTEMPTS} times somebody else took its ports; try again")
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        """Every server of the fleet; one whose Triton is gone while its models live on counts as exited."""
+        found: dict[str, Server] = {}
+        for member in process_table.members(fleet=fleet):
+            state = ServerState.RUNNING if member.leader else ServerState.EXITED
+            known = found.get(member.name)
+            if known is None or known.state is ServerState.EXITED:
+                found[member.name] = labels.server_of(member.text, id=str(member.pid), state=state)
+        return tuple(found[name] for name in sorted(found))
+
+    def stop(self, server: Server, *, drain_s: float) -> None:
+        """SIGTERM, so that Triton finishes what it has, then the end of all its processes.
+
+        Triton waits for idle connections too: close those first, or the whole of `drain_s` passes.
+        Raises EngineError where a process does not even end by SIGKILL.
+        """
+        deadline = time.monotonic() + drain_s
+        members = process_table.members(name=server.name)
+        for member in members:
+            process_table.send(member, process_table.CONTINUE)
+        for leader in (m for m in members if m.leader):
+            process_table.send(leader, process_table.TERMINATE)
+            process_table.wait_gone(leader, deadline - time.monotonic())
+        self._remove(server.spec)
+
+    def usage(self, server: Server) -> ShareUsage:
+        """Counters of the mechanism that holds the server; only its time where nothing does."""
+        pids = tuple(m.pid for m in process_table.members(name=server.name))
+        mechanism = self._mechanisms.get(server.enforced_by or "")
+        if mechanism is None:
+            return ShareUsage(None, None, process_table.cpu_seconds(pids))
+        return mechanism.usage(Group.of(server.spec), pids)
+
+    def sweep(self, fleet: str) -> tuple[str, ...]:
+        """End models whose Triton is gone, and remove groups and shared memory without a server."""
+        removed = []
+        for server in self.servers(fleet):
+            if server.state is ServerState.EXITED:
+                self._remove(server.spec)
+                removed.append(f"processes of {server.name}")
+        alive = {labels.digest(m.name) for m in process_table.members(fleet=fleet)}
+        alive |= {labels.digest(name) for name in self._starting}
+        for mechanism in self._mechanisms.values():
+            for group in mechanism.groups(fleet):
+                if group.server not in alive and mechanism.leave(group):
+                    removed.append(f"{mechanism.name} {group.folder}")
+        removed += shared_memory.sweep(fleet, alive)
+        return tuple(removed)
+
+    def _triton(self) -> Capability:
+        try:
+            home = triton.find_home()
+        except EngineError as error:
+            return Capability("triton", False, "not found", str(error))
+        return Capability("triton", True, str(home.path))
+
+    def _quota(self) -> tuple[Mechanism | None, dict[str, str]]:
+        with self._lock:
+            if not hasattr(self, "_chosen"):
+                self._chosen = first_that_holds(tuple(self._mechanisms.values()))
+            return self._chosen
+
+    @contextlib.contextmanager
+    def _one_at_a_time(self, name: str) -> Iterator[None]:
+        with self._lock:
+            lock = self._starting.setdefault(name, threading.Lock())
+        with lock:
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._starting.pop(name, None)
+
+    @contextlib.contextmanager
+    def _reserved_ports(self) -> Iterator[triton.ServerPorts]:
+        with self._lock:
+            ports = free_ports(self._ports_taken)
+            mine = {ports.http, ports.grpc, ports.metrics}
+            self._ports_taken |= mine
+        try:
+            yield ports
+        finally:
+            with self._lock:
+                self._ports_taken -= mine
+
+    def _server(self, spec: ServerSpec, ports: triton.ServerPorts) -> Server:
+        logs = self._state / spec.labels.fleet / "logs"
+        return Server(
+            id="",
+            spec=spec,
+            state=ServerState.RUNNING,
+            host=ports.address,
+            http_port=ports.http,
+            grpc_port=ports.grpc,
+            metrics_port=ports.metrics,
+            enforced_by=self.enforcement(),
+            log_path=str(logs / f"{labels.folder_name(spec.name)}.log"),
+        )
+
+    def _running(self, name: str) -> Server | None:
+        for member in process_table.members(name=name):
+            if member.leader:
+                return labels.server_of(member.text, id=str(member.pid), state=ServerState.RUNNING)
+        return None
+
+    def _adopt(self, running: Server, spec: ServerSpec, deadline: float) -> Server:
+        for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
+            raise InputError(
+                f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first", field=field
+            )
+        while not readiness.is_ready(running):
+            if time.monotonic() > deadline:
+                raise LaunchTimeout(f"{spec.name} runs (pid {running.id}) but is not ready")
+            if self._running(spec.name) is None:
+                raise EngineError(f"{spec.name} ended while it was waited for")
+            time.sleep(_POLL_S)
+        return running
+
+    def _run(
+        self, server: Server, command: list[str], home: triton.TritonHome, core: int, deadline: float
+    ) -> bool:
+        """Start it and wait until it is ready; False where somebody else has one of its ports."""
+        spec = server.spec
+        log = Path(server.log_path or "")
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            prune(log.parent)
+            mechanism = self._quota()[0]
+            prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
+            pid = detach([*prefix, *command], environment(server, home), log, core)
+        except OSError as error:
+            raise EngineError(f"{spec.name} could not be started: {error}") from error
+        while True:
+            member = process_table.find(pid)
+            if member is None:
+                if server_log.port_taken(server_log.read(log)):
+                    return False
+                raise EngineError(failure(server, "ended before it was ready", log))
+            if member.leader and readiness.is_ready(server) and process_table.listens(pid, ports_of(server)):
+                return True
+            if time.monotonic() > deadline:
+                raise LaunchTimeout(failure(server, "was not ready in time", log))
+            time.sleep(_POLL_S)
+
+    def _remove(self, spec: ServerSpec) -> None:
+        """End every process of a server and remove what it owned."""
+        left = process_table.kill_all(spec.name)
+        if left:
+            raise EngineError(f"{spec.name}: processes {left} do not end, not even by SIGKILL")
+        group = Group.of(spec)
+        for mechanism in self._mechanisms.values():
+            try:
+                mechanism.leave(group)
+            except OSError as error:
+                raise EngineError(f"{spec.name}: {mechanism.name} was not removed: {error}") from error
+        shared_memory.remove(labels.memory_prefix(spec))
+
+
+def core_of(device: str) -> int:
+    """The core that `cpu-i` names.
+
+    Raises InputError for another kind of device, or a core this program may not use.
+    """
+    found = re.fullmatch(r"cpu-(\d+)", device)
+    if found is None:
+        raise InputError(
+            f"{device!r} is no core of this host: the process launcher knows cpu-0, cpu-1, ...",
+            field="device",
+        )
+    core = int(found.group(1))
+    with pinned(core):
+        return core
+
+
+@contextlib.contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Keep this thread on one core; a process it starts inherits that.
+
+    Raises InputError for an absent core.
+    """
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {core})
+    except OSError as error:
+        usable = ", ".join(f"cpu-{i}" for i in sorted(before))
+        raise InputError(f"this host has no core {core} for us; usable: {usable}", field="device") from error
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def detach(command: list[str], env: dict[str, str], log: Path, core: int) -> int:
+    """Start a command in a session of its own, pinned, with its output in `log`; its pid. Raises OSError."""
+    with log.open("wb") as out, pinned(core):
+        shell = subprocess.run(
+            ["sh", "-c", _DETACH, "sh", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=out,
+            env=env,
+            start_new_session=True,
+            timeout=30,
+            check=True,
+        )
+    return int(shell.stdout)
+
+
+def environment(server: Server, home: triton.TritonHome) -> dict[str, str]:
+    """What a server's process sees: little of ours, so that no secret of ours gets there by accident."""
+    passed_on = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
+    # The Python backend takes the first python of PATH and ignores PYTHONPATH.
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    return {
+        **passed_on,
+        "PATH": path,
+        "LD_LIBRARY_PATH": str(home.libraries),
+        "CUDA_VISIBLE_DEVICES": "",
+        # Model folders belong to the user: nothing is written beside their files.
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **triton.model_environment(server.spec.percent),
+        **labels.environment_of(server),
+    }
+
+
+def ports_of(server: Server) -> set[int]:
+    """The ports it must listen on."""
+    return {server.http_port, server.grpc_port, server.metrics_port}
+
+
+def failure(server: Server, what: str, log: Path) -> str:
+    """One message: which server, what happened, why by its own words, where to read on."""
+    told = server_log.reasons(server_log.read(log))
+    why = "; ".join(told) or "it said nothing (was it killed? see dmesg for the out-of-memory killer)"
+    return f"{server.name} {what}: {why} (log: {log})"
+
+
+def prune(folder: Path) -> None:
+    """Keep the newest logs only."""
+    logs = sorted(folder.glob("*.log"), key=lambda p: p.stat().st_mtime, reverse=True)
+    for old in logs[_KEPT_LOGS:]:
+        old.unlink(missing_ok=True)

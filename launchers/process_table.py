@@ -1,0 +1,150 @@
+"""Processes that carry our labels, read from /proc: the truth about what runs."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from launchers import labels
+
+TERMINATE = signal.SIGTERM
+CONTINUE = signal.SIGCONT
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process of one server: Triton itself (`leader`), a model's process, a helper of the quota.
+
+    `text` is the label it carries.
+    """
+
+    pid: int
+    name: str
+    fleet: str
+    text: str
+    leader: bool
+
+
+def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Member, ...]:
+    """Every process of this user that carries our labels, of one fleet or one server where asked."""
+    found = (m for m in _all() if fleet is None or m.fleet == fleet)
+    return tuple(m for m in found if name is None or m.name == name)
+
+
+def find(pid: int) -> Member | None:
+    """The process as a member; None where it is gone, a zombie, another user's or carries no labels."""
+    # Between two programs of one process (exec) the environment reads as empty for a moment.
+    for _ in range(3):
+        found = _member(pid)
+        if found is not None or not _alive(pid):
+            return found
+        time.sleep(0.001)
+    return None
+
+
+def listens(pid: int, ports: set[int]) -> bool:
+    """Whether this process itself listens on all these ports, so that nobody else does."""
+    try:
+        open_ = psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return False
+    return ports <= {c.laddr.port for c in open_ if c.status == psutil.CONN_LISTEN}
+
+
+def send(member: Member, number: signal.Signals) -> None:
+    """Signal this very process; where it is gone, nothing happens."""
+    try:
+        handle = os.pidfd_open(member.pid)
+    except OSError:
+        return
+    try:
+        # The handle is held now: if the labels are still there, the pid was not given to another process.
+        if _member(member.pid) is not None:
+            signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def wait_gone(member: Member, seconds: float) -> bool:
+    """Wait for a process to end, for at most `seconds`; whether it did."""
+    try:
+        handle = os.pidfd_open(member.pid)
+    except OSError:
+        return True
+    try:
+        if _member(member.pid) is None:
+            return True
+        ended = select.poll()
+        ended.register(handle, select.POLLIN)
+        return bool(ended.poll(max(0.0, seconds) * 1000))
+    finally:
+        os.close(handle)
+
+
+def kill_all(name: str, seconds: float = 10.0) -> tuple[int, ...]:
+    """Kill every process of a server, those it starts meanwhile too; the pids that would not go."""
+    deadline = time.monotonic() + seconds
+    while found := members(name=name):
+        for member in found:
+            send(member, signal.SIGKILL)
+        for member in found:
+            if not wait_gone(member, deadline - time.monotonic()):
+                return tuple(m.pid for m in found)
+    return ()
+
+
+def cpu_seconds(pids: tuple[int, ...]) -> float:
+    """Processor time used by these processes, in seconds."""
+    ticks = 0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _all() -> Iterator[Member]:
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            found = _member(int(entry.name))
+            if found is not None:
+                yield found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def _member(pid: int) -> Member | None:
+    folder = Path(f"/proc/{pid}")
+    try:
+        if folder.stat().st_uid != os.geteuid():
+            return None
+        raw = (folder / "environ").read_bytes()
+        if labels.NAME.encode() not in raw:
+            return None
+        command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
+    environment = {key: value for key, _, value in pairs}
+    name = environment.get(labels.NAME)
+    if not name:
+        return None
+    leader = Path(command[0]).name == "tritonserver" and f"--id={name}" in command
+    return Member(pid, name, environment.get(labels.FLEET, ""), environment.get(labels.SERVER, ""), leader)

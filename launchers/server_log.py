@@ -1,0 +1,45 @@
+"""What a Triton's log says about why it is not up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_ENTRY = re.compile(r'^[EF]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] +"?(?P<said>.*?)"?\s*$')
+_PLAIN = re.compile(r"^(error: |sh: |\S*tritonserver: |terminate called|Segmentation|Killed).*")
+_NOISE = ("CudaDriverHelper has not been initialized",)
+_LONGEST_LINE = 400
+
+
+def reasons(log: str, most: int = 6) -> list[str]:
+    """The lines that tell why a server did not start, best first: a model's own words, then errors.
+
+    Where there is no such line, the last lines of the log.
+    """
+    errors = [_unescape(m["said"]) for m in map(_ENTRY.match, log.splitlines()) if m]
+    errors = [e for e in errors if not any(n in e for n in _NOISE)]
+    errors += [line for line in log.splitlines() if _PLAIN.match(line)]
+    first = [e for e in errors if e.startswith("failed to load")]
+    told = list(dict.fromkeys(first or errors))
+    if not told:
+        told = [line for line in log.splitlines() if line.strip() and not line.startswith(("+", "|"))][-most:]
+    return [line[:_LONGEST_LINE] for line in told[:most]]
+
+
+def port_taken(log: str) -> bool:
+    """Whether the server gave up because somebody else listens on one of its ports."""
+    return "already in use" in log
+
+
+def read(path: Path) -> str:
+    """The log as text; empty where there is none."""
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _unescape(said: str) -> str:
+    """An entry's text without the Python frames below its first line, which only the log needs."""
+    lines = said.replace("\\n", "\n").split("\n\nAt:")[0].split("\n")
+    return " ".join(line.strip() for line in lines if line.strip())
