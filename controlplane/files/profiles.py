@@ -1,0 +1,164 @@
+"""Profile files, DIR/<device>/<model>.json, to and from the domain.
+
+A measurement that was interrupted stands beside them as <model>.partial.json, in the same form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from controlplane.domain.device import ShareKind
+from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
+from controlplane.files.documents import SCHEMA_VERSION, Document, Strict, read, write_json
+
+_PARTIAL = ".partial.json"
+
+
+class _Environment(Strict):
+    gpu: str | None = None
+    driver: str | None = None
+    triton: str | None = None
+    backend: str | None = None
+    host: str | None = None
+    date: str | None = None
+
+
+class _Point(Strict):
+    percent: float
+    batch: int
+    execution_ms: float
+    concurrency: int = 1
+    std_ms: Annotated[float, Field(ge=0)] | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    capacity_rps: float | None = None
+    throttled: Annotated[float, Field(ge=0, le=1)] | None = None
+    host_busy: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class _Neighbour(Strict):
+    model: str
+    percent: float
+    batch: int
+
+
+class _ColocationPoint(Strict):
+    percent: float
+    batch: int
+    neighbours: Annotated[list[_Neighbour], Field(min_length=1)]
+    execution_ms: float
+
+
+class _Profile(Strict):
+    schema_version: int
+    model: str
+    device: str
+    share_kind: Annotated[ShareKind, Field(strict=False)]
+    environment: _Environment = _Environment()
+    points: Annotated[list[_Point], Field(min_length=1)]
+    colocation: list[_ColocationPoint] = Field(default_factory=list)
+    fits: dict[str, dict[str, float]] = Field(default_factory=dict)
+    holdout_error: dict[str, float] = Field(default_factory=dict)
+    jitter: Annotated[float, Field(ge=0)] | None = None
+    frontend_ms: Annotated[float, Field(ge=0)] | None = None
+    memory_mb: Annotated[float, Field(gt=0)] | None = None
+    max_batch: Annotated[int, Field(ge=0)] | None = None
+
+
+def profile_path(directory: Path, device: str, model: str) -> Path:
+    """Where the profile of a model on a device type stands."""
+    return directory / device / f"{model}.json"
+
+
+def partial_path(directory: Path, device: str, model: str) -> Path:
+    """Where its measurement stands until it is complete."""
+    return directory / device / f"{model}{_PARTIAL}"
+
+
+def read_profile(path: Path) -> Profile:
+    """One profile. Raises InputError with file, line and field of the first mistake."""
+    document = read(path)
+    parsed = document.parse(_Profile)
+    points = _points(document, parsed)
+    colocation = []
+    for i, point in enumerate(parsed.colocation):
+        with document.at("colocation", i):
+            neighbours = tuple(Neighbour(n.model, n.percent, n.batch) for n in point.neighbours)
+            colocation.append(ColocationPoint(point.percent, point.batch, neighbours, point.execution_ms))
+    with document.at():
+        return Profile(
+            model=parsed.model,
+            device=parsed.device,
+            share_kind=parsed.share_kind,
+            environment=Environment(**parsed.environment.model_dump()),
+            points=points,
+            colocation=tuple(colocation),
+            fits=parsed.fits,
+            holdout_error=parsed.holdout_error,
+            jitter=parsed.jitter,
+            frontend_ms=parsed.frontend_ms,
+            memory_mb=parsed.memory_mb,
+            max_batch=parsed.max_batch,
+        )
+
+
+def read_profiles(directory: Path, device: str) -> dict[str, Profile]:
+    """Model -> profile for one device type; empty where nothing was measured.
+
+    Raises InputError for a broken file and for one that speaks of another device or model than its place.
+    """
+    found = {}
+    for path in sorted((directory / device).glob("*.json")):
+        if path.name.endswith(_PARTIAL):
+            continue
+        profile = read_profile(path)
+        for field, said, expected in (
+            ("device", profile.device, device),
+            ("model", profile.model, path.name.removesuffix(".json")),
+        ):
+            if said != expected:
+                read(path).fail(f"is {said!r}, and the file stands where {expected!r} belongs", (field,))
+        found[profile.model] = profile
+    return found
+
+
+def read_partial(directory: Path, device: str, model: str) -> Profile | None:
+    """What an interrupted measurement left; None where there is nothing. Raises InputError as above."""
+    path = partial_path(directory, device, model)
+    return read_profile(path) if path.exists() else None
+
+
+def write_partial(directory: Path, profile: Profile) -> None:
+    """Keep what is measured so far."""
+    write_json(partial_path(directory, profile.device, profile.model), profile_document(profile))
+
+
+def write_profile(directory: Path, profile: Profile) -> Path:
+    """Replace a profile and forget its interrupted measurement; returns the file's path."""
+    path = profile_path(directory, profile.device, profile.model)
+    write_json(path, profile_document(profile))
+    partial_path(directory, profile.device, profile.model).unlink(missing_ok=True)
+    return path
+
+
+def profile_document(profile: Profile) -> dict[str, Any]:
+    """A profile as its file holds it."""
+    document = asdict(profile)
+    document["share_kind"] = str(profile.share_kind)
+    return {"schema_version": SCHEMA_VERSION, **document}
+
+
+def _points(document: Document, parsed: _Profile) -> tuple[Measurement, ...]:
+    points = []
+    seen: set[tuple[float, int, int]] = set()
+    for i, point in enumerate(parsed.points):
+        with document.at("points", i):
+            points.append(Measurement(**point.model_dump()))
+        key = (point.percent, point.batch, point.concurrency)
+        if key in seen:
+            document.fail("stands twice: same percent, batch and concurrency", ("points", i))
+        seen.add(key)
+    return tuple(points)

@@ -1,0 +1,157 @@
+"""Triton's own statistics: cumulative counters, whose differences over a window give exact means.
+
+Every execution counts once, under its batch size: what an average over requests would blur stays apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Server
+from controlplane.domain.observation import BatchStatistics, ModelStatistics
+
+NANOS_PER_MILLI = 1e6
+
+
+class StatisticsClient:
+    """GET /v2/models/M/stats of one server, over one connection. Raises EngineError."""
+
+    def __init__(self, server: Server, *, deadline_s: float = 5.0) -> None:
+        self._name = server.name
+        self._client = httpx.Client(
+            base_url=f"http://{server.host}:{server.http_port}", timeout=deadline_s, trust_env=False
+        )
+
+    def __enter__(self) -> StatisticsClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def read(self, endpoint: str) -> ModelStatistics:
+        """The counters of one model since it was loaded; several versions of it are added up."""
+        answer = self._get(f"/v2/models/{endpoint}/stats")
+        return parse_statistics(endpoint, answer)
+
+    def config(self, endpoint: str) -> Mapping[str, Any]:
+        """The configuration the server serves a model with."""
+        return self._get(f"/v2/models/{endpoint}/config")
+
+    def version(self) -> str:
+        """Triton's version."""
+        return str(self._get("/v2").get("version", ""))
+
+    def _get(self, path: str) -> Mapping[str, Any]:
+        try:
+            answer = self._client.get(path)
+            answer.raise_for_status()
+            content: Mapping[str, Any] = answer.json()
+            return content
+        except httpx.HTTPStatusError as error:
+            reason = error.response.text.strip()[:300]
+            raise EngineError(f"{self._name}: GET {path}: {reason}") from error
+        except (httpx.HTTPError, ValueError) as error:
+            raise EngineError(f"{self._name}: GET {path}: {error!r}") from error
+
+
+def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistics:
+    """The JSON of GET /v2/models/M/stats. A counter that was never raised is absent in it and counts 0."""
+    models = answer.get("model_stats", [])
+    batches: dict[int, BatchStatistics] = {}
+    for model in models:
+        for row in model.get("batch_stats", []):
+            size = int(row["batch_size"])
+            batches[size] = _add(
+                batches.get(size, BatchStatistics(0, 0, 0, 0)),
+                BatchStatistics(
+                    executions=_of(row, "compute_infer", "count"),
+                    compute_input_ns=_of(row, "compute_input", "ns"),
+                    compute_infer_ns=_of(row, "compute_infer", "ns"),
+                    compute_output_ns=_of(row, "compute_output", "ns"),
+                ),
+            )
+    totals = [model.get("inference_stats", {}) for model in models]
+    return ModelStatistics(
+        model=endpoint,
+        inferences=sum(int(m.get("inference_count", 0)) for m in models),
+        executions=sum(int(m.get("execution_count", 0)) for m in models),
+        successes=sum(_of(t, "success", "count") for t in totals),
+        failures=sum(_of(t, "fail", "count") for t in totals),
+        queue_ns=sum(_of(t, "queue", "ns") for t in totals),
+        success_ns=sum(_of(t, "success", "ns") for t in totals),
+        batches=batches,
+    )
+
+
+def difference(before: ModelStatistics, after: ModelStatistics) -> ModelStatistics:
+    """What happened between two readings of one model. Batch sizes that did not run are left out.
+
+    Raises EngineError where a counter went back: the model was reloaded, or its server restarted.
+    """
+    batches = {}
+    for size, now in after.batches.items():
+        then = before.batches.get(size, BatchStatistics(0, 0, 0, 0))
+        if now.executions < then.executions:
+            raise _restarted(after.model)
+        if now.executions > then.executions:
+            batches[size] = BatchStatistics(
+                executions=now.executions - then.executions,
+                compute_input_ns=now.compute_input_ns - then.compute_input_ns,
+                compute_infer_ns=now.compute_infer_ns - then.compute_infer_ns,
+                compute_output_ns=now.compute_output_ns - then.compute_output_ns,
+            )
+    if after.inferences < before.inferences or after.success_ns < before.success_ns:
+        raise _restarted(after.model)
+    return ModelStatistics(
+        model=after.model,
+        inferences=after.inferences - before.inferences,
+        executions=after.executions - before.executions,
+        successes=after.successes - before.successes,
+        failures=after.failures - before.failures,
+        queue_ns=after.queue_ns - before.queue_ns,
+        success_ns=after.success_ns - before.success_ns,
+        batches=batches,
+    )
+
+
+def execution_ms(batch: BatchStatistics) -> float:
+    """Mean time of an execution, from its input's loading to its output; the counts must not be 0."""
+    total_ns = batch.compute_input_ns + batch.compute_infer_ns + batch.compute_output_ns
+    return total_ns / batch.executions / NANOS_PER_MILLI
+
+
+def queue_ms(statistics: ModelStatistics) -> float | None:
+    """Mean time a request waited for its execution; None where none succeeded."""
+    return statistics.queue_ns / statistics.successes / NANOS_PER_MILLI if statistics.successes else None
+
+
+def compute_ms(statistics: ModelStatistics) -> float | None:
+    """Mean time of all executions, whatever their batch size; None where none ran."""
+    executions = sum(b.executions for b in statistics.batches.values())
+    if not executions:
+        return None
+    return sum(execution_ms(b) * b.executions for b in statistics.batches.values()) / executions
+
+
+def _of(counters: Mapping[str, Any], name: str, field: str) -> int:
+    return int(counters.get(name, {}).get(field, 0))
+
+
+def _add(one: BatchStatistics, other: BatchStatistics) -> BatchStatistics:
+    return BatchStatistics(
+        one.executions + other.executions,
+        one.compute_input_ns + other.compute_input_ns,
+        one.compute_infer_ns + other.compute_infer_ns,
+        one.compute_output_ns + other.compute_output_ns,
+    )
+
+
+def _restarted(model: str) -> EngineError:
+    return EngineError(f"{model}: its counters went back between two readings; it was loaded anew")
