@@ -2,7 +2,7 @@
 
 A factor is the geometric mean of observed over predicted execution, drawn towards 1 by the weight of PRIOR
 samples, so that few say little. A sample that is too small, not finite or far from any plausible error
-changes nothing: it says that something else is wrong (a wrong model, a stalled host), not that the model is off.
+changes nothing: it says that something else is wrong (a wrong model, a stalled host), not the latency model.
 """
 
 from __future__ import annotations

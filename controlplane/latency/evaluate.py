@@ -1,0 +1,208 @@
+"""Predicted against measured, as `ctl validate` reports it.
+
+Three questions: pairs somebody else measured, against models fitted on all a catalogue has; a device's own
+co-location points, each batch size left out of the fit in turn; a profile's points alone, left out likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.domain import units
+from controlplane.domain.device import Device
+from controlplane.domain.errors import InputError
+from controlplane.domain.profile import Measurement, Profile
+from controlplane.latency.protocol import BoolArray, FloatArray, LatencyModel, Slots
+from controlplane.latency.registry import FITS
+
+QUANTILE = 0.95
+POINT_FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One of the two of a pair: what ran, and its measured latency."""
+
+    model: str
+    batch: int
+    percent: float
+    latency_ms: float
+
+    def __post_init__(self) -> None:
+        units.at_least_one(self.batch, "batch")
+        units.percent(self.percent, "pct")
+        units.positive(self.latency_ms, "latency_ms")
+
+
+Pair = tuple[Tenant, Tenant]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Predictions beside measurements; arrays of shape (n,)."""
+
+    model: tuple[str, ...]
+    measured_ms: FloatArray
+    predicted_ms: FloatArray
+    upper_ms: FloatArray
+
+    @staticmethod
+    def joined(parts: Sequence[Outcome]) -> Outcome:
+        """All parts as one."""
+        return Outcome(
+            tuple(name for part in parts for name in part.model),
+            np.concatenate([part.measured_ms for part in parts]),
+            np.concatenate([part.predicted_ms for part in parts]),
+            np.concatenate([part.upper_ms for part in parts]),
+        )
+
+    def report(self) -> dict[str, object]:
+        """The figures of all and of each model, in percent; see `figures`."""
+        names = np.array(self.model)
+        return {
+            "overall": self.figures(np.ones(names.size, dtype=np.bool_)),
+            "per_model": {str(name): self.figures(names == name) for name in dict.fromkeys(self.model)},
+        }
+
+    def figures(self, chosen: BoolArray) -> dict[str, float | int]:
+        """N latencies; their mean, mean signed, 95th percentile and largest relative error; the coverage.
+
+        An error is (predicted - measured) / measured; the coverage counts measurements at or below the
+        upper 95 % quantile.
+        """
+        measured = self.measured_ms[chosen]
+        error = self.predicted_ms[chosen] / measured - 1.0
+        return {
+            "n": int(measured.size),
+            "mape_percent": _percent(np.mean(np.abs(error))),
+            "bias_percent": _percent(np.mean(error)),
+            "p95_percent": _percent(np.percentile(np.abs(error), 95)),
+            "max_percent": _percent(np.max(np.abs(error))),
+            "coverage_95_percent": _percent(np.mean(measured <= self.upper_ms[chosen])),
+        }
+
+
+def against_pairs(
+    device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair], names: Iterable[str] = FITS
+) -> dict[str, object]:
+    """Both latencies of each pair, by each latency model fitted on all of `profiles`.
+
+    Raises InputError for no pairs and for a model that has no profile.
+    """
+    if not pairs:
+        raise InputError("there is no pair to compare with", field="pairs")
+    return _document({name: _pairs_outcome(FITS[name](profiles, device), pairs) for name in names})
+
+
+def leave_batch_sizes_out(
+    device: Device, profiles: Mapping[str, Profile], names: Iterable[str] = FITS
+) -> dict[str, object]:
+    """Every co-location point with one neighbour, predicted by a fit that saw no point with its batch sizes.
+
+    Each batch size is left out in turn, own or the neighbour's, so that a point of two sizes is predicted
+    twice, and one of twice the same once. Raises InputError where fewer than two sizes were measured.
+    """
+    pairs = [p for profile in profiles.values() for p in _own_pairs(profile)]
+    sizes = sorted({tenant.batch for pair in pairs for tenant in pair})
+    if len(sizes) < 2:
+        raise InputError(
+            "co-location was measured at fewer than two batch sizes; none can be left out", field="colocation"
+        )
+    outcomes: dict[str, Outcome] = {}
+    for name in names:
+        parts = []
+        for size in sizes:
+            seen = {model: _without(profile, size) for model, profile in profiles.items()}
+            unseen = [pair for pair in pairs if size in (pair[0].batch, pair[1].batch)]
+            parts.append(_pairs_outcome(FITS[name](seen, device), unseen, first_only=True))
+        outcomes[name] = Outcome.joined(parts)
+    return _document(outcomes)
+
+
+def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FITS) -> dict[str, object]:
+    """A profile's points alone, every fifth left out of the fit in turn.
+
+    Raises InputError for fewer than four points.
+    """
+    points = sorted(profile.points, key=lambda p: (p.percent, p.batch, p.concurrency))
+    folds = min(POINT_FOLDS, len(points))
+    if len(points) < 4:
+        raise InputError("fewer than four points were measured; none can be left out", field="points")
+    outcomes: dict[str, Outcome] = {}
+    for name in names:
+        parts = []
+        for fold in range(folds):
+            kept = tuple(p for i, p in enumerate(points) if i % folds != fold)
+            # A smaller fit may not know the largest batch: its profile must still speak for it.
+            seen = replace(profile, points=kept, colocation=())
+            model = FITS[name]({profile.model: seen}, device)
+            asked = [p for i, p in enumerate(points) if i % folds == fold]
+            parts.append(_alone_outcome(model, profile.model, asked))
+        outcomes[name] = Outcome.joined(parts)
+    return _document(outcomes)
+
+
+def _document(outcomes: Mapping[str, Outcome]) -> dict[str, object]:
+    return {"latency_models": {name: outcome.report() for name, outcome in outcomes.items()}}
+
+
+def _pairs_outcome(model: LatencyModel, pairs: Sequence[Pair], first_only: bool = False) -> Outcome:
+    slots = Slots.of(
+        [[_index(model, tenant.model) for tenant in pair] for pair in pairs],
+        [[tenant.batch for tenant in pair] for pair in pairs],
+        [[tenant.percent for tenant in pair] for pair in pairs],
+    )
+    answer = model.estimate(slots, QUANTILE)
+    chosen = 1 if first_only else 2
+    return Outcome(
+        tuple(tenant.model for pair in pairs for tenant in pair[:chosen]),
+        np.array([tenant.latency_ms for pair in pairs for tenant in pair[:chosen]]),
+        answer.execution_ms[:, :chosen].ravel(),
+        answer.execution_upper_ms[:, :chosen].ravel(),
+    )
+
+
+def _alone_outcome(model: LatencyModel, name: str, points: Sequence[Measurement]) -> Outcome:
+    slots = Slots.alone(_index(model, name), [p.batch for p in points], [p.percent for p in points])
+    answer = model.estimate(slots, QUANTILE)
+    return Outcome(
+        (name,) * len(points),
+        np.array([p.execution_ms for p in points]),
+        answer.execution_ms[:, 0],
+        answer.execution_upper_ms[:, 0],
+    )
+
+
+def _own_pairs(profile: Profile) -> list[Pair]:
+    """Co-location points with one neighbour; the neighbour's latency is not this profile's to know."""
+    return [
+        (
+            Tenant(profile.model, point.batch, point.percent, point.execution_ms),
+            Tenant(other.model, other.batch, other.percent, point.execution_ms),
+        )
+        for point in profile.colocation
+        if len(point.neighbours) == 1
+        for other in point.neighbours
+    ]
+
+
+def _without(profile: Profile, size: int) -> Profile:
+    kept = tuple(
+        c for c in profile.colocation if c.batch != size and all(n.batch != size for n in c.neighbours)
+    )
+    return replace(profile, colocation=kept)
+
+
+def _index(model: LatencyModel, name: str) -> int:
+    if name not in model.models:
+        raise InputError(
+            f"{name} has no profile on this device; there are {', '.join(model.models)}", field="model"
+        )
+    return model.models.index(name)
+
+
+def _percent(value: np.float64) -> float:
+    return round(100.0 * float(value), 4)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from controlplane.domain.device import MPS_GRID, Device, ShareKind
+from controlplane.domain.errors import InputError
+from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
+from controlplane.latency import evaluate
+from controlplane.latency.evaluate import Outcome, Tenant
+
+pytestmark = pytest.mark.unit
+
+GPU = Device("gpu", ShareKind.MPS_PERCENT, MPS_GRID)
+SIZES = (2, 8, 32)
+
+
+def alone(percent: float, batch: int) -> float:
+    return 50.0 * batch / percent + 1.0
+
+
+def profiles(colocated: bool = True) -> dict[str, Profile]:
+    points = tuple(
+        Measurement(percent=p, batch=b, execution_ms=alone(p, b)) for p in (20, 50, 80) for b in (1, *SIZES)
+    )
+
+    def beside(other: str) -> tuple[ColocationPoint, ...]:
+        return tuple(
+            ColocationPoint(p, b, (Neighbour(other, 100.0 - p, c),), 1.1 * alone(p, b))
+            for p in (20.0, 50.0, 80.0)
+            for b in SIZES
+            for c in SIZES
+        )
+
+    return {
+        name: Profile(
+            name,
+            "gpu",
+            ShareKind.MPS_PERCENT,
+            Environment(),
+            points,
+            beside(other) if colocated else (),
+        )
+        for name, other in (("a", "b"), ("b", "a"))
+    }
+
+
+def test_the_figures_are_of_relative_errors_in_percent() -> None:
+    outcome = Outcome(
+        ("a", "a", "b"), np.array([10.0, 10, 20]), np.array([11.0, 9, 20]), np.array([11.0, 9.5, 20])
+    )
+    report = outcome.report()
+    assert report["overall"] == {
+        "n": 3,
+        "mape_percent": pytest.approx(20 / 3, abs=1e-4),
+        "bias_percent": pytest.approx(0.0, abs=1e-4),
+        "p95_percent": pytest.approx(10.0),
+        "max_percent": pytest.approx(10.0),
+        "coverage_95_percent": pytest.approx(200 / 3, abs=1e-4),
+    }
+    assert list(report["per_model"]) == ["a", "b"]  # type: ignore[call-overload]
+
+
+def test_pairs_count_two_latencies_each_and_each_model_answers() -> None:
+    pair = (Tenant("a", 4, 35.0, 1.1 * alone(35, 4)), Tenant("b", 16, 65.0, 1.1 * alone(65, 16)))
+    document = evaluate.against_pairs(GPU, profiles(), [pair])
+    assert set(document) == {"latency_models"}
+    ours = document["latency_models"]["ours"]  # type: ignore[index]
+    assert ours["overall"]["n"] == 2
+    assert ours["overall"]["mape_percent"] < 1.0
+
+
+def test_batch_sizes_left_out_are_not_seen() -> None:
+    spoiled = profiles()
+    wrong = tuple(
+        ColocationPoint(c.percent, c.batch, c.neighbours, c.execution_ms * (2.0 if c.batch == 8 else 1.0))
+        for c in spoiled["a"].colocation
+    )
+    spoiled["a"] = Profile("a", "gpu", ShareKind.MPS_PERCENT, Environment(), spoiled["a"].points, wrong)
+    document = evaluate.leave_batch_sizes_out(GPU, spoiled, ["ours"])
+    overall = document["latency_models"]["ours"]["overall"]  # type: ignore[index]
+    # 5 of 9 size pairs hold a given size: 2 models x 3 shares x 3 sizes x 5.
+    assert overall["n"] == 90
+    # A fit that had seen the doubled latencies would not miss them by half.
+    assert overall["max_percent"] > 40.0
+
+
+def test_points_left_out_are_predicted_once_each() -> None:
+    document = evaluate.leave_points_out(GPU, profiles()["a"], ["ours", "gpulet"])
+    for name in ("ours", "gpulet"):
+        assert document["latency_models"][name]["overall"]["n"] == 12  # type: ignore[index]
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    with pytest.raises(InputError, match="no pair"):
+        evaluate.against_pairs(GPU, profiles(), [])
+    stranger = (Tenant("a", 4, 50.0, 5.0), Tenant("z", 4, 50.0, 5.0))
+    with pytest.raises(InputError, match="z has no profile"):
+        evaluate.against_pairs(GPU, profiles(), [stranger])
+    with pytest.raises(InputError, match="fewer than two batch sizes"):
+        evaluate.leave_batch_sizes_out(GPU, profiles(colocated=False))
+    with pytest.raises(InputError) as caught:
+        Tenant("a", 4, 50.0, -1.0)
+    assert caught.value.field == "latency_ms"
