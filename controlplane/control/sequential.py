@@ -107,8 +107,10 @@ def scale(evidence: Evidence, promise: Promise) -> float:
 def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tuple[Evidence, bool]:
     """The evidence after these answers, in the order they ended, and whether the promise is broken.
 
-    A failed request counts as one above the SLO. Answers after the alarm are not read.
+    Failed requests are left out: a canary judges errors, since they may be the clients' own. Answers after
+    the alarm are not read.
     """
+    answers = [a for a in answers if not a.failed]
     scores = list(evidence.scores)
     learned = [
         evidence.size,
@@ -121,7 +123,7 @@ def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tu
         scores,
         learned,
         [a.ended_s for a in answers],
-        [a.failed or a.latency_ms > promise.slo_ms for a in answers],
+        [a.latency_ms > promise.slo_ms for a in answers],
         promise.slo_ms / 1000.0,
         promise.natural_scale,
         promise.rarity,

@@ -1,0 +1,346 @@
+"""Watches every partition and says what to do when a prediction was wrong or a server died. Pure.
+
+`tick(state, seen)` gives the next state and the effects, in the order they must happen. The table and the
+picture are in docs/design/guard.md. Three rules stand above all others:
+
+* whoever has a live server has a route to it: a dead active server is left at once for a live one;
+* between two redirects of a partition lies its settling time, unless the server it left is dead;
+* no share has two owners: a shadow that no longer fits is replaced by one that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from controlplane.control import guard_signals as signals
+from controlplane.control import sequential
+from controlplane.control.desired import NamedRoute
+from controlplane.control.guard_state import (
+    Cause,
+    DrainAndStop,
+    Effect,
+    GuardState,
+    Launch,
+    Launches,
+    Level,
+    Limits,
+    Load,
+    Matter,
+    OpenBreaker,
+    Probe,
+    Redirect,
+    Say,
+    Seat,
+    Ward,
+    Watch,
+    fits,
+    overdrawn,
+    room_percent,
+)
+from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.domain.workload import ShadowPolicy
+
+
+def begin(
+    wards: tuple[Ward, ...], seats: Mapping[str, tuple[Seat, ...]], limits: Limits, generation: int = 0
+) -> GuardState:
+    """The first state: of each partition's servers the first is active, the second stands by.
+
+    This is also how a controller that was killed goes on: what runs and what is routed says it all.
+    Servers started from now on are numbered from `generation`, so that no name is given twice.
+    """
+    watches = {}
+    for ward in wards:
+        active, *others = seats[ward.id]
+        watches[ward.id] = Watch(
+            ward,
+            active,
+            tuple(sequential.fresh(p) for p in ward.promises),
+            tuple((p.rate_rps,) * len(signals.MEMORIES) for p in ward.promises),
+            standby=others[0] if others else None,
+            generation=generation,
+        )
+    return GuardState(watches, limits=limits)
+
+
+def routes(state: GuardState, seen: FleetSeen) -> dict[str, NamedRoute]:
+    """Endpoint -> who answers and who backs them up, as the state has it."""
+    members: dict[str, list[str]] = {}
+    backups: dict[str, str] = {}
+    for watch in state.watches.values():
+        for promise in watch.ward.promises:
+            members.setdefault(promise.endpoint, []).append(watch.active.server)
+            if watch.standby is not None and _health(seen, watch.standby) is Health.READY:
+                backups.setdefault(promise.endpoint, watch.standby.server)
+    return {e: NamedRoute(tuple(names), backups.get(e)) for e, names in members.items()}
+
+
+def tick(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, ...]]:
+    """One look at the fleet: the next state, and what to do now, in order."""
+    answers: dict[str, list[Answer]] = {}
+    for answer in seen.answers:
+        answers.setdefault(answer.server, []).append(answer)
+    turn = _Turn(replace(state, now_s=seen.now_s), seen)
+    turn.lost_gpus()
+    for partition, watch in state.watches.items():
+        active = seen.servers.get(watch.active.server, signals.GONE)
+        heard = answers.get(watch.active.server, [])
+        turn.set(partition, signals.listen(watch, active, heard, state.now_s, seen.now_s))
+        turn.decide(partition)
+    return turn.state, tuple(turn.effects)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The state and the effects of one tick while its partitions are gone through."""
+
+    state: GuardState
+    seen: FleetSeen
+    effects: list[Effect] = field(default_factory=list)
+
+    def set(self, partition: str, watch: Watch) -> Watch:
+        self.state = replace(self.state, watches={**self.state.watches, partition: watch})
+        return watch
+
+    def decide(self, partition: str) -> None:
+        """One row of the table: what stands by first, since what is done depends on it."""
+        watch = self._standby_lives(self.state.watches[partition])
+        now, limits = self.seen.now_s, self.state.limits
+        active = self.seen.servers.get(watch.active.server, signals.GONE)
+        cause = signals.death(watch, active, limits, now)
+        watch = self._alive(watch, active) if cause is None else self._dead(watch, cause, active)
+        self.set(partition, self._upkeep(watch))
+
+    def lost_gpus(self) -> None:
+        """A fault of a GPU takes every server on it: one event, however many died."""
+        seats: dict[str, list[Health]] = {}
+        for watch in self.state.watches.values():
+            for seat in (watch.active, watch.standby):
+                if seat is not None:
+                    seats.setdefault(seat.gpu, []).append(_health(self.seen, seat))
+        lost = {g for g, health in seats.items() if len(health) > 1 and set(health) == {Health.GONE}}
+        for gpu in sorted(lost - self.state.lost_gpus):
+            self._say(Level.CRITICAL, gpu, f"all {len(seats[gpu])} servers died: a fault of the whole GPU")
+        self.state = replace(self.state, lost_gpus=frozenset(lost))
+
+    def _standby_lives(self, watch: Watch) -> Watch:
+        seat = watch.standby
+        if seat is None:
+            return watch
+        now, limits = self.seen.now_s, self.state.limits
+        health = _health(self.seen, seat)
+        if health in (Health.READY, Health.UNLOADED) and seat.since_s > now:
+            watch = replace(watch, standby=replace(seat, since_s=now))
+        if health in (Health.GONE, Health.FAILING):
+            reason = self.seen.servers.get(seat.server, signals.GONE).reason or str(health)
+            if seat.gpu not in self.state.lost_gpus:
+                self._say(Level.WARNING, watch.ward.id, f"shadow {seat.server} lost: {reason}")
+            self.effects.append(DrainAndStop(seat.server, drain=False))
+            watch = replace(watch, standby=None, launches=self._failed(watch, seat))
+        elif (
+            watch.launches.failures
+            and now - watch.active.since_s > limits.stable_s
+            and (watch.standby is not None and now - watch.standby.since_s > limits.stable_s)
+        ):
+            watch = replace(watch, launches=Launches())
+        return watch
+
+    def _failed(self, watch: Watch, seat: Seat) -> Launches:
+        """The book of starts after `seat` died: the longer in a row they fail, the longer it waits."""
+        now, limits, book = self.seen.now_s, self.state.limits, watch.launches
+        if now - seat.since_s > limits.stable_s:
+            return book if book.open else Launches()
+        failures = book.failures + 1
+        if failures < limits.failures:
+            wait = min(limits.back_off_max_s, limits.back_off_s * 2.0 ** (failures - 1))
+            return Launches(failures, now + wait)
+        if not book.open:
+            self.effects.append(OpenBreaker(watch.ward.id, now + limits.breaker_s))
+            self._say(
+                Level.CRITICAL,
+                watch.ward.id,
+                f"{failures} starts failed in a row; the next try is in {limits.breaker_s:g} s",
+            )
+        return Launches(failures, now + limits.breaker_s, open=True)
+
+    def _dead(self, watch: Watch, cause: Cause, active: ServerSeen) -> Watch:
+        if self._usable(watch):
+            return self._redirect(watch, cause, active)
+        if not watch.down:
+            reason = f"{cause}{f' ({active.reason})' if active.reason else ''}, and nothing stands by"
+            if watch.active.gpu not in self.state.lost_gpus:
+                self._say(Level.CRITICAL, watch.ward.id, f"{watch.active.server}: {reason}")
+            standby_starts = watch.standby is not None
+            launches = watch.launches if standby_starts else self._failed(watch, watch.active)
+            watch = replace(watch, down=True, launches=launches)
+        return self._wake(watch)
+
+    def _alive(self, watch: Watch, active: ServerSeen) -> Watch:
+        now, limits = self.seen.now_s, self.state.limits
+        if active.health is Health.READY:
+            if watch.down:
+                self._say(Level.INFO, watch.ward.id, f"{watch.active.server} answers again")
+                watch = replace(watch, down=False)
+            if watch.active.since_s > now:
+                watch = replace(watch, active=replace(watch.active, since_s=now))
+        if watch.failed_in_a_row >= limits.failed_in_a_row and now - watch.probed_s > limits.hang_s:
+            self.effects.append(Probe(watch.active.server))
+            watch = replace(watch, probed_s=now)
+            watch = self._tell(
+                watch, Matter.ERRORS, Level.WARNING, f"{watch.failed_in_a_row} failed requests in a row"
+            )
+        if now < watch.settled_s:
+            return watch
+        if watch.broken_s is not None:
+            return self._broken(watch, active)
+        if overdrawn(self.state, watch.active.gpu) and self._gives_back(watch):
+            return self._redirect(watch, Cause.SHARE, active)
+        return self._calm(watch)
+
+    def _broken(self, watch: Watch, active: ServerSeen) -> Watch:
+        """The SLO is broken and the server lives: more traffic than planned, or a slow server."""
+        if self.seen.now_s - watch.alarm_s > self.state.limits.calm_s:
+            return self._calm(_forget(watch))
+        overrun = signals.over_plan(watch, active)
+        if overrun is not None:
+            watch = self._tell(watch, Matter.TRAFFIC, Level.WARNING, f"more traffic than planned: {overrun}")
+            return _forget(watch)
+        standby = watch.standby
+        if (
+            standby is not None
+            and standby.percent > watch.active.percent
+            and fits(self.state, watch, standby)
+        ):
+            if self._usable(watch):
+                return self._redirect(watch, Cause.SLOW, active)
+            reason = f"{signals.slowness(watch, active)}; its shadow is not ready yet"
+            return self._wake(self._tell(watch, Matter.WAITING, Level.WARNING, reason))
+        larger = self._next_seat(watch)
+        if larger is not None and larger.percent > watch.active.percent:
+            if standby is not None:
+                self.effects.append(DrainAndStop(standby.server, drain=False))
+            reason = f"{signals.slowness(watch, active)}; a shadow with {larger.percent:g} % comes next"
+            return self._tell(replace(watch, standby=None), Matter.WAITING, Level.WARNING, reason)
+        reason = (
+            f"{signals.slowness(watch, active)}; its {watch.active.percent:g} % of {watch.active.gpu} "
+            "is all there is: plan it anew, with a lower rate, a longer SLO or more GPUs"
+        )
+        return _forget(self._tell(watch, Matter.EXHAUSTED, Level.CRITICAL, reason))
+
+    def _calm(self, watch: Watch) -> Watch:
+        """What was said stops being true once nothing spoke for it for a while."""
+        now, limits = self.seen.now_s, self.state.limits
+        kept = {
+            matter: at
+            for matter, at in watch.told.items()
+            if matter is Matter.NO_ROOM or now - max(at, watch.alarm_s) < limits.calm_s
+        }
+        if len(kept) == len(watch.told):
+            return watch
+        if Matter.EXHAUSTED in watch.told and Matter.EXHAUSTED not in kept:
+            self._say(Level.INFO, watch.ward.id, f"no sign of a broken SLO for {limits.calm_s:g} s")
+        return replace(watch, told=kept)
+
+    def _redirect(self, watch: Watch, cause: Cause, active: ServerSeen) -> Watch:
+        now, target = self.seen.now_s, watch.standby
+        assert target is not None
+        self.effects.append(Redirect(watch.ward.id, watch.active.server, target.server, cause))
+        self.effects.append(DrainAndStop(watch.active.server, drain=active.health is not Health.GONE))
+        if watch.active.gpu not in self.state.lost_gpus:
+            said = signals.slowness(watch, active) if cause is Cause.SLOW else active.reason
+            level = Level.INFO if cause is Cause.SHARE else Level.WARNING
+            share = f"{target.percent:g} % of {target.gpu}"
+            reason = f"{cause}{f' ({said})' if said else ''}: redirected to {target.server}, {share}"
+            self._say(level, watch.ward.id, reason)
+        died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING)
+        launches = self._failed(watch, watch.active) if died else watch.launches
+        moved = replace(
+            _forget(watch),
+            active=target,
+            standby=None,
+            down=False,
+            heard_s=now,
+            settled_s=now + self.state.limits.settle_s,
+            in_flight=0,
+            failed_in_a_row=0,
+            launches=launches,
+            told={},
+        )
+        self.set(watch.ward.id, moved)
+        if overdrawn(self.state, target.gpu):
+            self._say(Level.WARNING, target.gpu, "shares overlap until a smaller server has taken over")
+        return moved
+
+    def _upkeep(self, watch: Watch) -> Watch:
+        """Have something stand by that fits; where the active server is dead, have something start."""
+        self.set(watch.ward.id, watch)
+        now, standby = self.seen.now_s, watch.standby
+        if standby is not None and not watch.down and not fits(self.state, watch, standby):
+            self.effects.append(DrainAndStop(standby.server, drain=False))
+            watch = replace(watch, standby=None)
+        if watch.standby is not None or now < watch.launches.retry_at_s:
+            return watch
+        if watch.ward.policy is ShadowPolicy.NONE and not watch.down:
+            return watch
+        seat = self._next_seat(watch)
+        if seat is None:
+            reason = "no share is free for a shadow: nothing covers a fault"
+            return self._tell(watch, Matter.NO_ROOM, Level.WARNING, reason)
+        attempt = watch.launches.failures + 1
+        self.effects.append(Launch(watch.ward.id, seat.server, seat.gpu, seat.percent, attempt))
+        told: dict[Matter, float] = {m: at for m, at in watch.told.items() if m is not Matter.NO_ROOM}
+        return replace(watch, standby=seat, generation=watch.generation + 1, told=told)
+
+    def _next_seat(self, watch: Watch) -> Seat | None:
+        """The next larger share, or the same where no more is free; after a death, its own."""
+        ward, active = watch.ward, watch.active
+        gpus = [active.gpu]
+        if ward.shadow_gpu != ward.gpu:
+            other = ward.gpu if active.gpu == ward.shadow_gpu else ward.shadow_gpu
+            gpus = [other, active.gpu]
+        step = 0.0 if watch.down else ward.step_percent
+        for gpu in gpus:
+            if gpu in self.state.lost_gpus and gpu != gpus[-1]:
+                continue
+            percent = min(active.percent + step, room_percent(self.state, watch, gpu))
+            if percent >= min(active.percent, ward.percent) - 1e-6:
+                name = f"{ward.id}.{watch.generation + 1}"
+                return Seat(name, gpu, percent)
+        return None
+
+    def _gives_back(self, watch: Watch) -> bool:
+        standby = watch.standby
+        return (
+            self._usable(watch)
+            and standby is not None
+            and (standby.gpu != watch.active.gpu or standby.percent < watch.active.percent)
+            and fits(self.state, watch, standby)
+        )
+
+    def _usable(self, watch: Watch) -> bool:
+        return watch.standby is not None and _health(self.seen, watch.standby) is Health.READY
+
+    def _wake(self, watch: Watch) -> Watch:
+        if watch.standby is not None and _health(self.seen, watch.standby) is Health.UNLOADED:
+            self.effects.append(Load(watch.standby.server))
+        return watch
+
+    def _tell(self, watch: Watch, matter: Matter, level: Level, reason: str) -> Watch:
+        at = watch.told.get(matter)
+        if at is not None and self.seen.now_s - at < self.state.limits.repeat_s:
+            return watch
+        self._say(level, watch.ward.id, reason)
+        return replace(watch, told={**watch.told, matter: self.seen.now_s})
+
+    def _say(self, level: Level, subject: str, reason: str) -> None:
+        self.effects.append(Say(level, subject, reason))
+
+
+def _forget(watch: Watch) -> Watch:
+    """After something was done about it: the evidence starts anew."""
+    return replace(watch, broken_s=None, evidence=tuple(sequential.restart(e) for e in watch.evidence))
+
+
+def _health(seen: FleetSeen, seat: Seat) -> Health:
+    return seen.servers.get(seat.server, signals.GONE).health

@@ -1,0 +1,117 @@
+"""What one partition's traffic says: is its server slow, overrun, failing, hung or dead. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from controlplane.control import sequential
+from controlplane.control.guard_state import Cause, Limits, Watch
+from controlplane.control.sequential import Promise
+from controlplane.domain.observation import Answer, Health, ServerSeen
+
+GONE = ServerSeen(Health.GONE)
+
+SLOW_COMPUTE = 1.15
+"""A server computes slowly if its mean batch takes this many times the predicted time of a full one."""
+
+OVER_PLAN = 1.1
+MEMORIES = ((0.5, 50.0), (4.0, 400.0))
+"""Moving means of the rate: seconds and requests, whichever is longer. The short one sees a jump while it is
+young, the long one a few percent too much."""
+
+
+def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: float, now_s: float) -> Watch:
+    """The watch after what its active server answered since the tick before."""
+    evidence, rates = [], []
+    broken = False
+    owed = max(0, seen.in_flight - watch.in_flight)
+    for old, rate, promise in zip(watch.evidence, watch.rates_rps, watch.ward.promises, strict=True):
+        mine = [a for a in answers if a.endpoint == promise.endpoint]
+        weighed, alarm = sequential.weigh(old, promise, mine)
+        broken = broken or alarm
+        evidence.append(weighed)
+        # What queues up arrived too; it is shared out as the answers are.
+        arrived = len(mine) + (owed * len(mine) / len(answers) if answers else 0.0)
+        rates.append(_moving(rate, arrived, now_s - before_s, promise))
+    settled = now_s >= watch.settled_s
+    failed = watch.failed_in_a_row
+    for answer in answers:
+        failed = failed + 1 if answer.failed else 0
+    return replace(
+        watch,
+        evidence=tuple(evidence) if settled else tuple(sequential.restart(e) for e in evidence),
+        rates_rps=tuple(rates),
+        heard_s=now_s if answers or seen.in_flight == 0 or math.isinf(watch.heard_s) else watch.heard_s,
+        broken_s=now_s if broken and settled and watch.broken_s is None else watch.broken_s,
+        alarm_s=now_s if broken and settled else watch.alarm_s,
+        in_flight=seen.in_flight,
+        failed_in_a_row=failed,
+    )
+
+
+def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause | None:
+    """Why the active server counts as dead, None if it does not."""
+    if seen.health is Health.GONE:
+        return Cause.CRASH
+    if seen.health is Health.FAILING:
+        return Cause.FAILING
+    patience_s = max([limits.hang_s] + [4.0 * p.slo_ms / 1000.0 for p in watch.ward.promises])
+    if seen.in_flight > 0 and now_s - watch.heard_s > patience_s:
+        return Cause.HANG
+    return None
+
+
+def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
+    """What to say if more traffic than planned, not a slow server, broke the SLO; None otherwise.
+
+    The rate decides, against its own noise: 3 standard deviations above the plan where Triton's times are
+    not known, 1 where they show that a batch takes no longer than predicted and the rest is queueing.
+    A batch that takes longer than predicted is the server's fault at any rate.
+    """
+    for rate, promise in zip(watch.rates_rps, watch.ward.promises, strict=True):
+        expected_ms = promise.execution_ms
+        known = seen.compute_ms is not None and expected_ms is not None and expected_ms > 0.0
+        if known and seen.compute_ms > SLOW_COMPUTE * expected_ms:  # type: ignore[operator]
+            continue
+        for means, memory in zip(rate, MEMORIES, strict=True):
+            noise = math.sqrt(promise.rate_rps / (2.0 * _memory_s(promise, memory)))
+            if means <= OVER_PLAN * promise.rate_rps + (1.0 if known else 3.0) * noise:
+                continue
+            split = (
+                f"; queue {seen.queue_ms:.1f} ms, compute {seen.compute_ms:.1f} ms"
+                if seen.queue_ms is not None and seen.compute_ms is not None
+                else ""
+            )
+            return f"{promise.endpoint}: {means:.0f} req/s against {promise.rate_rps:g} planned{split}"
+    return None
+
+
+def slowness(watch: Watch, seen: ServerSeen) -> str:
+    """The evidence against a slow server, in words."""
+    parts = []
+    for evidence, rate, promise in zip(watch.evidence, watch.rates_rps, watch.ward.promises, strict=True):
+        if sequential.strength(evidence, promise) < 0.5:
+            continue
+        parts.append(
+            f"{promise.endpoint}: more than 1 % above {promise.slo_ms:g} ms "
+            f"at {rate[0]:.0f} of {promise.rate_rps:g} req/s"
+        )
+    if seen.compute_ms is not None and seen.queue_ms is not None:
+        parts.append(f"queue {seen.queue_ms:.1f} ms, compute {seen.compute_ms:.1f} ms")
+    return "; ".join(parts) or "more than 1 % above the SLO"
+
+
+def _memory_s(promise: Promise, memory: tuple[float, float]) -> float:
+    return max(memory[0], memory[1] / promise.rate_rps)
+
+
+def _moving(rate: tuple[float, ...], arrived: float, passed_s: float, promise: Promise) -> tuple[float, ...]:
+    if passed_s <= 0.0 or math.isinf(passed_s):
+        return rate
+    moved = []
+    for old, memory in zip(rate, MEMORIES, strict=True):
+        kept = math.exp(-passed_s / _memory_s(promise, memory))
+        moved.append(kept * old + (1.0 - kept) * arrived / passed_s)
+    return tuple(moved)

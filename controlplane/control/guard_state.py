@@ -1,0 +1,298 @@
+"""What the guard knows, what it may do, and what must always be true of it. Values only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controlplane.control.sequential import Evidence, Promise
+from controlplane.domain.plan import Plan
+from controlplane.domain.workload import ShadowPolicy
+
+WHOLE_PERCENT = 100.0
+_ROUNDING = 1e-6
+
+STEP_PERCENT = 10.0
+"""How much larger a shadow is than what it covers, where that much is free (as planned shadows are)."""
+
+
+class Level(StrEnum):
+    """How loudly something is said."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Cause(StrEnum):
+    """Why a route moves."""
+
+    SLOW = "slow server"
+    CRASH = "crash"
+    HANG = "hang"
+    FAILING = "failing inferences"
+    SHARE = "share given back"
+
+
+class Matter(StrEnum):
+    """What is said once, and again only after a while."""
+
+    TRAFFIC = "traffic above plan"
+    EXHAUSTED = "no larger share left"
+    WAITING = "waiting for a shadow"
+    NO_ROOM = "no room for a shadow"
+    ERRORS = "failed requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """New requests of a partition go to `target` from now on."""
+
+    partition: str
+    source: str
+    target: str
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAndStop:
+    """End a server no route leads to; `drain`: let what it still owes finish first."""
+
+    server: str
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start a server for a partition, to stand by or, where nothing else lives, to take over."""
+
+    partition: str
+    server: str
+    gpu: str
+    percent: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load the models of a warm shadow: it is needed."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Try a real inference on a server now; its health says how that went."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBreaker:
+    """Nothing more is started for this partition until `until_s`: it cannot start."""
+
+    partition: str
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Tell whoever reads status and events."""
+
+    level: Level
+    subject: str
+    reason: str
+
+
+Effect = Redirect | DrainAndStop | Launch | Load | Probe | OpenBreaker | Say
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The guard's patience, in seconds, and how often a start may fail in a row."""
+
+    settle_s: float = 3.0
+    hang_s: float = 1.0
+    """No answer for this long, or 4 SLOs if that is longer, while answers are owed: a hang."""
+    stable_s: float = 30.0
+    """A server that lived this long did not fail to start."""
+    back_off_s: float = 1.0
+    back_off_max_s: float = 60.0
+    failures: int = 5
+    breaker_s: float = 600.0
+    calm_s: float = 60.0
+    repeat_s: float = 300.0
+    failed_in_a_row: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Ward:
+    """One partition as planned: what it promised, and what may stand by for it."""
+
+    id: str
+    gpu: str
+    percent: float
+    promises: tuple[Promise, ...]
+    policy: ShadowPolicy
+    shadow_gpu: str
+    step_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A server on its share, by the server's unique name; `since_s`: when it was first seen ready."""
+
+    server: str
+    gpu: str
+    percent: float
+    since_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """How starting went lately: failures in a row, and when the next start may be."""
+
+    failures: int = 0
+    retry_at_s: float = -math.inf
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One partition as it is now.
+
+    `evidence` and `rates_rps` (moving means of arrivals, a short and a long one) have one entry a promise.
+    `heard_s`: when the active server last answered or owed nothing. `broken_s`: since when its SLO is known
+    to be broken and nothing has been done about it yet. `alarm_s`: the latest sign of that. `settled_s`:
+    before this no redirect but from a dead server.
+    """
+
+    ward: Ward
+    active: Seat
+    evidence: tuple[Evidence, ...]
+    rates_rps: tuple[tuple[float, ...], ...]
+    standby: Seat | None = None
+    down: bool = False
+    heard_s: float = -math.inf
+    settled_s: float = -math.inf
+    broken_s: float | None = None
+    alarm_s: float = -math.inf
+    in_flight: int = 0
+    failed_in_a_row: int = 0
+    probed_s: float = -math.inf
+    launches: Launches = Launches()
+    generation: int = 0
+    told: Mapping[Matter, float] = field(default_factory=dict)
+
+    def has_told(self, matter: Matter) -> bool:
+        """Whether this stands said."""
+        return matter in self.told
+
+
+class Phase(StrEnum):
+    """How a partition is served; the picture is in docs/design/guard.md."""
+
+    GUARDED = "guarded"
+    EXPOSED = "exposed"
+    SETTLING = "settling"
+    EXHAUSTED = "exhausted"
+    DOWN = "down"
+
+
+def phase(watch: Watch, now_s: float) -> Phase:
+    """The partition's phase."""
+    if watch.down:
+        return Phase.DOWN
+    if now_s < watch.settled_s:
+        return Phase.SETTLING
+    if watch.has_told(Matter.EXHAUSTED):
+        return Phase.EXHAUSTED
+    if watch.standby is not None and watch.standby.since_s <= now_s:
+        return Phase.GUARDED
+    return Phase.EXPOSED
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """All partitions, in the plan's order, and the GPUs known to be lost."""
+
+    watches: Mapping[str, Watch]
+    lost_gpus: frozenset[str] = frozenset()
+    limits: Limits = Limits()
+    now_s: float = -math.inf
+
+
+def used_percent(state: GuardState, gpu: str) -> float:
+    """The shares of a GPU that have an owner. A dead server's share is its successor's."""
+    return sum(w.active.percent for w in state.watches.values() if w.active.gpu == gpu)
+
+
+def room_percent(state: GuardState, watch: Watch, gpu: str) -> float:
+    """The share of `gpu` this partition could own, its own one included."""
+    own = watch.active.percent if watch.active.gpu == gpu else 0.0
+    return WHOLE_PERCENT - used_percent(state, gpu) + own
+
+
+def fits(state: GuardState, watch: Watch, seat: Seat) -> bool:
+    """Whether this partition could move to `seat` with no share owned twice."""
+    return seat.percent <= room_percent(state, watch, seat.gpu) + _ROUNDING
+
+
+def overdrawn(state: GuardState, gpu: str) -> bool:
+    """Whether more than the whole GPU has owners."""
+    return used_percent(state, gpu) > WHOLE_PERCENT + _ROUNDING
+
+
+def wards(plan: Plan) -> tuple[Ward, ...]:
+    """What the guard has to keep of a plan."""
+    result = []
+    for gpu, partition in plan.partitions():
+        shadow = partition.shadow
+        policy = ShadowPolicy.NONE if shadow is None else shadow.policy
+        promises = tuple(
+            Promise(p.endpoint, p.slo_ms, p.rate_rps / p.client_batch, p.predicted.execution_ms)
+            for p in partition.workloads
+        )
+        result.append(
+            Ward(
+                id=partition.id,
+                gpu=gpu.id,
+                percent=partition.percent,
+                promises=promises,
+                policy=policy,
+                shadow_gpu=gpu.id if shadow is None else shadow.gpu,
+                step_percent=0.0 if policy is ShadowPolicy.NONE else STEP_PERCENT,
+            )
+        )
+    return tuple(result)
+
+
+def validate_state(state: GuardState) -> None:
+    """Raise AssertionError where the state breaks what must always hold.
+
+    Called by every test after every tick. A GPU may be overdrawn only by servers that took over from dead
+    ones, which give the excess back; so somebody on it owns more than was planned.
+    """
+    names: set[str] = set()
+    for watch in state.watches.values():
+        for seat in (watch.active, watch.standby):
+            if seat is None:
+                continue
+            assert seat.server not in names, f"{seat.server} sits twice"
+            assert 0.0 < seat.percent <= WHOLE_PERCENT + _ROUNDING, f"{seat} is no share"
+            names.add(seat.server)
+        assert len(watch.evidence) == len(watch.ward.promises) == len(watch.rates_rps)
+        assert watch.launches.failures >= 0
+        assert not watch.launches.open or watch.launches.failures >= state.limits.failures
+        assert watch.broken_s is None or watch.broken_s <= state.now_s
+        assert all(mean >= 0.0 for rate in watch.rates_rps for mean in rate)
+    for gpu in {w.active.gpu for w in state.watches.values()}:
+        if overdrawn(state, gpu):
+            moved = [
+                w
+                for w in state.watches.values()
+                if w.active.gpu == gpu and (w.ward.gpu != gpu or w.active.percent > w.ward.percent)
+            ]
+            assert moved, f"{gpu} is overdrawn and nobody on it can give back"

@@ -1,0 +1,330 @@
+"""Each row of the guard's table, and the words it finds for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeVar
+
+import pytest
+
+from controlplane.control import guard
+from controlplane.control.guard_state import (
+    Cause,
+    DrainAndStop,
+    Effect,
+    GuardState,
+    Launch,
+    Level,
+    Limits,
+    Load,
+    OpenBreaker,
+    Phase,
+    Probe,
+    Redirect,
+    Say,
+    Seat,
+    Ward,
+    phase,
+    validate_state,
+    wards,
+)
+from controlplane.control.sequential import Promise
+from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, Shadow
+from controlplane.domain.workload import ShadowPolicy
+
+pytestmark = pytest.mark.unit
+
+TICK_S = 0.2
+READY = ServerSeen(Health.READY)
+
+
+def ward(name: str = "W1", percent: float = 40.0, shadow_gpu: str = "g0", rate: float = 100.0) -> Ward:
+    promise = Promise(name, slo_ms=50.0, rate_rps=rate, execution_ms=20.0)
+    return Ward(name, "g0", percent, (promise,), ShadowPolicy.HOT, shadow_gpu, 10.0)
+
+
+@dataclass
+class Bench:
+    """Feeds one guard, a tick at a time."""
+
+    state: GuardState
+    servers: dict[str, ServerSeen]
+    now_s: float = 0.0
+    effects: list[Effect] = field(default_factory=list)
+
+    def tick(
+        self, ticks: int = 1, *, late: Sequence[str] = (), rate: float = 100.0, failed: Sequence[str] = ()
+    ) -> list[Effect]:
+        """Every ready active server answers at `rate`; those named in `late` at three times the SLO."""
+        fresh: list[Effect] = []
+        for _ in range(ticks):
+            answers = []
+            for watch in self.state.watches.values():
+                name = watch.active.server
+                if name not in self.servers or self.servers[name].health is not Health.READY:
+                    continue
+                count = round(rate * TICK_S)
+                for i in range(count):
+                    took = 150.0 if watch.ward.id in late else 20.0
+                    at = self.now_s + TICK_S * (i + 1) / count
+                    answers.append(
+                        Answer(at, took, watch.ward.id in failed, watch.ward.promises[0].endpoint, name)
+                    )
+            self.now_s += TICK_S
+            self.state, done = guard.tick(
+                self.state, FleetSeen(self.now_s, tuple(answers), dict(self.servers))
+            )
+            validate_state(self.state)
+            fresh += done
+            for effect in done:
+                if isinstance(effect, Launch):
+                    self.servers[effect.server] = ServerSeen(Health.STARTING)
+                if isinstance(effect, DrainAndStop):
+                    self.servers.pop(effect.server, None)
+        self.effects += fresh
+        return fresh
+
+    def phase(self, partition: str = "W1") -> Phase:
+        return phase(self.state.watches[partition], self.now_s)
+
+    def ready(self) -> None:
+        self.servers = {n: READY if s.health is Health.STARTING else s for n, s in self.servers.items()}
+
+
+def bench(*kept: Ward, standby: bool = True, spare: float = 10.0) -> Bench:
+    seats, servers = {}, {}
+    for one in kept:
+        seats[one.id] = (Seat(f"{one.id}.a", one.gpu, one.percent),)
+        servers[f"{one.id}.a"] = READY
+        if standby:
+            seats[one.id] += (Seat(f"{one.id}.s", one.shadow_gpu, one.percent + spare),)
+            servers[f"{one.id}.s"] = READY
+    made = Bench(guard.begin(kept, seats, Limits()), servers)
+    made.tick()
+    return made
+
+
+T = TypeVar("T")
+
+
+def of(kind: type[T], effects: Sequence[Effect]) -> list[T]:
+    return [e for e in effects if isinstance(e, kind)]
+
+
+def said(effects: Sequence[Effect], level: Level) -> str:
+    return " | ".join(s.reason for s in of(Say, effects) if s.level is level)
+
+
+def test_a_fleet_that_keeps_its_promises_is_left_alone() -> None:
+    b = bench(ward(), ward("W2"))
+    assert b.tick(200) == []
+    assert b.phase() is Phase.GUARDED
+
+
+def test_a_slow_server_is_left_for_its_shadow_and_a_larger_one_is_started() -> None:
+    b = bench(ward())
+    effects = b.tick(10, late=["W1"])
+    assert [type(e) for e in effects[:2]] == [Redirect, DrainAndStop]
+    assert effects[0] == Redirect("W1", "W1.a", "W1.s", Cause.SLOW)
+    assert effects[1] == DrainAndStop("W1.a", drain=True)
+    (launch,) = of(Launch, effects)
+    assert (launch.gpu, launch.percent) == ("g0", 60.0)
+    assert b.phase() is Phase.SETTLING
+    assert guard.routes(b.state, FleetSeen(b.now_s, (), b.servers))["W1"].members == ("W1.s",)
+
+
+def test_no_second_redirect_before_it_has_settled() -> None:
+    b = bench(ward())
+    b.tick(10, late=["W1"])
+    b.ready()
+    assert not of(Redirect, b.tick(3, late=["W1"]))
+    later = of(Redirect, b.tick(40, late=["W1"]))
+    assert later[0].source == "W1.s"
+
+
+def test_larger_and_larger_until_nothing_is_left_and_then_loudly() -> None:
+    b = bench(ward(percent=80.0))
+    for _ in range(300):
+        b.tick(late=["W1"])
+        b.ready()
+    shares = [launch.percent for launch in of(Launch, b.effects)]
+    assert shares[:2] == [100.0, 100.0]
+    assert len(of(Redirect, b.effects)) == 2  # 80 -> 90 -> 100, and no redirect to the same share
+    assert "all there is" in said(b.effects, Level.CRITICAL)
+    assert said(b.effects, Level.CRITICAL).count("all there is") == 1
+    assert b.phase() is Phase.EXHAUSTED
+    b.tick(400)
+    assert b.phase() is Phase.GUARDED
+    assert "no sign of a broken SLO" in said(b.effects, Level.INFO)
+
+
+def test_more_traffic_than_planned_is_said_and_not_redirected() -> None:
+    b = bench(ward())
+    effects = b.tick(50, late=["W1"], rate=200.0)
+    assert not of(Redirect, effects)
+    assert "more traffic than planned: W1: " in said(effects, Level.WARNING)
+    assert "against 100 planned" in said(effects, Level.WARNING)
+
+
+def test_a_slow_computation_is_the_servers_fault_at_any_rate() -> None:
+    b = bench(ward())
+    b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0)
+    effects = b.tick(50, late=["W1"], rate=200.0)
+    assert of(Redirect, effects)[0].cause is Cause.SLOW
+    assert "queue 90.0 ms, compute 45.0 ms" in said(effects, Level.WARNING)
+
+
+def test_a_little_too_much_traffic_is_told_by_its_queue() -> None:
+    # 15 % above plan drowns in the noise of the count; a batch as fast as predicted says whose fault it is.
+    b = bench(ward())
+    b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=19.0)
+    for _ in range(200):
+        b.tick(rate=120.0)
+    effects = b.tick(20, late=["W1"], rate=120.0)
+    assert not of(Redirect, effects)
+    assert "queue 90.0 ms, compute 19.0 ms" in said(effects, Level.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause"), [(None, Cause.CRASH), (ServerSeen(Health.FAILING, reason="stub died"), Cause.FAILING)]
+)
+def test_a_dead_server_is_left_at_once_even_while_settling(seen: ServerSeen | None, cause: Cause) -> None:
+    b = bench(ward())
+    b.tick(10, late=["W1"])
+    b.ready()
+    b.tick()
+    assert b.phase() is Phase.SETTLING
+    active = b.state.watches["W1"].active.server
+    if seen is None:
+        del b.servers[active]
+    else:
+        b.servers[active] = seen
+    effects = b.tick()
+    assert of(Redirect, effects)[0].cause is cause
+
+
+def test_a_hang_is_no_answer_while_answers_are_owed() -> None:
+    b = bench(ward(rate=5.0))
+    b.tick(3, rate=5.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=4)
+    assert not of(Redirect, b.tick(4, rate=0.0))
+    assert of(Redirect, b.tick(3, rate=0.0))[0].cause is Cause.HANG
+
+
+def test_an_idle_server_does_not_hang() -> None:
+    assert bench(ward()).tick(100, rate=0.0) == []
+
+
+def test_failed_requests_ask_for_a_probe_and_only_that() -> None:
+    b = bench(ward())
+    effects = b.tick(2, failed=["W1"])
+    assert of(Probe, effects) == [Probe("W1.a")]
+    assert not of(Redirect, effects)
+
+
+def test_nothing_stands_by_and_the_server_dies() -> None:
+    b = bench(ward(), standby=False)
+    b.tick()  # a shadow is on its way
+    assert b.phase() is Phase.EXPOSED
+    del b.servers["W1.a"]
+    b.tick()
+    assert b.phase() is Phase.DOWN
+    assert "nothing stands by" in said(b.effects, Level.CRITICAL)
+    b.ready()
+    effects = b.tick(2)
+    assert of(Redirect, effects)[0].cause is Cause.CRASH
+    assert b.phase() is Phase.SETTLING
+
+
+def test_a_lost_shadow_is_started_again_and_ever_more_rarely() -> None:
+    b = bench(ward())
+    launched = []
+    for _ in range(400):
+        for name in [n for n, s in b.servers.items() if s.health is Health.STARTING]:
+            b.servers[name] = ServerSeen(Health.GONE, reason="out of memory")
+        if "W1.s" in b.servers:
+            del b.servers["W1.s"]
+        launched += [b.now_s for e in b.tick() if isinstance(e, Launch)]
+    gaps = [later - earlier for earlier, later in pairwise(launched)]
+    assert gaps == sorted(gaps)
+    assert len(launched) == Limits().failures - 1  # the shadow that was lost young counts too
+    assert len(of(OpenBreaker, b.effects)) == 1
+    assert "starts failed in a row" in said(b.effects, Level.CRITICAL)
+    assert "out of memory" in said(b.effects, Level.WARNING)
+    assert not of(Redirect, b.effects)
+
+
+def test_a_warm_shadow_is_loaded_when_it_is_needed() -> None:
+    b = bench(replace(ward(), policy=ShadowPolicy.WARM))
+    b.servers["W1.s"] = ServerSeen(Health.UNLOADED)
+    b.tick()
+    del b.servers["W1.a"]
+    effects = b.tick()
+    assert of(Load, effects) == [Load("W1.s")]
+    b.servers["W1.s"] = READY
+    assert of(Redirect, b.tick())[0].target == "W1.s"
+
+
+def test_a_fault_of_a_gpu_is_one_event() -> None:
+    b = bench(ward("W1", 30.0, "g1"), ward("W2", 30.0, "g1"))
+    b.servers = {n: s for n, s in b.servers.items() if n.endswith(".s")}
+    effects = b.tick()
+    assert len(of(Redirect, effects)) == 2
+    loud = [s for s in of(Say, effects) if s.level is Level.CRITICAL]
+    assert [s.subject for s in loud] == ["g0"]
+    assert "a fault of the whole GPU" in loud[0].reason
+    assert len(of(Say, effects)) == 1
+
+
+def test_the_spare_share_goes_to_one_only() -> None:
+    b = bench(ward("W1", 45.0), ward("W2", 45.0))
+    effects = b.tick(10, late=["W1"])
+    assert of(Redirect, effects)[0].partition == "W1"
+    # W2's shadow no longer fits: it is replaced by one of W2's own share.
+    assert DrainAndStop("W2.s", drain=False) in effects
+    assert {(e.partition, e.percent) for e in of(Launch, effects)} == {("W1", 55.0), ("W2", 45.0)}
+    b.ready()
+    b.tick(30)
+    assert not of(Redirect, b.tick(60, late=["W2"]))
+    assert "all there is" in said(b.effects, Level.CRITICAL)
+
+
+def test_two_deaths_at_once_overlap_and_give_back() -> None:
+    b = bench(ward("W1", 45.0), ward("W2", 45.0))
+    del b.servers["W1.a"], b.servers["W2.a"]
+    effects = b.tick()
+    assert {r.partition for r in of(Redirect, effects)} == {"W1", "W2"}
+    assert "shares overlap" in said(effects, Level.WARNING)
+    for _ in range(60):
+        b.tick()
+        b.ready()
+    back = of(Redirect, b.effects)[2:]
+    assert [r.cause for r in back] == [Cause.SHARE]
+    assert sum(w.active.percent for w in b.state.watches.values()) <= 100.0
+
+
+def test_wards_of_a_plan_count_requests_not_inferences() -> None:
+    placement = Placement(
+        "W1", "w1", "m", 80.0, 50.0, predicted=Prediction(execution_ms=12.0), client_batch=4
+    )
+    shadow = Shadow(ShadowPolicy.HOT, "v100-1", 10.0, 50.0)
+    partition = Partition("W1", 40.0, (), (placement,), shadow=shadow)
+    bare = replace(partition, id="W2", shadow=None)
+    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition, bare)),))
+    first, second = wards(plan)
+    assert first.promises == (Promise("w1", 50.0, 20.0, 12.0),)
+    assert (first.shadow_gpu, first.policy) == ("v100-1", ShadowPolicy.HOT)
+    assert (second.policy, second.step_percent) == (ShadowPolicy.NONE, 0.0)
+
+
+def test_the_state_that_breaks_an_invariant_is_caught() -> None:
+    kept = (ward("W1", 60.0), ward("W2", 60.0))
+    seats = {w.id: (Seat(f"{w.id}.a", w.gpu, w.percent),) for w in kept}
+    with pytest.raises(AssertionError, match="overdrawn"):
+        validate_state(guard.begin(kept, seats, Limits()))
+    twice = {w.id: (Seat("same", w.gpu, 10.0),) for w in kept}
+    with pytest.raises(AssertionError, match="sits twice"):
+        validate_state(guard.begin(kept, twice, Limits()))
