@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from controlplane.cli import apply, demo, destroy, doctor, plan, profile, redirect, render, rollback, status
+from controlplane.cli import apply, destroy, doctor, plan, redirect, render, rollback, status
 from controlplane.cli.exits import EXIT_INTERRUPTED, exit_code
 from controlplane.domain.errors import TrisectError
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _verb in (doctor, profile, plan, render, apply, status, redirect, rollback, destroy, demo):
+for _verb in (doctor, plan, render, apply, status, redirect, rollback, destroy):
     _verb.register(app)
 
 
