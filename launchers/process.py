@@ -122,14 +122,12 @@ class ProcessLauncher:
         removed = []
         for server in self.servers(fleet):
             if server.state is ServerState.EXITED:
-                self._remove(server.spec)
-                removed.append(f"processes of {server.name}")
+                removed += [f"processes of {server.name}", *self._remove(server.spec)]
         alive = {labels.digest(m.name) for m in process_table.members(fleet=fleet)}
         alive |= {labels.digest(name) for name in self._starting}
         for mechanism in self._mechanisms.values():
             for group in mechanism.groups(fleet):
-                if group.server not in alive and mechanism.leave(group):
-                    removed.append(f"{mechanism.name} {group.folder}")
+                removed += leave(mechanism, group) if group.server not in alive else []
         removed += shared_memory.sweep(fleet, alive)
         return tuple(removed)
 
@@ -228,18 +226,13 @@ class ProcessLauncher:
                 raise LaunchTimeout(failure(server, "was not ready in time", log))
             time.sleep(_POLL_S)
 
-    def _remove(self, spec: ServerSpec) -> None:
-        """End every process of a server and remove what it owned."""
+    def _remove(self, spec: ServerSpec) -> list[str]:
+        """End every process of a server and remove what it owned; the groups and memory there were."""
         left = process_table.kill_all(spec.name)
         if left:
             raise EngineError(f"{spec.name}: processes {left} do not end, not even by SIGKILL")
-        group = Group.of(spec)
-        for mechanism in self._mechanisms.values():
-            try:
-                mechanism.leave(group)
-            except OSError as error:
-                raise EngineError(f"{spec.name}: {mechanism.name} was not removed: {error}") from error
-        shared_memory.remove(labels.memory_prefix(spec))
+        removed = [what for m in self._mechanisms.values() for what in leave(m, Group.of(spec))]
+        return removed + shared_memory.remove(labels.memory_prefix(spec))
 
 
 def core_of(device: str) -> int:
@@ -307,6 +300,14 @@ def environment(server: Server, home: triton.TritonHome) -> dict[str, str]:
         **triton.model_environment(server.spec.percent),
         **labels.environment_of(server),
     }
+
+
+def leave(mechanism: Mechanism, group: Group) -> list[str]:
+    """Remove a server's group; what was removed. Raises EngineError."""
+    try:
+        return [f"{mechanism.name} {group.folder}"] if mechanism.leave(group) else []
+    except OSError as error:
+        raise EngineError(f"{mechanism.name} {group.folder} was not removed: {error}") from error
 
 
 def ports_of(server: Server) -> set[int]:

@@ -1,0 +1,172 @@
+"""What every launcher promises, shown with real Tritons."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from launcher_rig import BROKEN, HANGING, Fleet, get, infer
+
+from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
+from controlplane.domain.fleet import Role, ServerState
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_started_server_answers_as_itself_with_every_model_ready(fleet: Fleet) -> None:
+    server = fleet.start(fleet.spec(percent=50))
+    assert get(server, "/v2")["name"] == server.name == f"{fleet.name}.p.active.rev1"
+    assert infer(server) == [0.0, 0.0]
+    assert len({server.http_port, server.grpc_port, server.metrics_port}) == 3
+    assert server.state is ServerState.RUNNING
+    assert server.host == "127.0.0.1"
+
+
+def test_starting_it_again_returns_the_one_that_runs(fleet: Fleet) -> None:
+    spec = fleet.spec()
+    first = fleet.start(spec)
+    assert fleet.start(spec) == first
+    assert fleet.engine.launcher().start(spec, deadline_s=30) == first
+    with pytest.raises(InputError, match="already runs with"):
+        fleet.start(dataclasses.replace(spec, percent=20.0))
+
+
+def test_two_who_start_one_name_at_once_get_one_server(fleet: Fleet) -> None:
+    spec = fleet.spec()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: fleet.start(spec), range(2))
+    assert first == second
+    assert len(fleet.launcher.servers(fleet.name)) == 1
+
+
+def test_a_new_program_finds_what_runs_with_all_its_labels(fleet: Fleet) -> None:
+    started = [fleet.start(fleet.spec("a", percent=40)), fleet.start(fleet.spec("b", role=Role.SHADOW))]
+    assert fleet.engine.launcher().servers(fleet.name) == tuple(started)
+    assert fleet.engine.launcher().servers(fleet.name + "x") == ()
+    assert fleet.engine.launcher().servers(fleet.name[:-1]) == ()
+
+
+def test_stop_lets_requests_in_flight_finish(fleet: Fleet) -> None:
+    server = fleet.start(fleet.spec())
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(infer, server, sleep_s=0.5) for _ in range(4)]
+        await_running(fleet, server.http_port, 1)
+        fleet.launcher.stop(server, drain_s=30)
+        assert [a.result() for a in answers] == [[0.5, 0.0]] * 4
+    assert fleet.launcher.servers(fleet.name) == ()
+    assert fleet.leftovers() == []
+    fleet.launcher.stop(server, drain_s=30)
+
+
+def test_stop_without_time_to_drain_ends_it_at_once(fleet: Fleet) -> None:
+    server = fleet.start(fleet.spec())
+    with ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(infer, server, sleep_s=30)
+        await_running(fleet, server.http_port, 1)
+        fleet.launcher.stop(server, drain_s=0)
+        assert lost.exception(timeout=10) is not None
+    assert fleet.leftovers() == []
+
+
+def await_running(fleet: Fleet, http_port: int, least: int) -> None:
+    """Until the server has `least` connections: its requests are on the way to the model."""
+    deadline = time.monotonic() + 10
+    while connections(http_port) < least:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.1)
+
+
+def connections(port: int) -> int:
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return sum(1 for f in fields if f[1] == f"0100007F:{port:04X}" and f[3] == "01")
+
+
+def test_a_model_that_fails_to_load_is_told_in_its_own_words(fleet: Fleet) -> None:
+    spec = fleet.spec(source=BROKEN)
+    with pytest.raises(EngineError, match="the weights are not here"):
+        fleet.start(spec)
+    assert fleet.launcher.servers(fleet.name) == ()
+    assert fleet.leftovers() == []
+
+
+def test_a_model_that_hangs_in_loading_meets_the_deadline(fleet: Fleet) -> None:
+    with pytest.raises(LaunchTimeout, match="not ready in time"):
+        fleet.start(fleet.spec(source=HANGING), deadline_s=3)
+    assert fleet.launcher.servers(fleet.name) == ()
+    assert fleet.leftovers() == []
+
+
+def test_a_killed_server_leaves_only_what_sweep_removes(fleet: Fleet) -> None:
+    spec = fleet.spec()
+    other = fleet.start(fleet.spec("other"))
+    server = fleet.start(spec)
+    fleet.engine.kill(server)
+    running = [s for s in fleet.launcher.servers(fleet.name) if s.state is ServerState.RUNNING]
+    assert running == [other]
+    assert any("/dev/shm" in what for what in fleet.launcher.sweep(fleet.name))
+    assert fleet.launcher.servers(fleet.name) == (other,)
+    assert infer(other) == [0.0, 0.0]
+    again = fleet.start(spec)
+    assert infer(again) == [0.0, 0.0]
+
+
+def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:
+    spec = fleet.spec()
+    fleet.engine.kill(fleet.start(spec))
+    assert infer(fleet.start(spec)) == [0.0, 0.0]
+
+
+def test_a_share_is_held_under_load(fleet: Fleet) -> None:
+    assert fleet.launcher.enforcement() is not None
+    server = fleet.start(fleet.spec(percent=25))
+    assert server.enforced_by == fleet.launcher.enforcement()
+    halt = threading.Event()
+
+    def load() -> None:
+        while not halt.is_set():
+            infer(server, burn_s=0.05)
+
+    with ThreadPoolExecutor(2) as pool:
+        loading = [pool.submit(load) for _ in range(2)]
+        try:
+            infer(server, burn_s=0.05)
+            before, start = fleet.launcher.usage(server), time.monotonic()
+            time.sleep(2.0)
+            after, wall = fleet.launcher.usage(server), time.monotonic() - start
+        finally:
+            halt.set()
+        for each in loading:
+            each.result()
+    assert before.cpu_seconds is not None
+    assert after.cpu_seconds is not None
+    used = (after.cpu_seconds - before.cpu_seconds) / wall
+    assert 0.05 < used < 0.32, f"{used:.0%} of a core with a share of 25 %"
+    if server.enforced_by != "duty-cycle":  # nothing counts its periods
+        assert before.throttled_periods is not None
+        assert after.throttled_periods is not None
+        assert after.throttled_periods > before.throttled_periods
+
+
+def test_eight_start_side_by_side(fleet: Fleet) -> None:
+    specs = [fleet.spec(f"p{i}", percent=30, device="cpu-0") for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        servers = list(pool.map(fleet.start, specs))
+    assert fleet.launcher.servers(fleet.name) == tuple(servers)
+    assert len({p for s in servers for p in (s.http_port, s.grpc_port, s.metrics_port)}) == 24
+    assert [get(s, "/v2")["name"] for s in servers] == [s.name for s in specs]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda s: fleet.launcher.stop(s, drain_s=10), servers))
+    assert fleet.leftovers() == []
+
+
+@pytest.mark.parametrize("device", ["cpu-4096", "tpu-0", "cpu-"])
+def test_a_device_this_host_does_not_have(fleet: Fleet, device: str) -> None:
+    with pytest.raises(InputError, match="device"):
+        fleet.start(fleet.spec(device=device))
+    assert fleet.leftovers() == []

@@ -1,0 +1,149 @@
+"""Launchers under test: what they left behind, how their servers are killed, and a small model to serve."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
+from controlplane.ports import Launcher
+from launchers import process_table
+from launchers.cpu_quota import CHAIN
+from launchers.process import ProcessLauncher
+
+ROOT = Path(__file__).parents[2]
+
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "X", data_type: TYPE_FP32, dims: [ 2 ] } ]
+output [ { name: "Y", data_type: TYPE_FP32, dims: [ 2 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+
+MODEL = """
+import time
+
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        pass
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            time.sleep(float(x[0, 0]))
+            end = time.thread_time() + float(x[0, 1])
+            while time.thread_time() < end:
+                pass
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))
+        return answers
+"""
+
+BROKEN = MODEL.replace("        pass\n", "        raise RuntimeError('the weights are not here')\n", 1)
+HANGING = MODEL.replace("        pass\n", "        time.sleep(600)\n", 1)
+
+
+class Engine(Protocol):
+    """What a test needs of a launcher beyond its port."""
+
+    def launcher(self) -> Launcher:
+        """A launcher as a newly started program has it."""
+
+    def kill(self, server: Server) -> None:
+        """End the server's Triton as the kernel's out-of-memory killer would."""
+
+    def leftovers(self, fleet: str) -> list[str]:
+        """What of this fleet is still on the host."""
+
+
+@dataclass
+class ProcessEngine:
+    """Plain processes, with one quota mechanism or the whole chain."""
+
+    state: Path
+    mechanism: str | None = None
+
+    def launcher(self) -> Launcher:
+        chosen = [m for m in CHAIN if self.mechanism in (None, m.name)]
+        return ProcessLauncher(self.state, chosen)
+
+    def kill(self, server: Server) -> None:
+        os.kill(int(server.id), signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while process_table.find(int(server.id)) is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def leftovers(self, fleet: str) -> list[str]:
+        found = [f"process {m.pid}" for m in process_table.members(fleet=fleet)]
+        found += [str(p) for p in Path("/sys/fs/cgroup").glob(f"*/trisect~{fleet}~*")]
+        return found + [str(p) for p in Path("/dev/shm").iterdir() if f"~{fleet}~" in p.name]
+
+
+@dataclass
+class Fleet:
+    """A fleet of one test."""
+
+    name: str
+    engine: Engine
+    directory: Path
+    launcher: Launcher
+    seen: list[Server] = field(default_factory=list)
+
+    def spec(
+        self,
+        partition: str = "p",
+        *,
+        percent: float = 100.0,
+        device: str = "cpu-0",
+        source: str = MODEL,
+        role: Role = Role.ACTIVE,
+    ) -> ServerSpec:
+        repository = self.directory / "models" / partition
+        version = repository / "spin" / "1"
+        version.mkdir(parents=True, exist_ok=True)
+        (version / "model.py").write_text(source)
+        (repository / "spin" / "config.pbtxt").write_text(CONFIG)
+        labels = Labels(self.name, "plan1", partition, role, "rev1")
+        return ServerSpec(labels, str(repository), ("spin",), device, percent)
+
+    def start(self, spec: ServerSpec, deadline_s: float = 60.0) -> Server:
+        server = self.launcher.start(spec, deadline_s=deadline_s)
+        self.seen.append(server)
+        return server
+
+    def leftovers(self) -> list[str]:
+        found = self.engine.leftovers(self.name)
+        for server in self.seen:
+            for port in (server.http_port, server.grpc_port, server.metrics_port):
+                with socket.socket() as s:
+                    if s.connect_ex((server.host, port)) == 0:
+                        found.append(f"port {port}")
+        return found
+
+
+def get(server: Server, path: str) -> Any:
+    with urllib.request.urlopen(f"http://{server.host}:{server.http_port}{path}", timeout=10) as answer:
+        return json.loads(answer.read() or b"null")
+
+
+def infer(server: Server, *, sleep_s: float = 0.0, burn_s: float = 0.0) -> list[float]:
+    body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [sleep_s, burn_s]}]}
+    request = urllib.request.Request(
+        f"http://{server.host}:{server.http_port}/v2/models/spin/infer",
+        data=json.dumps(body).encode(),
+        # A connection that stays open keeps Triton from ending.
+        headers={"Connection": "close"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return list(json.loads(answer.read())["outputs"][0]["data"])
