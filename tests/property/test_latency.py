@@ -1,0 +1,161 @@
+"""What holds of the default latency model on every question: monotone, finite, and alone undisturbed."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.domain.device import CPU_GRID, Device, ShareKind
+from controlplane.domain.errors import InputError
+from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.files import catalogue
+from controlplane.latency import ours
+from controlplane.latency.protocol import Estimate, Slots
+
+pytestmark = pytest.mark.unit
+
+SLACK = 1.0 + 1e-9
+QUICK = settings(max_examples=150, deadline=None)
+
+
+@cache
+def v100() -> ours.Ours:
+    device = catalogue.device("v100")
+    assert device is not None
+    return ours.fit(catalogue.profiles("v100"), device)
+
+
+class Tenant(NamedTuple):
+    model: int
+    batch: float
+    percent: float
+
+
+tenants = st.builds(
+    Tenant,
+    st.integers(0, 3),
+    st.integers(1, 32).map(float),
+    st.floats(1.0, 100.0, allow_nan=False),
+)
+gpus = st.lists(tenants, min_size=1, max_size=5)
+
+
+def ask(gpu: list[Tenant], quantile: float = 0.95) -> Estimate:
+    return v100().estimate(
+        Slots.of([[t.model for t in gpu]], [[t.batch for t in gpu]], [[t.percent for t in gpu]]), quantile
+    )
+
+
+@QUICK
+@given(gpus, st.floats(0.5, 0.999))
+def test_all_answers_are_finite_and_the_quantile_is_not_below_the_mean(
+    gpu: list[Tenant], quantile: float
+) -> None:
+    answer = ask(gpu, quantile)
+    for value in (answer.execution_ms, answer.execution_upper_ms, answer.cycle_ms, answer.cycle_upper_ms):
+        assert np.all(np.isfinite(value))
+        assert np.all(value > 0)
+    assert np.all(answer.execution_upper_ms >= answer.execution_ms)
+    assert np.all(answer.cycle_upper_ms >= answer.cycle_ms)
+    assert np.all(answer.cycle_ms <= answer.execution_ms * SLACK)
+    assert 0 < answer.power_w[0] <= 300
+
+
+@QUICK
+@given(gpus, st.floats(1.0, 100.0))
+def test_a_larger_share_is_never_slower(gpu: list[Tenant], percent: float) -> None:
+    low, high = sorted((gpu[0].percent, percent))
+    slow = ask([gpu[0]._replace(percent=low), *gpu[1:]]).execution_ms[0, 0]
+    fast = ask([gpu[0]._replace(percent=high), *gpu[1:]]).execution_ms[0, 0]
+    assert fast <= slow * SLACK
+
+
+@QUICK
+@given(gpus, st.integers(1, 32))
+def test_a_larger_batch_is_never_faster(gpu: list[Tenant], batch: int) -> None:
+    small, large = sorted((gpu[0].batch, float(batch)))
+    short = ask([gpu[0]._replace(batch=small), *gpu[1:]]).execution_ms[0, 0]
+    long = ask([gpu[0]._replace(batch=large), *gpu[1:]]).execution_ms[0, 0]
+    assert short <= long * SLACK
+
+
+@QUICK
+@given(gpus, tenants)
+def test_one_more_neighbour_never_helps(gpu: list[Tenant], newcomer: Tenant) -> None:
+    before = ask(gpu).execution_ms[0]
+    after = ask([*gpu, newcomer]).execution_ms[0, :-1]
+    assert np.all(after * SLACK >= before)
+
+
+@QUICK
+@given(tenants, tenants)
+def test_a_lone_workload_has_no_interference(tenant: Tenant, other: Tenant) -> None:
+    empty = Slots.of(
+        [[tenant.model, other.model]],
+        [[tenant.batch, other.batch]],
+        [[tenant.percent, other.percent]],
+        [[True, False]],
+    )
+    alone = ask([tenant])
+    beside_nobody = v100().estimate(empty)
+    assert beside_nobody.execution_ms.tolist() == [[alone.execution_ms[0, 0], 0.0]]
+    assert beside_nobody.execution_upper_ms[0, 0] == alone.execution_upper_ms[0, 0]
+
+
+@QUICK
+@given(gpus, st.randoms(use_true_random=False))
+def test_the_order_of_slots_does_not_matter(gpu: list[Tenant], random: np.random.Generator) -> None:
+    order = list(range(len(gpu)))
+    random.shuffle(order)
+    straight = ask(gpu).execution_ms[0]
+    shuffled = ask([gpu[i] for i in order]).execution_ms[0]
+    assert shuffled == pytest.approx(straight[order], rel=1e-9)
+
+
+@QUICK
+@given(
+    st.one_of(
+        st.tuples(st.just("batch"), st.sampled_from([0.0, -1.0, 0.5, float("nan"), float("inf")])),
+        st.tuples(st.just("percent"), st.sampled_from([0.0, -5.0, 100.1, float("nan"), float("inf")])),
+    )
+)
+def test_what_is_out_of_range_is_named(wrong: tuple[str, float]) -> None:
+    field, value = wrong
+    tenant = Tenant(0, 1.0, 50.0)._replace(**{field: value})
+    with pytest.raises(InputError) as caught:
+        ask([tenant])
+    assert caught.value.field == field
+
+
+points = st.lists(
+    st.builds(
+        Measurement,
+        percent=st.sampled_from([20.0, 30.0, 45.0, 60.0, 80.0, 100.0]),
+        batch=st.integers(1, 16),
+        execution_ms=st.floats(0.05, 5000.0),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+@QUICK
+@given(points, st.integers(1, 40), st.floats(0.5, 100.0))
+def test_any_measured_profile_gives_a_finite_monotone_surface(
+    measured: list[Measurement], batch: int, percent: float
+) -> None:
+    device = Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID)
+    model = ours.fit({"a": Profile("a", "cpu", ShareKind.CPU_QUOTA, Environment(), tuple(measured))}, device)
+    times = model.estimate(
+        Slots.alone(0, [batch, batch + 1, batch], [percent, percent, min(100.0, 1.2 * percent)])
+    )
+    here, larger, faster = times.execution_ms[:, 0]
+    assert np.all(np.isfinite(times.execution_upper_ms))
+    assert here > 0
+    assert here <= larger * SLACK
+    assert faster <= here * SLACK
