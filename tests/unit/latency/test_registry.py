@@ -10,7 +10,9 @@ from controlplane.latency import registry
 pytestmark = pytest.mark.unit
 
 GPU = Device("gpu", ShareKind.MPS_PERCENT, MPS_GRID)
-POINTS = tuple(Measurement(percent=p, batch=b, execution_ms=40.0 * b / p) for p in (20, 50) for b in (1, 4))
+POINTS = tuple(
+    Measurement(percent=p, batch=b, execution_ms=40.0 * b / p) for p in (20, 50) for b in (1, 2, 4)
+)
 PROFILES = {"a": Profile("a", "gpu", ShareKind.MPS_PERCENT, Environment(), POINTS)}
 
 
