@@ -66,8 +66,9 @@ class ProcessLauncher:
         deadline = time.monotonic() + deadline_s
         with self._one_at_a_time(spec.name):
             running = self._running(spec.name)
-            if running is not None:
-                return self._adopt(running, spec, deadline)
+            adopted = None if running is None else self._adopt(running, spec, deadline)
+            if adopted is not None:
+                return adopted
             self._remove(spec)
             core = core_of(spec.device)
             home = triton.find_home()
@@ -187,7 +188,8 @@ class ProcessLauncher:
                 return labels.server_of(member.text, id=str(member.pid), state=ServerState.RUNNING)
         return None
 
-    def _adopt(self, running: Server, spec: ServerSpec, deadline: float) -> Server:
+    def _adopt(self, running: Server, spec: ServerSpec, deadline: float) -> Server | None:
+        """The running server once it is ready; None where it ends first, as one being stopped does."""
         for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
             raise InputError(
                 f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first", field=field
@@ -196,7 +198,7 @@ class ProcessLauncher:
             if time.monotonic() > deadline:
                 raise LaunchTimeout(f"{spec.name} runs (pid {running.id}) but is not ready")
             if self._running(spec.name) is None:
-                raise EngineError(f"{spec.name} ended while it was waited for")
+                return None
             time.sleep(_POLL_S)
         return running
 
@@ -297,7 +299,7 @@ def environment(server: Server, home: triton.TritonHome) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "",
         # Model folders belong to the user: nothing is written beside their files.
         "PYTHONDONTWRITEBYTECODE": "1",
-        **triton.model_environment(server.spec.percent),
+        **triton.MODEL_THREADS,
         **labels.environment_of(server),
     }
 

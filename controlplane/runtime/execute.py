@@ -33,11 +33,15 @@ from controlplane.runtime.clock import wait_until
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long each kind of wait may take, in seconds, and how many starts run side by side."""
+    """How long each kind of wait may take, in seconds, and how many starts run side by side.
+
+    `end_s` is for a server that owes no answer any more: an idle connection would hold its end up.
+    """
 
     start_s: float = 90.0
     prove_s: float = 30.0
     drain_s: float = 30.0
+    end_s: float = 3.0
     parallel_starts: int = 4
 
 
@@ -90,9 +94,10 @@ class Executor:
     limits: Limits = field(default_factory=Limits)
     _servers: dict[str, Server] = field(default_factory=dict)
     _started: list[Server] = field(default_factory=list)
+    _drained: set[str] = field(default_factory=set)
 
     def run(self, actions: Sequence[Action], actual: Actual) -> None:
-        """Run the actions in order; starts side by side.
+        """Run the actions in order; starts side by side, and stops.
 
         Raises EngineError or GatewayError; servers this run started and no route leads to are gone then.
         """
@@ -102,10 +107,12 @@ class Executor:
             for kind, group in groupby(actions, key=type):
                 if kind is Start:
                     self._start([a for a in group if isinstance(a, Start)])
-                    continue
-                for action in group:
-                    self._run(action)
-                    committed = committed or isinstance(action, Commit)
+                elif kind is Stop:
+                    self._stop([a.server for a in group if isinstance(a, Stop)])
+                else:
+                    for action in group:
+                        self._run(action)
+                        committed = committed or isinstance(action, Commit)
         except TrisectError as error:
             self.journal.write("failed", reason=str(error))
             if not committed:
@@ -138,6 +145,22 @@ class Executor:
         if failures:
             raise failures[0]
 
+    def _stop(self, names: list[str]) -> None:
+        for name in names:
+            self.journal.write("stop", server=name)
+            self.say(f"stop {name}")
+        with ThreadPoolExecutor(max(1, len(names))) as pool:
+            stopping = [
+                pool.submit(
+                    self.launcher.stop,
+                    self._servers[name],
+                    drain_s=self.limits.end_s if name in self._drained else self.limits.drain_s,
+                )
+                for name in names
+            ]
+            for future in stopping:
+                future.result()
+
     def _run(self, action: Action) -> None:
         match action:
             case Remove(name):
@@ -155,12 +178,8 @@ class Executor:
                 self.gateway.commit(self._routes(routes))
             case Drain(name):
                 self._drain(name)
-            case Stop(name):
-                self.journal.write("stop", server=name)
-                self.say(f"stop {name}")
-                self.launcher.stop(self._servers[name], drain_s=self.limits.drain_s)
-            case Start():
-                raise AssertionError("starts are run side by side")
+            case Start() | Stop():
+                raise AssertionError("starts and stops are run side by side")
 
     def _routes(self, routes: Mapping[str, NamedRoute]) -> Routes:
         return {
@@ -177,7 +196,9 @@ class Executor:
         empty = wait_until(
             lambda: self.gateway.in_flight(backend(server)) == 0, deadline_s=self.limits.drain_s
         )
-        if not empty:
+        if empty:
+            self._drained.add(name)
+        else:
             self.say(f"{name} still has requests in flight after {self.limits.drain_s:g} s")
 
     def _undo(self) -> None:
