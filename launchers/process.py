@@ -297,8 +297,6 @@ def environment(server: Server, home: triton.TritonHome) -> dict[str, str]:
         "PATH": path,
         "LD_LIBRARY_PATH": str(home.libraries),
         "CUDA_VISIBLE_DEVICES": "",
-        # Model folders belong to the user: nothing is written beside their files.
-        "PYTHONDONTWRITEBYTECODE": "1",
         **triton.MODEL_THREADS,
         **labels.environment_of(server),
     }

@@ -102,11 +102,7 @@ def command_line(
     return line
 
 
-def model_environment(percent: float) -> dict[str, str]:
-    """Numeric libraries held to as many threads as the share has cores.
-
-    More threads burn a quota early in its period and then stall.
-    """
-    threads = str(max(1, -(-int(percent) // 100)))
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return dict.fromkeys(names, threads)
+MODEL_THREADS = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
+"""A share of a core is one thread's: more threads burn the quota early in its period and then stall."""

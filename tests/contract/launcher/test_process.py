@@ -1,0 +1,164 @@
+"""What only plain processes can meet."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_rig import HANGING, Fleet, ProcessEngine, infer
+
+from controlplane.domain.errors import EngineError, MissingTool
+from launchers import process, process_table, server_log, triton
+from launchers.process import ProcessLauncher
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> ProcessEngine:
+    return ProcessEngine(tmp_path / "state")
+
+
+def free(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+@pytest.mark.parametrize("which", ["http", "grpc", "metrics"])
+def test_a_port_that_somebody_takes_meanwhile_is_exchanged(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    old = fleet.start(fleet.spec("old"))
+    http, grpc, metrics = free(3)
+    taken = {
+        "http": triton.ServerPorts(old.http_port, grpc, metrics),
+        "grpc": triton.ServerPorts(http, old.grpc_port, metrics),
+        "metrics": triton.ServerPorts(http, grpc, old.metrics_port),
+    }[which]
+    picks = iter([taken])
+    real = process.free_ports
+    monkeypatch.setattr(process, "free_ports", lambda known: next(picks, None) or real(known))
+    new = fleet.start(fleet.spec("new"))
+    assert next(picks, None) is None, "the taken ports were tried"
+    mine = {new.http_port, new.grpc_port, new.metrics_port}
+    assert not mine & {old.http_port, old.grpc_port, old.metrics_port}
+    assert infer(new) == infer(old) == [0.0, 0.0]
+
+
+def test_ports_that_are_always_taken_end_in_an_error(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        grpc, metrics = free(2)
+        ports = triton.ServerPorts(holder.getsockname()[1], grpc, metrics)
+        monkeypatch.setattr(process, "free_ports", lambda known: ports)
+        monkeypatch.setattr(process, "_ATTEMPTS", 2)
+        with pytest.raises(EngineError, match="somebody else took its ports"):
+            fleet.start(fleet.spec())
+    assert fleet.leftovers() == []
+
+
+STARTER = """
+import dataclasses, pickle, sys
+from pathlib import Path
+from launchers.process import ProcessLauncher
+spec = pickle.loads(bytes.fromhex(sys.argv[2]))
+print("starting", flush=True)
+ProcessLauncher(Path(sys.argv[1])).start(spec, deadline_s=60)
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed_at", ["starting", "started"])
+def test_a_killed_program_leaves_servers_the_next_one_takes_over(
+    fleet: Fleet, tmp_path: Path, killed_at: str
+) -> None:
+    spec = fleet.spec()
+    command = [sys.executable, "-c", STARTER, str(tmp_path / "state"), pickle.dumps(spec).hex()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        while program.stdout.readline().strip() != killed_at:
+            assert program.poll() is None
+        program.kill()
+    server = fleet.start(spec)
+    assert infer(server) == [0.0, 0.0]
+    assert fleet.launcher.servers(fleet.name) == (server,)
+
+
+def test_interrupting_a_start_leaves_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    spec = fleet.spec(source=HANGING)
+    command = [sys.executable, "-c", STARTER, str(tmp_path / "state"), pickle.dumps(spec).hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        log = tmp_path / "state" / fleet.name / "logs" / f"{spec.name}.log"
+        while "loading: spin" not in server_log.read(log):
+            assert program.poll() is None
+        program.send_signal(signal.SIGINT)
+        program.communicate(timeout=30)
+    assert fleet.leftovers() == []
+
+
+def test_without_any_mechanism_the_share_is_said_to_be_unenforced(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.launcher = ProcessLauncher(tmp_path / "state", mechanisms=())
+    assert fleet.launcher.enforcement() is None
+    server = fleet.start(fleet.spec(percent=20))
+    assert server.enforced_by is None
+    used = fleet.launcher.usage(server)
+    assert (used.periods, used.throttled_periods) == (None, None)
+    assert used.cpu_seconds is not None
+    assert used.cpu_seconds > 0
+
+
+def test_servers_are_pinned_and_see_little_of_our_environment(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "very secret")
+    before = os.sched_getaffinity(0)
+    core = max(before)
+    fleet.start(fleet.spec(device=f"cpu-{core}"))
+    assert os.sched_getaffinity(0) == before
+    members = process_table.members(fleet=fleet.name)
+    assert len(members) >= 2
+    for member in members:
+        for task in Path(f"/proc/{member.pid}/task").iterdir():
+            assert os.sched_getaffinity(int(task.name)) == {core}
+        assert "very secret" not in Path(f"/proc/{member.pid}/environ").read_text()
+        assert os.getsid(member.pid) != os.getsid(0)
+
+
+def test_a_state_directory_that_cannot_be_written(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    fleet.launcher = ProcessLauncher(tmp_path / "file")
+    with pytest.raises(EngineError, match=r"could not be started: .*Not a directory"):
+        fleet.start(fleet.spec())
+    assert fleet.leftovers() == []
+
+
+def test_no_triton(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(triton.HOME_VARIABLE, str(tmp_path))
+    with pytest.raises(MissingTool, match="make setup"):
+        fleet.start(fleet.spec())
+    (missing,) = [c for c in fleet.launcher.capabilities() if c.name == "triton"]
+    assert not missing.available
+    assert "make setup" in (missing.remedy or "")
+    assert fleet.leftovers() == []
+
+
+def test_old_logs_go(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_KEPT_LOGS", 2)
+    logs = tmp_path / "state" / fleet.name / "logs"
+    logs.mkdir(parents=True)
+    for i in range(4):
+        (logs / f"{i}.log").write_text("")
+        os.utime(logs / f"{i}.log", (i, i))
+    fleet.start(fleet.spec())
+    assert sorted(p.name for p in logs.iterdir()) == ["2.log", "3.log", f"{fleet.name}.p.active.rev1.log"]

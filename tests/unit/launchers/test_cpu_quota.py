@@ -1,0 +1,135 @@
+"""The mechanisms on this host, on real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.cpu_quota.cgroup_files import counters, write
+from launchers.cpu_quota.cgroup_v2 import usage_of
+from launchers.cpu_quota.duty_cycle import DutyCycle
+from launchers.cpu_quota.mechanism import bandwidth
+
+pytestmark = pytest.mark.unit
+
+BUSY = "import os\nif os.fork() == 0:\n    while True: pass\nos.wait()"
+"""As a Triton with one model: a parent that waits and a child that computes."""
+HOLDING = [m for m in CHAIN if m.obstacle() is None]
+
+
+@contextlib.contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children()
+
+
+def stoppers(pid: int) -> list[psutil.Process]:
+    """The two processes beside `pid`, the watching one first."""
+    found = []
+    for p in psutil.process_iter(["cmdline", "status"]):
+        command = p.info["cmdline"] or []
+        if any(c.endswith("stopper.py") for c in command) and command[-2] == str(pid):
+            found.append(p)
+    return sorted(found, key=lambda p: p.pid in {c.pid for q in found for c in q.children()})
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"),
+    [(25.0, (2500, 10000)), (100.0, (10000, 10000)), (10.0, (1000, 10000)), (2.5, (1000, 40000))],
+)
+def test_bandwidth_never_falls_below_what_the_kernel_takes(percent: float, expected: tuple[int, int]) -> None:
+    assert bandwidth(percent) == expected
+
+
+def test_something_holds_shares_here() -> None:
+    mechanism, obstacles = first_that_holds(CHAIN)
+    assert mechanism is not None
+    assert set(obstacles) == {m.name for m in CHAIN[: CHAIN.index(mechanism)]}
+    assert all(obstacles.values())
+
+
+def test_nothing_left_to_try_is_said_so() -> None:
+    assert first_that_holds(()) == (None, {})
+
+
+def test_a_write_the_kernel_does_not_keep_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "kept", "2500 10000")
+    with pytest.raises(OSError, match="/dev/null"):
+        write(Path("/dev/null"), "2500")
+
+
+@pytest.mark.parametrize("held", HOLDING, ids=lambda m: m.name)
+def test_a_busy_process_gets_its_share_from_its_first_instruction(held: Mechanism) -> None:
+    group = Group(f"unit{os.getpid()}", "p", "0123456789ab")
+    try:
+        with running([*held.enter(group, 30.0), sys.executable, "-c", BUSY]) as process:
+            until(lambda: family(process), "it computes")
+            time.sleep(0.6)  # the stopper looks for new processes twice a second
+            members = (process.pid, *(c.pid for c in family(process)))
+            before, start = held.usage(group, members), time.monotonic()
+            time.sleep(1.0)
+            after, wall = held.usage(group, members), time.monotonic() - start
+            assert before.cpu_seconds is not None
+            assert after.cpu_seconds is not None
+            assert 0.02 < (after.cpu_seconds - before.cpu_seconds) / wall < 0.40
+            if after.throttled_periods is not None:
+                assert after.throttled_periods > (before.throttled_periods or 0)
+                assert group in held.groups(group.fleet)
+    finally:
+        held.leave(group)
+    assert held.groups(group.fleet) == ()
+    assert not held.leave(group)
+
+
+def state(process: psutil.Process) -> str:
+    return str(process.status())
+
+
+@pytest.mark.parametrize("which", ["the watching one", "the cycling one"])
+def test_no_death_of_a_stopper_leaves_a_model_stopped(which: str) -> None:
+    command = DutyCycle().enter(Group("f", "p", "0123456789ab"), 20.0)
+    with running([*command, sys.executable, "-c", BUSY]) as process:
+        until(lambda: len(stoppers(process.pid)) == 2, "both run")
+        (model,) = family(process)
+        until(lambda: state(model) == psutil.STATUS_STOPPED, "it cycles")
+        pair = stoppers(process.pid)
+        victim = pair[0] if which == "the watching one" else pair[1]
+        until(lambda: state(model) == psutil.STATUS_STOPPED, "in the middle of a stop")
+        victim.kill()
+        until(lambda: state(model) != psutil.STATUS_STOPPED, "it goes on")
+        until(lambda: len(stoppers(process.pid)) == 2, "a new one took its place")
+        until(lambda: state(model) == psutil.STATUS_STOPPED, "the share is held again")
+        model.kill()
+    until(lambda: not stoppers(process.pid), "the stoppers end with the server")
+
+
+def test_counters_of_version_2() -> None:
+    told = usage_of("usage_usec 1500000\nuser_usec 1\nsystem_usec 2\nnr_periods 90\nnr_throttled 70\n")
+    assert (told.periods, told.throttled_periods, told.cpu_seconds) == (90, 70, 1.5)
+    assert usage_of("usage_usec 7\n").periods is None
+    assert counters("nr_periods 3\n\nodd\n") == {"nr_periods": 3}

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from launchers import labels
+from launchers.cpu_quota import Group
+
+pytestmark = pytest.mark.unit
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True)
+
+
+@st.composite
+def servers(draw: st.DrawFn) -> Server:
+    spec = ServerSpec(
+        Labels(draw(names), draw(names), draw(names), draw(st.sampled_from(Role)), draw(names)),
+        draw(st.text(min_size=1)),
+        tuple(draw(st.lists(names, max_size=3))),
+        "cpu-0",
+        draw(st.floats(1, 100)),
+        draw(st.none() | st.floats(1, 1e6)),
+    )
+    held = draw(st.none() | st.just("cgroup-v1"))
+    return Server("12", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3, held, "/a/log")
+
+
+@given(servers())
+def test_a_server_is_rebuilt_from_its_text(server: Server) -> None:
+    assert labels.server_of(labels.text_of(server), id="12", state=ServerState.RUNNING) == server
+
+
+@given(servers(), servers())
+def test_names_on_the_host_are_short_and_tell_whose_they_are(one: Server, other: Server) -> None:
+    prefix, group = labels.memory_prefix(one.spec), Group.of(one.spec)
+    assert len(prefix) + 36 <= 255
+    assert len(group.folder) <= 255
+    assert len(f"{labels.folder_name(one.name)}.log") <= 255
+    assert Group.parse(group.folder) == group
+    region = f"{prefix}8469c8a9-bcca-4994-93c0-a1783eeed482"
+    assert labels.memory_owner(region, one.spec.labels.fleet) == group.server
+    if other.spec.labels.fleet != one.spec.labels.fleet:
+        assert labels.memory_owner(region, other.spec.labels.fleet) is None
+
+
+def test_labels_of_another_version_are_refused_with_the_way_out() -> None:
+    with pytest.raises(EngineError, match=r"server 7 .*stop it with the version that started it"):
+        labels.server_of('{"fleet": "f"}', id="7", state=ServerState.RUNNING)

@@ -1,0 +1,44 @@
+"""The lines are those of Triton 2.51."""
+
+from __future__ import annotations
+
+import pytest
+
+from launchers import server_log
+
+pytestmark = pytest.mark.unit
+
+BROKEN_MODEL = r"""
+W1121 11:41:01.549040 17353 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"
+E1121 11:41:01.549225 17353 server.cc:241] "CudaDriverHelper has not been initialized."
+I1121 11:41:01.550568 17353 model_lifecycle.cc:472] "loading: echo:1"
+E1121 11:41:01.887269 17353 backend_model.cc:692] "ERROR: Failed to create instance: RuntimeError: no such engine\n\nAt:\n  /tmp/model.py(1): <module>\n"
+E1121 11:41:01.887452 17353 model_lifecycle.cc:642] "failed to load 'echo' version 1: Internal: RuntimeError: no such engine\n\nAt:\n  /tmp/model.py(1): <module>\n"
+I1121 11:41:01.887476 17353 model_lifecycle.cc:777] "failed to load 'echo'"
+error: creating server: Internal - failed to load all models
+"""  # noqa: E501
+PORT = (
+    'E1121 11:41:03.685480 17422 main.cc:257] "failed to start HTTP service: Unavailable - '
+    "Socket '127.0.0.1:21000' already in use \""
+)
+
+
+def test_a_models_own_words_come_before_all_others() -> None:
+    assert server_log.reasons(BROKEN_MODEL) == [
+        "failed to load 'echo' version 1: Internal: RuntimeError: no such engine"
+    ]
+
+
+def test_errors_where_no_model_failed() -> None:
+    assert server_log.reasons("error: creating server: Internal - no such flag\n") == [
+        "error: creating server: Internal - no such flag"
+    ]
+    assert server_log.port_taken(PORT)
+    assert "already in use" in server_log.reasons(PORT)[0]
+    assert not server_log.port_taken(BROKEN_MODEL)
+
+
+def test_the_last_lines_where_nothing_is_an_error() -> None:
+    log = "\n".join(f'I1121 11:41:01.5 17353 x.cc:1] "step {i}"' for i in range(20)) + "\n+---+\n| a |\n"
+    assert [line[-3:-1] for line in server_log.reasons(log, most=2)] == ["18", "19"]
+    assert server_log.reasons("") == []

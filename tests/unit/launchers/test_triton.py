@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import MissingTool
+from controlplane.domain.fleet import Labels, Role, ServerSpec
+from launchers import triton
+
+pytestmark = pytest.mark.unit
+
+SPEC = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/models", ("m",), "cpu-0", 30.0)
+
+
+def install(folder: Path) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    (folder / "backends").mkdir()
+    (folder / "bin" / "tritonserver").write_text("#!/bin/sh\n")
+    (folder / "bin" / "tritonserver").chmod(0o755)
+    return folder
+
+
+def test_the_variable_comes_before_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, here = install(tmp_path / "told"), install(tmp_path / "here" / ".tools" / "triton")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv(triton.HOME_VARIABLE, str(told))
+    assert triton.find_home().path == told
+    monkeypatch.delenv(triton.HOME_VARIABLE)
+    assert triton.find_home().path == here
+
+
+def test_a_missing_triton_is_told_with_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(triton.HOME_VARIABLE, str(tmp_path))
+    with pytest.raises(MissingTool, match=rf"{tmp_path}/bin/tritonserver.*make setup.*TRISECT_TRITON_HOME"):
+        triton.find_home()
+
+
+def test_the_command_line() -> None:
+    home = triton.TritonHome(Path("/opt/tritonserver"))
+    line = triton.command_line(SPEC, home, triton.ServerPorts(1, 2, 3), repository="/models", gpu=False)
+    assert line == [
+        "/opt/tritonserver/bin/tritonserver",
+        "--id=f.p.active.r",
+        "--model-repository=/models",
+        "--backend-directory=/opt/tritonserver/backends",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--http-address=127.0.0.1",
+        "--http-port=1",
+        "--grpc-address=127.0.0.1",
+        "--grpc-port=2",
+        "--metrics-address=127.0.0.1",
+        "--metrics-port=3",
+        "--metrics-config=summary_latencies=true",
+        "--exit-timeout-secs=3600",
+        "--backend-config=python,shm-region-prefix-name=trisect~f~85ff481e4a23~",
+        "--allow-gpu-metrics=false",
+        "--disable-auto-complete-config",
+        "--pinned-memory-pool-byte-size=0",
+    ]
+
+
+def test_a_gpu_needs_pinned_memory() -> None:
+    line = triton.command_line(
+        SPEC, triton.TritonHome(Path("/t")), triton.ServerPorts(1, 2, 3), repository="/models", gpu=True
+    )
+    assert not any("pinned" in argument for argument in line)
