@@ -290,7 +290,7 @@ def test_apply_killed_at_ten_points_then_completes(host: Host) -> None:
         ("no config", 2, "config.pbtxt"),
         ("broken config", 2, "config.pbtxt"),
         ("fails to load", 4, "no such engine"),
-        ("port taken", 5, "taken"),
+        ("port taken", 5, "in use"),
     ],
 )
 def test_what_cannot_be_applied_is_told_and_leaves_nothing(
