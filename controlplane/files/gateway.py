@@ -14,6 +14,18 @@ from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_jso
 
 
 @dataclass(frozen=True, slots=True)
+class Traits:
+    """What the gateway must know of a model beyond its name.
+
+    A decoupled model answers a streamed message any number of times. `sequence_idle_us` is set for a model
+    that keeps state between requests: how long a sequence may pause before its server forgets it.
+    """
+
+    decoupled: bool = False
+    sequence_idle_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SlotRecord:
     """One slot in use. A draining one finishes what it has and gets nothing new."""
 
@@ -21,6 +33,7 @@ class SlotRecord:
     draining: bool
     endpoint: str
     route: Route
+    traits: Traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,7 @@ class GatewaySettings:
     http_port: int
     grpc_port: int
     metrics_port: int
+    log_port: int
     slots: int
     members: int
     haproxy: str
@@ -60,6 +74,8 @@ class _Slot(Strict):
     endpoint: str
     members: list[_Backend]
     backup: _Backend | None
+    decoupled: bool
+    sequence_idle_us: int | None
 
 
 class _Slots(Strict):
@@ -74,6 +90,7 @@ class _Settings(Strict):
     http_port: int
     grpc_port: int
     metrics_port: int
+    log_port: int
     slots: int
     members: int
     haproxy: str
@@ -88,6 +105,7 @@ def write_slots(path: Path, record: SlotsRecord) -> None:
             "endpoint": slot.endpoint,
             "members": [asdict(member) for member in slot.route.members],
             "backup": None if slot.route.backup is None else asdict(slot.route.backup),
+            **asdict(slot.traits),
         }
         for slot in record.slots
     ]
@@ -110,6 +128,7 @@ def read_slots(path: Path) -> SlotsRecord:
                     tuple(member.value() for member in slot.members),
                     None if slot.backup is None else slot.backup.value(),
                 ),
+                Traits(slot.decoupled, slot.sequence_idle_us),
             )
             for slot in content.slots
         ),

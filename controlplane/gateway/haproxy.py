@@ -21,6 +21,7 @@ from controlplane.gateway import control_socket, processes, slots, store
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
 from controlplane.gateway.slots import PROTOCOLS, SlotTable
+from controlplane.gateway.traits import traits_of
 
 _SLOTS = 128
 _MEMBERS = 8
@@ -60,21 +61,21 @@ class HaproxyGateway:
         Raises MissingTool without HAProxy; GatewayError where a port is taken (named), or where this
         gateway already listens elsewhere.
         """
-        settings = GatewaySettings(
-            self._host, self._ports.http, self._ports.grpc, self._ports.metrics, _SLOTS, _MEMBERS, _haproxy()
-        )
+        program = _haproxy()
         self._places.make()
         with _locked(FileLock(self._places.start_lock, timeout=_LOCK_DEADLINE_S)):
+            wanted = (self._host, self._ports.http, self._ports.grpc, self._ports.metrics)
             running = bool(processes.find(self._places, processes.HAPROXY))
             if self._places.settings.exists() and running:
                 present = store.settings_of(self._places)
-                if present != settings:
+                if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
                     raise GatewayError(
                         f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP) and "
                         f":{present.grpc_port} (gRPC); stop it before it listens elsewhere"
                     )
             else:
                 _refuse_taken(self._host, self._ports)
+                settings = GatewaySettings(*wanted, _free_udp_port(), _SLOTS, _MEMBERS, program)
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
                     generation, table = store.load(self._places, settings)
@@ -106,7 +107,8 @@ class HaproxyGateway:
             generation, table = store.load(self._places, settings)
             reached = self._held_generation()
             freed = slots.release(table, self._idle(table) if reached is not None else _all(table))
-            change = slots.assign(freed.table, routes)
+            known = {e: traits_of(e, routes[e].members) for e in slots.fresh(freed.table, routes)}
+            change = slots.assign(freed.table, routes, known)
             target = generation + 1
             store.save(self._places, settings, target, change.table)
             with contextlib.suppress(control_socket.Unreachable):
@@ -227,6 +229,13 @@ def _haproxy() -> str:
     if found is None:
         raise MissingTool("HAProxy is not installed; install it with `apt-get install haproxy`")
     return found
+
+
+def _free_udp_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _refuse_taken(host: str, ports: Ports) -> None:

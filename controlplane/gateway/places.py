@@ -74,6 +74,11 @@ class Places:
         return self.state / "checks.map"
 
     @property
+    def broadcasts(self) -> Path:
+        """What every Triton that joins is told: shared-memory regions, trace and log settings."""
+        return self.state / "broadcasts.json"
+
+    @property
     def lock(self) -> Path:
         """Held while the files above and the running HAProxy are changed together."""
         return self.state / "commit.lock"

@@ -13,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.files.gateway import Traits
 
+PLAIN = Traits()
+NOTHING_KNOWN: Mapping[str, Traits] = MappingProxyType({})
 PROTOCOLS = ("h", "g")
 BACKUP = "backup"
 
@@ -37,6 +41,7 @@ class Slot:
     phase: Phase = Phase.FREE
     endpoint: str | None = None
     route: Route | None = None
+    traits: Traits = PLAIN
 
     def servers(self) -> Mapping[str, Backend]:
         """Server line -> where it leads."""
@@ -67,8 +72,16 @@ class SlotTable:
         }
 
     def model_map(self) -> Mapping[str, str]:
-        """Endpoint -> slot, as HAProxy's map holds it."""
-        return {s.endpoint: str(s.index) for s in self.slots if s.phase is Phase.ACTIVE and s.endpoint}
+        """Endpoint -> slot, as HAProxy's map holds it.
+
+        An endpoint with sequences is left out: HAProxy cannot tell which sequence a request belongs to, so
+        it hands them to the facade.
+        """
+        return {
+            slot.endpoint: str(slot.index)
+            for slot in self.slots
+            if slot.phase is Phase.ACTIVE and slot.endpoint and slot.traits.sequence_idle_us is None
+        }
 
     def check_map(self) -> Mapping[str, str]:
         """Backend -> the endpoint whose readiness its health check asks for."""
@@ -101,18 +114,23 @@ def release(table: SlotTable, idle: Collection[int]) -> Change:
     return Change(replace(table, slots=tuple(slots)), tuple(commands))
 
 
-def assign(table: SlotTable, routes: Routes) -> Change:
-    """Serve exactly `routes`: every route that is new or differs gets a slot of its own.
+def fresh(table: SlotTable, routes: Routes) -> tuple[str, ...]:
+    """The endpoints whose route is new or differs."""
+    present = table.routes()
+    return tuple(endpoint for endpoint, route in routes.items() if present.get(endpoint) != route)
+
+
+def assign(table: SlotTable, routes: Routes, traits: Mapping[str, Traits] = NOTHING_KNOWN) -> Change:
+    """Serve exactly `routes`: every fresh one gets a slot of its own, with its model's traits.
 
     Raises GatewayError where a route does not fit or no slot is free.
     """
     for endpoint, route in routes.items():
-        _check(endpoint, route, table.members)
+        _check(endpoint, route, table.members, traits.get(endpoint, PLAIN))
     slots = list(table.slots)
     free = [slot.index for slot in table.slots if slot.phase is Phase.FREE]
     before: list[str] = []
     after: list[str] = []
-    present = table.routes()
     for slot in table.slots:
         if (
             slot.phase is Phase.ACTIVE
@@ -121,14 +139,14 @@ def assign(table: SlotTable, routes: Routes) -> Change:
         ):
             slots[slot.index] = replace(slot, phase=Phase.DRAINING)
             after += [f"disable health {p}_{slot.index}/{s}" for p in PROTOCOLS for s in slot.servers()]
-    fresh = [endpoint for endpoint, route in routes.items() if present.get(endpoint) != route]
-    if len(fresh) > len(free):
+    added = fresh(table, routes)
+    if len(added) > len(free):
         raise GatewayError(
-            f"{len(fresh)} routes change but {len(free)} of {len(slots)} slots are free; "
+            f"{len(added)} routes change but {len(free)} of {len(slots)} slots are free; "
             "wait until requests in flight have ended, or start the gateway with more slots"
         )
-    for index, endpoint in zip(free, fresh, strict=False):
-        slot = Slot(index, Phase.ACTIVE, endpoint, routes[endpoint])
+    for index, endpoint in zip(free, added, strict=False):
+        slot = Slot(index, Phase.ACTIVE, endpoint, routes[endpoint], traits.get(endpoint, PLAIN))
         slots[index] = slot
         before += _enable(slot)
     return Change(replace(table, slots=tuple(slots)), tuple(before), tuple(after))
@@ -160,11 +178,15 @@ def _enable(slot: Slot) -> list[str]:
     return commands
 
 
-def _check(endpoint: str, route: Route, members: int) -> None:
+def _check(endpoint: str, route: Route, members: int, traits: Traits) -> None:
     if not endpoint or endpoint.startswith("#") or any(c.isspace() or not c.isprintable() for c in endpoint):
         raise GatewayError(f"endpoint {endpoint!r} cannot be routed: a name is text without spaces and no #")
     if not route.members:
         raise GatewayError(f"endpoint {endpoint!r}: a route needs a server; leave the endpoint out instead")
+    if traits.sequence_idle_us is not None and len(route.members) > 1:
+        raise GatewayError(
+            f"endpoint {endpoint!r} keeps sequences: it is served by one server, not by a pool"
+        )
     if len(route.members) > members:
         raise GatewayError(
             f"endpoint {endpoint!r}: {len(route.members)} servers, but a slot has room for {members}"

@@ -32,7 +32,7 @@ def load(places: Places, settings: GatewaySettings) -> tuple[int, SlotTable]:
     slots = list(SlotTable.empty(settings.slots, settings.members).slots)
     for used in record.slots:
         phase = Phase.DRAINING if used.draining else Phase.ACTIVE
-        slots[used.index] = Slot(used.index, phase, used.endpoint, used.route)
+        slots[used.index] = Slot(used.index, phase, used.endpoint, used.route, used.traits)
     return record.generation, SlotTable(settings.members, tuple(slots))
 
 
@@ -48,7 +48,7 @@ def save(places: Places, settings: GatewaySettings, generation: int, table: Slot
         places.config, render_haproxy(frame(places, settings), [_lines(table, s) for s in table.slots])
     )
     used = tuple(
-        SlotRecord(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route)
+        SlotRecord(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route, slot.traits)
         for slot in table.slots
         if slot.endpoint is not None and slot.route is not None
     )
@@ -76,6 +76,7 @@ def frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         facade_grpc_socket=str(places.facade_grpc_socket),
         models_map=str(places.models_map),
         checks_map=str(places.checks_map),
+        log_address=f"127.0.0.1:{settings.log_port}",
         maxconn=maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings),
         threads=max(1, min(4, len(os.sched_getaffinity(0)) // 2)),
     )

@@ -53,6 +53,7 @@ class HaproxyFrame:
     facade_grpc_socket: str
     models_map: str
     checks_map: str
+    log_address: str
     maxconn: int
     threads: int
 

@@ -10,8 +10,14 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from controlplane.gateway.facade import control, over_grpc, over_http
-from controlplane.gateway.facade.fleet import Fleet
+from controlplane.domain.fleet import Backend
+from controlplane.gateway import store
+from controlplane.gateway.facade import control, over_grpc
+from controlplane.gateway.facade.broadcast import Broadcast
+from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.over_http import Http
+from controlplane.gateway.facade.records import Records
+from controlplane.gateway.facade.upstream import Upstream
 from controlplane.gateway.places import Places
 
 _GRACE_S = 2.0
@@ -21,21 +27,46 @@ async def _run(places: Places) -> None:
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        fleet = Fleet(places, session)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=2.0),
+        auto_decompress=False,
+        skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
+    ) as session:
+        fleet, upstream = Fleet(places, session), Upstream()
+        broadcast = Broadcast(fleet, session, places)
+        settings = store.settings_of(places)
+        records = Records("127.0.0.1", settings.log_port)
+        order = asyncio.Lock()
+
+        async def reload() -> None:
+            """Take the routes from disk; servers that join know what was broadcast before they serve."""
+            async with order:
+                routes, traits = fleet.read()
+                servers: dict[Backend, None] = {}
+                for route in routes.values():
+                    servers.update(dict.fromkeys(everyone(route)))
+                await broadcast.tell_joining(tuple(servers))
+                fleet.take(routes, traits)
+                upstream.keep_only(tuple(servers))
+
         # Before the first reading: a commit in between is then told to us, one before is in the file.
-        commands = await control.serve(fleet, str(places.control_socket))
-        fleet.reload()
-        service = over_grpc.Service(fleet)
+        commands = await control.serve(fleet, reload, str(places.control_socket))
+        await reload()
+        service = over_grpc.Service(fleet, upstream, broadcast, records)
         server = await over_grpc.serve(service, f"unix:{places.facade_grpc_socket}")
-        runner = web.AppRunner(over_http.application(fleet), access_log=None)
+        app = Http(fleet, session, broadcast, records).application()
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
-        await web.UnixSite(runner, str(places.facade_http_socket), shutdown_timeout=_GRACE_S).start()
+        await web.UnixSite(runner, str(places.facade_http_socket)).start()
+        watch = asyncio.create_task(fleet.watch())
         await stopped.wait()
+        watch.cancel()
         commands.close()
-        await runner.cleanup()
         await server.stop(_GRACE_S)
-        await service.close()
+        await runner.cleanup()
+        await upstream.close()
+        records.close()
 
 
 def main() -> int:

@@ -1,53 +1,132 @@
-"""The facade's view of the fleet: routes as last committed, and the calls it holds open."""
+"""The facade's view of the fleet: routes as last committed, who answers, and the calls it holds open."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 
 from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.files.gateway import Traits
 from controlplane.gateway import store
+from controlplane.gateway.facade.sequences import Key, Sequences
 from controlplane.gateway.places import Places
 
-_ASK_TIMEOUT = aiohttp.ClientTimeout(total=2.0, connect=1.0)
+_ASK_TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=1.0)
+_PROBE_S = 0.2
 
 
 class Fleet:
-    """Which server answers for which endpoint, asked for every message."""
+    """Which server answers for which endpoint, asked anew for every message."""
 
     def __init__(self, places: Places, session: aiohttp.ClientSession) -> None:
         self._places = places
         self._session = session
         self.routes: Routes = {}
-        self.open: Counter[str] = Counter()
+        self._traits: Mapping[str, Traits] = {}
+        self._open: Counter[str] = Counter()
+        self._down: set[str] = set()
+        self.sequences = Sequences()
+        self.moved: set[Callable[[], None]] = set()
+        """Called after every change of routes, and as sequences end."""
 
-    def reload(self) -> None:
-        """Take the routes from disk."""
-        self.routes = store.load(self._places, store.settings_of(self._places))[1].routes()
+    def read(self) -> tuple[Routes, Mapping[str, Traits]]:
+        """What stands on disk."""
+        _, table = store.load(self._places, store.settings_of(self._places))
+        return table.routes(), {slot.endpoint: slot.traits for slot in table.slots if slot.endpoint}
+
+    def take(self, routes: Routes, traits: Mapping[str, Traits]) -> None:
+        """Route every message from now on by these."""
+        self.routes, self._traits = routes, traits
+        self._down &= {server.server for server in self.servers()}
+        self._tell()
+
+    def traits(self, endpoint: str) -> Traits:
+        """Of a model; a plain one's where nothing is known."""
+        return self._traits.get(endpoint, Traits())
 
     def choose(self, endpoint: str) -> Backend | None:
-        """The member with the fewest of our calls open; None for an endpoint nobody serves."""
+        """The living member with the fewest of our calls open, else the backup, else any member."""
         route = self.routes.get(endpoint)
-        return None if route is None else min(route.members, key=lambda member: self.open[member.server])
+        if route is None:
+            return None
+        living = [member for member in route.members if member.server not in self._down]
+        if not living and route.backup is not None and route.backup.server not in self._down:
+            return route.backup
+        return min(living or route.members, key=lambda member: self._open[member.server])
+
+    def choose_in_sequence(self, key: Key, *, start: bool) -> Backend | None:
+        """The server of a sequence's request; `leave_sequence` follows its answer."""
+        endpoint = key[0]
+        idle_us = self.traits(endpoint).sequence_idle_us or 0
+        return self.sequences.enter(
+            key,
+            start=start,
+            idle_s=idle_us / 1e6,
+            now_s=time.monotonic(),
+            choose=lambda: self.choose(endpoint),
+        )
+
+    def leave_sequence(self, key: Key, *, end: bool) -> None:
+        """A request of a sequence was answered."""
+        self.sequences.leave(key, end=end, now_s=time.monotonic())
+        if end:
+            self._tell()
+
+    def routed(self, endpoint: str, backend: Backend) -> bool:
+        """Whether new requests for the endpoint may go to this server."""
+        route = self.routes.get(endpoint)
+        return route is not None and backend in everyone(route)
 
     def servers(self) -> tuple[Backend, ...]:
         """Every server of the fleet once, backups included."""
-        found = {b.server: b for route in self.routes.values() for b in _all(route)}
+        found = {backend.server: backend for route in self.routes.values() for backend in everyone(route)}
         return tuple(found[name] for name in sorted(found))
+
+    def opened(self, backend: Backend) -> None:
+        """A call on a server begins."""
+        self._open[backend.server] += 1
+
+    def closed(self, backend: Backend) -> None:
+        """It has ended."""
+        self._open[backend.server] -= 1
 
     @contextlib.contextmanager
     def call(self, backend: Backend) -> Iterator[None]:
         """Counts a call as open on a server."""
-        self.open[backend.server] += 1
+        self.opened(backend)
         try:
             yield
         finally:
-            self.open[backend.server] -= 1
+            self.closed(backend)
+
+    def owed(self) -> dict[str, int]:
+        """Server -> calls open on it and sequences it holds."""
+        counts = Counter({server: count for server, count in self._open.items() if count > 0})
+        counts.update(self.sequences.living())
+        return dict(counts)
+
+    def lost(self, backend: Backend) -> None:
+        """A server refused or dropped a connection: it is passed over until it takes one again."""
+        self._down.add(backend.server)
+
+    async def watch(self) -> None:
+        """For ever: find out which lost servers are back, and which sequences have fallen silent."""
+        while True:
+            await asyncio.sleep(_PROBE_S)
+            for server in self.servers():
+                if server.server in self._down and await _takes_connections(server):
+                    self._down.discard(server.server)
+            before = self.sequences.living()
+            self.sequences.expire(time.monotonic())
+            if self.sequences.living() != before:
+                self._tell()
 
     async def ask(self, backend: Backend, path: str, body: object | None = None) -> tuple[int, Any]:
         """A server's status and JSON; status 0 where it does not answer."""
@@ -59,16 +138,15 @@ class Fleet:
                 if not text or answer.content_type != "application/json":
                     return answer.status, None
                 return answer.status, await answer.json()
-        except (TimeoutError, aiohttp.ClientError):
+        except (TimeoutError, aiohttp.ClientError, ValueError):
             return 0, None
 
     async def ready(self) -> bool:
         """Whether every endpoint has a server that says the endpoint is ready."""
 
         async def served(endpoint: str, route: Route) -> bool:
-            answers = await asyncio.gather(
-                *(self.ask(backend, f"/v2/models/{endpoint}/ready") for backend in _all(route))
-            )
+            path = f"/v2/models/{quote(endpoint, safe='')}/ready"
+            answers = await asyncio.gather(*(self.ask(backend, path) for backend in everyone(route)))
             return any(status == 200 for status, _ in answers)
 
         return all(await asyncio.gather(*(served(e, r) for e, r in self.routes.items())))
@@ -90,7 +168,7 @@ class Fleet:
         """One entry for each endpoint's version, from the first of its servers that answers."""
 
         async def entries(endpoint: str, route: Route) -> list[Mapping[str, Any]]:
-            for backend in _all(route):
+            for backend in everyone(route):
                 status, content = await self.ask(backend, "/v2/repository/index", {"ready": ready_only})
                 if status == 200 and content is not None:
                     return [entry for entry in content if entry.get("name") == endpoint]
@@ -99,6 +177,23 @@ class Fleet:
         found = await asyncio.gather(*(entries(e, self.routes[e]) for e in sorted(self.routes)))
         return [entry for part in found for entry in part]
 
+    def _tell(self) -> None:
+        for listener in tuple(self.moved):
+            listener()
 
-def _all(route: Route) -> tuple[Backend, ...]:
+
+def everyone(route: Route) -> tuple[Backend, ...]:
+    """A route's members and its backup."""
     return route.members if route.backup is None else (*route.members, route.backup)
+
+
+async def _takes_connections(backend: Backend) -> bool:
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            _, writer = await asyncio.open_connection(backend.host, backend.grpc_port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True

@@ -1,68 +1,261 @@
-"""The facade's HTTP: the fleet's own calls, and whatever HAProxy finds no model for."""
+"""The facade's HTTP: the fleet's own calls, and whatever HAProxy finds no slot for."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
 
+import aiohttp
 from aiohttp import web
+from multidict import CIMultiDict
 
-from controlplane.gateway.facade.fleet import Fleet
+from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.broadcast import Broadcast, HttpAnswer, HttpRefused, Refused
+from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.records import Records
+from controlplane.gateway.facade.statistics import fleet_statistics
+from controlplane.gateway.facade.wire import Sequence as SequenceOf
 
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_REFUSED = "models are loaded and unloaded by the control plane, not by clients"
+_NOBODY = "no server runs in this fleet"
+_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"})
+_MODEL = "/v2/models/{name:[^/]+}"
+_VERSION = r"/versions/{version:\d+}"
+_INFERRING = ("/infer", "/generate", "/generate_stream")
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+_LARGEST = 2**31
 
 
-def application(fleet: Fleet) -> web.Application:
-    """All paths; what no Triton has either gets 404."""
+class Http:
+    """Handlers; every one answers as a Triton would."""
 
-    async def live(_: web.Request) -> web.Response:
+    def __init__(
+        self, fleet: Fleet, session: aiohttp.ClientSession, broadcast: Broadcast, records: Records
+    ) -> None:
+        self._fleet = fleet
+        self._session = session
+        self._broadcast = broadcast
+        self._records = records
+
+    def application(self) -> web.Application:
+        """All paths."""
+        app = web.Application(client_max_size=_LARGEST, middlewares=[_tritons_words])
+        get, post, both = web.get, web.post, _get_and_post
+        app.add_routes(
+            [
+                get("/v2", self._metadata),
+                get("/v2/health/live", self._live),
+                get("/v2/health/ready", self._ready),
+                post("/v2/repository/index", self._index),
+                post("/v2/repository/models/{name}/load", self._refuse),
+                post("/v2/repository/models/{name}/unload", self._refuse),
+                get("/v2/models/stats", self._statistics),
+                *both("/v2/trace/setting", self._settings),
+                *both(_MODEL + "/trace/setting", self._settings),
+                *both("/v2/logging", self._settings),
+            ]
+        )
+        for kind in ("system", "cuda"):
+            memory = f"/v2/{kind}sharedmemory"
+            for scope in (memory, memory + "/region/{name}"):
+                app.router.add_get(scope + "/status", self._memory)
+                app.router.add_post(scope + "/unregister", self._unregister)
+            app.router.add_post(memory + "/region/{name}/register", self._register)
+        for prefix in (_MODEL, _MODEL + _VERSION):
+            for suffix in ("", "/ready", "/config", "/stats"):
+                app.router.add_get(prefix + suffix, self._model)
+            for suffix in _INFERRING:
+                app.router.add_post(prefix + suffix, self._model)
+        return app
+
+    async def _live(self, _: web.Request) -> web.Response:
         return web.Response()
 
-    async def ready(_: web.Request) -> web.Response:
-        return web.Response(status=200 if await fleet.ready() else 400)
+    async def _ready(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if await self._fleet.ready() else 400)
 
-    async def metadata(_: web.Request) -> web.Response:
-        return web.json_response(await fleet.metadata())
+    async def _metadata(self, _: web.Request) -> web.Response:
+        return web.json_response(await self._fleet.metadata())
 
-    async def index(request: web.Request) -> web.Response:
-        body = await request.read()
+    async def _statistics(self, _: web.Request) -> web.Response:
+        return web.json_response(await fleet_statistics(self._fleet))
+
+    async def _index(self, request: web.Request) -> web.Response:
         wanted = False
-        if body:
+        if body := await request.read():
             try:
-                wanted = bool((await request.json()).get("ready", False))
+                wanted = bool(json.loads(body).get("ready", False))
             except (ValueError, AttributeError):
-                return _error(400, "failed to parse the request JSON buffer")
-        return web.json_response(await fleet.repository_index(wanted))
+                return _error(500, "failed to parse the request JSON buffer")
+        return web.json_response(await self._fleet.repository_index(wanted))
 
-    async def refuse(_: web.Request) -> web.Response:
-        return _error(403, "models are loaded and unloaded by the control plane, not by clients")
+    async def _refuse(self, _: web.Request) -> web.Response:
+        return _error(403, _REFUSED)
 
-    async def model(request: web.Request) -> web.Response:
+    async def _model(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
-        version = request.match_info.get("version", "")
-        return _error(*unknown_model(name, version))
+        if name not in self._fleet.routes:
+            return _unknown(name, request.path)
+        if self._fleet.traits(name).sequence_idle_us is None or not request.path.endswith(_INFERRING):
+            backend = self._fleet.choose(name)
+            assert backend is not None  # the name is routed
+            return await self._proxy(request, backend, name, request.content)
+        body = await request.read()
+        sequence = _sequence_of(body, request.headers)
+        backend = self._fleet.choose_in_sequence((name, sequence.id), start=sequence.start)
+        assert backend is not None  # the name is routed
+        try:
+            return await self._proxy(request, backend, name, body)
+        finally:
+            self._fleet.leave_sequence((name, sequence.id), end=sequence.end)
 
-    app = web.Application(client_max_size=2**31)
-    app.add_routes(
-        [
-            web.get("/v2", metadata),
-            web.get("/v2/health/live", live),
-            web.get("/v2/health/ready", ready),
-            web.post("/v2/repository/index", index),
-            web.post("/v2/repository/models/{name}/load", refuse),
-            web.post("/v2/repository/models/{name}/unload", refuse),
-        ]
-    )
-    for prefix in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-        for suffix in ("", "/infer", "/generate", "/generate_stream", "/ready", "/config", "/stats"):
-            app.router.add_route("*", prefix + suffix, model)
-    return app
+    async def _proxy(
+        self, request: web.Request, backend: Backend, name: str, body: aiohttp.StreamReader | bytes
+    ) -> web.StreamResponse:
+        """The server's answer, passed on as it comes."""
+        started = time.monotonic()
+        headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in _HOP)
+        headers.popall("Content-Encoding", None)  # the body has been unpacked on its way in
+        status, sent = 0, 0
+        url = f"http://{backend.host}:{backend.http_port}{request.raw_path}"
+        try:
+            with self._fleet.call(backend):
+                async with self._session.request(
+                    request.method, url, data=body if request.body_exists else None, headers=headers
+                ) as answer:
+                    status = answer.status
+                    kept = ((k, v) for k, v in answer.headers.items() if k.lower() not in _HOP)
+                    response = web.StreamResponse(status=status, headers=CIMultiDict(kept))
+                    response.content_length = answer.content_length
+                    await response.prepare(request)
+                    async for part in answer.content.iter_any():
+                        sent += len(part)
+                        await response.write(part)
+                    await response.write_eof()
+                    return response
+        except aiohttp.ClientError:
+            if sent or status:
+                raise
+            status = 503
+            self._fleet.lost(backend)
+            return _error(503, "no server of this model is ready")
+        finally:
+            if request.path.endswith(_INFERRING):
+                size = len(body) if isinstance(body, bytes) else request.content_length or 0
+                self._records.request(name, backend, started, size, sent, http=status, grpc=None)
+
+    async def _memory(self, request: web.Request) -> web.Response:
+        return await self._first(request, self._fleet.servers())
+
+    async def _first(self, request: web.Request, servers: Sequence[Backend]) -> web.Response:
+        if not servers:
+            return _error(503, _NOBODY)
+        try:
+            return _as_response(await self._broadcast.http(servers[0], request.method, request.raw_path, b""))
+        except HttpRefused as refused:
+            return _as_response(refused.answer)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return _error(503, f"{servers[0].server} does not answer: {error}")
+
+    async def _register(self, request: web.Request) -> web.Response:
+        undo = request.raw_path.removesuffix("register") + "unregister"
+        response = await self._send(request, self._fleet.servers(), undo, b"")
+        if response.status == 200:
+            self._broadcast.keep(request.raw_path, json.loads(await request.read()))
+        return response
+
+    async def _unregister(self, request: web.Request) -> web.Response:
+        response = await self._send(request, self._fleet.servers(), None, b"")
+        if response.status == 200:
+            whole = "name" not in request.match_info
+            self._broadcast.forget(request.raw_path.removesuffix("unregister") + ("region/" if whole else ""))
+        return response
+
+    async def _settings(self, request: web.Request) -> web.Response:
+        name = request.match_info.get("name")
+        if name is not None and name not in self._fleet.routes:
+            return _error(400, f"Request for unknown model : {name}")
+        targets = self._fleet.servers() if name is None else everyone(self._fleet.routes[name])
+        if not targets:
+            return _error(503, _NOBODY)
+        body = await request.read()
+        if request.method == "GET" or not body:
+            return await self._first(request, targets)
+        status, before = await self._fleet.ask(targets[0], request.raw_path)
+        try:
+            asked = json.loads(body)
+            old = {key: before[key] for key in asked if key in before} if status == 200 else {}
+        except (ValueError, TypeError):
+            asked, old = None, {}
+        response = await self._send(request, targets, request.raw_path, json.dumps(old).encode())
+        if response.status == 200 and asked is not None:
+            self._broadcast.keep(request.raw_path, asked)
+        return response
+
+    async def _send(
+        self, request: web.Request, targets: Sequence[Backend], undo_path: str | None, undo: bytes
+    ) -> web.Response:
+        if not targets:
+            return _error(503, _NOBODY)
+        body = await request.read()
+
+        async def tell(backend: Backend) -> HttpAnswer:
+            return await self._broadcast.http(backend, "POST", request.raw_path, body)
+
+        async def take_back(backend: Backend) -> object:
+            return await self._broadcast.http(backend, "POST", undo_path, undo) if undo_path else None
+
+        try:
+            return _as_response(await self._broadcast.send(targets, tell, take_back))
+        except Refused as refused:
+            if refused.first and isinstance(refused.cause, HttpRefused):
+                return _as_response(refused.cause.answer)
+            status = refused.cause.answer.status if isinstance(refused.cause, HttpRefused) else 503
+            return _error(
+                status, f"{refused.backend.server} refused: {refused}; nothing was changed anywhere"
+            )
 
 
-def unknown_model(name: str, version: str = "") -> tuple[int, str]:
-    """Triton's status and words for a model it does not have."""
-    at = f" version {version}" if version else ""
-    return 404, f"Request for unknown model: '{name}'{at} is not found"
+@web.middleware
+async def _tritons_words(request: web.Request, handler: Any) -> web.StreamResponse:
+    """What aiohttp itself refuses, in a Triton's words."""
+    try:
+        response: web.StreamResponse = await handler(request)
+        return response
+    except web.HTTPException as refusal:
+        return _error(refusal.status, refusal.reason)
+
+
+def _sequence_of(body: bytes, headers: Any) -> SequenceOf:
+    length = headers.get(_HEADER_LENGTH)
+    try:
+        said = json.loads(body[: int(length)] if length else body).get("parameters", {})
+        name = str(said.get("sequence_id", ""))
+        return SequenceOf(
+            "" if name == "0" else name, bool(said.get("sequence_start")), bool(said.get("sequence_end"))
+        )
+    except (ValueError, AttributeError):
+        return SequenceOf("", False, False)  # the server will say what is wrong with it
+
+
+def _unknown(name: str, path: str) -> web.Response:
+    """Triton's answer for a model it does not have."""
+    if path.endswith("/ready"):
+        return _error(400, "Model version not ready")
+    if path.endswith("/stats"):
+        return _error(400, f"requested model '{name}' is not available")
+    return _error(404, f"Request for unknown model: '{name}' is not found")
 
 
 def _error(status: int, text: str) -> web.Response:
     return web.json_response({"error": text}, status=status)
+
+
+def _as_response(answer: HttpAnswer) -> web.Response:
+    return web.Response(status=answer.status, body=answer.body, content_type=answer.content_type)
+
+
+def _get_and_post(path: str, handler: Any) -> tuple[web.RouteDef, web.RouteDef]:
+    return web.get(path, handler), web.post(path, handler)

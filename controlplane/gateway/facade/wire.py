@@ -2,6 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from tritonclient.grpc import service_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """What a request says about the sequence it belongs to. `id` is empty where it names none."""
+
+    id: str
+    start: bool
+    end: bool
+
+
+def sequence_of(message: bytes) -> Sequence:
+    """From a ModelInferRequest's parameters; this one is parsed whole, models with sequences are rare."""
+    try:
+        parameters = service_pb2.ModelInferRequest.FromString(message).parameters
+    except Exception:  # protobuf's DecodeError: the server will say what is wrong with it
+        return Sequence("", False, False)
+    name = ""
+    if "sequence_id" in parameters:
+        given = parameters["sequence_id"]
+        name = str(getattr(given, given.WhichOneof("parameter_choice") or "string_param"))
+    return Sequence(
+        "" if name == "0" else name,
+        "sequence_start" in parameters and parameters["sequence_start"].bool_param,
+        "sequence_end" in parameters and parameters["sequence_end"].bool_param,
+    )
+
 
 def text_field(message: bytes, number: int) -> str | None:
     """The first occurrence of a string field of a protobuf message; None where it is absent or broken.

@@ -1,22 +1,32 @@
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Takes as many seconds as the first value says."""
+    """Takes as many seconds as the first value says, unless cancelled, which it notes beside itself."""
+
+    def initialize(self, args):
+        self.note = Path(args["model_repository"]) / "cancelled"
 
     def execute(self, requests):
-        server = np.array([os.environ["SERVER_NAME"].encode()], dtype=object)
-        responses = []
-        for request in requests:
-            data = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
-            time.sleep(float(data[0]))
-            responses.append(
-                pb_utils.InferenceResponse(
-                    [pb_utils.Tensor("OUTPUT", data), pb_utils.Tensor("SERVER", server)]
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        data = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
+        until = time.monotonic() + float(data[0])
+        while time.monotonic() < until:
+            if request.is_cancelled():
+                with self.note.open("a") as note:
+                    note.write("x")
+                return pb_utils.InferenceResponse(
+                    error=pb_utils.TritonError("cancelled", pb_utils.TritonError.CANCELLED)
                 )
-            )
-        return responses
+            time.sleep(0.005)
+        server = np.array([os.environ["SERVER_NAME"].encode()], dtype=object)
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUTPUT", data), pb_utils.Tensor("SERVER", server)]
+        )

@@ -1,0 +1,77 @@
+"""Connections to the Tritons: one channel a server, messages as bytes, compressed ones unpacked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from controlplane.domain.fleet import Backend
+
+SERVICE = "/inference.GRPCInferenceService/"
+OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+_GRACE_S = 3600.0
+_OWN = ("grpc-", ":", "user-agent", "content-type", "te")
+
+
+class Upstream:
+    """The channels of one facade."""
+
+    def __init__(self) -> None:
+        self._channels: dict[tuple[str, int], Any] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def channel(self, backend: Backend) -> Any:
+        """The connection to a server, made at the first use."""
+        key = (backend.host, backend.grpc_port)
+        if key not in self._channels:
+            self._channels[key] = grpc.aio.insecure_channel(f"{key[0]}:{key[1]}", options=OPTIONS)
+        return self._channels[key]
+
+    def unary(self, backend: Backend, method: str, message: bytes, context: Any) -> Any:
+        """A call with the client's own metadata and what is left of its deadline; await it."""
+        call = self.channel(backend).unary_unary(SERVICE + method)
+        return call(message, timeout=context.time_remaining(), metadata=passed_on(context))
+
+    def stream(self, backend: Backend, context: Any) -> Any:
+        """A ModelStreamInfer call."""
+        call = self.channel(backend).stream_stream(SERVICE + "ModelStreamInfer")
+        return call(timeout=context.time_remaining(), metadata=passed_on(context))
+
+    def keep_only(self, servers: tuple[Backend, ...]) -> None:
+        """Close channels to servers that are gone, once their calls have ended or had an hour to."""
+        wanted = {(server.host, server.grpc_port) for server in servers}
+        for key in self._channels.keys() - wanted:
+            closing = asyncio.create_task(self._channels.pop(key).close(grace=_GRACE_S))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close all channels."""
+        for channel in self._channels.values():
+            await channel.close()
+
+
+def passed_on(context: Any) -> tuple[tuple[str, str | bytes], ...]:
+    """The client's metadata without what belongs to its own connection."""
+    return tuple((k, v) for k, v in context.invocation_metadata() or () if not k.startswith(_OWN))
+
+
+def unconnected(error: Any) -> bool:
+    """Whether a call failed because its server was not there: it never began, or its connection broke.
+
+    A Triton that is there says UNAVAILABLE too, of a model or a full queue; its words differ.
+    """
+    if error.code() != grpc.StatusCode.UNAVAILABLE:
+        return False
+    words = (error.details() or "").lower()
+    return any(sign in words for sign in ("connect", "socket closed", "connection reset", "goaway", "eof"))

@@ -1,0 +1,36 @@
+"""Asks a model's own configuration what its clients' requests depend on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+from collections.abc import Sequence
+
+from controlplane.domain.fleet import Backend
+from controlplane.files.gateway import Traits
+
+_TIMEOUT_S = 1.0
+_DEFAULT_IDLE_US = 1_000_000
+"""max_sequence_idle_microseconds where a configuration leaves it out (model_config.proto)."""
+
+
+def traits_of(endpoint: str, members: Sequence[Backend]) -> Traits:
+    """From the first member that answers; where none does, those of a plain model."""
+    for member in members:
+        connection = http.client.HTTPConnection(member.host, member.http_port, timeout=_TIMEOUT_S)
+        try:
+            connection.request("GET", f"/v2/models/{urllib.parse.quote(endpoint, safe='')}/config")
+            answer = connection.getresponse()
+            content = json.loads(answer.read()) if answer.status == 200 else None
+        except (OSError, http.client.HTTPException, ValueError):
+            continue
+        finally:
+            connection.close()
+        if isinstance(content, dict):
+            sequence = content.get("sequence_batching")
+            idle = None
+            if sequence is not None:
+                idle = int(sequence.get("max_sequence_idle_microseconds") or _DEFAULT_IDLE_US)
+            return Traits(bool(content.get("model_transaction_policy", {}).get("decoupled", False)), idle)
+    return Traits()
