@@ -1,0 +1,218 @@
+"""When requests come: a law of the gaps, a rate over time, or recorded times. Seeded; memory flat.
+
+Every process but a trace is a stream of unit gaps (mean 1) run through the inverse of the cumulative rate
+Λ(t): that is exact for a Poisson process of any rate over time, and keeps the burstiness of the others.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+import numpy as np
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.units import MILLIS_PER_SECOND, non_negative, positive
+from controlplane.domain.workload import Arrivals
+from controlplane.latency.protocol import FloatArray
+
+BLOCK = 16384
+
+
+class Gaps(StrEnum):
+    """The law of the gaps between requests."""
+
+    POISSON = "poisson"
+    CONSTANT = "constant"
+    GAMMA = "gamma"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Requests at a rate that is constant, or linear between knots.
+
+    gaps: their law; for GAMMA `cv` is the coefficient of variation of a gap (above 1: bursts).
+    rate_rps: the rate, where `knots` is empty.
+    knots: (seconds, rate_rps) in order; two at the same second are a step. The last rate holds on.
+    Raises InputError naming the field.
+    """
+
+    rate_rps: float = 0.0
+    gaps: Gaps = Gaps.POISSON
+    cv: float = 1.0
+    knots: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        positive(self.cv, "cv")
+        non_negative(self.rate_rps, "rate_rps")
+        for at, rate in self.knots:
+            non_negative(at, "knots")
+            non_negative(rate, "knots")
+        if any(later[0] < earlier[0] for earlier, later in pairwise(self.knots)):
+            raise InputError("must be in the order of their times", field="knots")
+
+    @staticmethod
+    def of(arrivals: Arrivals, rate_rps: float) -> Demand:
+        """A plan's arrivals at a rate."""
+        return Demand(rate_rps=rate_rps, gaps=Gaps(arrivals.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Recorded arrival times in seconds, ascending from 0."""
+
+    times_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        times = np.asarray(self.times_s)
+        if times.size and (not np.all(np.isfinite(times)) or times[0] < 0 or np.any(np.diff(times) < 0)):
+            raise InputError("must be finite, ascending and not negative", field="times_s")
+
+
+def steps(*stages: tuple[float, float], gaps: Gaps = Gaps.POISSON) -> Demand:
+    """Rates that hold from one second on until the next stage: (0, 100), (30, 300)."""
+    knots: list[tuple[float, float]] = []
+    for at, rate in stages:
+        if knots:
+            knots.append((at, knots[-1][1]))
+        knots.append((at, rate))
+    return Demand(gaps=gaps, knots=tuple(knots))
+
+
+def diurnal(
+    mean_rps: float, swing: float, period_s: float, seconds: float, gaps: Gaps = Gaps.POISSON
+) -> Demand:
+    """A day's rate, mean * (1 - swing * cos(2πt / period)): lowest at 0, highest half a period later."""
+    if not 0 <= swing <= 1:
+        raise InputError(f"must be 0 to 1, not {swing:g}", field="swing")
+    positive(period_s, "period_s")
+    count = max(2, math.ceil(64 * seconds / period_s))
+    at = np.linspace(0.0, seconds, count + 1)
+    rate = mean_rps * (1.0 - swing * np.cos(2.0 * math.pi * at / period_s))
+    return Demand(gaps=gaps, knots=tuple(zip(at.tolist(), rate.tolist(), strict=True)))
+
+
+def read_trace(text: str, file: str | None = None) -> Trace | Demand:
+    """A CSV of `time_s` (one request a line) or of `start_s,count` (requests from then to the next line).
+
+    Counts become a Poisson process of that rate in each interval; the last line ends the trace, so its count
+    must be 0. Raises InputError with the line.
+    """
+    rows = list(csv.DictReader(io.StringIO(text)))
+    names = list(rows[0]) if rows else []
+    if names == ["time_s"]:
+        times = [_number(row["time_s"], "time_s", number, file) for number, row in enumerate(rows, 2)]
+        try:
+            return Trace(tuple(times))
+        except InputError as problem:
+            raise InputError(problem.problem, file=file, field="time_s") from None
+    if names != ["start_s", "count"]:
+        raise InputError(
+            "needs one column 'time_s', or the columns 'start_s,count', named in the first line", file=file
+        )
+    starts = [_number(row["start_s"], "start_s", number, file) for number, row in enumerate(rows, 2)]
+    counts = [_number(row["count"], "count", number, file) for number, row in enumerate(rows, 2)]
+    for number, (start, end) in enumerate(pairwise(starts), 3):
+        if end <= start:
+            raise InputError("must be later than the line before", file=file, line=number, field="start_s")
+    if counts[-1] != 0:
+        raise InputError("must be 0: the last line ends the trace", file=file, line=len(rows) + 1)
+    widths = np.diff(starts)
+    rates = [count / width for count, width in zip(counts, widths.tolist(), strict=False)]
+    return steps(*zip(starts, [*rates, 0.0], strict=True))
+
+
+def _number(text: str | None, field: str, line: int, file: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        raise InputError(f"{text!r} is no number", file=file, line=line, field=field) from None
+    if not math.isfinite(value) or value < 0:
+        raise InputError("must be finite and not negative", file=file, line=line, field=field)
+    return value
+
+
+@dataclass(slots=True)
+class ArrivalStream:
+    """The arrivals of one demand, handed out window by window. Times in ms."""
+
+    demand: Demand | Trace
+    rng: np.random.Generator
+    _units: float = 0.0
+    _ready: FloatArray = field(default_factory=lambda: np.empty(0))
+    _knots_ms: FloatArray = field(default_factory=lambda: np.empty(0))
+    _cumulative: FloatArray = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        if isinstance(self.demand, Trace):
+            self._ready = MILLIS_PER_SECOND * np.asarray(self.demand.times_s)
+            return
+        if self.demand.gaps is Gaps.CONSTANT:
+            # A phase of its own: streams of equal rate would otherwise run in lockstep.
+            self._units = float(self.rng.random()) - 1.0
+        knots = self.demand.knots or ((0.0, self.demand.rate_rps),)
+        at = np.array([0.0, *(MILLIS_PER_SECOND * k[0] for k in knots)])
+        rate = np.array([knots[0][1], *(k[1] for k in knots)]) / MILLIS_PER_SECOND
+        self._knots_ms = at
+        self._cumulative = np.concatenate(([0.0], np.cumsum(np.diff(at) * (rate[1:] + rate[:-1]) / 2)))
+
+    def until(self, end_ms: float) -> FloatArray:
+        """All arrivals before `end_ms` that were not handed out yet, ascending."""
+        blocks = [self._ready]
+        while not isinstance(self.demand, Trace) and (blocks[-1].size == 0 or blocks[-1][-1] < end_ms):
+            block = self._next_block()
+            if block.size == 0:
+                break
+            blocks.append(block)
+        times = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        cut = int(np.searchsorted(times, end_ms, side="left"))
+        self._ready = times[cut:]
+        return times[:cut]
+
+    def _next_block(self) -> FloatArray:
+        assert isinstance(self.demand, Demand)
+        law = self.demand.gaps
+        if law is Gaps.POISSON:
+            gaps = self.rng.standard_exponential(BLOCK)
+        elif law is Gaps.CONSTANT:
+            gaps = np.ones(BLOCK)
+        else:
+            shape = 1.0 / self.demand.cv**2
+            gaps = self.rng.standard_gamma(shape, BLOCK) / shape
+        gaps[0] += self._units
+        units = np.cumsum(gaps, out=gaps)
+        self._units = float(units[-1])
+        return self._at(units)
+
+    def _at(self, units: FloatArray) -> FloatArray:
+        """Λ^-1: the time at which this many arrivals were expected. Beyond the last knot its rate holds."""
+        assert isinstance(self.demand, Demand)
+        if not self.demand.knots:
+            rate = self.demand.rate_rps / MILLIS_PER_SECOND
+            return np.divide(units, rate, out=units) if rate > 0 else np.empty(0)
+        last = self.demand.knots[-1][1] / MILLIS_PER_SECOND
+        inside = units[units < self._cumulative[-1]]
+        times = self._within(inside)
+        if last <= 0 or inside.size == units.size:
+            return times
+        beyond = self._knots_ms[-1] + (units[inside.size :] - self._cumulative[-1]) / last
+        return np.concatenate((times, beyond))
+
+    def _within(self, units: FloatArray) -> FloatArray:
+        """Between knots the rate is linear, its integral a parabola; solved for the time."""
+        assert isinstance(self.demand, Demand)
+        knots = self.demand.knots
+        rate = np.array([knots[0][1], *(k[1] for k in knots)]) / MILLIS_PER_SECOND
+        piece = np.searchsorted(self._cumulative, units, side="right") - 1
+        piece = np.clip(piece, 0, len(rate) - 2)
+        width = self._knots_ms[piece + 1] - self._knots_ms[piece]
+        slope = (rate[piece + 1] - rate[piece]) / np.where(width > 0, width, 1.0)
+        into = units - self._cumulative[piece]
+        # The stable root of slope/2 x^2 + rate x = into.
+        root = np.sqrt(np.maximum(rate[piece] ** 2 + 2.0 * slope * into, 0.0))
+        times = self._knots_ms[piece] + 2.0 * into / np.maximum(rate[piece] + root, 1e-300)
+        return np.asarray(np.maximum.accumulate(times))

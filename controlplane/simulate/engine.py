@@ -1,0 +1,233 @@
+"""Runs a plan against the truth: arrivals in windows, the compiled event loop, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from controlplane.domain.plan import Plan
+from controlplane.domain.units import MILLIS_PER_SECOND, non_negative, positive
+from controlplane.latency.protocol import FloatArray, IntArray, LatencyModel
+from controlplane.simulate import quantiles
+from controlplane.simulate.arrivals import ArrivalStream, Demand, Trace
+from controlplane.simulate.network import (
+    Component,
+    Conditions,
+    components,
+    seed_of,
+)
+from controlplane.simulate.result import (
+    Answer,
+    GpuOutcome,
+    PartitionOutcome,
+    SimulationResult,
+    Timeline,
+    WorkloadOutcome,
+)
+
+if TYPE_CHECKING:
+    from controlplane.simulate.wiring import Loop
+
+WINDOW = 65536
+"""Arrivals handed to the event loop at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How long, from which seed, and what is wanted beside the totals.
+
+    demands: by workload; absent ones follow the plan's rate and arrivals.
+    timeline_points: P50 and P99 over time at so many points; 0: none.
+    answers: how many single requests to report, the first of each component; 0: none.
+    """
+
+    seconds: float = 100.0
+    seed: int = 1
+    demands: Mapping[str, Demand | Trace] | None = None
+    timeline_points: int = 0
+    answers: int = 0
+
+    def __post_init__(self) -> None:
+        positive(self.seconds, "seconds")
+        non_negative(self.seed, "seed")
+        non_negative(self.timeline_points, "timeline_points")
+        non_negative(self.answers, "answers")
+
+
+def simulate(
+    plan: Plan,
+    truth: Mapping[str, LatencyModel],
+    question: Question | None = None,
+    conditions: Conditions | None = None,
+) -> SimulationResult:
+    """What every workload of `plan` sees where its GPUs do what `truth` says.
+
+    truth: by device type; it may differ from what the plan was made with.
+    Requests arrive for `seconds`; those under way then are still answered. The same question gives the same
+    answer. Raises InputError where the truth does not cover the plan.
+    """
+    from controlplane.simulate.wiring import wire  # brings numba, which takes half a second
+
+    asked = question or Question()
+    given = conditions or Conditions()
+    workloads: dict[str, WorkloadOutcome] = {}
+    gpus: dict[int, GpuOutcome] = {}
+    answers: list[Answer] = []
+    for part in components(plan, truth, given):
+        run = _Run(plan, part, asked, wire(part, given, asked.seed, asked.answers))
+        run.run()
+        workloads.update((outcome.name, outcome) for outcome in run.workloads())
+        gpus.update(run.gpus())
+        answers.extend(run.answers())
+    names = dict.fromkeys(placement.name for _, _, placement in plan.placements())
+    return SimulationResult(
+        seed=asked.seed,
+        seconds=asked.seconds,
+        workloads=tuple(workloads[name] for name in names),
+        gpus=tuple(gpus[i] for i in sorted(gpus)),
+        answers=tuple(answers),
+    )
+
+
+class _Run:
+    """One component, from its first arrival to its last answer."""
+
+    def __init__(self, plan: Plan, part: Component, question: Question, loop: Loop) -> None:
+        self._plan = plan
+        self._part = part
+        self._question = question
+        self._loop = loop
+        demands = question.demands or {}
+        self._streams = [
+            ArrivalStream(
+                demands.get(s.name, Demand.of(s.placement.arrivals, s.rate_rps)),
+                np.random.default_rng(seed_of(question.seed, s.name)),
+            )
+            for s in part.streams
+        ]
+        self._points: list[tuple[float, FloatArray]] = []
+
+    def run(self) -> None:
+        end = self._question.seconds * MILLIS_PER_SECOND
+        expected = sum(s.rate_rps for s in self._part.streams) * self._question.seconds
+        parts = max(1, self._question.timeline_points)
+        parts *= math.ceil(max(expected, 1.0) / WINDOW / parts)
+        before = self._loop.counts.copy()
+        for i in range(1, parts + 1):
+            until = end * i / parts
+            self._loop.advance(*self._window(until), until)
+            if self._question.timeline_points and i % (parts // self._question.timeline_points) == 0:
+                counted = self._loop.counts - before
+                before = self._loop.counts.copy()
+                seen = [[quantiles.quantile_ms(row, q) for q in (0.5, 0.99)] for row in counted]
+                self._points.append((until / MILLIS_PER_SECOND, np.array(seen)))
+        self._loop.close(end)
+
+    def _window(self, until: float) -> tuple[FloatArray, IntArray, IntArray, IntArray]:
+        """All queues' arrivals before `until`, their workloads, and where each queue's begin and end."""
+        times: list[FloatArray] = []
+        owners: list[IntArray] = []
+        bounds = [0]
+        for queue in self._part.queues:
+            some = [self._streams[s].until(until) for s in queue.streams]
+            owner = [np.full(t.size, s, dtype=np.int64) for t, s in zip(some, queue.streams, strict=True)]
+            if len(some) == 1:
+                times.append(some[0])
+                owners.append(owner[0])
+            else:
+                together = np.concatenate(some)
+                order = np.argsort(together, kind="stable")
+                times.append(together[order])
+                owners.append(np.concatenate(owner)[order])
+            bounds.append(bounds[-1] + times[-1].size)
+        edges = np.array(bounds, dtype=np.int64)
+        if len(times) == 1:
+            return times[0], owners[0], edges[:-1], edges[1:]
+        whole = np.concatenate(times) if times else np.empty(0)
+        return whole, np.concatenate(owners) if owners else np.empty(0, np.int64), edges[:-1], edges[1:]
+
+    def workloads(self) -> list[WorkloadOutcome]:
+        capacity = {
+            stream: sum(self._part.servers[s].capacity_rps for s in queue.servers)
+            for queue in self._part.queues
+            for stream in queue.streams
+        }
+        load = {
+            stream: sum(float(self._loop.totals[s, 0]) for s in queue.streams)
+            for queue in self._part.queues
+            for stream in queue.streams
+        }
+        seconds = self._question.seconds
+        outcomes = []
+        for i, stream in enumerate(self._part.streams):
+            requests, drops, late, sum_ms, max_ms = (float(v) for v in self._loop.totals[i])
+            answered = requests - drops
+            outcomes.append(
+                WorkloadOutcome(
+                    name=stream.name,
+                    slo_ms=stream.slo_ms,
+                    requests=int(requests),
+                    p50_ms=quantiles.quantile_ms(self._loop.counts[i], 0.5),
+                    p99_ms=quantiles.quantile_ms(self._loop.counts[i], 0.99),
+                    mean_ms=sum_ms / answered if answered else math.nan,
+                    max_ms=max_ms,
+                    violations_percent=100.0 * (late + drops) / requests if requests else 0.0,
+                    drops_percent=100.0 * drops / requests if requests else 0.0,
+                    throughput_rps=answered / seconds,
+                    goodput_rps=(answered - late) / seconds,
+                    utilisation=load[i] / seconds / capacity[i],
+                    counts=self._loop.counts[i].copy(),
+                    timeline=Timeline(
+                        time_s=np.array([at for at, _ in self._points]),
+                        p50_ms=np.array([seen[i, 0] for _, seen in self._points]),
+                        p99_ms=np.array([seen[i, 1] for _, seen in self._points]),
+                    ),
+                )
+            )
+        return outcomes
+
+    def gpus(self) -> dict[int, GpuOutcome]:
+        whole = self._question.seconds * MILLIS_PER_SECOND
+        outcomes = {}
+        for g, index in enumerate(self._part.gpus):
+            share = self._loop.mask_share(g, whole)
+            masks = np.arange(share.size)
+            partitions = [
+                PartitionOutcome(
+                    partition=server.partition,
+                    model=server.model,
+                    busy_percent=100.0 * float(share[(masks & server.bit) > 0].sum()),
+                    mean_batch=self._loop.mean_batch(s),
+                )
+                for s, server in enumerate(self._part.servers)
+                if server.gpu == index
+            ]
+            outcomes[index] = GpuOutcome(
+                id=self._plan.gpus[index].id,
+                busy_percent=100.0 * float(1.0 - share[0]),
+                power_w=float(share @ self._part.power_w[g]),
+                partitions=tuple(partitions),
+            )
+        return outcomes
+
+    def answers(self) -> list[Answer]:
+        return [
+            Answer(
+                workload=self._part.streams[int(row[0])].name,
+                arrival_ms=float(row[1]),
+                latency_ms=float(row[2]),
+                batch=int(row[3]),
+                partition=self._part.servers[int(row[4])].partition,
+            )
+            for row in self._loop.log()
+        ]
+
+
+def with_rates(plan: Plan, rates_rps: Mapping[str, float]) -> dict[str, Demand]:
+    """The plan's demands with other rates: what a burst or a forecast error does to it."""
+    demands = {p.name: Demand.of(p.arrivals, 0.0) for _, _, p in plan.placements()}
+    return {name: replace(demands[name], rate_rps=rate) for name, rate in rates_rps.items()}

@@ -1,0 +1,306 @@
+"""From a plan and the truth to what the event loop runs: queues, executors, how neighbours slow them.
+
+Plans fall into components that share nothing: GPUs belong together where a queue spans them. Each component
+is simulated by itself, so memory follows the largest one.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.special import gammainc, gammaincinv
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
+from controlplane.domain.profile import Profile
+from controlplane.domain.units import MICROS_PER_MILLI, non_negative
+from controlplane.latency.protocol import FloatArray, LatencyModel, Slots
+
+MOST_ON_A_GPU = 16
+"""Models on one GPU: the table of slowdowns has a row for each set of busy neighbours."""
+LAWS = 4096
+"""Entries of a jitter table, equally likely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What a latency model leaves out.
+
+    jitter: the coefficient of variation of a batch's service time.
+    frontend_ms: what a request spends outside queue and execution.
+    """
+
+    jitter: float = 0.0
+    frontend_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        non_negative(self.jitter, "jitter")
+        non_negative(self.frontend_ms, "frontend_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What holds beside the plan.
+
+    noise: by (device type, model); absent: none.
+    waiting: requests that may wait in the gateway for one endpoint; more are dropped.
+    timeout_ms: how long one may wait before it is dropped.
+    max_batch: a model's max_batch_size, where a plan asks for a delay: a batcher whose delay is exceeded
+        sends up to that. By default the planned batch.
+    """
+
+    noise: Mapping[tuple[str, str], Noise] = field(default_factory=dict)
+    waiting: int = 65536
+    timeout_ms: float = math.inf
+    max_batch: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.waiting < 1:
+            raise InputError(f"must be at least 1, not {self.waiting}", field="waiting")
+        if not self.timeout_ms > 0:
+            raise InputError(f"must be greater than 0, not {self.timeout_ms:g}", field="timeout_ms")
+
+
+def noise_of(profiles: Mapping[str, Mapping[str, Profile]]) -> dict[tuple[str, str], Noise]:
+    """What profiles, by device type and model, measured of it; what they did not measure counts as none."""
+    return {
+        (device, model): Noise(profile.jitter or 0.0, profile.frontend_ms or 0.0)
+        for device, models in profiles.items()
+        for model, profile in models.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One model in one partition.
+
+    batch: the largest dynamic batch; `largest` where a delay was exceeded.
+    work_ms[k-1]: what a batch of k keeps an executor for, alone on the GPU; extra_ms[k-1]: what its requests
+    see beyond. pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`.
+    """
+
+    gpu: int
+    bit: int
+    partition: str
+    model: str
+    batch: int
+    instances: int
+    delay_ms: float
+    largest: int
+    jitter: float
+    work_ms: FloatArray
+    extra_ms: FloatArray
+    pace: FloatArray
+
+    @property
+    def capacity_rps(self) -> float:
+        """With full batches and every neighbour busy."""
+        return 1000.0 * self.instances * self.batch / float(self.work_ms[self.batch - 1] * self.pace[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One workload: its name, what is planned for it and what it must hold."""
+
+    name: str
+    rate_rps: float
+    slo_ms: float
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What the same servers answer: indices into the component's streams and servers."""
+
+    streams: tuple[int, ...]
+    servers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """GPUs, by their index in the plan, that are simulated together. power_w[g][mask] is of GPU g."""
+
+    gpus: tuple[int, ...]
+    servers: tuple[Server, ...]
+    streams: tuple[Stream, ...]
+    queues: tuple[Queue, ...]
+    power_w: tuple[FloatArray, ...]
+
+
+def components(
+    plan: Plan, truth: Mapping[str, LatencyModel], conditions: Conditions
+) -> tuple[Component, ...]:
+    """Every component of the plan, in its order. `truth` maps a device type to what its GPUs really do.
+
+    Raises InputError for a device type or model the truth does not speak for, for a workload whose
+    partition does not serve its model, and for more than MOST_ON_A_GPU models on a GPU.
+    """
+    gpus = [_gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(plan.gpus)]
+    by_place = {(s.gpu, s.partition, s.model): s for servers, _ in gpus for s in servers}
+    groups = _Groups()
+    homes: dict[str, list[tuple[int, str, str]]] = {}
+    streams: dict[str, Stream] = {}
+    index = {id(gpu): i for i, gpu in enumerate(plan.gpus)}
+    for gpu, partition, placement in plan.placements():
+        place = (index[id(gpu)], partition.id, placement.model)
+        if place not in by_place:
+            raise InputError(
+                f"partition {partition.id} serves {placement.name} but not its model {placement.model}",
+                field="models",
+            )
+        homes.setdefault(placement.name, []).append(place)
+        known = streams.get(placement.name)
+        rate = placement.rate_rps + (known.rate_rps if known else 0.0)
+        streams[placement.name] = Stream(placement.name, rate, placement.slo_ms, placement)
+        groups.join(("gpu", place[0]), ("queue", placement.name))
+    # Workloads that share a server share its queue.
+    queues = _Groups()
+    for name, places in homes.items():
+        for place in places:
+            queues.join(("workload", name), ("server", place))
+    found: dict[object, list[int]] = {}
+    for i in range(len(plan.gpus)):
+        found.setdefault(groups.root(("gpu", i)), []).append(i)
+    return tuple(_component(members, gpus, streams, homes, queues) for members in found.values())
+
+
+def _component(
+    members: list[int],
+    gpus: list[tuple[list[Server], FloatArray]],
+    streams: Mapping[str, Stream],
+    homes: Mapping[str, list[tuple[int, str, str]]],
+    queues: _Groups,
+) -> Component:
+    servers = [s for i in members for s in gpus[i][0]]
+    places = [(s.gpu, s.partition, s.model) for s in servers]
+    names = [name for name in streams if homes[name][0][0] in members]
+    roots: dict[object, tuple[list[int], list[int]]] = {}
+    for number, name in enumerate(names):
+        roots.setdefault(queues.root(("workload", name)), ([], []))[0].append(number)
+    for number, place in enumerate(places):
+        root = queues.root(("server", place))
+        if root in roots:
+            roots[root][1].append(number)
+    return Component(
+        gpus=tuple(members),
+        servers=tuple(servers),
+        streams=tuple(streams[name] for name in names),
+        queues=tuple(Queue(tuple(s), tuple(e)) for s, e in roots.values()),
+        power_w=tuple(gpus[i][1] for i in members),
+    )
+
+
+def _gpu_servers(
+    index: int, gpu: PlannedGpu, truth: Mapping[str, LatencyModel], conditions: Conditions
+) -> tuple[list[Server], FloatArray]:
+    """The servers of one GPU, and its power with each set of them busy."""
+    latency = truth.get(gpu.type)
+    if latency is None:
+        known = ", ".join(truth) or "none"
+        raise InputError(f"nothing is known of {gpu.type} (known: {known})", field="truth")
+    served = [(partition, model) for partition in gpu.partitions for model in partition.models]
+    if len(served) > MOST_ON_A_GPU:
+        raise InputError(
+            f"{gpu.id} has {len(served)} models; at most {MOST_ON_A_GPU} can be simulated", field="gpus"
+        )
+    for _, model in served:
+        if model.model not in latency.models:
+            raise InputError(
+                f"{latency.name} for {gpu.type} does not speak for {model.model}; profile it on {gpu.type}",
+                field="truth",
+            )
+    pace, power = _slowdowns(served, latency)
+    return [
+        _server(index, 1 << i, gpu.type, partition, model, latency, pace[i], conditions)
+        for i, (partition, model) in enumerate(served)
+    ], power
+
+
+def _server(
+    gpu: int,
+    bit: int,
+    device: str,
+    partition: Partition,
+    model: ServedModel,
+    latency: LatencyModel,
+    pace: FloatArray,
+    conditions: Conditions,
+) -> Server:
+    noise = conditions.noise.get((device, model.model), Noise())
+    largest = max(model.batch, conditions.max_batch.get(model.model, 1) if model.max_queue_delay_us else 1)
+    slots = Slots.alone(latency.models.index(model.model), np.arange(1, largest + 1), partition.percent)
+    alone = latency.estimate(slots, 0.5)
+    return Server(
+        gpu=gpu,
+        bit=bit,
+        partition=partition.id,
+        model=model.model,
+        batch=model.batch,
+        instances=model.instances,
+        delay_ms=model.max_queue_delay_us / MICROS_PER_MILLI,
+        largest=largest,
+        jitter=noise.jitter,
+        work_ms=np.array(alone.cycle_ms[:, 0]),
+        extra_ms=alone.execution_ms[:, 0] - alone.cycle_ms[:, 0] + noise.frontend_ms,
+        pace=pace,
+    )
+
+
+def _slowdowns(
+    served: list[tuple[Partition, ServedModel]], latency: LatencyModel
+) -> tuple[FloatArray, FloatArray]:
+    """pace[i, mask], with server i in mask, and power[mask], for every set of busy servers."""
+    count = len(served)
+    masks = np.arange(1 << count)
+    busy = (masks[:, None] >> np.arange(count)) & 1 == 1
+    pace = np.ones((count, masks.size))
+    power = np.zeros(masks.size)
+    if count == 0:
+        return pace, power
+    model = np.array([latency.models.index(m.model) for _, m in served])
+    batch = np.array([float(m.batch) for _, m in served])
+    percent = np.array([p.percent for p, _ in served])
+    for rows in np.array_split(masks, max(1, masks.size // 4096)):
+        estimate = latency.estimate(Slots.of(model, batch, percent, busy[rows]), 0.5)
+        power[rows] = estimate.power_w
+        pace[:, rows] = np.where(busy[rows], estimate.cycle_ms, 1.0).T
+    for i in range(count):
+        pace[i] = np.where(busy[:, i], pace[i] / pace[i, 1 << i], 1.0)
+    return pace, power
+
+
+def jitter_table(cv: float) -> FloatArray:
+    """LAWS equally likely factors of mean 1: a gamma law's mean within each of as many equal slices.
+
+    A gamma law with cv 1 is exponential. Rounded, so that libraries that differ in the last bit agree.
+    """
+    if cv == 0.0:
+        return np.ones(LAWS)
+    shape = 1.0 / cv**2
+    edges = gammaincinv(shape, np.arange(LAWS + 1) / LAWS)
+    # E[X; X <= x] of a gamma law is its mean times the distribution with shape + 1.
+    return np.asarray(np.round(np.diff(gammainc(shape + 1.0, edges)) * LAWS, 9))
+
+
+def seed_of(seed: int, name: str) -> np.random.SeedSequence:
+    """A seed of its own for each name: adding a workload leaves the others' arrivals as they were."""
+    return np.random.SeedSequence([seed, zlib.crc32(name.encode())])
+
+
+class _Groups:
+    """Disjoint sets."""
+
+    def __init__(self) -> None:
+        self._parent: dict[object, object] = {}
+
+    def root(self, item: object) -> object:
+        while (parent := self._parent.setdefault(item, item)) != item:
+            item = parent
+        return item
+
+    def join(self, one: object, other: object) -> None:
+        self._parent[self.root(other)] = self.root(one)

@@ -1,0 +1,141 @@
+"""What a simulation says: values, and the document `ctl simulate --json` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controlplane.latency.protocol import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Latency over time; all of shape (T,). NaN where nothing was answered."""
+
+    time_s: FloatArray
+    p50_ms: FloatArray
+    p99_ms: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadOutcome:
+    """What one workload saw. A request that was dropped breaks its SLO.
+
+    p50_ms, p99_ms: of the answered requests, off by at most `quantiles.RELATIVE_ERROR`; NaN without any.
+    violations_percent: requests later than the SLO or dropped, of all; counted, not interpolated.
+    throughput_rps, goodput_rps: answered, and answered within the SLO, per second of arrivals.
+    utilisation: the offered rate over the capacity with full batches and every neighbour busy.
+    counts: answers per latency bin (`quantiles.edges_ms`), for CDFs.
+    """
+
+    name: str
+    slo_ms: float
+    requests: int
+    p50_ms: float
+    p99_ms: float
+    mean_ms: float
+    max_ms: float
+    violations_percent: float
+    drops_percent: float
+    throughput_rps: float
+    goodput_rps: float
+    utilisation: float
+    counts: IntArray
+    timeline: Timeline
+
+    @property
+    def holds(self) -> bool:
+        """Whether 99 % of all requests were answered within the SLO."""
+        return self.violations_percent <= 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """One model in one partition: how busy, and its mean batch."""
+
+    partition: str
+    model: str
+    busy_percent: float
+    mean_batch: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOutcome:
+    """One GPU: the share of time anything ran on it, the mean power (0 where the device has no model)."""
+
+    id: str
+    busy_percent: float
+    power_w: float
+    partitions: tuple[PartitionOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One request: what it saw and where it was answered."""
+
+    workload: str
+    arrival_ms: float
+    latency_ms: float
+    batch: int
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """Everything `ctl simulate` prints or plots. `answers` holds the first ones, as many as asked for."""
+
+    seed: int
+    seconds: float
+    workloads: tuple[WorkloadOutcome, ...]
+    gpus: tuple[GpuOutcome, ...]
+    answers: tuple[Answer, ...] = ()
+
+    @property
+    def breaks(self) -> int:
+        """How many workloads miss their SLO."""
+        return sum(not w.holds for w in self.workloads)
+
+    def document(self) -> dict[str, object]:
+        """The JSON of `ctl simulate`; null stands for what nothing was measured of."""
+        return {
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "workloads": [
+                {
+                    "name": w.name,
+                    "requests": w.requests,
+                    "p50_ms": _finite(w.p50_ms),
+                    "p99_ms": _finite(w.p99_ms),
+                    "mean_ms": _finite(w.mean_ms),
+                    "slo_ms": w.slo_ms,
+                    "violations_percent": w.violations_percent,
+                    "drops_percent": w.drops_percent,
+                    "throughput_rps": w.throughput_rps,
+                    "goodput_rps": w.goodput_rps,
+                    "utilisation": w.utilisation,
+                    "holds": w.holds,
+                }
+                for w in self.workloads
+            ],
+            "gpus": [
+                {
+                    "id": g.id,
+                    "busy_percent": g.busy_percent,
+                    "power_w": g.power_w,
+                    "partitions": [
+                        {
+                            "id": p.partition,
+                            "model": p.model,
+                            "busy_percent": p.busy_percent,
+                            "mean_batch": p.mean_batch,
+                        }
+                        for p in g.partitions
+                    ],
+                }
+                for g in self.gpus
+            ],
+            "totals": {"holds": len(self.workloads) - self.breaks, "breaks": self.breaks},
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if value == value else None

@@ -1,0 +1,82 @@
+"""Truths to hold a plan against that are not the model it was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.units import positive
+from controlplane.latency.protocol import Estimate, FloatArray, LatencyModel, Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Another model, every time `factor` times as long: a GPU 10 % slower than believed has 1.1."""
+
+    base: LatencyModel
+    factor: float
+
+    def __post_init__(self) -> None:
+        positive(self.factor, "factor")
+
+    @property
+    def name(self) -> str:
+        """The base's name and the factor."""
+        return f"{self.base.name} x {self.factor:g}"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The base's."""
+        return self.base.models
+
+    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
+        """The base's answer with its times scaled; power and memory as they were."""
+        base = self.base.estimate(slots, quantile)
+        return replace(
+            base,
+            execution_ms=base.execution_ms * self.factor,
+            execution_upper_ms=base.execution_upper_ms * self.factor,
+            cycle_ms=base.cycle_ms * self.factor,
+            cycle_upper_ms=base.cycle_upper_ms * self.factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownService:
+    """Service times that are known: t(k) by model, whatever the share; neighbours slow each other linearly.
+
+    service_ms: by model, t(1), t(2), ...; batches beyond take the last.
+    slowdown: by (model, neighbour): how much longer a batch takes beside that neighbour (0.2 is 20 %).
+    """
+
+    service_ms: Mapping[str, tuple[float, ...]]
+    slowdown: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What a report calls it."""
+        return "known"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Those with service times."""
+        return tuple(self.service_ms)
+
+    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
+        """Exact, so the upper quantiles are the values themselves."""
+        if np.any(slots.model >= len(self.service_ms)):
+            raise InputError("names no model with known service times", field="model")
+        longest = max(len(times) for times in self.service_ms.values())
+        table = np.array([[*t, *[t[-1]] * (longest - len(t))] for t in self.service_ms.values()])
+        alone = table[slots.model, np.minimum(slots.batch.astype(np.int64), longest) - 1]
+        beside = np.array([[self.slowdown.get((a, b), 0.0) for b in self.models] for a in self.models])
+        effect: FloatArray = beside[slots.model[:, :, None], slots.model[:, None, :]]
+        effect = effect * slots.mask[:, None, :]
+        own = np.diagonal(effect, axis1=1, axis2=2)
+        times = np.where(slots.mask, alone * (1.0 + effect.sum(axis=2) - own), 0.0)
+        none = np.zeros_like(times)
+        watts = np.zeros(len(times))
+        return Estimate(times, times, times, times, watts, watts, none, none)
