@@ -6,7 +6,20 @@ import sys
 
 import typer
 
-from controlplane.cli import apply, destroy, doctor, plan, redirect, render, rollback, status
+from controlplane.cli import (
+    apply,
+    destroy,
+    doctor,
+    events,
+    plan,
+    profile,
+    redirect,
+    render,
+    rollback,
+    serve,
+    status,
+    validate,
+)  # fmt: skip
 from controlplane.cli.exits import EXIT_INTERRUPTED, exit_code
 from controlplane.domain.errors import TrisectError
 
@@ -18,7 +31,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _verb in (doctor, plan, render, apply, status, redirect, rollback, destroy):
+for _verb in (
+    doctor, profile, validate, plan, render, apply, status, redirect, rollback, serve, events, destroy,
+):  # fmt: skip
     _verb.register(app)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+
+from controlplane.domain.errors import InputError
+
+Number = TypeVar("Number", int, float)
 
 
 class LauncherName(StrEnum):
@@ -34,3 +39,24 @@ DEFAULT_FLEET = "default"
 DEFAULT_REPOSITORY = Path("model_repository")
 DEFAULT_OUTPUT = Path("triton_configs")
 DEFAULT_PROFILES = Path("profiles")
+
+
+def numbers(text: str | None, field: str, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:
+    """`1,4,16` as numbers; None for None. Raises InputError naming the option."""
+    if text is None:
+        return None
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{text!r} is no list of numbers like 1,4,16", field=field) from None
+
+
+def shapes(told: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """`NAME:3,224,224` -> shape by input. Raises InputError naming the option."""
+    parsed = {}
+    for text in told:
+        name, colon, dims = text.rpartition(":")
+        if not colon or not all(d.isdigit() and int(d) > 0 for d in dims.split(",")):
+            raise InputError(f"{text!r} is no NAME:DIM,DIM with dimensions above 0", field="--shape")
+        parsed[name] = tuple(int(d) for d in dims.split(","))
+    return parsed

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from controlplane.cli.options import LauncherName
 from controlplane.domain.errors import InputError
@@ -12,6 +17,10 @@ from controlplane.ports import Launcher
 from controlplane.report.status_table import StatusRow
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.history import Event
+
+if TYPE_CHECKING:
+    from controlplane.profiler.session import Place
 
 
 def say(line: str) -> None:
@@ -60,6 +69,24 @@ def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
     return found, settings
 
 
+def place(told: str) -> Place:
+    """Where to measure: `cpu` is the host's first core, `cpu-1` a certain one.
+
+    Raises InputError for a device this host does not have.
+    """
+    from controlplane.profiler.session import Place
+    from controlplane.runtime.devices import host_devices, known_device
+
+    available = host_devices()
+    for kind, devices in available.items():
+        if told == kind and devices:
+            return Place(known_device(kind), devices[0])
+        if told in devices:
+            return Place(known_device(kind), told)
+    known = ", ".join(name for devices in available.values() for name in devices)
+    raise InputError(f"this host has no device {told!r}; it has: {known}", field="--device")
+
+
 def unrecorded_fleet(name: str) -> Fleet:
     """A fleet no file speaks of: its servers may still carry its labels."""
     return fleet(name, launcher_name=None, endpoints=Endpoints())
@@ -72,3 +99,24 @@ def status_source(name: str) -> Callable[[], list[StatusRow]]:
     found, _ = existing_fleet(name)
     plan = found.files.plan()
     return lambda: status_rows(found.launcher, found.gateway, name, plan, {})
+
+
+def serve(name: str, *, once: bool, host: str, port: int) -> None:
+    """Be the controller of a fleet; events are JSON lines on stderr."""
+    from controlplane.runtime import service
+
+    found, _ = existing_fleet(name)
+    service.guard(found, lambda event: say(json.dumps(asdict(event))), once=once, host=host, port=port)
+    sys.stderr.flush()
+    # A start under way would hold a normal exit up for its whole deadline; its server is found by its labels.
+    os._exit(0)
+
+
+def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Event, ...]:
+    """What a fleet's history holds."""
+    from controlplane.runtime.history import History
+    from controlplane.runtime.service import history_path
+
+    found, _ = existing_fleet(name)
+    begin = 0.0 if since_s is None else time.time() - since_s
+    return History(history_path(found.files)).events(since_s=begin, limit=limit)

@@ -53,10 +53,13 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def locked(files: FleetFiles) -> Iterator[None]:
-    """Hold the fleet. Raises EngineError where another command does."""
+def locked(files: FleetFiles, *, patience_s: float = 2.0) -> Iterator[None]:
+    """Hold the fleet. Raises EngineError where another command does for longer than `patience_s`.
+
+    A controller holds it for moments, a command until it has ended.
+    """
     files.directory.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(files.lock, timeout=0)
+    lock = filelock.FileLock(files.lock, timeout=patience_s)
     try:
         lock.acquire()
     except filelock.Timeout:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, GpuPool, ShareKind
+from controlplane.domain.device import CPU_DEVICE, GpuPool
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, ProfileUse, Rule, Violation
 from controlplane.domain.profile import Profile
@@ -20,6 +20,7 @@ from controlplane.planners import registry, verify
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest
 from controlplane.ports import Clock
+from controlplane.runtime.devices import known_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +41,6 @@ def known_profiles(device: str, directory: Path) -> dict[str, Profile]:
     return {**catalogue.profiles(device), **read_profiles(directory, device)}
 
 
-def known_device(name: str) -> Device:
-    """What is known about a device type: from the catalogue, or what its kind implies."""
-    found = catalogue.device(name)
-    if found is not None:
-        return found
-    if name == CPU_DEVICE:
-        return Device(CPU_DEVICE, ShareKind.CPU_QUOTA, CPU_GRID)
-    return Device(name, ShareKind.MPS_PERCENT, MPS_GRID)
-
-
 def make_plan(
     spec: Spec, document: Document, choices: Choices, *, profiles: Path, cores: int, clock: Clock,
     previous: Plan | None = None,
@@ -65,9 +56,10 @@ def make_plan(
         if not every[gpu.type]:
             known = sorted({*catalogue.devices(), *_profiled(profiles)})
             document.fail(f"no profiles for {gpu.type!r}{nearest(gpu.type, known)}", ("gpus", i, "type"))
-        wanted = {m: p for m, p in every[gpu.type].items() if m in models}
-        if wanted:
-            devices[gpu.type] = _device(gpu, wanted, latency_model, cores)
+        if models & set(every[gpu.type]):
+            # All profiles, not only the spec's: what other models' pairs show of interference serves these
+            # too, and `verify` must see the same fit whichever of them a plan holds.
+            devices[gpu.type] = _device(gpu, every[gpu.type], latency_model, cores)
     names = {m for found in every.values() for m in found}
     for i, workload in enumerate(spec.workloads):
         if workload.model not in names:
@@ -109,7 +101,7 @@ def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
                 field=missing[0],
             )
         request = GpuRequest(gpu.type, None, gpu.price_per_hour)
-        devices[gpu.type] = _device(request, {m: known[m] for m in models}, plan.latency_model, None)
+        devices[gpu.type] = _device(request, known, plan.latency_model, None)
     return verify.verify(plan, devices)
 
 

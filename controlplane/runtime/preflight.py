@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
 from controlplane.files.fleets import Endpoints, FleetSettings
 from controlplane.ports import Launcher
+from controlplane.runtime.devices import host_devices
 from controlplane.runtime.execute import Say
 from controlplane.runtime.fleet import Fleet, map_devices
 
@@ -26,12 +25,6 @@ def settings(
         devices=map_devices(plan, host_devices()),
         endpoints=endpoints,
     )
-
-
-def host_devices() -> dict[str, tuple[str, ...]]:
-    """Device type -> this host's devices of it, in the order plans count them."""
-    cores = sorted(os.sched_getaffinity(0))
-    return {CPU_DEVICE: tuple(f"{CPU_DEVICE}-{core}" for core in cores)}
 
 
 def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:

@@ -1,0 +1,37 @@
+"""`ctl events`: what happened and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("events")(events)
+
+
+def events(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    since: Annotated[
+        float | None, typer.Option(help="Only those of the last so many seconds.", min=0.0)
+    ] = None,
+    limit: Annotated[int, typer.Option(help="At most the newest so many.", min=1)] = 100,
+    json: options.Json = False,
+) -> None:
+    """Redirects, violations, restarts and failures of a fleet, oldest first."""
+    from controlplane.cli import wiring
+    from controlplane.files.documents import to_json
+
+    found = wiring.recent_events(fleet, since_s=since, limit=limit)
+    if json:
+        print(to_json({"fleet": fleet, "events": [asdict(event) for event in found]}), end="")
+        return
+    for event in found:
+        at = datetime.fromtimestamp(event.at_s).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        print(f"{at}  {event.level:8}  {event.kind:8}  {event.subject}: {event.reason}")

@@ -1,0 +1,30 @@
+"""Predicted against measured as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+
+def validation_table(document: Mapping[str, Any]) -> Table:
+    """The JSON of `ctl validate` with one line for each latency model and each model it was asked about."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("latency model", "of"):
+        table.add_column(name, no_wrap=True)
+    for name in ("n", "mean error %", "bias %", "95th %", "largest %", "below upper 95 %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for latency_model, told in document["latency_models"].items():
+        for model, figures in {"all": told["overall"], **told["per_model"]}.items():
+            table.add_row(
+                latency_model if model == "all" else "",
+                model,
+                str(figures["n"]),
+                *(
+                    f"{figures[key]:.2f}"
+                    for key in ("mape_percent", "bias_percent", "p95_percent", "max_percent")
+                ),
+                f"{figures['coverage_95_percent']:.1f}",
+            )
+    return table

@@ -1,0 +1,323 @@
+"""The one loop: look, decide, do. Everything it decides is `control.guard`'s; everything slow is the crew's.
+
+It keeps nothing that it could not find again: what runs is asked of the engine, what is routed of the
+gateway, what was promised of the plan. So it may be killed anywhere; the next one adopts what there is. It
+works under the fleet's lock only while it acts: an `apply` that holds the lock is waited for, and what it
+left is adopted anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from controlplane.control import guard
+from controlplane.control.desired import Desired, NamedRoute
+from controlplane.control.guard_state import (
+    DrainAndStop,
+    Effect,
+    GuardState,
+    Launch,
+    Load,
+    OpenBreaker,
+    Probe,
+    Redirect,
+    Say,
+    Seat,
+    Ward,
+    wards,
+)
+from controlplane.control.guard_state import Limits as GuardLimits
+from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.fleet import Backend, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.observation import FleetSeen, Health
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.fleets import FleetSettings
+from controlplane.runtime.crew import Crew, spec_for
+from controlplane.runtime.execute import backend, named
+from controlplane.runtime.fleet import Fleet, locked
+from controlplane.runtime.history import Event, History
+from controlplane.runtime.observer import Observer, Requests
+
+TICK_S = 0.2
+_LOOK_AROUND_S = 1.0
+_LOCK_TRIES_S = 0.2
+_LOOKS = 15
+"""Ticks without anything to do after which a repair is done: a dead server is noticed within them."""
+
+Notice = Callable[[Event], None]
+
+
+@dataclass(slots=True)
+class _Adopted:
+    """What a fleet was when it was last adopted, and what has been made of it since."""
+
+    state: GuardState
+    planned: Mapping[str, ServerSpec]
+    devices: Mapping[str, str]
+    warm: frozenset[str]
+    routes: dict[str, NamedRoute]
+    backends: dict[str, Backend] = field(default_factory=dict)
+    plan_mark: object = None
+
+
+class Controller:
+    """Guards one fleet. `notice` is called with every event, from the deciding thread and from the crew."""
+
+    def __init__(
+        self, fleet: Fleet, requests: Requests, history: History, notice: Notice, limits: GuardLimits
+    ) -> None:
+        self._fleet = fleet
+        self._requests = requests
+        self._history = history
+        self._notice = notice
+        self._limits = limits
+        self._crew, self._observer = self._hands()
+        self._adopted: _Adopted | None = None
+        self._looked_s = 0.0
+        self.ticked_s = time.monotonic()
+        self.busy_s = 0.0
+
+    @property
+    def state(self) -> GuardState | None:
+        """What the guard knows; None before anything was adopted."""
+        return self._adopted.state if self._adopted is not None else None
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set or the fleet is destroyed."""
+        while not stop.is_set() and self._fleet.files.exists():
+            began = time.monotonic()
+            try:
+                self.step()
+            except TrisectError as error:
+                # The engine or the gateway does not answer now; traffic flows without us. Look again.
+                self._tell("warning", "controller", self._fleet.name, str(error))
+                self._adopted = None
+                stop.wait(_LOOK_AROUND_S)
+            self.ticked_s = time.monotonic()
+            self.busy_s += self.ticked_s - began
+            stop.wait(max(0.0, TICK_S - (self.ticked_s - began)))
+
+    def repair(self, stop: threading.Event) -> None:
+        """Look, do what there is to do, and return once every partition is served and nothing starts."""
+        looks = 0
+        while not stop.is_set() and looks < _LOOKS:
+            self.step()
+            state = self.state
+            starting = any(c.health is Health.STARTING for c in self._crew.conditions().values())
+            down = state is None or any(w.down and not w.launches.open for w in state.watches.values())
+            looks = 0 if starting or down else looks + 1
+            stop.wait(TICK_S)
+        self._crew.close(wait=True)
+
+    def step(self) -> None:
+        """One tick: adopt if need be, look, decide, do. Raises EngineError, GatewayError."""
+        if self._adopted is None or self._changed_by_others(self._adopted):
+            self._adopt()
+        adopted = self._adopted
+        if adopted is None:
+            return
+        seen = self._observer.look(adopted.state)
+        state, effects = guard.tick(adopted.state, seen)
+        routes = guard.routes(state, seen)
+        if not effects and routes == adopted.routes:
+            adopted.state = state
+            return
+        try:
+            with locked(self._fleet.files, patience_s=0.0):
+                self._act(adopted, state, effects, routes, seen)
+        except EngineError:
+            # Another command holds the fleet: what it leaves is looked at anew.
+            self._adopted = None
+            time.sleep(_LOCK_TRIES_S)
+
+    def close(self) -> None:
+        """End what can be ended at once; servers being started are found by the next controller."""
+        self._observer.close()
+        self._crew.close(wait=False)
+
+    def _hands(self) -> tuple[Crew, Observer]:
+        crew = Crew(self._fleet.launcher, self._fleet.gateway, self._failed, self._fleet.limits)
+        return crew, Observer(
+            self._fleet.launcher, self._fleet.gateway, self._fleet.name, crew, self._requests
+        )
+
+    def _act(
+        self,
+        adopted: _Adopted,
+        state: GuardState,
+        effects: tuple[Effect, ...],
+        routes: dict[str, NamedRoute],
+        seen: FleetSeen,
+    ) -> None:
+        # Written before it is done: whoever reads after a crash sees what was under way.
+        for effect in effects:
+            self._record(effect)
+        if routes != adopted.routes:
+            began = time.monotonic()
+            self._fleet.gateway.commit(self._routes(adopted, routes))
+            adopted.routes = routes
+            if any(isinstance(e, Redirect) for e in effects):
+                took = 1000.0 * (time.monotonic() - began)
+                self._tell("info", "commit", self._fleet.name, f"routes committed in {took:.1f} ms")
+        adopted.state = state
+        for effect in effects:
+            match effect:
+                case Launch():
+                    planned = adopted.planned[effect.partition]
+                    spec = spec_for(effect, planned, adopted.devices[effect.gpu])
+                    watch = state.watches[effect.partition]
+                    warm = watch.ward.policy is ShadowPolicy.WARM and not watch.down
+                    self._crew.launch(effect, spec, unload=warm)
+                case Load():
+                    self._crew.load(effect)
+                case DrainAndStop():
+                    self._crew.stop(effect)
+                case Probe(server):
+                    self._observer.probe(server)
+                case Redirect() | OpenBreaker() | Say():
+                    pass
+
+    def _routes(self, adopted: _Adopted, routes: Mapping[str, NamedRoute]) -> dict[str, Route]:
+        """Routes with addresses; a server nobody knows an address of cannot be routed to."""
+
+        def address(name: str) -> Backend | None:
+            server = self._crew.server(name)
+            if server is not None:
+                adopted.backends[name] = backend(server)
+            return adopted.backends.get(name)
+
+        found = {}
+        for endpoint, route in routes.items():
+            members = tuple(b for name in route.members if (b := address(name)) is not None)
+            if members:
+                found[endpoint] = Route(members, None if route.backup is None else address(route.backup))
+        return found
+
+    def _changed_by_others(self, adopted: _Adopted) -> bool:
+        now = time.monotonic()
+        if now - self._looked_s < _LOOK_AROUND_S:
+            return False
+        self._looked_s = now
+        if self._plan_mark() != adopted.plan_mark:
+            return True
+        present = {e: set(r.members) for e, r in named(self._fleet.gateway.routes()).items()}
+        ours = {e: {b.server for b in r.members} for e, r in self._routes(adopted, adopted.routes).items()}
+        return present != ours
+
+    def _plan_mark(self) -> object:
+        """Changes whenever a plan is applied."""
+        plan = self._fleet.files.directory / "plan.json"
+        return plan.stat().st_mtime_ns if plan.exists() else None
+
+    def _adopt(self) -> None:
+        """Take over what runs. Raises EngineError where another command works on the fleet."""
+        files = self._fleet.files
+        with locked(files, patience_s=0.0):
+            settings, plan, mark = files.settings(), files.plan(), self._plan_mark()
+            if settings is None or plan is None:
+                raise EngineError(f"fleet {self._fleet.name!r} has no plan; apply one first")
+            desired = self._fleet.desired(plan, settings)
+            self._fleet.gateway.start()
+            servers = self._fleet.launcher.servers(self._fleet.name)
+            present = self._fleet.gateway.routes()
+        self._observer.close()
+        self._crew.close(wait=False)
+        self._crew, self._observer = self._hands()
+        taken = _take_over(
+            wards(plan), desired, settings, servers, named(present), self._limits, self._wall()
+        )
+        backends = {m.server: m for r in present.values() for m in r.members}
+        self._adopted = _Adopted(
+            taken.state, taken.planned, settings.devices, desired.warm, named(present), backends, mark
+        )
+        routed = {name for r in named(present).values() for name in r.members}
+        warm = {w.id for w in wards(plan) if w.policy is ShadowPolicy.WARM}
+        for server in taken.kept:
+            if server.name in routed:
+                self._crew.adopt(server, Health.READY)
+            elif server.spec.labels.partition in warm:
+                self._crew.adopt(server, Health.UNLOADED)
+            else:
+                self._crew.resume(server)
+        for server in taken.surplus:
+            self._crew.adopt(server)
+            self._crew.stop(DrainAndStop(server.name, drain=True))
+        self._tell(
+            "info", "adopt", self._fleet.name, f"{len(taken.kept)} servers kept, {len(taken.surplus)} stopped"
+        )
+
+    def _wall(self) -> int:
+        return int(self._fleet.clock.wall())
+
+    def _record(self, effect: Effect) -> None:
+        match effect:
+            case Redirect(partition, source, target, cause):
+                self._tell("warning", "redirect", partition, f"{source} -> {target}: {cause}")
+            case Launch(partition, server, gpu, percent, attempt):
+                reason = f"{server}: {percent:g} % of {gpu}, attempt {attempt}"
+                self._tell("info", "launch", partition, reason)
+            case DrainAndStop(server, drain):
+                self._tell("info", "stop", server, "after draining" if drain else "at once")
+            case OpenBreaker(partition, until_s):
+                wait = until_s - time.monotonic()
+                self._tell("critical", "breaker", partition, f"no start for {wait:.0f} s")
+            case Say(level, subject, reason):
+                self._tell(str(level), "said", subject, reason)
+            case Load() | Probe():
+                pass
+
+    def _failed(self, subject: str, reason: str) -> None:
+        self._tell("warning", "failed", subject, reason)
+
+    def _tell(self, level: str, kind: str, subject: str, reason: str) -> None:
+        event = Event(self._fleet.clock.wall(), level, kind, subject, reason)
+        self._history.write(event)
+        self._notice(event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    state: GuardState
+    planned: Mapping[str, ServerSpec]
+    kept: tuple[Server, ...]
+    surplus: tuple[Server, ...]
+
+
+def _take_over(
+    guarded: tuple[Ward, ...],
+    desired: Desired,
+    settings: FleetSettings,
+    servers: tuple[Server, ...],
+    routes: Mapping[str, NamedRoute],
+    limits: GuardLimits,
+    generation: int,
+) -> _Taken:
+    """Who sits where. A partition's active server is the one it is routed to; one more may stand by.
+
+    The rest is surplus: an interrupted redirect left it, or an interrupted launch did.
+    """
+    planned = {
+        spec.labels.partition: spec for spec in desired.servers.values() if spec.labels.role is Role.ACTIVE
+    }
+    gpus = {device: gpu for gpu, device in settings.devices.items()}
+    running = [
+        s for s in servers if s.state is ServerState.RUNNING and s.spec.labels.role is not Role.PROFILE
+    ]
+    seats: dict[str, tuple[Seat, ...]] = {}
+    kept: list[Server] = []
+    for ward in guarded:
+        routed = {m for p in ward.promises if p.endpoint in routes for m in routes[p.endpoint].members}
+        mine = [s for s in running if s.spec.labels.partition == ward.id and s.spec.device in gpus]
+        # Routed first, then as planned, then the others.
+        mine.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
+        chosen = mine[: 1 if ward.policy is ShadowPolicy.NONE else 2]
+        kept += chosen
+        spec = planned[ward.id]
+        seats[ward.id] = tuple(Seat(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen) or (
+            Seat(spec.name, ward.gpu, ward.percent),
+        )
+    surplus = tuple(s for s in running if s not in kept)
+    return _Taken(guard.begin(guarded, seats, limits, generation), planned, tuple(kept), surplus)

@@ -1,0 +1,166 @@
+"""Does what the guard says, off the deciding thread: starts, loads, drains and stops servers.
+
+Everything slow runs in a small pool. What was started, under way or failed is told back by `condition`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from controlplane.control.guard_state import DrainAndStop, Launch, Load
+from controlplane.domain.errors import TrisectError
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
+from controlplane.domain.observation import Health
+from controlplane.monitor import inference
+from controlplane.ports import Gateway, Launcher
+from controlplane.runtime.clock import wait_until
+from controlplane.runtime.execute import Limits, backend
+
+_THREADS = 6
+
+Failed = Callable[[str, str], None]
+"""Called with a subject and what went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What the crew knows of a server; READY until a canary says otherwise."""
+
+    health: Health
+    reason: str = ""
+
+
+def spec_for(launch: Launch, planned: ServerSpec, device: str) -> ServerSpec:
+    """The server of a launch: as planned, on another share. The guard's name makes its revision unique."""
+    fixed = f"{planned.labels.revision}|{device}|{launch.percent:g}|{launch.server}"
+    labels = planned.labels
+    return replace(
+        planned,
+        labels=Labels(
+            labels.fleet,
+            labels.plan_hash,
+            labels.partition,
+            Role.SHADOW,
+            hashlib.sha256(fixed.encode()).hexdigest()[:10],
+        ),
+        device=device,
+        percent=launch.percent,
+    )
+
+
+class Crew:
+    """One fleet's hands. `servers` are those it knows by the guard's names."""
+
+    def __init__(self, launcher: Launcher, gateway: Gateway, failed: Failed, limits: Limits) -> None:
+        self._launcher = launcher
+        self._gateway = gateway
+        self._failed = failed
+        self._limits = limits
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="crew")
+        self._lock = threading.Lock()
+        self._servers: dict[str, Server] = {}
+        self._conditions: dict[str, Condition] = {}
+        self._given_up: set[str] = set()
+
+    def adopt(self, server: Server, health: Health = Health.READY) -> None:
+        """A server that runs already, by its own name."""
+        with self._lock:
+            self._servers[server.name] = server
+            self._conditions[server.name] = Condition(health)
+
+    def resume(self, server: Server) -> None:
+        """A server that runs and may not be ready yet: waited for and proved like a new one."""
+        with self._lock:
+            self._conditions[server.name] = Condition(Health.STARTING)
+        self._pool.submit(self._launch, server.name, server.spec, False)
+
+    def server(self, name: str) -> Server | None:
+        """The server behind a name of the guard's; None while it starts."""
+        with self._lock:
+            return self._servers.get(name)
+
+    def conditions(self) -> dict[str, Condition]:
+        """Every name the crew was told of and was not told to stop."""
+        with self._lock:
+            return dict(self._conditions)
+
+    def launch(self, launch: Launch, spec: ServerSpec, *, unload: bool) -> None:
+        """Start a server and prove it; `unload`: it stands by warm."""
+        with self._lock:
+            self._conditions[launch.server] = Condition(Health.STARTING)
+        self._pool.submit(self._launch, launch.server, spec, unload)
+
+    def load(self, load: Load) -> None:
+        """Load a warm shadow's models."""
+        with self._lock:
+            server = self._servers.get(load.server)
+            if server is None or self._conditions[load.server].health is not Health.UNLOADED:
+                return
+            self._conditions[load.server] = Condition(Health.STARTING)
+        self._pool.submit(self._load, load.server, server)
+
+    def stop(self, stop: DrainAndStop) -> None:
+        """Drain and stop a server; one that is still starting goes as soon as it has started."""
+        with self._lock:
+            self._conditions.pop(stop.server, None)
+            server = self._servers.pop(stop.server, None)
+            if server is None:
+                self._given_up.add(stop.server)
+                return
+        self._pool.submit(self._stop, server, stop.drain)
+
+    def close(self, *, wait: bool) -> None:
+        """Begin nothing more; `wait`: until what is under way has ended."""
+        self._pool.shutdown(wait=wait, cancel_futures=not wait)
+
+    def _launch(self, name: str, spec: ServerSpec, unload: bool) -> None:
+        server: Server | None = None
+        try:
+            server = self._launcher.start(spec, deadline_s=self._limits.start_s)
+            for endpoint in spec.endpoints:
+                inference.prove(server, endpoint, deadline_s=self._limits.prove_s)
+            if unload:
+                for endpoint in spec.endpoints:
+                    inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
+        except TrisectError as error:
+            if server is not None:
+                self._stop(server, drain=False)
+            with self._lock:
+                if name not in self._given_up:
+                    self._conditions[name] = Condition(Health.GONE, str(error))
+            return
+        with self._lock:
+            wanted = name not in self._given_up
+            if wanted:
+                self._servers[name] = server
+                self._conditions[name] = Condition(Health.UNLOADED if unload else Health.READY)
+        if not wanted:
+            self._stop(server, drain=False)
+
+    def _load(self, name: str, server: Server) -> None:
+        try:
+            for endpoint in server.spec.endpoints:
+                inference.load(server, endpoint, deadline_s=self._limits.start_s)
+                inference.prove(server, endpoint, deadline_s=self._limits.prove_s)
+            found = Condition(Health.READY)
+        except TrisectError as error:
+            found = Condition(Health.GONE, str(error))
+        with self._lock:
+            if name in self._conditions:
+                self._conditions[name] = found
+
+    def _stop(self, server: Server, drain: bool) -> None:
+        try:
+            if drain:
+                wait_until(
+                    lambda: self._gateway.in_flight(backend(server)) == 0,
+                    deadline_s=self._limits.drain_s,
+                    interval_s=0.2,
+                )
+            self._launcher.stop(server, drain_s=self._limits.drain_s if drain else 0.0)
+        except TrisectError as error:
+            self._failed(server.name, f"could not be stopped: {error}")

@@ -1,0 +1,85 @@
+"""What happened to a fleet and why, kept over restarts: SQLite, bounded, readable while it is written.
+
+A disk that is full must not stop the guard: what cannot be written is counted and the loop goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import EngineError
+
+_KEEP = 20_000
+_PRUNE_EVERY = 256
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_s REAL NOT NULL, level TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, reason TEXT NOT NULL
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened; `at_s` is seconds since the epoch."""
+
+    at_s: float
+    level: str
+    kind: str
+    subject: str
+    reason: str
+
+
+class History:
+    """The newest events of one fleet. One writer, any number of readers."""
+
+    def __init__(self, path: Path, *, keep: int = _KEEP) -> None:
+        self._path = path
+        self._keep = keep
+        self._written = 0
+        self.lost = 0
+
+    def write(self, event: Event) -> None:
+        """Append an event; where the disk refuses, `lost` grows."""
+        row = (event.at_s, event.level, event.kind, event.subject, event.reason)
+        try:
+            with self._open() as database:
+                database.execute(
+                    "INSERT INTO events (at_s, level, kind, subject, reason) VALUES (?, ?, ?, ?, ?)", row
+                )
+                self._written += 1
+                if self._written % _PRUNE_EVERY == 1:
+                    newest = "SELECT COALESCE(MAX(id), 0) FROM events"
+                    database.execute(f"DELETE FROM events WHERE id <= ({newest}) - ?", (self._keep,))
+        except (sqlite3.Error, OSError):
+            self.lost += 1
+
+    def events(self, *, since_s: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
+        """The newest `limit` events from `since_s` on, oldest first. Raises EngineError for a broken file."""
+        if not self._path.exists():
+            return ()
+        try:
+            with self._open() as database:
+                rows = database.execute(
+                    "SELECT at_s, level, kind, subject, reason FROM events WHERE at_s >= ? "
+                    "ORDER BY id DESC LIMIT ?",
+                    (since_s, limit),
+                ).fetchall()
+        except sqlite3.Error as error:
+            raise EngineError(f"{self._path}: cannot be read: {error}; delete it to begin anew") from error
+        return tuple(Event(*row) for row in reversed(rows))
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self._path, timeout=5.0)
+        try:
+            connection.executescript(_SCHEMA)
+            with connection:
+                yield connection
+        finally:
+            connection.close()

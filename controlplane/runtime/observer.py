@@ -1,0 +1,198 @@
+"""What the guard is shown: the requests that ended and the health of every server, cheaply.
+
+Asking costs: the engine is asked once a second and when requests fail, Triton's statistics and HAProxy's
+sessions only of a server that is under suspicion. An idle server and one that stands by get a canary.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from controlplane.control import sequential
+from controlplane.control.guard_state import GuardState, Watch
+from controlplane.domain.errors import EngineError, GatewayError
+from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, ServerSeen
+from controlplane.monitor.canary import Canaries
+from controlplane.monitor.request_log import RequestEnd
+from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, queue_ms
+from controlplane.ports import Gateway, Launcher
+from controlplane.runtime.crew import Crew
+from controlplane.runtime.execute import backend
+
+ENGINE_EVERY_S = 1.0
+CANARY_EVERY_S = 5.0
+STATISTICS_EVERY_S = 0.5
+_SUSPICIOUS = 0.25
+_SILENT_REQUESTS = 3.0
+
+
+class Requests(Protocol):
+    """Every request that ended."""
+
+    def take(self) -> Iterable[RequestEnd]:
+        """Those that ended since the call before, in order."""
+
+
+class Observer:
+    """Looks at one fleet, a tick at a time."""
+
+    def __init__(
+        self, launcher: Launcher, gateway: Gateway, fleet: str, crew: Crew, requests: Requests
+    ) -> None:
+        self._launcher = launcher
+        self._gateway = gateway
+        self._fleet = fleet
+        self._crew = crew
+        self._requests = requests
+        self._canaries = Canaries()
+        self._split = _Split()
+        self._running: frozenset[str] = frozenset()
+        self._engine_s = 0.0
+        self._since_s: dict[str, float] = {}
+        self._asked_s: dict[str, float] = {}
+        self._answered_s: dict[str, float] = {}
+        self._owed: dict[str, int] = {}
+
+    def look(self, state: GuardState) -> FleetSeen:
+        """The fleet now. Raises EngineError where the engine does not answer."""
+        now = time.monotonic()
+        conditions = self._crew.conditions()
+        servers = {name: s for name in conditions if (s := self._crew.server(name)) is not None}
+        answers = self._answers(servers, now)
+        failed = any(a.failed for a in answers)
+        if now - self._engine_s > (ENGINE_EVERY_S / 4 if failed else ENGINE_EVERY_S):
+            found = self._launcher.servers(self._fleet)
+            self._running = frozenset(s.name for s in found if s.state is ServerState.RUNNING)
+            self._engine_s = now
+        seen: dict[str, ServerSeen] = {}
+        actives = {w.active.server: w for w in state.watches.values()}
+        for name, condition in conditions.items():
+            server = servers.get(name)
+            health, reason = condition.health, condition.reason
+            if server is not None and health is Health.READY:
+                if server.name not in self._running and self._engine_s > self._since_s.setdefault(name, now):
+                    health, reason = Health.GONE, "its process ended"
+                else:
+                    health, reason = self._canary(name, server, now)
+            watch = actives.get(name)
+            if watch is None or server is None or health is not Health.READY:
+                seen[name] = ServerSeen(health, reason=reason)
+                continue
+            queue, compute = self._split_of(watch, server, now)
+            owed = self._in_flight(watch, server, now)
+            seen[name] = ServerSeen(health, owed, queue, compute, reason)
+        return FleetSeen(now, tuple(answers), seen)
+
+    def probe(self, name: str) -> None:
+        """Try a server now."""
+        server = self._crew.server(name)
+        if server is not None:
+            self._asked_s[name] = time.monotonic()
+            self._canaries.ask(server)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._canaries.close()
+        self._split.close()
+
+    def _answers(self, servers: dict[str, Server], now: float) -> list[Answer]:
+        by_address = {
+            (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
+        }
+        answers = []
+        for end in self._requests.take():
+            name = by_address.get((end.host, end.port))
+            if name is None:
+                continue
+            answers.append(Answer(end.ended_s, end.latency_ms, end.failed, end.endpoint, name))
+            if not end.failed:
+                self._answered_s[name] = now
+        return answers
+
+    def _canary(self, name: str, server: Server, now: float) -> tuple[Health, str]:
+        verdict = self._canaries.verdict(server.name)
+        answered = self._answered_s.get(name, -1e9)
+        latest = max(answered, self._asked_s.get(name, -1e9))
+        first_failure = verdict is not None and verdict.failures == 1 and verdict.at_s > latest
+        if first_failure or now - latest > CANARY_EVERY_S:
+            self.probe(name)
+        if verdict is not None and verdict.failures > 1 and verdict.at_s > answered:
+            return Health.FAILING, verdict.reason
+        return Health.READY, ""
+
+    def _split_of(self, watch: Watch, server: Server, now: float) -> tuple[float | None, float | None]:
+        pairs = zip(watch.evidence, watch.ward.promises, strict=True)
+        if max(sequential.strength(e, p) for e, p in pairs) > _SUSPICIOUS:
+            self._split.ask(server, now)
+        return self._split.found(server.name, now)
+
+    def _in_flight(self, watch: Watch, server: Server, now: float) -> int:
+        """What it owes, asked only where it fell silent under load or owed something when last asked."""
+        name = watch.active.server
+        silent = now - self._answered_s.get(name, now)
+        expected = silent * sum(rates[0] for rates in watch.rates_rps)
+        if silent < 0.3 or not (expected > _SILENT_REQUESTS or self._owed.get(name)):
+            self._owed[name] = 0
+            return 0
+        try:
+            self._owed[name] = self._gateway.in_flight(backend(server))
+        except GatewayError:
+            self._owed[name] = 0
+        return self._owed[name]
+
+
+class _Split:
+    """Queue against compute time of suspects, from two readings of Triton's counters, off the loop."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
+        self._lock = threading.Lock()
+        self._asked_s: dict[str, float] = {}
+        self._before: dict[tuple[str, str], ModelStatistics] = {}
+        self._found: dict[str, tuple[float, float | None, float | None]] = {}
+
+    def ask(self, server: Server, now: float) -> None:
+        """Read its counters, unless that was done a moment ago."""
+        if now - self._asked_s.get(server.name, -1e9) < STATISTICS_EVERY_S:
+            return
+        self._asked_s[server.name] = now
+        self._pool.submit(self._read, server)
+
+    def found(self, name: str, now: float) -> tuple[float | None, float | None]:
+        """Mean queue and compute time of late; None where nobody asked."""
+        with self._lock:
+            at, queue, compute = self._found.get(name, (-1e9, None, None))
+        return (queue, compute) if now - at < 4 * STATISTICS_EVERY_S else (None, None)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, server: Server) -> None:
+        queues, computes = [], []
+        try:
+            with StatisticsClient(server, deadline_s=2.0) as client:
+                for endpoint in server.spec.endpoints:
+                    now = client.read(endpoint)
+                    before = self._before.get((server.name, endpoint))
+                    self._before[server.name, endpoint] = now
+                    if before is None:
+                        continue
+                    passed = difference(before, now)
+                    if (queue := queue_ms(passed)) is not None:
+                        queues.append(queue)
+                    if (compute := compute_ms(passed)) is not None:
+                        computes.append(compute)
+        except EngineError:
+            return
+        with self._lock:
+            self._found[server.name] = (
+                time.monotonic(),
+                max(queues, default=None),
+                max(computes, default=None),
+            )

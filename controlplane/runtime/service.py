@@ -1,0 +1,149 @@
+"""The controller as a process: one a fleet, in the foreground or detached, found again by its lock.
+
+The lock is the kernel's: it is free the moment its holder dies. The file beside it says the holder's pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+
+from controlplane.control.guard_state import Limits
+from controlplane.domain.errors import EngineError
+from controlplane.files.fleets import FleetFiles
+from controlplane.files.gateway import read_settings
+from controlplane.gateway.places import Places
+from controlplane.monitor.request_log import RequestLog
+from controlplane.runtime.clock import wait_until
+from controlplane.runtime.controller import Controller, Notice
+from controlplane.runtime.exporter import Meters, serve
+from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.history import Event, History
+
+_LOG_LIMIT_BYTES = 8 * 2**20
+_START_S = 15.0
+_STOP_S = 10.0
+
+
+@contextlib.contextmanager
+def only_controller(files: FleetFiles) -> Iterator[None]:
+    """Be this fleet's controller. Raises EngineError where another process is."""
+    lock = _lock(files)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise EngineError(f"fleet {files.fleet!r} already has a controller (pid {pid(files)})") from None
+    try:
+        _pid_file(files).write_text(f"{os.getpid()}\n")
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            _pid_file(files).unlink(missing_ok=True)
+        lock.release()
+
+
+def pid(files: FleetFiles) -> int | None:
+    """The living controller's pid; None where there is none."""
+    lock = _lock(files)
+    if not files.directory.is_dir():
+        return None
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        with contextlib.suppress(OSError, ValueError):
+            return int(_pid_file(files).read_text())
+        return None
+    lock.release()
+    return None
+
+
+def start_detached(files: FleetFiles) -> int:
+    """Have a controller running; its pid. One that runs stays. Raises EngineError where it does not start."""
+    running = pid(files)
+    if running is not None:
+        return running
+    log = files.directory / "controller.log"
+    if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:
+        log.replace(log.with_suffix(".log.1"))
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "controlplane.cli.main", "serve", "--fleet", files.fleet],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    if not wait_until(lambda: child.poll() is not None or pid(files) == child.pid, deadline_s=_START_S):
+        child.kill()
+        raise EngineError(f"the controller did not start in {_START_S:g} s (log: {log})")
+    if child.poll() is not None:
+        raise EngineError(f"the controller ended at once (log: {log})")
+    return child.pid
+
+
+def stop(files: FleetFiles) -> bool:
+    """End the fleet's controller, if there is one; returns whether there was. Servers and traffic go on."""
+    running = pid(files)
+    if running is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(running, signal.SIGTERM)
+    if not wait_until(lambda: pid(files) != running, deadline_s=_STOP_S):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running, signal.SIGKILL)
+        wait_until(lambda: pid(files) != running, deadline_s=_STOP_S)
+    return True
+
+
+def _lock(files: FleetFiles) -> filelock.FileLock:
+    return filelock.FileLock(files.directory / "controller.lock", timeout=0)
+
+
+def _pid_file(files: FleetFiles) -> Path:
+    return files.directory / "controller.pid"
+
+
+def guard(fleet: Fleet, notice: Notice, *, once: bool, host: str, port: int) -> None:
+    """Be the fleet's controller until SIGTERM or SIGINT, or with `once` until nothing is left to do.
+
+    Raises EngineError where the fleet has a controller, GatewayError for a taken port.
+    """
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    with only_controller(fleet.files):
+        fleet.gateway.start()
+        settings = read_settings(Places.of(fleet.files.gateway).settings)
+        log = RequestLog(settings.log_port)
+        history = History(history_path(fleet.files))
+        meters = Meters()
+
+        def both(event: Event) -> None:
+            meters.count(event)
+            notice(event)
+
+        controller = Controller(fleet, log, history, both, Limits())
+        exporter = serve(controller, meters, host, port) if port else None
+        try:
+            if once:
+                controller.repair(stopping)
+            else:
+                controller.run(stopping)
+        finally:
+            controller.close()
+            log.close()
+            if exporter is not None:
+                exporter.shutdown()
+
+
+def history_path(files: FleetFiles) -> Path:
+    """Where a fleet's history is."""
+    return files.directory / "history.sqlite"

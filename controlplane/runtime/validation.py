@@ -1,0 +1,33 @@
+"""Which measurements are held against which latency models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from controlplane.domain.errors import InputError
+from controlplane.files import catalogue
+from controlplane.files.documents import nearest
+from controlplane.files.pairs import read_pairs
+from controlplane.files.profiles import read_profile
+from controlplane.latency import evaluate
+from controlplane.runtime.devices import known_device
+
+
+def validation(device: str | None, pairs: Path | None, profile: Path | None) -> dict[str, object]:
+    """The JSON of `ctl validate`. Raises InputError for options that do not go together and bad files."""
+    if (device is None) == (profile is None):
+        raise InputError("say either --catalogue DEVICE or --profile FILE")
+    if profile is not None:
+        if pairs is not None:
+            raise InputError("goes with --catalogue only", field="--pairs")
+        measured = read_profile(profile)
+        return evaluate.leave_points_out(known_device(measured.device), measured)
+    assert device is not None
+    if device not in catalogue.devices():
+        raise InputError(
+            f"{device!r} is not built in{nearest(device, catalogue.devices())}", field="--catalogue"
+        )
+    known, profiles = known_device(device), catalogue.profiles(device)
+    if pairs is None:
+        return evaluate.leave_batch_sizes_out(known, profiles)
+    return evaluate.against_pairs(known, profiles, read_pairs(pairs))
