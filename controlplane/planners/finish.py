@@ -1,0 +1,144 @@
+"""From partitions on GPUs to a plan: predictions, shadows, totals and the judge's word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.domain.plan import (
+    Infeasible,
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Prediction,
+    Rule,
+    ServedModel,
+    Totals,
+    Violation,
+)
+from controlplane.domain.workload import ShadowPolicy, Workload
+from controlplane.planners.board import Board, Loads, loads
+from controlplane.planners.protocol import Device, PlanRequest
+from controlplane.planners.shadows import with_shadows
+from controlplane.planners.verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a strategy decided: GPUs with bare partitions, and whom it had to refuse."""
+
+    gpus: tuple[PlannedGpu, ...]
+    infeasible: tuple[Infeasible, ...] = ()
+    stopped_by: str = "converged"
+    bound_cost_per_hour: float | None = None
+    bound_gpus: int | None = None
+
+
+def partition_of(
+    name: str, workloads: Sequence[Workload], percent: float, batch: int, memory_mb: float | None,
+    part: float = 1.0,
+) -> Partition:  # fmt: skip
+    """A partition that serves this part of these workloads' rates."""
+    return Partition(
+        id=name,
+        percent=percent,
+        models=(ServedModel(workloads[0].model, batch),),
+        workloads=tuple(
+            Placement(
+                w.name, w.endpoint, w.model, w.rate_rps * part, w.slo_ms, w.arrivals,
+                client_batch=w.client_batch,
+            )
+            for w in workloads
+        ),
+        memory_mb=memory_mb,
+    )  # fmt: skip
+
+
+def gpu_of(number: int, device: Device, partitions: Sequence[Partition]) -> PlannedGpu:
+    """The `number`-th GPU of a type, as a plan names it."""
+    kind = device.pool.device
+    return PlannedGpu(
+        f"{kind.name}-{number}", kind.name, tuple(partitions), device.pool.price_per_hour, kind.memory_mb
+    )
+
+
+def memory_of(workload: Workload, device: Device) -> float | None:
+    """What a partition for a workload takes, in MB: as told, else as measured, else unknown."""
+    if workload.memory_mb is not None:
+        return workload.memory_mb
+    return device.profiles[workload.model].memory_mb
+
+
+def finish(strategy: str, request: PlanRequest, draft: Draft, started_s: float) -> Plan:
+    """Predict, add shadows, judge. `started_s` is when planning began, by the request's clock."""
+    quantile = request.quantile if request.rule is Rule.P99 else None
+    types = list(dict.fromkeys(g.type for g in draft.gpus))
+    boards = {t: Board.of([g for g in draft.gpus if g.type == t], request.devices[t]) for t in types}
+    found = loads(boards, request.devices, request.rule, quantile)
+    wishes = {w.name: w.shadow for w in request.workloads}
+    with_predictions = [g for t in types for g in _predicted(boards[t], found[t])]
+    gpus = with_shadows(with_predictions, wishes, boards, found, request.devices, request.rule, quantile)
+    latency = next(iter(request.devices.values())).latency.name if request.devices else ""
+    plan = Plan(
+        strategy=strategy,
+        rule=request.rule,
+        latency_model=latency,
+        gpus=gpus,
+        quantile=quantile,
+        seed=request.seed,
+        infeasible=draft.infeasible,
+    )
+    violations = (*verify(plan, request.devices, request.workloads), *_missing(plan, request.workloads))
+    totals = Totals(
+        gpus=len(gpus),
+        percent=sum(g.percent for g in gpus),
+        cost_per_hour=sum(g.price_per_hour for g in gpus),
+        lower_bound_cost_per_hour=draft.bound_cost_per_hour,
+        lower_bound_gpus=draft.bound_gpus,
+        planning_ms=(request.clock.monotonic() - started_s) * 1000.0,
+        stopped_by=draft.stopped_by,
+    )
+    return replace(plan, verified=not violations, violations=violations, totals=totals)
+
+
+def _predicted(board: Board, found: Loads) -> list[PlannedGpu]:
+    execution, capacity = found.times.execution_ms.tolist(), found.times.capacity_rps.tolist()
+    mean, p99, rate = found.mean_ms.tolist(), found.p99_ms.tolist(), board.rate.tolist()
+    gpus = []
+    for i, gpu in enumerate(board.gpus):
+        partitions = []
+        for j, p in enumerate(gpu.partitions):
+            told = Prediction(
+                execution_ms=execution[i][j],
+                mean_ms=_finite(mean[i][j]),
+                p99_ms=_finite(p99[i][j]),
+                capacity_rps=capacity[i][j],
+                utilisation=rate[i][j] / capacity[i][j],
+            )
+            partitions.append(replace(p, workloads=tuple(replace(w, predicted=told) for w in p.workloads)))
+        gpus.append(replace(gpu, partitions=tuple(partitions)))
+    return gpus
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _missing(plan: Plan, workloads: Sequence[Workload]) -> list[Violation]:
+    """Shadows that were asked for and found no room."""
+    wanted = {w.name for w in workloads if w.shadow.policy is not ShadowPolicy.NONE}
+    return [
+        Violation(p.id, "no other GPU has room for its shadow")
+        for _, p in plan.partitions()
+        if p.shadow is None and any(w.name in wanted for w in p.workloads)
+    ]
+
+
+def median_utilisation(plan: Plan) -> float:
+    """Over all placements; 0 for none."""
+    found = [w.predicted.utilisation or 0.0 for _, _, w in plan.placements()]
+    return float(np.median(found)) if found else 0.0

@@ -1,0 +1,189 @@
+"""iGniter: the batch by Eq 17, the lower bound of the share by Eq 18, Alg 1 and Alg 2 under half the SLO.
+
+Other than the authors' prototype, every GPU is validated with the full model, a newly opened one too; an SLO
+that no share can meet (delta <= 0) is refused with the reason; the batch is at most what engines and profile
+speak for, and where that cap binds the rate (Eq 13) is asked for as well. The strategy always plans with
+Eq 1-11 on the profiles' coefficients; the plan is judged by the latency model and rule of the request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
+from controlplane.latency import igniter as model
+from controlplane.latency.igniter import Igniter
+from controlplane.latency.protocol import IntArray
+from controlplane.planners.finish import Draft, finish, gpu_of, memory_of, partition_of
+from controlplane.planners.placement import NONE_LEFT, Needs, Pick, Placed, place
+from controlplane.planners.protocol import Device, PlanRequest
+from controlplane.planners.verify import LARGEST_BATCH
+
+Fits = Callable[[Workload], bool]
+
+UNREACHABLE = 1e9
+"""The lower bound of a workload that no share can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """One of the paper's placement strategies: iGniter and its first-fit baselines."""
+
+    name: str
+    pick: Pick
+    rule: Rule = Rule.HALF_SLO
+    latency_model: str = model.NAME
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """The cheapest of the plans on one GPU type each, as the paper extends it to several types."""
+        started = request.clock.monotonic()
+        drafts = [self._on(device, request.workloads) for device in request.devices.values()]
+        best = min(drafts, key=lambda d: (len(d.infeasible), sum(g.price_per_hour for g in d.gpus)))
+        return finish(self.name, request, best, started)
+
+    def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
+        known = [w for w in workloads if w.model in device.profiles]
+        eq = model.fit(device.profiles, device.pool.device)
+        needs = needs_of(eq, device, known)
+        possible = np.flatnonzero(needs.floor <= 100.0)
+        order = possible[np.argsort(-needs.floor[possible], kind="stable")]
+        placed = place(needs, order, eq.hardware, self.pick)
+        gpus = _gpus(device, known, needs, placed, order)
+        infeasible = [
+            Infeasible(w.name, f"{w.model} has no profile on {device.pool.device.name}")
+            for w in workloads
+            if w.model not in device.profiles
+        ]
+        infeasible.extend(
+            _explain(eq, device, known[i], float(needs.floor[i]), int(placed.gpu[i]), self.pick)
+            for i in np.flatnonzero(placed.gpu < 0).tolist()
+        )
+        return Draft(gpus, tuple(infeasible))
+
+
+def strategy() -> Greedy:
+    """IGniter."""
+    return Greedy("igniter", Pick.LEAST_INCREASE)
+
+
+def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Needs:
+    """Eq 17 and 18 for all workloads; shape (workloads, 15)."""
+    c, hw, grid = eq.coefficients, eq.hardware, device.pool.device.grid
+    index = {name: i for i, name in enumerate(eq.models)}
+    m = np.array([index[w.model] for w in workloads], dtype=np.int64)
+    slo = np.array([w.slo_ms for w in workloads], dtype=np.float64)
+    rate = np.array([w.rate_rps for w in workloads], dtype=np.float64) / 1000.0
+    largest = np.array([min(LARGEST_BATCH, p.largest_batch) for p in device.profiles.values()])
+    load, feedback = c.d_load[m] / hw.pcie_bytes_per_ms, c.d_feedback[m] / hw.pcie_bytes_per_ms
+    batch = np.ceil(slo * rate / (2.0 * (1.0 + rate * load)) - 1e-9)
+    batch = np.clip(batch, 1, largest[m] if m.size else 1)
+    # Eq 14, and Eq 13 as a time: b / R >= t_gpu + t_feedback. The latter binds only where b was capped.
+    allowed = np.minimum(slo / 2.0, batch / rate + load * batch) * (1.0 + 1e-9)
+    gamma = c.k1[m] * batch**2 + c.k2[m] * batch + c.k3[m]
+    delta = allowed - (load + feedback) * batch - c.k5[m] - c.k_sch[m] * c.n_k[m]
+    safe = np.where(delta > 0, delta, 1.0)
+    least, step = grid.minimum_percent, grid.step_percent
+    steps = np.maximum(np.ceil((gamma / safe - c.k4[m] - least) / step - 1e-9), 0.0)
+    floor = np.where((delta > 0) & (least + steps * step <= 100.0 + 1e-9), least + steps * step, UNREACHABLE)
+    memory = np.array(
+        [
+            (memory_of(w, device) or 0.0)
+            * (2.0 if w.shadow.policy is ShadowPolicy.HOT and w.shadow.place is ShadowPlace.SAME_GPU else 1.0)
+            for w in workloads
+        ],
+        dtype=np.float64,
+    )
+    table = np.column_stack(
+        [
+            allowed, batch, gamma, c.k4[m], c.k5[m], c.k_sch[m] * c.n_k[m], c.n_k[m], c.alpha_cache[m],
+            c.alpha_cacheutil[m], c.beta_cacheutil[m], c.alpha_power[m], c.beta_power[m],
+            (load + feedback) * batch, floor, memory,
+        ]
+    )  # fmt: skip
+    total = device.pool.device.memory_mb
+    count = device.pool.count
+    return Needs(
+        table=table,
+        step_percent=step,
+        memory_mb=math.inf if total is None else total,
+        most_gpus=len(workloads) if count is None else count,
+    )
+
+
+def _gpus(
+    device: Device, workloads: Sequence[Workload], needs: Needs, placed: Placed, order: IntArray
+) -> tuple[PlannedGpu, ...]:
+    rows: dict[int, list[int]] = {}
+    for w in order.tolist():
+        if placed.gpu[w] >= 0:
+            rows.setdefault(int(placed.gpu[w]), []).append(w)
+    percent, batch = placed.percent.tolist(), needs.table[:, 1].astype(np.int64).tolist()
+    return tuple(
+        gpu_of(
+            g,
+            device,
+            [
+                partition_of(
+                    workloads[w].name, [workloads[w]], percent[w], batch[w], memory_of(workloads[w], device)
+                )
+                for w in rows[g]
+            ],
+        )
+        for g in sorted(rows)
+    )
+
+
+def _explain(
+    eq: Igniter, device: Device, workload: Workload, floor: float, why: int, pick: Pick
+) -> Infeasible:
+    """Why a workload has no place, and the nearest SLO and rate a GPU of its own would hold."""
+    if why == NONE_LEFT:
+        return Infeasible(workload.name, f"all {device.pool.count} {device.pool.device.name} are taken")
+
+    def fits(w: Workload) -> bool:
+        needs = needs_of(eq, device, [w])
+        if needs.floor[0] > 100.0:
+            return False
+        return bool(place(needs, np.array([0]), eq.hardware, pick).gpu[0] >= 0)
+
+    slo = nearest_slo(fits, workload)
+    rate = nearest_rate(fits, workload)
+    name = device.pool.device.name
+    if floor >= UNREACHABLE:
+        reason = f"no share of {name} executes a batch within half of {workload.slo_ms:g} ms at this rate"
+    else:
+        reason = f"alone on {name} its clock falls below what half of {workload.slo_ms:g} ms needs"
+    return Infeasible(workload.name, reason, slo, rate)
+
+
+def nearest_slo(fits: Fits, workload: Workload) -> float | None:
+    """The smallest SLO, to 0.1 ms, found to fit by bisection upwards; None below a minute."""
+    low, high = workload.slo_ms, workload.slo_ms
+    while not fits(replace(workload, slo_ms=high)):
+        low, high = high, high * 2.0
+        if high > 60_000.0:
+            return None
+    while high - low > max(0.05, 1e-4 * high):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if fits(replace(workload, slo_ms=middle)) else (middle, high)
+    rounded = math.ceil(high * 10.0) / 10.0
+    return rounded if fits(replace(workload, slo_ms=rounded)) else high
+
+
+def nearest_rate(fits: Fits, workload: Workload) -> float | None:
+    """The largest rate found to fit by bisection downwards; None where not even a thousandth does."""
+    low = high = workload.rate_rps
+    while not fits(replace(workload, rate_rps=low)):
+        high, low = low, low / 2.0
+        if low < workload.rate_rps / 1000.0:
+            return None
+    while high - low > 1e-4 * workload.rate_rps:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if fits(replace(workload, rate_rps=middle)) else (low, middle)
+    rounded = float(math.floor(low))
+    return rounded if rounded > 0 and fits(replace(workload, rate_rps=rounded)) else low

@@ -1,0 +1,73 @@
+"""Planning questions for tests and benches: the published workloads on the V100 catalogue."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from controlplane.domain.device import GpuPool
+from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.workload import Workload
+from controlplane.files import catalogue
+from controlplane.latency import registry as latency_registry
+from controlplane.planners import registry
+from controlplane.planners.protocol import Device, PlanRequest
+
+DATA = Path(__file__).parent.parent / "data"
+MODELS = ("alexnet", "resnet50", "vgg19", "ssd")
+TABLE_1 = (("A", "alexnet", 15.0, 500.0), ("R", "resnet50", 40.0, 400.0), ("V", "vgg19", 60.0, 200.0))
+
+
+@dataclass(frozen=True)
+class RealClock:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+@dataclass(frozen=True)
+class StoppedClock:
+    def monotonic(self) -> float:
+        return 0.0
+
+    def wall(self) -> float:
+        return 0.0
+
+
+def workload(name: str, model: str, slo_ms: float, rate_rps: float) -> Workload:
+    return Workload(name, model, slo_ms, rate_rps, endpoint=name)
+
+
+def published(count: int) -> tuple[Workload, ...]:
+    """12 (Table 3 of iGniter), 50, 200 or 1000 workloads."""
+    listed = json.loads((DATA / f"workloads_{count}.json").read_text())["workloads"]
+    return tuple(workload(w["id"], w["model"], w["slo_ms"], w["rate"]) for w in listed)
+
+
+@cache
+def v100(latency: str = "igniter", count: int | None = None, price: float = 3.06) -> Device:
+    kind, profiles = catalogue.device("v100"), catalogue.profiles("v100")
+    assert kind is not None
+    return Device(GpuPool(kind, count, price), latency_registry.build(latency, kind, profiles), profiles)
+
+
+def request(
+    workloads: Sequence[Workload], *, latency: str = "igniter", rule: Rule = Rule.HALF_SLO, **more: object
+) -> PlanRequest:
+    devices = {"v100": v100(latency)}
+    return PlanRequest(tuple(workloads), devices, rule, **{"clock": StoppedClock(), **more})  # type: ignore[arg-type]
+
+
+def planned(strategy: str, workloads: Sequence[Workload], **more: object) -> Plan:
+    return registry.strategy(strategy).plan(request(workloads, **more))  # type: ignore[arg-type]
+
+
+def layout(plan: Plan) -> list[dict[str, tuple[float, int]]]:
+    """Of each GPU: partition -> (percent, batch)."""
+    return [{p.id: (p.percent, p.models[0].batch) for p in g.partitions} for g in plan.gpus]
