@@ -1,0 +1,104 @@
+"""Small real inferences, sent to a server now and then, off the deciding thread.
+
+A connection is closed after each: an open one would keep a Triton that is to stop from ending.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Server
+from controlplane.monitor.inference import infer_body, zero_inputs
+
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the latest canary of a server went; `failures` in a row, `at_s` on the monotonic clock."""
+
+    at_s: float
+    failures: int
+    reason: str = ""
+
+
+class Canaries:
+    """Canary inferences with a deadline; `ask` returns at once, `verdict` says how the latest one went."""
+
+    def __init__(self, *, deadline_s: float = 2.0) -> None:
+        self._deadline_s = deadline_s
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="canary")
+        self._lock = threading.Lock()
+        self._under_way: set[str] = set()
+        self._verdicts: dict[str, Verdict] = {}
+        self._bodies: dict[tuple[str, str], tuple[bytes, int]] = {}
+
+    def ask(self, server: Server) -> None:
+        """Have every endpoint of a server tried, unless that is already under way."""
+        with self._lock:
+            if server.name in self._under_way:
+                return
+            self._under_way.add(server.name)
+        self._pool.submit(self._try, server)
+
+    def verdict(self, name: str) -> Verdict | None:
+        """The latest verdict; None where none was reached yet."""
+        with self._lock:
+            return self._verdicts.get(name)
+
+    def forget(self, name: str) -> None:
+        """A server is gone."""
+        with self._lock:
+            self._verdicts.pop(name, None)
+            self._bodies = {key: body for key, body in self._bodies.items() if key[0] != name}
+
+    def close(self) -> None:
+        """Let what is under way end at its deadline."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _try(self, server: Server) -> None:
+        reason = ""
+        try:
+            for endpoint in server.spec.endpoints:
+                self._infer(server, endpoint)
+        except (OSError, http.client.HTTPException, EngineError, ValueError) as error:
+            reason = str(error) or repr(error)
+        with self._lock:
+            before = self._verdicts.get(server.name)
+            failures = 0 if not reason else 1 + (before.failures if before else 0)
+            self._verdicts[server.name] = Verdict(time.monotonic(), failures, reason)
+            self._under_way.discard(server.name)
+
+    def _infer(self, server: Server, endpoint: str) -> None:
+        key = (server.name, endpoint)
+        with self._lock:
+            made = self._bodies.get(key)
+        if made is None:
+            status, config = self._call(server, "GET", f"/v2/models/{endpoint}/config", b"", {})
+            if status != 200:
+                raise EngineError(f"{endpoint}: no configuration: {config[:200].decode(errors='replace')}")
+            made = infer_body(zero_inputs(json.loads(config)))
+            with self._lock:
+                self._bodies[key] = made
+        body, json_length = made
+        headers = {"Inference-Header-Content-Length": str(json_length)}
+        status, answer = self._call(server, "POST", f"/v2/models/{endpoint}/infer", body, headers)
+        if status != 200:
+            raise EngineError(f"{endpoint}: {answer[:200].decode(errors='replace')}")
+
+    def _call(
+        self, server: Server, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(server.host, server.http_port, timeout=self._deadline_s)
+        try:
+            connection.request(method, path, body or None, {"Connection": "close", **headers})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
