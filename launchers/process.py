@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
@@ -21,9 +22,8 @@ from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsag
 from controlplane.ports import Capability
 from launchers import labels, process_table, readiness, server_log, shared_memory, triton
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
-from launchers.ports import free_ports
+from launchers.starting import ATTEMPTS, Starting
 
-_ATTEMPTS = 5
 _POLL_S = 0.03
 _KEPT_LOGS = 100
 
@@ -42,8 +42,7 @@ class ProcessLauncher:
         self._state = state
         self._mechanisms = {m.name: m for m in mechanisms}
         self._lock = threading.Lock()
-        self._starting: dict[str, threading.Lock] = {}
-        self._ports_taken: set[int] = set()
+        self._starting = Starting()
 
     def enforcement(self) -> str | None:
         """The first mechanism that passes its trial."""
@@ -64,7 +63,7 @@ class ProcessLauncher:
         Raises InputError for a device this host does not have, or a name that runs with another spec.
         """
         deadline = time.monotonic() + deadline_s
-        with self._one_at_a_time(spec.name):
+        with self._starting.one_at_a_time(spec.name):
             running = self._running(spec.name)
             adopted = None if running is None else self._adopt(running, spec, deadline)
             if adopted is not None:
@@ -72,8 +71,8 @@ class ProcessLauncher:
             self._remove(spec)
             core = core_of(spec.device)
             home = triton.find_home()
-            for _ in range(_ATTEMPTS):
-                with self._reserved_ports() as ports:
+            for _ in range(ATTEMPTS):
+                with self._starting.ports() as ports:
                     server = self._server(spec, ports)
                     command = triton.command_line(spec, home, ports, repository=spec.repository, gpu=False)
                     try:
@@ -83,7 +82,7 @@ class ProcessLauncher:
                         self._remove(spec)
                         raise
                     self._remove(spec)
-            raise EngineError(f"{spec.name}: {_ATTEMPTS} times somebody else took its ports; try again")
+            raise EngineError(f"{spec.name}: {ATTEMPTS} times somebody else took its ports; try again")
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Every server of the fleet; one whose Triton is gone while its models live on counts as exited."""
@@ -111,12 +110,14 @@ class ProcessLauncher:
         self._remove(server.spec)
 
     def usage(self, server: Server) -> ShareUsage:
-        """Counters of the mechanism that holds the server; only its time where nothing does."""
+        """Counters of the mechanism that holds the server; only its time and memory where nothing does."""
         pids = tuple(m.pid for m in process_table.members(name=server.name))
         mechanism = self._mechanisms.get(server.enforced_by or "")
         if mechanism is None:
-            return ShareUsage(None, None, process_table.cpu_seconds(pids))
-        return mechanism.usage(Group.of(server.spec), pids)
+            counted = ShareUsage(None, None, process_table.cpu_seconds(pids))
+        else:
+            counted = mechanism.usage(Group.of(server.spec), pids)
+        return replace(counted, memory_mb=process_table.memory_mb(pids))
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """End models whose Triton is gone, and remove groups and shared memory without a server."""
@@ -125,7 +126,7 @@ class ProcessLauncher:
             if server.state is ServerState.EXITED:
                 removed += [f"processes of {server.name}", *self._remove(server.spec)]
         alive = {labels.digest(m.name) for m in process_table.members(fleet=fleet)}
-        alive |= {labels.digest(name) for name in self._starting}
+        alive |= {labels.digest(name) for name in self._starting.names()}
         for mechanism in self._mechanisms.values():
             for group in mechanism.groups(fleet):
                 removed += leave(mechanism, group) if group.server not in alive else []
@@ -144,29 +145,6 @@ class ProcessLauncher:
             if not hasattr(self, "_chosen"):
                 self._chosen = first_that_holds(tuple(self._mechanisms.values()))
             return self._chosen
-
-    @contextlib.contextmanager
-    def _one_at_a_time(self, name: str) -> Iterator[None]:
-        with self._lock:
-            lock = self._starting.setdefault(name, threading.Lock())
-        with lock:
-            try:
-                yield
-            finally:
-                with self._lock:
-                    self._starting.pop(name, None)
-
-    @contextlib.contextmanager
-    def _reserved_ports(self) -> Iterator[triton.ServerPorts]:
-        with self._lock:
-            ports = free_ports(self._ports_taken)
-            mine = {ports.http, ports.grpc, ports.metrics}
-            self._ports_taken |= mine
-        try:
-            yield ports
-        finally:
-            with self._lock:
-                self._ports_taken -= mine
 
     def _server(self, spec: ServerSpec, ports: triton.ServerPorts) -> Server:
         logs = self._state / spec.labels.fleet / "logs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -112,6 +113,17 @@ def cpu_seconds(pids: tuple[int, ...]) -> float:
             continue
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pids: tuple[int, ...]) -> float:
+    """What these processes occupy, what they share counted once (PSS); those that are gone count 0."""
+    total = 0
+    for pid in pids:
+        # Gone, or it gave up its memory and is a zombie.
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+    return total / 1024
 
 
 def _all() -> Iterator[Member]:

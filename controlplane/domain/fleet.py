@@ -90,12 +90,13 @@ class Server:
 class ShareUsage:
     """Counters of a share since the server started; None where the mechanism does not count.
 
-    `throttled_periods` of `periods` hit the quota; `cpu_seconds` were used.
+    `throttled_periods` of `periods` hit the quota; `cpu_seconds` were used. `memory_mb` is occupied now.
     """
 
     periods: int | None
     throttled_periods: int | None
     cpu_seconds: float | None
+    memory_mb: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pytest
 from launcher_rig import HANGING, Fleet, ProcessEngine, infer
 
 from controlplane.domain.errors import EngineError, MissingTool
-from launchers import process, process_table, server_log, triton
+from launchers import process, process_table, server_log, starting, triton
 from launchers.process import ProcessLauncher
 
 pytestmark = pytest.mark.e2e
@@ -45,8 +45,8 @@ def test_a_port_that_somebody_takes_meanwhile_is_exchanged(
         "metrics": triton.ServerPorts(http, grpc, old.metrics_port),
     }[which]
     picks = iter([taken])
-    real = process.free_ports
-    monkeypatch.setattr(process, "free_ports", lambda known: next(picks, None) or real(known))
+    real = starting.free_ports
+    monkeypatch.setattr(starting, "free_ports", lambda known: next(picks, None) or real(known))
     new = fleet.start(fleet.spec("new"))
     assert next(picks, None) is None, "the taken ports were tried"
     mine = {new.http_port, new.grpc_port, new.metrics_port}
@@ -58,8 +58,8 @@ def test_ports_that_are_always_taken_end_in_an_error(fleet: Fleet, monkeypatch: 
     with socket.create_server(("127.0.0.1", 0)) as holder:
         grpc, metrics = free(2)
         ports = triton.ServerPorts(holder.getsockname()[1], grpc, metrics)
-        monkeypatch.setattr(process, "free_ports", lambda known: ports)
-        monkeypatch.setattr(process, "_ATTEMPTS", 2)
+        monkeypatch.setattr(starting, "free_ports", lambda known: ports)
+        monkeypatch.setattr(process, "ATTEMPTS", 2)
         with pytest.raises(EngineError, match="somebody else took its ports"):
             fleet.start(fleet.spec())
     assert fleet.leftovers() == []
