@@ -36,6 +36,9 @@ def apply(
         bool, typer.Option("--require-quota", help="Fail where nothing can enforce the shares.")
     ] = False,
     allow_violations: options.AllowViolations = False,
+    no_serve: Annotated[
+        bool, typer.Option("--no-serve", help="Start no controller: nothing watches what was applied.")
+    ] = False,
 ) -> None:
     """Make what runs match PLAN: start, prove, route, drain, stop, in that order.
 
@@ -43,7 +46,7 @@ def apply(
     """
     from controlplane.cli import wiring
     from controlplane.files.plans import read_plan
-    from controlplane.runtime import preflight
+    from controlplane.runtime import preflight, service
     from controlplane.runtime.execute import describe
 
     parsed, document = read_plan(plan)
@@ -59,6 +62,8 @@ def apply(
             return
     wiring.say(f"launching with {built.launcher.name}")
     outcome = built.apply(parsed, settings)
+    if not no_serve:
+        service.start_detached(built.files)
     if not outcome.actions:
         print("nothing to do")
         return

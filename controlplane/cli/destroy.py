@@ -19,11 +19,13 @@ def destroy(
     """Drain and stop everything that carries this fleet's labels, and nothing else."""
     from controlplane.cli import wiring
     from controlplane.files.fleets import FleetFiles, state_root
+    from controlplane.runtime import service
 
     if not yes and not typer.confirm(f"Drain and stop fleet {fleet!r}?"):
         raise typer.Exit(0)
     # Servers carry their labels themselves, so a fleet whose files are lost can still be ended.
     known = FleetFiles(state_root(), fleet).exists()
     found = wiring.existing_fleet(fleet)[0] if known else wiring.unrecorded_fleet(fleet)
+    service.stop(found.files)
     outcome = found.destroy()
     print(f"fleet {fleet}: destroyed" if outcome.actions or known else "nothing to do")

@@ -32,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for _verb in (
-    doctor, profile, validate, plan, render, apply, status, redirect, rollback, serve, events, destroy,
+    doctor, profile, validate, plan, render, apply, status, redirect, rollback, serve, events, destroy, demo,
 ):  # fmt: skip
     _verb.register(app)
 

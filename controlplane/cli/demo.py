@@ -1,0 +1,57 @@
+"""`ctl demo`: the whole story on this host, with real Tritons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+from controlplane.files.fleets import Endpoints
+
+_DEFAULTS = Endpoints()
+_FLEET = "demo"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("demo")(demo)
+
+
+def demo(
+    spec: Annotated[Path, typer.Option(help="What is asked for.")] = Path("model_repository/demo.yaml"),
+    repository: options.Repository = options.DEFAULT_REPOSITORY,
+    output: options.Output = options.DEFAULT_OUTPUT,
+    launcher: options.Launcher = None,
+    http_port: options.HttpPort = _DEFAULTS.http_port,
+    grpc_port: options.GrpcPort = _DEFAULTS.grpc_port,
+    metrics_port: options.MetricsPort = _DEFAULTS.metrics_port,
+    plan_file: Annotated[Path | None, typer.Option(help="Keep the plan in this file.")] = None,
+) -> None:
+    """Profile the sample models, plan, apply, load with unmodified clients, compare, destroy."""
+    from controlplane.cli import wiring
+    from controlplane.files.fleets import state_root
+    from controlplane.report.demo_table import demo_table
+    from controlplane.report.plan_table import show
+    from controlplane.report.progress import Bar
+    from controlplane.runtime.demo import Demo, Scene, run
+
+    perf = Path(".tools/perf")
+    scene = Scene(
+        spec=spec,
+        repository=repository,
+        output=output,
+        scratch=state_root() / "profiling",
+        endpoints=Endpoints(_DEFAULTS.host, http_port, grpc_port, metrics_port),
+        perf_home=perf if (perf / "bin" / "perf_analyzer").exists() else None,
+    )
+    with Bar() as bar:
+        fleet = wiring.fleet(_FLEET, launcher_name=launcher, endpoints=scene.endpoints)
+        actors = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, wiring.say)
+        rows = run(actors, plan_file)
+    show(demo_table(rows))
+    failed = sum(row.failed for row in rows)
+    print(f"\n{sum(row.answered for row in rows)} requests answered, {failed} failed")
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,135 @@
+"""Clients nobody here wrote, at Poisson times: tritonclient over HTTP and gRPC, and perf_analyzer.
+
+Latencies count from when a request was due: a stalled server is charged for all that it held up. What
+perf_analyzer reports counts from when it sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.domain.errors import EngineError
+
+_LATE_S = 30.0
+_HTTP_WORKERS = 12
+NANOS_PER_MILLI = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one client saw: latencies of answered requests in ms, and the words of those that failed."""
+
+    client: str
+    latency_ms: NDArray[np.float64]
+    failures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input: its name, KServe data type and value."""
+
+    name: str
+    datatype: str
+    value: NDArray[Any]
+
+
+def over_grpc(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Sequence[float]) -> Seen:
+    """Requests at these times from now, by tritonclient.grpc."""
+    import tritonclient.grpc as triton
+
+    inputs = [triton.InferInput(t.name, t.value.shape, t.datatype) for t in tensors]
+    for made, tensor in zip(inputs, tensors, strict=True):
+        made.set_data_from_numpy(tensor.value)
+    ended: queue.Queue[tuple[float, float, str | None]] = queue.Queue()
+
+    def done(due: float) -> Callable[..., None]:
+        return lambda result, error: ended.put((due, time.monotonic(), str(error) if error else None))
+
+    with triton.InferenceServerClient(target) as client:
+        for due in _paced(due_s):
+            client.async_infer(endpoint, inputs, done(due), client_timeout=_LATE_S)
+        answers = [ended.get(timeout=_LATE_S + 5) for _ in due_s]
+    return _seen("tritonclient gRPC", answers)
+
+
+def over_http(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Sequence[float]) -> Seen:
+    """Requests at these times from now, by tritonclient.http, one client a thread as it asks for."""
+    import tritonclient.http as triton
+
+    local = threading.local()
+    every: list[Any] = []
+
+    def call(due: float) -> tuple[float, float, str | None]:
+        if not hasattr(local, "client"):
+            local.client = triton.InferenceServerClient(target, network_timeout=_LATE_S)
+            local.inputs = [triton.InferInput(t.name, list(t.value.shape), t.datatype) for t in tensors]
+            for made, tensor in zip(local.inputs, tensors, strict=True):
+                made.set_data_from_numpy(tensor.value)
+            every.append(local.client)
+        try:
+            local.client.infer(endpoint, local.inputs)
+        except Exception as error:  # whatever the client says, it is the finding
+            return due, time.monotonic(), str(error)
+        return due, time.monotonic(), None
+
+    with ThreadPoolExecutor(_HTTP_WORKERS) as pool:
+        waiting = [pool.submit(call, due) for due in _paced(due_s)]
+        answers = [future.result() for future in waiting]
+    for client in every:
+        client.close()
+    return _seen("tritonclient HTTP", answers)
+
+
+def perf_analyzer(
+    home: Path, target: str, endpoint: str, rate_rps: float, seconds: float, deadline_s: float
+) -> Seen:
+    """perf_analyzer, unmodified, over gRPC with Poisson arrivals. Raises EngineError where it gives up."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(home / "lib")}
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "requests.json"
+        command = [
+            str(home / "bin" / "perf_analyzer"), "-m", endpoint, "-u", target, "-i", "grpc", "-b", "1",
+            "--async", f"--request-rate-range={rate_rps:g}", "--request-distribution=poisson",
+            "-p", str(round(seconds * 1000)), "-s", "999", "-r", "1", "--percentile=99",
+            f"--profile-export-file={out}",
+        ]  # fmt: skip
+        told = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
+        )
+        if not out.exists():
+            raise EngineError(f"perf_analyzer gave up: {(told.stderr or told.stdout).strip()[-300:]}")
+        experiments = json.loads(out.read_text())["experiments"]
+    requests = [r for e in experiments for r in e["requests"]]
+    answered = [r for r in requests if r["response_timestamps"]]
+    latency = [(r["response_timestamps"][-1] - r["timestamp"]) / NANOS_PER_MILLI for r in answered]
+    failures = () if told.returncode == 0 else (told.stdout.strip()[-300:],)
+    lost = tuple("no answer" for _ in range(len(requests) - len(answered)))
+    return Seen("perf_analyzer gRPC", np.array(latency), failures + lost)
+
+
+def _paced(due_s: Sequence[float]) -> Any:
+    """Yields each time, on time.monotonic's clock, when it has come."""
+    start = time.monotonic()
+    for offset in due_s:
+        # Waiting for a moment in time: there is no event to wait for.
+        time.sleep(max(0.0, start + offset - time.monotonic()))
+        yield start + offset
+
+
+def _seen(client: str, answers: Sequence[tuple[float, float, str | None]]) -> Seen:
+    latency = [1000.0 * (ended - due) for due, ended, error in answers if error is None]
+    return Seen(client, np.array(latency), tuple(e for _, _, e in answers if e is not None))

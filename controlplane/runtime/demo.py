@@ -1,0 +1,215 @@
+"""The whole story on this host, every number measured while you watch.
+
+Profile the sample models, plan them, apply the plan, hold what clients see against what was predicted,
+destroy the fleet.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from controlplane.domain.errors import EngineError, InfeasibleError
+from controlplane.domain.fleet import Role, Server
+from controlplane.domain.plan import Partition, Placement, Plan
+from controlplane.files.fleets import Endpoints, FleetSettings
+from controlplane.files.plans import write_plan
+from controlplane.files.specs import read_spec
+from controlplane.monitor import triton
+from controlplane.ports import Launcher, Progress
+from controlplane.profiler.load import ClosedLoop, poisson_times
+from controlplane.profiler.requests import example_request
+from controlplane.profiler.session import Place, Profiler, Wishes
+from controlplane.render.source import read_source
+from controlplane.report.demo_table import DemoRow
+from controlplane.runtime import clients
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.devices import host_devices
+from controlplane.runtime.execute import Say
+from controlplane.runtime.fleet import Fleet, map_devices
+from controlplane.runtime.planning import Choices, make_plan
+from controlplane.runtime.profiling import profile_models
+
+_WARM_UP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where the story plays. `perf_home` holds perf_analyzer, None where it is not installed."""
+
+    spec: Path
+    repository: Path
+    output: Path
+    scratch: Path
+    endpoints: Endpoints
+    perf_home: Path | None
+    profile_budget_s: float = 20.0
+    closed_loop_s: float = 6.0
+    poisson_s: float = 20.0
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """The story's actors."""
+
+    scene: Scene
+    launcher: Launcher
+    fleet: Fleet
+    place: Place
+    progress: Progress
+    say: Say
+
+    def plan(self, profiles: Path) -> Plan:
+        """Profile the spec's models and plan them. Raises InfeasibleError where this host is too slow."""
+        spec, document = read_spec(self.scene.spec)
+        models = sorted({w.model for w in spec.workloads})
+        self.say(
+            f"profile {', '.join(models)} on {self.place.name}: one Triton per share, driven back to back"
+        )
+        profiler = Profiler(self.launcher, SystemClock(), self.progress, profiles, self.scene.scratch)
+        wishes = Wishes(budget_s=self.scene.profile_budget_s)
+        for profile, _ in profile_models(
+            profiler, self.scene.repository, models, self.place, wishes, resume=False
+        ):
+            alone = next(p for p in profile.points if p.percent == 100 and p.batch == 1)
+            error = 100 * profile.holdout_error["igniter"]
+            self.say(
+                f"  {profile.model}: {len(profile.points)} points, {alone.execution_ms:.1f} ms alone at "
+                f"batch 1, Eq 11 errs by {error:.1f} % on points left out"
+            )
+        plan = make_plan(spec, document, Choices("igniter"), profiles=profiles, cores=1, clock=SystemClock())
+        if plan.infeasible:
+            first = plan.infeasible[0]
+            slow = f"this host is too slow, or too busy now, for {self.scene.spec}"
+            raise InfeasibleError(f"{slow}: {first.workload}: {first.reason}")
+        return plan
+
+    def apply(self, plan: Plan) -> None:
+        """Run the plan."""
+        settings = FleetSettings(
+            launcher=self.launcher.name,
+            repository=str(self.scene.repository.resolve()),
+            output=str(self.scene.output.resolve()),
+            devices=map_devices(plan, host_devices()),
+            endpoints=self.scene.endpoints,
+        )
+        self.fleet.apply(plan, settings)
+
+    def measure(self, plan: Plan) -> list[DemoRow]:
+        """Hold the running fleet against its plan, all workloads loaded at once."""
+        placed = [(partition, placement) for _, partition, placement in plan.placements()]
+        self.say(f"closed loop at the planned batch, all {len(placed)} at once: execution latency")
+        execution = self._executions(placed)
+        self.say(f"Poisson arrivals at the planned rates for {self.scene.poisson_s:g} s: P99")
+        seen = self._poisson(placed)
+        rows = []
+        for partition, placement in placed:
+            served = next(m for m in partition.models if m.model == placement.model)
+            client = seen[placement.endpoint]
+            rows.append(
+                DemoRow(
+                    workload=placement.name,
+                    model=placement.model,
+                    percent=partition.percent,
+                    batch=served.batch,
+                    predicted_ms=placement.predicted.execution_ms or 0.0,
+                    observed_ms=execution[placement.endpoint],
+                    rate_rps=placement.rate_rps,
+                    client=client.client,
+                    answered=client.latency_ms.size,
+                    failed=len(client.failures),
+                    p50_ms=float(np.percentile(client.latency_ms, 50)),
+                    p99_ms=float(np.percentile(client.latency_ms, 99)),
+                    slo_ms=placement.slo_ms,
+                )
+            )
+        return rows
+
+    def _executions(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, float]:
+        servers = self._active()
+        target = f"{self.scene.endpoints.host}:{self.scene.endpoints.grpc_port}"
+        with ExitStack() as stack:
+            readers = {}
+            for partition, placement in placed:
+                request = example_request(read_source(self.scene.repository, placement.model), {})
+                request.model_name = placement.endpoint
+                served = next(m for m in partition.models if m.model == placement.model)
+                readers[placement.endpoint] = stack.enter_context(
+                    triton.StatisticsClient(servers[partition.id])
+                )
+                loop = stack.enter_context(ClosedLoop(target, request.SerializeToString(), served.batch, 2))
+            loop.run(_WARM_UP_S)
+            before = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}
+            loop.run(self.scene.closed_loop_s)
+            after = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}
+        observed = {}
+        for partition, placement in placed:
+            served = next(m for m in partition.models if m.model == placement.model)
+            window = triton.difference(before[placement.endpoint], after[placement.endpoint])
+            if served.batch not in window.batches:
+                raise EngineError(f"{placement.name}: no batch of {served.batch} was formed under load")
+            observed[placement.endpoint] = triton.execution_ms(window.batches[served.batch])
+        return observed
+
+    def _poisson(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, clients.Seen]:
+        random = np.random.default_rng(self.scene.seed)
+        work = []
+        with ThreadPoolExecutor(len(placed)) as pool:
+            for i, (_, placement) in enumerate(placed):
+                due = poisson_times(placement.rate_rps, self.scene.poisson_s, random)
+                work.append((placement.endpoint, pool.submit(self._client, i, placement, due)))
+            return {endpoint: future.result() for endpoint, future in work}
+
+    def _client(self, turn: int, placement: Placement, due_s: Sequence[float]) -> clients.Seen:
+        """Workloads take turns with the three clients."""
+        at = self.scene.endpoints
+        grpc, http = f"{at.host}:{at.grpc_port}", f"{at.host}:{at.http_port}"
+        seconds = self.scene.poisson_s
+        if turn % 3 == 2 and self.scene.perf_home is not None:
+            return clients.perf_analyzer(
+                self.scene.perf_home, grpc, placement.endpoint, placement.rate_rps, seconds, 6 * seconds + 60
+            )
+        tensors = _tensors(self.scene.repository, placement.model)
+        if turn % 3 == 1:
+            return clients.over_http(http, placement.endpoint, tensors, due_s)
+        return clients.over_grpc(grpc, placement.endpoint, tensors, due_s)
+
+    def _active(self) -> dict[str, Server]:
+        return {
+            s.spec.labels.partition: s
+            for s in self.launcher.servers(self.fleet.name)
+            if s.spec.labels.role is Role.ACTIVE
+        }
+
+
+def _tensors(repository: Path, model: str) -> list[clients.Tensor]:
+    from tritonclient.utils import triton_to_np_dtype
+
+    request = example_request(read_source(repository, model), {})
+    tensors = []
+    for described, raw in zip(request.inputs, request.raw_input_contents, strict=True):
+        value = np.frombuffer(raw, triton_to_np_dtype(described.datatype)).reshape(list(described.shape))
+        tensors.append(clients.Tensor(described.name, described.datatype, value))
+    return tensors
+
+
+def run(demo: Demo, keep_plan: Path | None) -> list[DemoRow]:
+    """The whole story; whatever happens, the fleet is gone afterwards."""
+    with tempfile.TemporaryDirectory() as profiles:
+        plan = demo.plan(Path(profiles))
+    if keep_plan is not None:
+        write_plan(keep_plan, plan)
+    try:
+        demo.say(f"apply: {sum(1 for _ in plan.partitions())} partitions, each with a shadow standing by")
+        demo.apply(plan)
+        return demo.measure(plan)
+    finally:
+        demo.say("destroy")
+        demo.fleet.destroy()
