@@ -8,6 +8,7 @@ import typer
 
 from controlplane.cli import (
     apply,
+    demo,
     destroy,
     doctor,
     events,
@@ -19,7 +20,7 @@ from controlplane.cli import (
     serve,
     status,
     validate,
-)  # fmt: skip
+)
 from controlplane.cli.exits import EXIT_INTERRUPTED, exit_code
 from controlplane.domain.errors import TrisectError
 
