@@ -17,6 +17,8 @@ class ShareKind(StrEnum):
 
     MPS_PERCENT = "mps-percent"
     """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE."""
+    MIG_SLICE = "mig-slice"
+    """Compute slices of a MIG instance, in sevenths of the GPU: profiles exist, no launcher cuts them yet."""
     CPU_QUOTA = "cpu-quota"
     """Percent of one pinned core, by a bandwidth quota."""
 

@@ -12,12 +12,18 @@ from dataclasses import replace
 from controlplane.domain.profile import Profile
 from controlplane.latency import gpulet, inss, latency_aware
 from controlplane.latency.published import execution_points
+from controlplane.latency.roofline import Roofline
 from controlplane.latency.surface import FitCurve, Points, Trend, left_out_error, left_out_scores
 
 OURS = "ours"
-RATIONAL, EXPONENTIAL = "rational", "exponential"
-TRENDS: Mapping[str, FitCurve] = {RATIONAL: Trend.fit, EXPONENTIAL: latency_aware.Eq5.fit}
-"""Trends the kriged residual may stand on: iGniter's Eq 11 and the latency-aware scheduler's Eq 5."""
+RATIONAL = "rational"
+TRENDS: Mapping[str, FitCurve] = {
+    RATIONAL: Trend.fit,
+    "roofline": Roofline.fit,
+    "exponential": latency_aware.Eq5.fit,
+}
+"""Trends the kriged residual may stand on: iGniter's Eq 11, the same with its terms overlapping, and the
+latency-aware scheduler's Eq 5."""
 FEWEST_TO_CHOOSE = 20
 """With fewer points the choice itself overfits: on eleven of a V100 model it costs up to 1.4 points."""
 MARGIN = 0.9
@@ -26,11 +32,10 @@ MARGIN = 0.9
 
 def trend_of(profile: Profile, points: Points) -> str:
     """The trend the profile says was chosen, else the one that cross-validation chooses now."""
-    fitted = profile.fits.get(OURS, {})
-    if "xi" in fitted:
-        return EXPONENTIAL
-    if "k2" in fitted:
-        return RATIONAL
+    for name in profile.fits.get(OURS, {}):
+        trend = name.partition(".")[0]
+        if trend in TRENDS:
+            return trend
     return choose_trend(points)[0]
 
 
@@ -39,8 +44,9 @@ def choose_trend(points: Points) -> tuple[str, float]:
     first = left_out_scores(points, TRENDS[RATIONAL])[1]
     if points.time_ms.size < FEWEST_TO_CHOOSE:
         return RATIONAL, first
-    other = left_out_scores(points, TRENDS[EXPONENTIAL])[1]
-    return (EXPONENTIAL, other) if other < MARGIN * first else (RATIONAL, first)
+    others = {name: left_out_scores(points, fit)[1] for name, fit in TRENDS.items() if name != RATIONAL}
+    best = min(others, key=lambda name: others[name])
+    return (best, others[best]) if others[best] < MARGIN * first else (RATIONAL, first)
 
 
 def assess(profile: Profile) -> Profile:
@@ -66,12 +72,14 @@ def assess(profile: Profile) -> Profile:
 
 
 def _coefficients(trend: str, points: Points) -> dict[str, float]:
-    if trend == EXPONENTIAL:
-        eq5 = latency_aware.Eq5.fit(points)
-        names = ("c1", "c0", "delta", "omega")
-        amplitude = {n: float(v) for n, v in zip(names, eq5.amplitude, strict=True)}
-        return {"beta": eq5.beta, "xi": eq5.xi, "kappa": eq5.kappa, **amplitude}
-    rational = Trend.fit(points)
-    names = ("k2", "k3", "k5", "k6")
-    linear = {n: float(v) for n, v in zip(names, rational.coefficients, strict=True)}
-    return {"k4": rational.share_offset, **linear}
+    """By name, `<trend>.<coefficient>`."""
+    curve = TRENDS[trend](points)
+    if isinstance(curve, latency_aware.Eq5):
+        values = {"beta": curve.beta, "xi": curve.xi, "kappa": curve.kappa}
+        amplitude = zip(("c1", "c0", "delta", "omega"), curve.amplitude, strict=True)
+        values.update((name, float(value)) for name, value in amplitude)
+    else:
+        assert isinstance(curve, Trend | Roofline)
+        linear = zip(("k2", "k3", "k5", "k6"), curve.coefficients, strict=True)
+        values = {"k4": curve.share_offset, **{name: float(value) for name, value in linear}}
+    return {f"{trend}.{name}": value for name, value in values.items()}

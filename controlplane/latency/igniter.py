@@ -134,16 +134,19 @@ class Igniter:
 
 
 def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
-    """Take each profile's coefficients (`fits["igniter"]`), or fit Eq 11 on its points.
+    """Take each profile's coefficients (`fits["igniter"]`), or fit Eq 11 where k1..k5 are absent.
 
     Raises InputError for no profiles, those of another device, and too few points.
     """
     for name, profile in profiles.items():
-        if NAME not in profile.fits:
+        if "k2" not in profile.fits.get(NAME, {}):
             check_profiles({name: profile}, device)
     if not profiles:
         check_profiles(profiles, device)
-    fits = [profile.fits.get(NAME) or curve_of(profile).coefficients for profile in profiles.values()]
+    fits = [
+        known if "k2" in (known := profile.fits.get(NAME, {})) else curve_of(profile).coefficients
+        for profile in profiles.values()
+    ]
     listed = list(profiles.values())
     model = Igniter(
         models=tuple(profiles),

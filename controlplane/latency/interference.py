@@ -51,12 +51,14 @@ FEWEST_FOLDS = 3
 class Rows:
     """Co-location points of one model as arrays: n points, at most w neighbours each.
 
-    `batch`, `alone_ms`, `load` (u_m) and `slowdown` (measured time over time alone, minus 1) have the shape
-    (n,); `neighbour` (index of its model), `their_batch`, `their_percent`, `their_load` and `present` (n, w).
+    `batch`, `alone_ms`, its relative deviation `alone_deviation` (0 where it was measured), `load` (u_m) and
+    `slowdown` (measured time over time alone, minus 1) have the shape (n,); `neighbour` (index of its model),
+    `their_batch`, `their_percent`, `their_load` and `present` (n, w).
     """
 
     batch: FloatArray
     alone_ms: FloatArray
+    alone_deviation: FloatArray
     load: FloatArray
     slowdown: FloatArray
     neighbour: IntArray
@@ -110,7 +112,7 @@ class Process:
     def fit(rows: Rows, further_ms: float) -> Process:
         """`further_ms` is k_m as long as no point with two neighbours says otherwise."""
         scales = Scales.of(rows)
-        covariance = _covariance(rows, rows, scales) + NOISE_SD**2 * np.eye(rows.slowdown.size)
+        covariance = _covariance(rows, rows, scales) + np.diag(NOISE_SD**2 + rows.alone_deviation**2)
         trend = _trend(rows, scales, further_ms)
         if not rows.slowdown.size:
             return Process(rows, scales, trend, np.empty(0), (covariance, True))
@@ -121,13 +123,14 @@ class Process:
 
     def at(self, rows: Rows) -> tuple[FloatArray, FloatArray]:
         """Expected slowdown and its deviation for new points, shapes (n,)."""
-        own = _own_variance(rows, self.scales) + NOISE_SD**2
+        noise = NOISE_SD**2 + rows.alone_deviation**2
+        own = _own_variance(rows, self.scales) + noise
         mean = _terms(rows, self.scales) @ self.trend
         if not self.weights.size:
             return mean, np.sqrt(own)
         cross = _covariance(rows, self.rows, self.scales)
         explained = np.einsum("ij,ji->i", cross, cho_solve(self.factor, cross.T))
-        return mean + cross @ self.weights, np.sqrt(np.maximum(own - explained, NOISE_SD**2))
+        return mean + cross @ self.weights, np.sqrt(np.maximum(own - explained, noise))
 
     def delays_ms(self, neighbour: int) -> tuple[float, float]:
         """d_mj and h_mj beside this neighbour, in ms and ms an item, never negative."""
@@ -264,6 +267,7 @@ def tabulate(
             rows = Rows(
                 batch=batch[own],
                 alone_ms=base,
+                alone_deviation=np.zeros(own.size),
                 load=batch[own] / base / peak[m],
                 slowdown=np.zeros(own.size),
                 neighbour=np.full((own.size, 1), n),

@@ -24,6 +24,7 @@ from controlplane.latency.surface import MEASURED_SD, Surface
 from controlplane.latency.tables import Tables
 
 NAME = "ours"
+ONE_SIGMA = 0.8413
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +78,17 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
     ]
     tables = Tables.of(execution, cycle)
     peaks = np.array([s.peak_rate() for s in execution])
-    rows = [_rows(p, names, tables, peaks) for p in listed]
+    solo = [surface.left_out_scores(q, f) for q, f in zip(points, trends, strict=True)]
+    solo_scores = tuple(Scores.of(scores) for scores, _ in solo)
+    rows = [_rows(p, names, tables, peaks, c.at(ONE_SIGMA)) for p, c in zip(listed, solo_scores, strict=True)]
     further = [_further_prior_ms(p, device) for p in listed]
     processes = [Process.fit(r, f) for r, f in zip(rows, further, strict=True)]
-    solo = [surface.left_out_scores(q, f) for q, f in zip(points, trends, strict=True)]
     shared = [interference.left_out_scores(r, f) for r, f in zip(rows, further, strict=True)]
     return Ours(
         models=names,
         tables=tables,
         interference=_tabulated(processes, tables, peaks),
-        solo_scores=tuple(Scores.of(scores) for scores, _ in solo),
+        solo_scores=solo_scores,
         shared_scores=Scores.of(np.concatenate([scores for scores, _ in shared])),
         holdout_error={name: error for name, (_, error) in zip(names, solo, strict=True)},
         power=PowerModel.of(listed, device),
@@ -94,8 +96,11 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
     )
 
 
-def _rows(profile: Profile, names: tuple[str, ...], tables: Tables, peaks: FloatArray) -> Rows:
-    """Co-location points whose neighbours all have a profile, as arrays."""
+def _rows(profile: Profile, names: tuple[str, ...], tables: Tables, peaks: FloatArray, spread: float) -> Rows:
+    """Co-location points whose neighbours all have a profile, as arrays.
+
+    `spread` is the factor on the surface's deviation that makes it a standard deviation.
+    """
     usable = [c for c in profile.colocation if c.neighbours and all(n.model in names for n in c.neighbours)]
     width = max((len(c.neighbours) for c in usable), default=1)
     shape = (len(usable), width)
@@ -110,11 +115,12 @@ def _rows(profile: Profile, names: tuple[str, ...], tables: Tables, peaks: Float
     batch = np.array([float(c.batch) for c in usable])
     percent = np.array([c.percent for c in usable])
     own = np.full(len(usable), names.index(profile.model))
-    alone, _, _ = tables.look_up(own, batch, percent)
+    alone, _, deviation = tables.look_up(own, batch, percent)
     theirs, _, _ = tables.look_up(neighbour, their_batch, their_percent)
     return Rows(
         batch=batch,
         alone_ms=alone,
+        alone_deviation=deviation * spread,
         load=batch / alone / peaks[own],
         slowdown=np.array([c.execution_ms for c in usable]) / alone - 1.0,
         neighbour=neighbour,

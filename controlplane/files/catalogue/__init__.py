@@ -1,7 +1,9 @@
 """The built-in catalogue: measurements others published, with the source beside each number.
 
 One folder a device: `device.json` (the device, and for each model the coefficients of the published fits),
-`solo.csv` (a model alone) and `pairs.csv` (two models side by side).
+`solo.csv` (a model alone), `pairs.csv` (two models side by side) and `colocation.csv` (one model's latency
+beside any number of others). What is assumed and not measured says so: `"assumed": true` beside a value, a
+reason in a table's column `assumed`.
 """
 
 from __future__ import annotations
@@ -70,6 +72,16 @@ def profiles(name: str) -> Mapping[str, Profile]:
                     float(row[f"latency{me}_ms"]),
                 )
             )
+    for row in _rows(name, "colocation.csv"):
+        beside[row["model"]].append(
+            ColocationPoint(
+                float(row["pct"]),
+                int(row["batch"]),
+                tuple(_neighbour(text) for text in row["neighbours"].split()),
+                float(row["latency_ms"]),
+            )
+        )
+    memory = _values(told.get("model_memory_mb", {}))
     return MappingProxyType(
         {
             model: Profile(
@@ -79,11 +91,26 @@ def profiles(name: str) -> Mapping[str, Profile]:
                 environment=Environment(**told.get("environment", {})),
                 points=tuple(solo[model]),
                 colocation=tuple(beside[model]),
-                fits={"igniter": _values(coefficients)} if coefficients else {},
+                fits=_fits(told, model, coefficients),
+                memory_mb=memory.get(model),
             )
             for model, coefficients in told["models"].items()
         }
     )
+
+
+def _neighbour(text: str) -> Neighbour:
+    """`model@percentxbatch`."""
+    model, rest = text.split("@")
+    percent, batch = rest.split("x")
+    return Neighbour(model, float(percent), int(batch))
+
+
+def _fits(
+    told: Mapping[str, Any], model: str, igniter: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, float]]:
+    named = {fit: _values(of[model]) for fit, of in told.get("fits", {}).items() if model in of}
+    return {"igniter": _values(igniter), **named} if igniter else dict(named)
 
 
 def _told(name: str) -> dict[str, Any]:
