@@ -18,6 +18,7 @@ from controlplane.cli import (
     render,
     rollback,
     serve,
+    simulate,
     status,
     validate,
 )
@@ -32,9 +33,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _verb in (
-    doctor, profile, validate, plan, render, apply, status, redirect, rollback, serve, events, destroy, demo,
-):  # fmt: skip
+_VERBS = (
+    doctor,
+    profile,
+    validate,
+    plan,
+    simulate,
+    render,
+    apply,
+    status,
+    redirect,
+    rollback,
+    serve,
+    events,
+    destroy,
+    demo,
+)
+for _verb in _VERBS:
     _verb.register(app)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, ShareKind
+from controlplane.domain.profile import Profile
 from controlplane.files import catalogue
+from controlplane.files.profiles import read_profiles
 
 
 def known_device(name: str) -> Device:
@@ -16,6 +19,11 @@ def known_device(name: str) -> Device:
     if name == CPU_DEVICE:
         return Device(CPU_DEVICE, ShareKind.CPU_QUOTA, CPU_GRID)
     return Device(name, ShareKind.MPS_PERCENT, MPS_GRID)
+
+
+def known_profiles(device: str, directory: Path) -> dict[str, Profile]:
+    """Model -> profile for a device type: the built-in catalogue, overridden by the user's own."""
+    return {**catalogue.profiles(device), **read_profiles(directory, device)}
 
 
 def host_devices() -> dict[str, tuple[str, ...]]:

@@ -14,13 +14,13 @@ from controlplane.domain.profile import Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
 from controlplane.files.documents import Document, nearest, to_json
-from controlplane.files.profiles import profile_document, read_profiles
+from controlplane.files.profiles import profile_document
 from controlplane.latency import registry as latency_registry
 from controlplane.planners import registry, verify
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest
 from controlplane.ports import Clock
-from controlplane.runtime.devices import known_device
+from controlplane.runtime.devices import known_device, known_profiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,6 @@ class Choices:
     seed: int = 1
     iterations: int | None = None
     budget_s: float | None = None
-
-
-def known_profiles(device: str, directory: Path) -> dict[str, Profile]:
-    """Model -> profile for a device type: the built-in catalogue, overridden by the user's own."""
-    return {**catalogue.profiles(device), **read_profiles(directory, device)}
 
 
 def make_plan(

@@ -1,0 +1,51 @@
+"""`ctl simulate`: what each workload of a plan will see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    plan: Path,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    seconds: Annotated[float, typer.Option(help="Simulated time.")] = 100.0,
+    seed: Annotated[int, typer.Option(help="Same seed, same answer.", min=0)] = 1,
+    arrivals: Annotated[
+        list[str] | None,
+        typer.Option(help="poisson, constant or a trace (CSV), for all or as WORKLOAD=... [the plan's]."),
+    ] = None,
+    truth: Annotated[
+        str | None,
+        typer.Option(help="What the GPUs really do: a latency model, NAME*1.1, or a folder of profiles."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Simulate PLAN: Triton's batcher, partitions coupled by interference, requests at random times."""
+    from controlplane.files.documents import to_json
+    from controlplane.files.plans import read_plan
+    from controlplane.report.plan_table import show
+    from controlplane.report.simulation_table import simulation_table
+    from controlplane.runtime.simulation import run
+
+    result = run(
+        read_plan(plan)[0],
+        profiles=profiles,
+        truth=truth,
+        arrivals=arrivals or [],
+        seconds=seconds,
+        seed=seed,
+    )
+    if json:
+        print(to_json(result.document()), end="")
+    else:
+        show(simulation_table(result))

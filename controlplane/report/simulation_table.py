@@ -1,0 +1,39 @@
+"""What a simulation says, as a table."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from controlplane.simulate.result import SimulationResult
+
+
+def simulation_table(result: SimulationResult) -> RenderableType:
+    """One line a workload, then one a GPU."""
+    workloads = Table(box=None, pad_edge=False, header_style="bold")
+    workloads.add_column("workload", no_wrap=True)
+    for name in ("requests", "P50 ms", "P99 ms", "SLO ms", "late %", "drops %", "goodput/s", "use"):
+        workloads.add_column(name, justify="right", no_wrap=True)
+    workloads.add_column("holds")
+    for w in result.workloads:
+        workloads.add_row(
+            w.name, str(w.requests), _ms(w.p50_ms), _ms(w.p99_ms), f"{w.slo_ms:g}",
+            f"{w.violations_percent:.2f}", f"{w.drops_percent:.2f}", f"{w.goodput_rps:.1f}",
+            f"{w.utilisation:.2f}", "yes" if w.holds else "no",
+        )  # fmt: skip
+    gpus = Table(box=None, pad_edge=False, header_style="bold")
+    gpus.add_column("GPU", no_wrap=True)
+    gpus.add_column("busy %", justify="right")
+    gpus.add_column("power W", justify="right")
+    for g in result.gpus:
+        gpus.add_row(g.id, f"{g.busy_percent:.0f}", f"{g.power_w:.0f}" if g.power_w else "–")
+    held = len(result.workloads) - result.breaks
+    line = f"{held} of {len(result.workloads)} hold their P99 over {result.seconds:g} s (seed {result.seed})"
+    return Group(workloads, Text(), gpus, Text(), Text(line))
+
+
+def _ms(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.1f}"

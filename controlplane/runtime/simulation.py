@@ -1,0 +1,89 @@
+"""A plan, a truth and arrivals from the command line -> one simulation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Plan
+from controlplane.domain.profile import Profile
+from controlplane.domain.workload import Arrivals
+from controlplane.files.documents import nearest
+from controlplane.latency import registry
+from controlplane.latency.protocol import LatencyModel
+from controlplane.runtime.devices import known_device, known_profiles
+from controlplane.simulate.arrivals import Demand, Trace, read_trace
+from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.network import Conditions, noise_of
+from controlplane.simulate.result import SimulationResult
+from controlplane.simulate.truth import Scaled
+
+_SCALED = re.compile(r"(?P<name>[^*]+)\*(?P<factor>[0-9.]+)")
+
+
+def run(
+    plan: Plan,
+    *,
+    profiles: Path,
+    truth: str | None,
+    arrivals: Sequence[str],
+    seconds: float,
+    seed: int,
+    timeline_points: int = 0,
+) -> SimulationResult:
+    """Simulate a plan with the profiles' jitter and front-end time.
+
+    `truth` is a latency model's name, `NAME*1.1` for one 10 % slower, or a folder of profiles; None: the
+    plan's own model. `arrivals` holds `poisson`, `constant` or a trace's file, each for all workloads or as
+    `WORKLOAD=...`. Raises InputError naming the option.
+    """
+    types = sorted({gpu.type for gpu in plan.gpus})
+    measured = {kind: known_profiles(kind, profiles) for kind in types}
+    question = Question(
+        seconds=seconds, seed=seed, demands=_demands(plan, arrivals), timeline_points=timeline_points
+    )
+    models = {kind: _truth(truth, plan, kind, measured[kind]) for kind in types}
+    return simulate(plan, models, question, Conditions(noise=noise_of(measured)))
+
+
+def _truth(told: str | None, plan: Plan, kind: str, profiles: Mapping[str, Profile]) -> LatencyModel:
+    device = known_device(kind)
+    name, factor = told or plan.latency_model, 1.0
+    if told is not None and Path(told).is_dir():
+        return registry.build(registry.DEFAULT, device, known_profiles(kind, Path(told)))
+    scaled = _SCALED.fullmatch(name)
+    if scaled is not None:
+        name, factor = scaled["name"], float(scaled["factor"])
+    if name not in registry.FITS:
+        raise InputError(
+            f"{name!r} is no latency model and no folder of profiles{nearest(name, registry.FITS)}",
+            field="--truth",
+        )
+    model = registry.build(name, device, profiles)
+    return model if factor == 1.0 else Scaled(model, factor)
+
+
+def _demands(plan: Plan, arrivals: Sequence[str]) -> dict[str, Demand | Trace]:
+    rates: dict[str, float] = {}
+    for _, _, placement in plan.placements():
+        rates[placement.name] = rates.get(placement.name, 0.0) + placement.rate_rps
+    demands: dict[str, Demand | Trace] = {}
+    for told in arrivals:
+        name, separator, what = told.rpartition("=")
+        if separator and name not in rates:
+            raise InputError(f"the plan has no workload {name!r}{nearest(name, rates)}", field="--arrivals")
+        for workload in [name] if separator else list(rates):
+            demands[workload] = _demand(what, rates[workload])
+    return demands
+
+
+def _demand(what: str, rate_rps: float) -> Demand | Trace:
+    if what in set(Arrivals):
+        return Demand.of(Arrivals(what), rate_rps)
+    path = Path(what)
+    if not path.is_file():
+        kinds = " nor ".join(repr(str(a)) for a in Arrivals)
+        raise InputError(f"{what!r} is neither {kinds} nor a file", field="--arrivals")
+    return read_trace(path.read_text(), what)
