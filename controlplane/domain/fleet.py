@@ -101,12 +101,16 @@ class ShareUsage:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Where a route leads: one server's ports, and its unique name."""
+    """Where a route leads: one server's ports, and its unique name.
+
+    `metrics_port` is None where the server's own metrics are not to be shown.
+    """
 
     server: str
     host: str
     http_port: int
     grpc_port: int
+    metrics_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

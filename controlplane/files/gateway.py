@@ -46,13 +46,18 @@ class SlotsRecord:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """What the gateway was started with. Ports are TCP ports; `log_port` is UDP."""
+    """What the gateway was started with.
+
+    Ports are TCP ports, but for the two that a line is sent to for every request (UDP): `log_port` is the
+    controller's, `monitor_port` the monitor's.
+    """
 
     host: str
     http_port: int
     grpc_port: int
     metrics_port: int
     log_port: int
+    monitor_port: int
     slots: int
     members: int
     haproxy: str
@@ -63,9 +68,10 @@ class _Backend(Strict):
     host: str
     http_port: int
     grpc_port: int
+    metrics_port: int | None
 
     def value(self) -> Backend:
-        return Backend(self.server, self.host, self.http_port, self.grpc_port)
+        return Backend(self.server, self.host, self.http_port, self.grpc_port, self.metrics_port)
 
 
 class _Slot(Strict):
@@ -91,6 +97,7 @@ class _Settings(Strict):
     grpc_port: int
     metrics_port: int
     log_port: int
+    monitor_port: int
     slots: int
     members: int
     haproxy: str

@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.gateway import control_socket, processes, slots, store
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
-from controlplane.gateway.slots import PROTOCOLS, SlotTable
+from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable
 from controlplane.gateway.traits import traits_of
 
 _SLOTS = 128
@@ -65,7 +65,7 @@ class HaproxyGateway:
         self._places.make()
         with _locked(FileLock(self._places.start_lock, timeout=_LOCK_DEADLINE_S)):
             wanted = (self._host, self._ports.http, self._ports.grpc, self._ports.metrics)
-            running = bool(processes.find(self._places, processes.HAPROXY))
+            running = any(processes.find(self._places, role) for role in processes.KEPT_UP)
             if self._places.settings.exists() and running:
                 present = store.settings_of(self._places)
                 if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
@@ -75,7 +75,9 @@ class HaproxyGateway:
                     )
             else:
                 _refuse_taken(self._host, self._ports)
-                settings = GatewaySettings(*wanted, _free_udp_port(), _SLOTS, _MEMBERS, program)
+                settings = GatewaySettings(
+                    *wanted, *_free_udp_ports(), slots=_SLOTS, members=_MEMBERS, haproxy=program
+                )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
                     generation, table = store.load(self._places, settings)
@@ -124,9 +126,10 @@ class HaproxyGateway:
     def in_flight(self, backend: Backend) -> int:
         """Requests this server still owes an answer to: HAProxy's on all its slots, and the facade's."""
         _, table = store.load(self._places, store.settings_of(self._places))
-        sessions = self._runtime.sessions()
+        leading = [slot for slot in table.slots if backend in slot.servers().values()]
+        sessions = self._runtime.sessions(_backends(leading))
         count = 0
-        for slot in table.slots:
+        for slot in leading:
             lines = [name for name, member in slot.servers().items() if member == backend]
             for protocol in PROTOCOLS if lines else ():
                 count += _owed(sessions, f"{protocol}_{slot.index}", lines)
@@ -134,6 +137,11 @@ class HaproxyGateway:
             opened = control_socket.ask(self._places.control_socket, {"do": "open"})
             count += int(opened.get(backend.server, 0))
         return count
+
+    @property
+    def telemetry_socket(self) -> Path:
+        """Where the monitor of this gateway answers (`controlplane.monitor.telemetry`)."""
+        return self._places.monitor_socket
 
     def stop(self) -> None:
         """End the supervisor, then its processes, and remove the gateway's files and sockets. Idempotent."""
@@ -145,7 +153,7 @@ class HaproxyGateway:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _end_processes(self) -> None:
-        for role in (processes.SUPERVISOR, processes.HAPROXY, processes.FACADE):
+        for role in (processes.SUPERVISOR, *processes.KEPT_UP):
             processes.end(processes.find(self._places, role), grace_s=5.0)
 
     def _supervise(self) -> None:
@@ -159,8 +167,10 @@ class HaproxyGateway:
     def _await_answer(self) -> None:
         def answers() -> bool:
             with contextlib.suppress(control_socket.Unreachable):
-                return self._held_generation() is not None and bool(
-                    control_socket.ask(self._places.control_socket, {"do": "ping"})
+                return (
+                    self._held_generation() is not None
+                    and bool(control_socket.ask(self._places.control_socket, {"do": "ping"}))
+                    and self._places.monitor_socket.exists()
                 )
             return False
 
@@ -198,16 +208,21 @@ class HaproxyGateway:
         self._runtime.run((*change.after, f"set map {checks} {store.GENERATION} {generation}"))
 
     def _idle(self, table: SlotTable) -> set[int]:
-        sessions = self._runtime.sessions()
+        draining = [slot for slot in table.slots if slot.phase is Phase.DRAINING]
+        sessions = self._runtime.sessions(_backends(draining))
         return {
             slot.index
-            for slot in table.slots
+            for slot in draining
             if not any(
                 sessions[f"{protocol}_{slot.index}", "BACKEND"].current
                 or sessions[f"{protocol}_{slot.index}", "BACKEND"].queued
                 for protocol in PROTOCOLS
             )
         }
+
+
+def _backends(those: Iterable[Slot]) -> list[str]:
+    return [f"{protocol}_{slot.index}" for slot in those for protocol in PROTOCOLS]
 
 
 def _all(table: SlotTable) -> set[int]:
@@ -231,11 +246,12 @@ def _haproxy() -> str:
     return found
 
 
-def _free_udp_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_udp_ports() -> tuple[int, int]:
+    kind = (socket.AF_INET, socket.SOCK_DGRAM)
+    with socket.socket(*kind) as one, socket.socket(*kind) as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
 
 
 def _refuse_taken(host: str, ports: Ports) -> None:

@@ -108,6 +108,11 @@ class Places:
         return self.sockets / "control.sock"
 
     @property
+    def monitor_socket(self) -> Path:
+        """Where the monitor answers what it has seen."""
+        return self.sockets / "monitor.sock"
+
+    @property
     def facade_http_socket(self) -> Path:
         """Where HAProxy finds the facade's HTTP."""
         return self.sockets / "facade-http.sock"

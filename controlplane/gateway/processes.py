@@ -15,7 +15,9 @@ from controlplane.gateway.places import LABEL, ROLE_LABEL, Places
 
 HAPROXY = "haproxy"
 FACADE = "facade"
+MONITOR = "monitor"
 SUPERVISOR = "supervisor"
+KEPT_UP = (HAPROXY, FACADE, MONITOR)
 
 
 def find(places: Places, role: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,10 +93,15 @@ class RuntimeSocket:
         rows = (line.split(" ", 2) for line in self.ask(f"show map {path}").splitlines() if line)
         return {row[1]: row[2] for row in rows if len(row) == 3}
 
-    def sessions(self) -> Mapping[tuple[str, str], Sessions]:
-        """(backend, server) -> sessions; the backend itself stands under the server name BACKEND."""
-        text = self.ask("show stat -1 6 -1").removeprefix("# ")
-        return {
-            (row["pxname"], row["svname"]): Sessions(int(row["scur"] or 0), int(row["qcur"] or 0))
-            for row in csv.DictReader(io.StringIO(text))
-        }
+    def sessions(self, backends: Iterable[str]) -> Mapping[tuple[str, str], Sessions]:
+        """(backend, server) -> sessions of these; a backend itself stands under the server name BACKEND.
+
+        Asked one by one: all slots together are thousands of rows, which a redirect would wait for.
+        """
+        found = {}
+        for backend in backends:
+            text = self.ask(f"show stat {backend} 6 -1").removeprefix("# ")
+            for row in csv.DictReader(io.StringIO(text)):
+                key = row["pxname"], row["svname"]
+                found[key] = Sessions(int(row["scur"] or 0), int(row["qcur"] or 0))
+        return found

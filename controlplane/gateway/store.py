@@ -76,7 +76,7 @@ def frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         facade_grpc_socket=str(places.facade_grpc_socket),
         models_map=str(places.models_map),
         checks_map=str(places.checks_map),
-        log_address=f"127.0.0.1:{settings.log_port}",
+        log_addresses=tuple(f"127.0.0.1:{port}" for port in (settings.log_port, settings.monitor_port)),
         maxconn=maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings),
         threads=max(1, min(4, len(os.sched_getaffinity(0)) // 2)),
     )

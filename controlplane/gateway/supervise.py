@@ -54,6 +54,7 @@ class Supervisor:
         self._charges = [
             Charge(processes.HAPROXY, self._start_haproxy),
             Charge(processes.FACADE, self._start_facade),
+            Charge(processes.MONITOR, self._start_monitor),
         ]
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
@@ -136,6 +137,21 @@ class Supervisor:
             self._places,
             processes.FACADE,
             [sys.executable, "-m", "controlplane.gateway.facade", str(self._places.state)],
+        )
+
+    def _start_monitor(self) -> subprocess.Popen[bytes]:
+        # Known by name only: what watches the gateway stands beside it, not below it.
+        return processes.spawn(
+            self._places,
+            processes.MONITOR,
+            [
+                sys.executable,
+                *("-m", "controlplane.monitor.collect"),
+                *("--settings", str(self._places.settings)),
+                *("--slots", str(self._places.slots)),
+                *("--haproxy", str(self._places.runtime_socket)),
+                *("--listen", str(self._places.monitor_socket)),
+            ],
         )
 
 

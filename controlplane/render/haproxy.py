@@ -53,7 +53,7 @@ class HaproxyFrame:
     facade_grpc_socket: str
     models_map: str
     checks_map: str
-    log_address: str
+    log_addresses: tuple[str, ...]
     maxconn: int
     threads: int
 

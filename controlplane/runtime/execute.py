@@ -57,7 +57,7 @@ Say = Callable[[str], None]
 
 def backend(server: Server) -> Backend:
     """Where a route to this server leads."""
-    return Backend(server.name, server.host, server.http_port, server.grpc_port)
+    return Backend(server.name, server.host, server.http_port, server.grpc_port, server.metrics_port)
 
 
 def named(routes: Routes) -> dict[str, NamedRoute]:

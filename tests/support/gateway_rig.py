@@ -13,7 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Triton:
 
     @property
     def backend(self) -> Backend:
-        return Backend(self.name, HOST, self.http_port, self.grpc_port)
+        return Backend(self.name, HOST, self.http_port, self.grpc_port, self.metrics_port)
 
     def kill(self) -> None:
         """End the server and the processes of its models, at once."""
@@ -147,6 +147,14 @@ def a_gateway(directory: Path) -> Iterator[tuple[HaproxyGateway, Ports]]:
         yield gateway, ports
     finally:
         gateway.stop()
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 15.0) -> None:
+    """Wait for what must become true."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
 
 
 def perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -36,7 +36,7 @@ async def _run(places: Places) -> None:
         fleet, upstream = Fleet(places, session), Upstream()
         broadcast = Broadcast(fleet, session, places)
         settings = store.settings_of(places)
-        records = Records("127.0.0.1", settings.log_port)
+        records = Records(settings.log_port, settings.monitor_port)
         order = asyncio.Lock()
 
         async def reload() -> None:

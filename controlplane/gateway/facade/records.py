@@ -1,12 +1,13 @@
 """The facade's telemetry: a line for every request that HAProxy cannot time, in HAProxy's own form.
 
-f <count> <model> <host> <port> <http status> <grpc status> <flags> <bytes in> <bytes out>
+f:facade:<pid> <count> <model> <host> <port> <http status> <grpc status> <flags> <bytes in> <bytes out>
 <start s> <start us> <end s> <end us> <backend>
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 
@@ -16,10 +17,11 @@ from controlplane.domain.fleet import Backend
 class Records:
     """Sends and forgets: a monitor that is not there loses lines, and sees by the count how many."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    def __init__(self, *ports: int) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._to = (host, port)
+        self._ports = ports
+        self._source = f"f:facade:{os.getpid()}"
         self._count = 0
 
     def message(self, endpoint: str, backend: Backend, started_s: float, size: int, answer: bytes) -> None:
@@ -43,12 +45,13 @@ class Records:
         end_us = time.time_ns() // 1000
         start_us = end_us - int((time.monotonic() - started_s) * 1e6)
         line = (
-            f"f {self._count} {endpoint} {backend.host} {backend.grpc_port} {http} "
+            f"{self._source} {self._count} {endpoint} {backend.host} {backend.grpc_port} {http} "
             f"{'-' if grpc is None else grpc} ---- {size} {answer_size} "
             f"{start_us // 10**6} {start_us % 10**6} {end_us // 10**6} {end_us % 10**6} facade"
         )
-        with contextlib.suppress(OSError):
-            self._socket.sendto(line.encode(), self._to)
+        for port in self._ports:
+            with contextlib.suppress(OSError):
+                self._socket.sendto(line.encode(), ("127.0.0.1", port))
 
     def close(self) -> None:
         """Close the socket."""

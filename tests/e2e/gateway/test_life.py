@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import gateway_rig as rig
@@ -21,13 +20,6 @@ pytestmark = pytest.mark.e2e
 
 Running = tuple[HaproxyGateway, Ports]
 Pair = dict[str, rig.Triton]
-
-
-def until(condition: Callable[[], bool], deadline_s: float = 15.0) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -112,10 +104,10 @@ def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running,
     asyncio.run(run())
     assert load.failed() == []
     assert {o.server for o in load.outcomes} == {"one"}
-    until(lambda: made.in_flight(one) == 0)
+    rig.until(lambda: made.in_flight(one) == 0)
 
 
-@pytest.mark.parametrize("role", [processes.HAPROXY, processes.FACADE, processes.SUPERVISOR])
+@pytest.mark.parametrize("role", [*processes.KEPT_UP, processes.SUPERVISOR])
 def test_what_dies_comes_back_with_its_routes(
     gateway: Running, pair: Pair, tmp_path: Path, role: str
 ) -> None:
@@ -127,10 +119,10 @@ def test_what_dies_comes_back_with_its_routes(
     os.kill(pid, signal.SIGKILL)
     if role == processes.SUPERVISOR:
         haproxy = processes.find(places, processes.HAPROXY)
-        until(lambda: processes.find(places, role) == ())
+        rig.until(lambda: processes.find(places, role) == ())
         made.start()
         assert processes.find(places, processes.HAPROXY) == haproxy
-    until(lambda: len(processes.find(places, role)) == 1 and processes.find(places, role) != (pid,))
+    rig.until(lambda: len(processes.find(places, role)) == 1 and processes.find(places, role) != (pid,))
     made.start()
     assert made.routes() == routes
     load = rig.Load(ports)
@@ -180,7 +172,7 @@ def test_stop_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
         places = Places.of(tmp_path / "gateway")
         made.stop()
         made.stop()
-        for role in (processes.HAPROXY, processes.FACADE, processes.SUPERVISOR):
+        for role in (*processes.KEPT_UP, processes.SUPERVISOR):
             assert processes.find(places, role) == ()
         assert not places.state.exists()
         assert not places.sockets.exists()

@@ -1,0 +1,217 @@
+"""The gateway's monitor, a process of its own: `python -m controlplane.monitor.collect`.
+
+It reads the gateway's log over UDP, answers questions on a Unix socket, and serves the fleet's metrics. The
+gateway's supervisor keeps it up; traffic does not depend on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import csv
+import io
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
+
+from controlplane.domain.errors import TrisectError
+from controlplane.domain.fleet import Backend
+from controlplane.files.gateway import SlotsRecord, read_settings, read_slots
+from controlplane.monitor import exposition
+from controlplane.monitor.records import Losses, Record, parse
+from controlplane.monitor.windows import Windows
+
+_RECEIVE_BYTES = 8 * 2**20
+_AT_ONCE = 256
+_SCRAPE_S = 3.0
+_TIDY_S = 1.0
+_UNKNOWN = "unknown"
+_NOBODY = "none"
+
+
+class Addresses:
+    """Which server an address is. Those of servers that are gone are kept until another one has them."""
+
+    def __init__(self, slots: Path) -> None:
+        self._slots = slots
+        self._seen = 0
+        self._servers: dict[tuple[str, int], str] = {}
+        self.present: tuple[Backend, ...] = ()
+        self.endpoints: Mapping[str, str] = {}
+
+    def refresh(self) -> None:
+        """Read the table again where it has changed."""
+        with contextlib.suppress(OSError, TrisectError):
+            changed = self._slots.stat().st_mtime_ns
+            if changed != self._seen:
+                self._take(read_slots(self._slots))
+                self._seen = changed
+
+    def server(self, host: str, port: int) -> str:
+        """The name of the server that listens there."""
+        found = self._servers.get((host, port))
+        if found is None:
+            self.refresh()
+            found = self._servers.get((host, port), _UNKNOWN if port else _NOBODY)
+        return found
+
+    def _take(self, table: SlotsRecord) -> None:
+        present: dict[str, Backend] = {}
+        for slot in table.slots:
+            for backend in (*slot.route.members, *((slot.route.backup,) if slot.route.backup else ())):
+                present[backend.server] = backend
+                for port in (backend.http_port, backend.grpc_port):
+                    self._servers[backend.host, port] = backend.server
+        self.present = tuple(present.values())
+        self.endpoints = {f"{p}_{slot.index}": slot.endpoint for slot in table.slots for p in "hg"}
+
+
+class Monitor:
+    """All that is kept."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self.addresses = addresses
+        self.windows = Windows()
+        self.losses = Losses()
+        self.totals = exposition.Totals()
+
+    def receive(self, log: socket.socket) -> None:
+        """Take what has come; the rest stays for the next turn, so that questions are answered in between."""
+        for _ in range(_AT_ONCE):
+            try:
+                line = log.recv(2048)
+            except BlockingIOError:
+                return
+            record = parse(line)
+            if record is None:
+                continue
+            self.losses.count(record.sender, record.count)
+            if isinstance(record, Record):
+                server = self.addresses.server(record.host, record.port)
+                self.windows.add(record, server)
+                self.totals.add(record, server)
+
+    def answer(self, question: Mapping[str, Any]) -> Any:
+        """To one question of `controlplane.monitor.telemetry`."""
+        now = time.time()
+        match question:
+            case {"windows": seconds}:
+                return [asdict(window) for window in self.windows.by_endpoint(now, float(seconds)).values()]
+            case {"servers": seconds}:
+                found = self.windows.by_server(now, float(seconds))
+                return [(server, asdict(window)) for (_, server), window in found.items()]
+            case {"seconds": count}:
+                until = int(now)
+                return [asdict(second) for second in self.windows.each_second(until - int(count), until)]
+            case {"counts": _}:
+                return {"received": self.losses.received, "lost": self.losses.lost}
+        return None
+
+
+class _Page(Collector):
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+async def _metrics(monitor: Monitor, haproxy: Path, session: aiohttp.ClientSession) -> bytes:
+    monitor.addresses.refresh()
+    present = [server for server in monitor.addresses.present if server.metrics_port is not None]
+    pages = await asyncio.gather(*(_page(session, server) for server in present))
+    minute = monitor.windows.by_server(time.time(), 60.0)
+    registry = CollectorRegistry()
+    found = [
+        *exposition.own(monitor.totals, monitor.losses, minute),
+        *exposition.haproxy(await _statistics(haproxy), monitor.addresses.endpoints),
+        *exposition.tritons([(s, p) for s, p in zip(present, pages, strict=True) if p is not None]),
+    ]
+    registry.register(_Page(found))
+    return generate_latest(registry)
+
+
+async def _page(session: aiohttp.ClientSession, server: Backend) -> str | None:
+    try:
+        async with session.get(f"http://{server.host}:{server.metrics_port}/metrics") as answer:
+            return await answer.text()
+    except (aiohttp.ClientError, TimeoutError):
+        return None
+
+
+async def _statistics(path: Path) -> list[dict[str, str]]:
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"show stat\n")
+        text = (await asyncio.wait_for(reader.read(), _SCRAPE_S)).decode()
+        writer.close()
+    except (OSError, TimeoutError):
+        return []
+    return list(csv.DictReader(io.StringIO(text.removeprefix("# "))))
+
+
+async def _run(settings: Path, slots: Path, haproxy: Path, listen: Path) -> None:
+    given = read_settings(settings)
+    monitor = Monitor(Addresses(slots))
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stopped.set)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as log:
+        log.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+        log.setblocking(False)
+        log.bind(("127.0.0.1", given.monitor_port))
+        loop.add_reader(log, monitor.receive, log)
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError, ValueError):
+                while line := await reader.readline():
+                    writer.write(json.dumps(monitor.answer(json.loads(line))).encode() + b"\n")
+                    await writer.drain()
+            writer.close()
+
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SCRAPE_S)) as session:
+
+            async def metrics(_: web.Request) -> web.Response:
+                body = await _metrics(monitor, haproxy, session)
+                return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
+
+            app = web.Application()
+            app.router.add_get("/metrics", metrics)
+            runner = web.AppRunner(app, access_log=None)
+            await runner.setup()
+            await web.TCPSite(runner, given.host, given.metrics_port).start()
+            questions = await asyncio.start_unix_server(talk, str(listen))
+            while not stopped.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), _TIDY_S)
+                monitor.addresses.refresh()
+                monitor.windows.forget(time.time())
+            questions.close()
+            await runner.cleanup()
+
+
+def main() -> int:
+    """Watch one gateway until SIGTERM."""
+    parser = argparse.ArgumentParser(description="The monitor of a gateway.")
+    for name in ("settings", "slots", "haproxy", "listen"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    given = parser.parse_args()
+    asyncio.run(_run(given.settings, given.slots, given.haproxy, given.listen))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

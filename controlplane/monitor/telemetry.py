@@ -1,0 +1,62 @@
+"""What the gateway's monitor has seen, asked over its socket by any number of processes at once."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.domain.errors import GatewayError
+from controlplane.domain.observation import LatencyWindow
+from controlplane.monitor.windows import Summary
+
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Lines of the gateway's log that came, and those that are known to be missing."""
+
+    received: int
+    lost: int
+
+
+class GatewayTelemetry:
+    """Implements the port `Telemetry`. Raises GatewayError where the monitor does not answer."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def windows(self, seconds: float) -> Mapping[str, LatencyWindow]:
+        """Endpoint -> its requests that ended within the last `seconds` (at most two minutes)."""
+        said = self._ask({"windows": seconds})
+        return {row["endpoint"]: LatencyWindow(**row) for row in said}
+
+    def servers(self, seconds: float) -> Mapping[tuple[str, str], LatencyWindow]:
+        """Endpoint and server -> the requests that ended there within the last `seconds`."""
+        said = self._ask({"servers": seconds})
+        return {(row["endpoint"], server): LatencyWindow(**row) for server, row in said}
+
+    def seconds(self, count: int) -> Sequence[Summary]:
+        """Each of the last `count` whole seconds, for every endpoint and server."""
+        return [Summary(**row) for row in self._ask({"seconds": count})]
+
+    def counts(self) -> Counts:
+        """How complete the above is."""
+        return Counts(**self._ask({"counts": True}))
+
+    def _ask(self, question: object) -> Any:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+                stream.settimeout(_TIMEOUT_S)
+                stream.connect(str(self._path))
+                stream.sendall(json.dumps(question).encode() + b"\n")
+                answer = stream.makefile("rb").readline()
+        except OSError as error:
+            raise GatewayError(f"the gateway's monitor does not answer on {self._path}: {error}") from error
+        if not answer:
+            raise GatewayError(f"the gateway's monitor closed {self._path} without an answer")
+        return json.loads(answer)

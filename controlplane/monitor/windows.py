@@ -1,0 +1,143 @@
+"""What requests looked like: each second of the last minutes, and any window up to now. Pure; time is told.
+
+Latencies are kept one by one: percentiles of percentiles mean nothing, and a minute of thousands of
+requests a second is a few megabytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.domain.observation import LatencyWindow
+from controlplane.monitor.records import Record
+
+KEEP_S = 120
+
+Key = tuple[str, str]
+"""Endpoint and server."""
+
+
+@dataclass(slots=True)
+class Second:
+    """The requests that ended within one second, in the order of their lines."""
+
+    number: int
+    ended_s: array[float] = field(default_factory=lambda: array("d"))
+    latency_ms: array[float] = field(default_factory=lambda: array("d"))
+    errors_s: array[float] = field(default_factory=lambda: array("d"))
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One second of one endpoint on one server; latencies are None where nothing was answered."""
+
+    endpoint: str
+    server: str
+    second: int
+    requests: int
+    errors: int
+    bytes_in: int
+    bytes_out: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class Windows:
+    """Requests by endpoint and server. Those a client abandoned count nowhere: no one had the answer."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Key, deque[Second]] = {}
+
+    def add(self, record: Record, server: str) -> None:
+        """A request ended. Lines may come a little out of order."""
+        if record.abandoned:
+            return
+        seconds = self._seconds.setdefault((record.endpoint, server), deque(maxlen=KEEP_S))
+        number = int(record.ended_s)
+        if not seconds or seconds[-1].number < number:
+            seconds.append(Second(number))
+        into = next((second for second in reversed(seconds) if second.number == number), seconds[-1])
+        into.ended_s.append(record.ended_s)
+        into.latency_ms.append(record.latency_ms)
+        into.bytes_in += record.bytes_in
+        into.bytes_out += record.bytes_out
+        if record.failed:
+            into.errors_s.append(record.ended_s)
+
+    def keys(self) -> tuple[Key, ...]:
+        """Who was asked within what is kept."""
+        return tuple(sorted(self._seconds))
+
+    def forget(self, now_s: float) -> None:
+        """Drop what nobody asked for lately."""
+        oldest = now_s - KEEP_S
+        self._seconds = {k: s for k, s in self._seconds.items() if s and s[-1].number >= oldest}
+
+    def by_endpoint(self, now_s: float, seconds: float) -> dict[str, LatencyWindow]:
+        """Endpoint -> its requests that ended within the last `seconds`, whichever server answered."""
+        endpoints = sorted({endpoint for endpoint, _ in self._seconds})
+        return {
+            endpoint: self._window(endpoint, now_s, seconds, (k for k in self._seconds if k[0] == endpoint))
+            for endpoint in endpoints
+        }
+
+    def by_server(self, now_s: float, seconds: float) -> dict[Key, LatencyWindow]:
+        """Endpoint and server -> the requests that ended there within the last `seconds`."""
+        return {key: self._window(key[0], now_s, seconds, (key,)) for key in self.keys()}
+
+    def each_second(self, since: int, until: int) -> list[Summary]:
+        """Every kept second from `since` up to, not with, `until`."""
+        return [
+            _summary(key, second)
+            for key, seconds in sorted(self._seconds.items())
+            for second in seconds
+            if since <= second.number < until
+        ]
+
+    def _window(self, endpoint: str, now_s: float, seconds: float, keys: Iterable[Key]) -> LatencyWindow:
+        since = now_s - seconds
+        latencies: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        errors = 0
+        for second in self._since(keys, since):
+            ended = np.array(second.ended_s)
+            latencies.append(np.array(second.latency_ms)[(ended > since) & (ended <= now_s)])
+            errors += sum(since < at <= now_s for at in second.errors_s)
+        every = np.concatenate(latencies) if latencies else np.empty(0)
+        p50, p99 = _quantiles(every)
+        return LatencyWindow(endpoint, seconds, len(every), errors, p50, p99)
+
+    def _since(self, keys: Iterable[Key], since: float) -> Iterator[Second]:
+        for key in keys:
+            for second in reversed(self._seconds[key]):
+                if second.number < int(since):
+                    break
+                yield second
+
+
+def _summary(key: Key, second: Second) -> Summary:
+    p50, p99 = _quantiles(np.array(second.latency_ms))
+    return Summary(
+        *key,
+        second.number,
+        len(second.ended_s),
+        len(second.errors_s),
+        second.bytes_in,
+        second.bytes_out,
+        p50,
+        p99,
+    )
+
+
+def _quantiles(latencies: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float | None, float | None]:
+    """The smallest latency that 50 % (99 %) of the requests do not exceed."""
+    if not len(latencies):
+        return None, None
+    p50, p99 = np.quantile(latencies, (0.5, 0.99), method="inverted_cdf")
+    return float(p50), float(p99)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.monitor.records import Losses, Other, Record, parse
+from controlplane.monitor.windows import KEEP_S, Windows
+
+pytestmark = pytest.mark.unit
+
+LINE = b"h:grpc:77 12 m 127.0.0.1 9001 200 - ---- 100 200 1700000000 250000 1700000001 750000 g_3"
+
+
+def record(ended_s: float, latency_ms: float = 1.0, **other: object) -> Record:
+    words = LINE.decode().split()
+    made = parse(" ".join(words).encode())
+    assert isinstance(made, Record)
+    fields = {name: getattr(made, name) for name in Record.__dataclass_fields__}
+    return Record(**{**fields, "ended_s": ended_s, "latency_ms": latency_ms, **other})  # type: ignore[arg-type]
+
+
+def test_a_line_is_read() -> None:
+    made = parse(LINE)
+    assert isinstance(made, Record)
+    assert (made.endpoint, made.host, made.port, made.http, made.grpc) == ("m", "127.0.0.1", 9001, 200, None)
+    assert (made.bytes_in, made.bytes_out, made.ended_s) == (100, 200, 1700000001.75)
+    assert made.latency_ms == pytest.approx(1500)
+    assert not made.failed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "failed", "abandoned"),
+    [
+        (b" - ----", b" 14 ----", True, False),
+        (b" - ----", b" 3 ----", False, False),
+        (b" - ----", b" 5 ----", False, False),
+        (b" 200 - ", b" 503 - ", True, False),
+        (b" 200 - ", b" 404 - ", False, False),
+        (b" - ----", b" - CD--", False, True),
+        (b" - ----", b" 1 ----", False, True),
+    ],
+)
+def test_whose_fault_it_was(old: bytes, new: bytes, failed: bool, abandoned: bool) -> None:
+    made = parse(LINE.replace(old, new))
+    assert isinstance(made, Record)
+    assert (made.failed, made.abandoned) == (failed, abandoned)
+
+
+def test_lines_without_an_inference_only_count() -> None:
+    assert parse(LINE.replace(b" m ", b" - ")) == Other("h:grpc:77", 12)
+    assert parse(LINE.replace(b"g_3", b"facade_grpc")) == Other("h:grpc:77", 12)
+
+
+def test_a_request_that_no_server_took_is_one() -> None:
+    made = parse(LINE.replace(b"127.0.0.1 9001 200 -", b"- - 503 14"))
+    assert isinstance(made, Record)
+    assert (made.port, made.failed) == (0, True)
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_no_line(noise: bytes) -> None:
+    assert parse(noise) is None or noise.count(b" ") >= 14
+
+
+@given(st.lists(st.integers(1, 30), unique=True, min_size=2), st.randoms())
+def test_losses_are_the_gaps_whatever_the_order(numbers: list[int], chance: object) -> None:
+    first = min(numbers)
+    late = [n for n in numbers if n != first]
+    losses = Losses()
+    losses.count("a", first)
+    for number in late:
+        losses.count("a", number)
+    assert losses.received == len(numbers)
+    assert losses.lost == max(numbers) - first + 1 - len(numbers)
+
+
+def test_each_sender_counts_for_itself() -> None:
+    losses = Losses()
+    for sender, number in (("a", 5), ("b", 100), ("a", 6), ("b", 103)):
+        losses.count(sender, number)
+    assert (losses.received, losses.lost) == (4, 2)
+
+
+def test_a_window_ends_now_and_reaches_back_exactly() -> None:
+    windows = Windows()
+    for ended in (10.0, 11.2, 11.9, 12.5):
+        windows.add(record(ended, latency_ms=10 * ended), "one")
+    window = windows.by_endpoint(12.2, 1.0)["m"]
+    assert (window.requests, window.p50_ms, window.p99_ms) == (1, 119.0, 119.0)
+    assert windows.by_endpoint(12.2, 1.1)["m"].requests == 2
+    assert windows.by_endpoint(12.5, 2.5)["m"].requests == 3
+    assert windows.by_endpoint(30.0, 1.0)["m"].p50_ms is None
+
+
+def test_servers_are_kept_apart_and_put_together() -> None:
+    windows = Windows()
+    windows.add(record(10.0, 1.0), "one")
+    windows.add(record(10.1, 3.0, http=503), "two")
+    windows.add(record(10.2, 9.0, abandoned=True), "two")
+    both = windows.by_endpoint(11.0, 5.0)["m"]
+    assert (both.requests, both.errors, both.p50_ms, both.p99_ms) == (2, 1, 1.0, 3.0)
+    by_server = windows.by_server(11.0, 5.0)
+    assert {server: w.errors for (_, server), w in by_server.items()} == {"one": 0, "two": 1}
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.floats(0.01, 1000)), min_size=1, max_size=60))
+def test_percentiles_are_latencies_that_occurred(given_: list[tuple[float, float]]) -> None:
+    windows = Windows()
+    for ended, latency in sorted(given_):
+        windows.add(record(ended, latency), "one")
+    window = windows.by_endpoint(20.0, 21.0)["m"]
+    ordered = sorted(latency for _, latency in given_)
+    assert window.requests == len(given_)
+    assert window.p99_ms == ordered[-(-99 * len(ordered) // 100) - 1]
+    assert window.p50_ms == ordered[-(-len(ordered) // 2) - 1]
+
+
+def test_each_second_stands_for_itself_and_old_ones_go() -> None:
+    windows = Windows()
+    for second in range(KEEP_S + 10):
+        windows.add(record(second + 0.5, float(second)), "one")
+    kept = windows.each_second(0, KEEP_S + 10)
+    assert [s.second for s in kept] == list(range(10, KEEP_S + 10))
+    assert {s.requests for s in kept} == {1}
+    windows.forget(3 * KEEP_S)
+    assert windows.keys() == ()
