@@ -20,6 +20,7 @@ from controlplane.runtime.fleet import Fleet
 from controlplane.runtime.history import Event
 
 if TYPE_CHECKING:
+    from controlplane.gateway.haproxy import HaproxyGateway
     from controlplane.profiler.session import Place
 
 
@@ -45,13 +46,18 @@ def every_launcher() -> tuple[Launcher, ...]:
 def fleet(name: str, *, launcher_name: LauncherName | None, endpoints: Endpoints) -> Fleet:
     """A fleet with its files, launcher and gateway."""
     from controlplane.domain import units
-    from controlplane.gateway.haproxy import HaproxyGateway, Ports
 
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
+    return Fleet(files, launcher(launcher_name), gateway(files, endpoints), SystemClock(), say)
+
+
+def gateway(files: FleetFiles, endpoints: Endpoints) -> HaproxyGateway:
+    """A fleet's gateway."""
+    from controlplane.gateway.haproxy import HaproxyGateway, Ports
+
     ports = Ports(endpoints.http_port, endpoints.grpc_port, endpoints.metrics_port)
-    gateway = HaproxyGateway(files.gateway, ports, endpoints.host)
-    return Fleet(files, launcher(launcher_name), gateway, SystemClock(), say)
+    return HaproxyGateway(files.gateway, ports, endpoints.host)
 
 
 def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
@@ -94,11 +100,13 @@ def unrecorded_fleet(name: str) -> Fleet:
 
 def status_source(name: str) -> Callable[[], list[StatusRow]]:
     """A function that looks at a fleet anew each time it is called."""
-    from controlplane.runtime.status import status_rows
+    from controlplane.monitor.telemetry import GatewayTelemetry
+    from controlplane.runtime.status import seen_windows, status_rows
 
-    found, _ = existing_fleet(name)
+    found, settings = existing_fleet(name)
     plan = found.files.plan()
-    return lambda: status_rows(found.launcher, found.gateway, name, plan, {})
+    telemetry = GatewayTelemetry(gateway(found.files, settings.endpoints).telemetry_socket)
+    return lambda: status_rows(found.launcher, found.gateway, name, plan, seen_windows(telemetry))
 
 
 def serve(name: str, *, once: bool, host: str, port: int) -> None:

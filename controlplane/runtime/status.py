@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import LatencyWindow
 from controlplane.domain.plan import Placement, Plan
-from controlplane.ports import Gateway, Launcher
+from controlplane.ports import Gateway, Launcher, Telemetry
 from controlplane.report.status_table import StatusRow
+
+WINDOW_S = 60.0
+
+
+def seen_windows(telemetry: Telemetry) -> Mapping[str, LatencyWindow]:
+    """What clients saw within the last minute; nothing where the gateway's monitor is away."""
+    try:
+        return telemetry.windows(WINDOW_S)
+    except GatewayError:
+        return {}
 
 
 def status_rows(
