@@ -70,7 +70,7 @@ def simulate(
     Requests arrive for `seconds`; those under way then are still answered. The same question gives the same
     answer. Raises InputError where the truth does not cover the plan.
     """
-    from controlplane.simulate.wiring import wire  # brings numba, which takes half a second
+    from controlplane.simulate.wiring import Loop  # brings numba, which takes half a second
 
     asked = question or Question()
     given = conditions or Conditions()
@@ -78,7 +78,7 @@ def simulate(
     gpus: dict[int, GpuOutcome] = {}
     answers: list[Answer] = []
     for part in components(plan, truth, given):
-        run = _Run(plan, part, asked, wire(part, given, asked.seed, asked.answers))
+        run = _Run(plan, part, asked, Loop(part, given, asked.seed, asked.answers))
         run.run()
         workloads.update((outcome.name, outcome) for outcome in run.workloads())
         gpus.update(run.gpus())
@@ -127,8 +127,8 @@ class _Run:
                 self._points.append((until / MILLIS_PER_SECOND, np.array(seen)))
         self._loop.close(end)
 
-    def _window(self, until: float) -> tuple[FloatArray, IntArray, IntArray, IntArray]:
-        """All queues' arrivals before `until`, their workloads, and where each queue's begin and end."""
+    def _window(self, until: float) -> tuple[FloatArray, IntArray, IntArray]:
+        """All queues' arrivals before `until`, their workloads, and where each queue's begin."""
         times: list[FloatArray] = []
         owners: list[IntArray] = []
         bounds = [0]
@@ -146,9 +146,9 @@ class _Run:
             bounds.append(bounds[-1] + times[-1].size)
         edges = np.array(bounds, dtype=np.int64)
         if len(times) == 1:
-            return times[0], owners[0], edges[:-1], edges[1:]
+            return times[0], owners[0], edges
         whole = np.concatenate(times) if times else np.empty(0)
-        return whole, np.concatenate(owners) if owners else np.empty(0, np.int64), edges[:-1], edges[1:]
+        return whole, np.concatenate(owners) if owners else np.empty(0, np.int64), edges
 
     def workloads(self) -> list[WorkloadOutcome]:
         capacity = {
@@ -157,14 +157,14 @@ class _Run:
             for stream in queue.streams
         }
         load = {
-            stream: sum(float(self._loop.totals[s, 0]) for s in queue.streams)
+            stream: sum(float(self._loop.tallies["requests"][s]) for s in queue.streams)
             for queue in self._part.queues
             for stream in queue.streams
         }
         seconds = self._question.seconds
         outcomes = []
         for i, stream in enumerate(self._part.streams):
-            requests, drops, late, sum_ms, max_ms = (float(v) for v in self._loop.totals[i])
+            _, requests, drops, late, sum_ms, max_ms = (float(v) for v in self._loop.tallies[i])
             answered = requests - drops
             outcomes.append(
                 WorkloadOutcome(
@@ -209,7 +209,7 @@ class _Run:
             outcomes[index] = GpuOutcome(
                 id=self._plan.gpus[index].id,
                 busy_percent=100.0 * float(1.0 - share[0]),
-                power_w=float(share @ self._part.power_w[g]),
+                power_w=float(share[: self._part.power_w[g].size] @ self._part.power_w[g]),
                 partitions=tuple(partitions),
             )
         return outcomes

@@ -16,7 +16,6 @@ one that is not full and not yet running takes later groups in, by the same rule
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -26,392 +25,432 @@ from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.simulate import quantiles
 
 SHIFT, FIRST, BINS = quantiles.SHIFT, quantiles.FIRST, quantiles.BINS
-LAWS = 4096
-"""Entries of a jitter table, equally likely."""
-REQUESTS, DROPS, LATE, SUM_MS, MAX_MS = range(5)
-"""Columns of `State.totals`."""
+Records = NDArray[np.void]
+
+EXECUTOR = np.dtype(
+    [
+        ("server", np.int64),
+        ("queue", np.int64),
+        ("size", np.int64),  # of the running batch, 0 while idle
+        ("started", np.float64),
+        ("end", np.float64),  # inf while idle
+        ("since", np.float64),  # idle since
+        ("remaining", np.float64),  # ms of work, as of `stamp`
+        ("stamp", np.float64),
+        ("pace", np.float64),  # ms of time a ms of work has taken since
+    ]
+)
+SERVER = np.dtype(
+    [
+        ("gpu", np.int64),
+        ("bit", np.int64),  # in its GPU's set of busy servers
+        ("batch", np.int64),
+        ("running", np.int64),  # busy executors
+        ("salt", np.uint64),  # seeds the draws of jitter
+        ("draws", np.uint64),
+        ("served", np.int64),  # requests
+        ("batches", np.int64),
+        ("busy", np.float64),  # ms of executor time
+    ]
+)
+QUEUE = np.dtype(
+    [
+        ("delay", np.float64),  # ms; 0 is the greedy batcher
+        ("preferred", np.int64),  # the batcher's preferred size, where it has a delay
+        ("largest", np.int64),  # what it may send once the delay is exceeded
+        ("ahead", np.int64),  # payloads formed ahead: two an instance
+        ("limit", np.int64),  # requests that may wait
+        ("timeout", np.float64),  # ms a request may wait
+        ("wake", np.float64),  # when the queue must be looked at next
+        ("head", np.int64),  # of its ring
+        ("waiting", np.int64),
+        ("bound", np.int64),  # of those, the oldest that are in payloads
+        ("payloads", np.int64),
+        ("open", np.int64),  # 1 while the last payload takes more
+        ("next", np.int64),  # the arrivals still to come are times[next:stop]
+        ("stop", np.int64),
+    ]
+)
+GPU = np.dtype(
+    [
+        ("mask", np.int64),  # busy servers, as the paces have it
+        ("wanted", np.int64),  # and as it is after the event at hand
+        ("since", np.float64),
+    ]
+)
+TALLY = np.dtype(
+    [
+        ("slo", np.float64),
+        ("requests", np.int64),
+        ("drops", np.int64),
+        ("late", np.int64),
+        ("sum_ms", np.float64),
+        ("max_ms", np.float64),
+    ]
+)
 
 
-class Wiring(NamedTuple):
-    """What does not change. E executors, S servers, Q queues, G GPUs, B the largest batch, M masks."""
-
-    exec_server: IntArray  # (E,)
-    exec_queue: IntArray  # (E,)
-    server_gpu: IntArray  # (S,)
-    server_bit: IntArray  # (S,) its bit in its GPU's mask of busy servers
-    batch: IntArray  # (S,) the largest dynamic batch
-    work: FloatArray  # (S, B) ms a batch of 1.. keeps an executor, alone on the GPU
-    extra: FloatArray  # (S, B) ms a request sees beyond that: overlapped loading, the front end
-    pace: FloatArray  # (S, M) ms of time a ms of work takes beside this set of busy servers
-    jitter: FloatArray  # (S, 1 or LAWS) factors of the work, equally likely
-    salt: NDArray[np.uint64]  # (S,) seeds the draws from `jitter`
-    delay: FloatArray  # (Q,) ms; 0 is the greedy batcher
-    preferred: IntArray  # (Q,) the batcher's preferred size, where it has a delay
-    largest: IntArray  # (Q,) what it may send once the delay is exceeded
-    ahead: IntArray  # (Q,) payloads formed ahead: two an instance
-    limit: IntArray  # (Q,) requests that may wait
-    timeout: FloatArray  # (Q,) ms a request may wait
-    slo: FloatArray  # (W,) ms
-
-
-class State(NamedTuple):
-    """What changes. W workloads."""
-
-    end: FloatArray  # (E,) when its batch ends; inf while idle
-    since: FloatArray  # (E,) idle since
-    started: FloatArray  # (E,)
-    remaining: FloatArray  # (E,)
-    stamp: FloatArray  # (E,) when `remaining` was right
-    speed: FloatArray  # (E,) the pace since then
-    size: IntArray  # (E,) of the running batch
-    member: FloatArray  # (E, B) its requests' arrivals
-    owner: IntArray  # (E, B) and workloads
-    running: IntArray  # (S,) busy executors
-    draws: NDArray[np.uint64]  # (S,)
-    mask: IntArray  # (G,) busy servers, as the paces have it
-    wanted: IntArray  # (G,) and as it is after the event at hand
-    mask_since: FloatArray  # (G,)
-    mask_time: FloatArray  # (G, M) ms spent with each set of busy servers
-    ring: FloatArray  # (Q, power of two) arrivals that wait
-    ring_owner: IntArray  # (Q, power of two)
-    head: IntArray  # (Q,)
-    waiting: IntArray  # (Q,)
-    wake: FloatArray  # (Q,) when the queue must be looked at next
-    bound: IntArray  # (Q,) of those waiting, in payloads
-    payload: IntArray  # (Q, P) sizes of the payloads, oldest first
-    payloads: IntArray  # (Q,)
-    open_payload: IntArray  # (Q,) 1 while the last payload takes more
-    next_arrival: IntArray  # (Q,) index into `times`
-    counts: IntArray  # (W, BINS)
-    totals: FloatArray  # (W, 5)
-    served: IntArray  # (S,) requests
-    batches: IntArray  # (S,)
-    busy: FloatArray  # (S,) ms of executor time
-    log: FloatArray  # (L, 5) workload, arrival, latency, batch, server of the first L answers
-    logged: IntArray  # (1,)
-
-
-@njit(cache=True, inline="always")
-def _factor(wiring: Wiring, state: State, server: int) -> float:
+@njit(cache=True)
+def _factor(jitter: FloatArray, servers: Records, s: int) -> float:
     """The next jitter factor: splitmix64 of a counter picks from the table."""
-    if wiring.jitter.shape[1] == 1:
-        return float(wiring.jitter[server, 0])
-    state.draws[server] += np.uint64(1)
-    z = wiring.salt[server] + state.draws[server] * np.uint64(0x9E3779B97F4A7C15)
+    if jitter.shape[1] == 1:
+        return float(jitter[s, 0])
+    servers[s].draws += np.uint64(1)
+    z = servers[s].salt + servers[s].draws * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z = z ^ (z >> np.uint64(31))
-    return float(wiring.jitter[server, np.int64(z >> np.uint64(52))])
+    return float(jitter[s, np.int64(z >> np.uint64(52))])
 
 
-@njit(cache=True, inline="always")
-def _record(
-    wiring: Wiring,
-    state: State,
-    scratch: FloatArray,
-    bits: IntArray,
-    workload: int,
-    arrival: float,
-    latency: float,
-    size: int,
-    server: int,
+@njit(cache=True)
+def _expire(
+    queues: Records, q: int, ring: FloatArray, ring_owner: IntArray, tallies: Records, now: float
 ) -> None:
-    scratch[0] = latency
-    index = (bits[0] >> SHIFT) - FIRST
-    state.counts[workload, min(max(index, 0), BINS - 1)] += 1
-    state.totals[workload, SUM_MS] += latency
-    if latency > wiring.slo[workload]:
-        state.totals[workload, LATE] += 1.0
-    if latency > state.totals[workload, MAX_MS]:
-        state.totals[workload, MAX_MS] = latency
-    row = state.logged[0]
-    if row < state.log.shape[0]:
-        state.log[row, 0] = workload
-        state.log[row, 1] = arrival
-        state.log[row, 2] = latency
-        state.log[row, 3] = size
-        state.log[row, 4] = server
-        state.logged[0] = row + 1
-
-
-@njit(cache=True, inline="always")
-def _expire(wiring: Wiring, state: State, q: int, now: float) -> None:
     """Drop what has waited for the timeout; requests in payloads are Triton's and stay."""
-    size = state.ring.shape[1] - 1
-    while state.waiting[q] > state.bound[q]:
-        place = (state.head[q] + state.bound[q]) & size
-        if state.ring[q, place] + wiring.timeout[q] > now:
+    wrap = ring.shape[1] - 1
+    while queues[q].waiting > queues[q].bound:
+        place = (queues[q].head + queues[q].bound) & wrap
+        if ring[q, place] + queues[q].timeout > now:
             break
-        state.totals[state.ring_owner[q, place], DROPS] += 1.0
-        for i in range(state.bound[q] - 1, -1, -1):
-            to, source = (state.head[q] + i + 1) & size, (state.head[q] + i) & size
-            state.ring[q, to] = state.ring[q, source]
-            state.ring_owner[q, to] = state.ring_owner[q, source]
-        state.head[q] += 1
-        state.waiting[q] -= 1
+        tallies[ring_owner[q, place]].drops += 1
+        for i in range(queues[q].bound - 1, -1, -1):
+            to, source = (queues[q].head + i + 1) & wrap, (queues[q].head + i) & wrap
+            ring[q, to] = ring[q, source]
+            ring_owner[q, to] = ring_owner[q, source]
+        queues[q].head += 1
+        queues[q].waiting -= 1
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _admit(
-    wiring: Wiring,
-    state: State,
+    queues: Records,
     q: int,
+    ring: FloatArray,
+    ring_owner: IntArray,
+    tallies: Records,
     now: float,
     times: FloatArray,
     owners: IntArray,
-    stop: int,
 ) -> None:
     """Let in every arrival up to `now`."""
-    size = state.ring.shape[1] - 1
-    i = state.next_arrival[q]
+    wrap = ring.shape[1] - 1
+    i, stop = queues[q].next, queues[q].stop
+    waiting, head = queues[q].waiting, queues[q].head
+    room = queues[q].limit + queues[q].bound
     while i < stop and times[i] <= now:
         owner = owners[i]
-        state.totals[owner, REQUESTS] += 1.0
-        if state.waiting[q] - state.bound[q] >= wiring.limit[q]:
-            _expire(wiring, state, q, times[i])
-        if state.waiting[q] - state.bound[q] >= wiring.limit[q]:
-            state.totals[owner, DROPS] += 1.0
+        tallies[owner].requests += 1
+        if waiting >= room:
+            queues[q].waiting = waiting
+            _expire(queues, q, ring, ring_owner, tallies, times[i])
+            waiting, head = queues[q].waiting, queues[q].head
+        if waiting >= room:
+            tallies[owner].drops += 1
         else:
-            place = (state.head[q] + state.waiting[q]) & size
-            state.ring[q, place] = times[i]
-            state.ring_owner[q, place] = owner
-            state.waiting[q] += 1
+            ring[q, (head + waiting) & wrap] = times[i]
+            ring_owner[q, (head + waiting) & wrap] = owner
+            waiting += 1
         i += 1
-    state.next_arrival[q] = i
-    if wiring.timeout[q] < math.inf:
-        _expire(wiring, state, q, now)
+    queues[q].next = i
+    queues[q].waiting = waiting
+    if queues[q].timeout < math.inf:
+        _expire(queues, q, ring, ring_owner, tallies, now)
 
 
-@njit(cache=True, inline="always")
-def _idle_executor(wiring: Wiring, state: State, q: int) -> int:
+@njit(cache=True)
+def _idle_executor(executors: Records, q: int) -> int:
     """The executor of this queue that has been idle longest; -1 where all are busy."""
     found = -1
-    for e in range(state.end.size):
-        idle = wiring.exec_queue[e] == q and state.size[e] == 0
-        if idle and (found < 0 or state.since[e] < state.since[found]):
+    for e in range(executors.size):
+        idle = executors[e].queue == q and executors[e].size == 0
+        if idle and (found < 0 or executors[e].since < executors[found].since):
             found = e
     return found
 
 
-@njit(cache=True, inline="always")
-def _start(wiring: Wiring, state: State, q: int, e: int, size: int, now: float) -> None:
+@njit(cache=True)
+def _start(
+    executors: Records,
+    e: int,
+    servers: Records,
+    gpus: Records,
+    queues: Records,
+    q: int,
+    size: int,
+    now: float,
+    ring: FloatArray,
+    ring_owner: IntArray,
+    member: FloatArray,
+    owner: IntArray,
+    work_ms: FloatArray,
+    pace: FloatArray,
+    jitter: FloatArray,
+) -> None:
     """Executor `e` takes the `size` oldest requests of queue `q`."""
-    server = wiring.exec_server[e]
-    last = state.ring.shape[1] - 1
+    wrap = ring.shape[1] - 1
+    head = queues[q].head
     for i in range(size):
-        place = (state.head[q] + i) & last
-        state.member[e, i] = state.ring[q, place]
-        state.owner[e, i] = state.ring_owner[q, place]
-    state.head[q] += size
-    state.waiting[q] -= size
-    work = wiring.work[server, size - 1] * _factor(wiring, state, server)
-    gpu = wiring.server_gpu[server]
-    state.wanted[gpu] |= wiring.server_bit[server]
-    pace = wiring.pace[server, state.wanted[gpu]]
-    state.started[e] = now
-    state.remaining[e] = work
-    state.stamp[e] = now
-    state.speed[e] = pace
-    state.end[e] = now + work * pace
-    state.size[e] = size
-    state.running[server] += 1
-    state.batches[server] += 1
-    state.served[server] += size
+        member[e, i] = ring[q, (head + i) & wrap]
+        owner[e, i] = ring_owner[q, (head + i) & wrap]
+    queues[q].head = head + size
+    queues[q].waiting -= size
+    s = executors[e].server
+    gpu = servers[s].gpu
+    gpus[gpu].wanted |= servers[s].bit
+    work = work_ms[s, size - 1] * _factor(jitter, servers, s)
+    executors[e].pace = pace[s, gpus[gpu].wanted]
+    executors[e].remaining = work
+    executors[e].started = now
+    executors[e].stamp = now
+    executors[e].end = now + work * executors[e].pace
+    executors[e].size = size
+    servers[s].running += 1
+    servers[s].batches += 1
+    servers[s].served += size
 
 
-@njit(cache=True, inline="always")
-def _finish(wiring: Wiring, state: State, e: int, now: float, scratch: FloatArray, bits: IntArray) -> None:
-    server = wiring.exec_server[e]
-    size = state.size[e]
-    extra = wiring.extra[server, size - 1]
-    for i in range(size):
-        arrival = state.member[e, i]
-        _record(wiring, state, scratch, bits, state.owner[e, i], arrival, now - arrival + extra, size, server)
-    state.busy[server] += now - state.started[e]
-    state.end[e] = math.inf
-    state.since[e] = now
-    state.size[e] = 0
-    state.running[server] -= 1
-    if state.running[server] == 0:
-        state.wanted[wiring.server_gpu[server]] &= ~wiring.server_bit[server]
+@njit(cache=True)
+def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> tuple[bool, float]:
+    """Triton's batcher with a delay: move what is due into a payload.
+
+    Returns whether it did, and else when it must be asked again.
+    """
+    pending = queues[q].waiting - queues[q].bound
+    if pending == 0 or (queues[q].open == 0 and queues[q].payloads >= queues[q].ahead):
+        return False, math.inf
+    held = payload[q, queues[q].payloads - 1] if queues[q].open else 0
+    due = ring[q, (queues[q].head + queues[q].bound) & (ring.shape[1] - 1)] + queues[q].delay
+    if now >= due:
+        size = min(pending, queues[q].largest - held)
+    elif held + pending >= queues[q].preferred:
+        size = queues[q].preferred - held
+    else:
+        return False, due
+    if not queues[q].open:
+        payload[q, queues[q].payloads] = 0
+        queues[q].payloads += 1
+    payload[q, queues[q].payloads - 1] += size
+    queues[q].bound += size
+    queues[q].open = 0 if held + size >= queues[q].preferred else 1
+    return True, math.inf
 
 
-@njit(cache=True, inline="always")
-def _look_greedy(wiring: Wiring, state: State, q: int, now: float, times: FloatArray, stop: int) -> None:
-    """Delay 0: whoever is idle takes what waits, at most its batch."""
-    e = _idle_executor(wiring, state, q)
-    while e >= 0 and state.waiting[q] > 0:
-        _start(wiring, state, q, e, min(state.waiting[q], wiring.batch[wiring.exec_server[e]]), now)
-        e = _idle_executor(wiring, state, q)
-    state.wake[q] = math.inf
-    if e >= 0 and state.next_arrival[q] < stop:
-        state.wake[q] = times[state.next_arrival[q]]
-
-
-@njit(cache=True, inline="always")
-def _look_delayed(wiring: Wiring, state: State, q: int, now: float, times: FloatArray, stop: int) -> None:
-    """A delay above 0: see the module's docstring."""
-    last = state.ring.shape[1] - 1
-    timer = math.inf
-    while True:
-        while state.payloads[q] > 0:
-            e = _idle_executor(wiring, state, q)
-            if e < 0:
-                break
-            size = state.payload[q, 0]
-            _start(wiring, state, q, e, size, now)
-            state.bound[q] -= size
-            state.payloads[q] -= 1
-            for i in range(state.payloads[q]):
-                state.payload[q, i] = state.payload[q, i + 1]
-            if state.payloads[q] == 0:
-                state.open_payload[q] = 0
-        pending = state.waiting[q] - state.bound[q]
-        if pending == 0 or (state.open_payload[q] == 0 and state.payloads[q] >= wiring.ahead[q]):
-            break
-        held = state.payload[q, state.payloads[q] - 1] if state.open_payload[q] else 0
-        oldest = state.ring[q, (state.head[q] + state.bound[q]) & last]
-        exceeded = now >= oldest + wiring.delay[q]
-        if exceeded:
-            size = min(pending, wiring.largest[q] - held)
-        elif held + pending >= wiring.preferred[q]:
-            size = wiring.preferred[q] - held
-        else:
-            timer = oldest + wiring.delay[q]
-            break
-        if not state.open_payload[q]:
-            state.payload[q, state.payloads[q]] = 0
-            state.payloads[q] += 1
-        state.payload[q, state.payloads[q] - 1] += size
-        state.bound[q] += size
-        state.open_payload[q] = 0 if held + size >= wiring.preferred[q] else 1
-    if state.next_arrival[q] < stop:
-        timer = min(timer, times[state.next_arrival[q]])
-    state.wake[q] = timer
-
-
-@njit(cache=True, inline="always")
-def _retime(wiring: Wiring, state: State, now: float) -> None:
+@njit(cache=True)
+def _retime(
+    executors: Records,
+    servers: Records,
+    gpus: Records,
+    pace: FloatArray,
+    mask_time: FloatArray,
+    now: float,
+) -> None:
     """Bring every GPU's set of busy servers up to date, and the batches that run beside a change."""
-    for gpu in range(state.mask.size):
-        mask = state.wanted[gpu]
-        if mask == state.mask[gpu]:
+    for g in range(gpus.size):
+        mask = gpus[g].wanted
+        if mask == gpus[g].mask:
             continue
-        state.mask_time[gpu, state.mask[gpu]] += now - state.mask_since[gpu]
-        state.mask_since[gpu] = now
-        state.mask[gpu] = mask
-        for e in range(state.end.size):
-            server = wiring.exec_server[e]
-            if state.size[e] == 0 or wiring.server_gpu[server] != gpu:
+        mask_time[g, gpus[g].mask] += now - gpus[g].since
+        gpus[g].since = now
+        gpus[g].mask = mask
+        for e in range(executors.size):
+            s = executors[e].server
+            if executors[e].size == 0 or servers[s].gpu != g:
                 continue
-            pace = wiring.pace[server, mask]
-            if pace != state.speed[e]:
-                state.remaining[e] -= (now - state.stamp[e]) / state.speed[e]
-                state.stamp[e] = now
-                state.speed[e] = pace
-                state.end[e] = now + max(state.remaining[e], 0.0) * pace
+            new = pace[s, mask]
+            if new != executors[e].pace:
+                left = executors[e].remaining - (now - executors[e].stamp) / executors[e].pace
+                executors[e].remaining = max(left, 0.0)
+                executors[e].stamp = now
+                executors[e].pace = new
+                executors[e].end = now + executors[e].remaining * new
 
 
 @njit(cache=True)
 def advance(
-    wiring: Wiring,
-    state: State,
+    executors: Records,
+    servers: Records,
+    queues: Records,
+    gpus: Records,
+    tallies: Records,
+    member: FloatArray,
+    owner: IntArray,
+    ring: FloatArray,
+    ring_owner: IntArray,
+    payload: IntArray,
+    work_ms: FloatArray,
+    extra_ms: FloatArray,
+    pace: FloatArray,
+    jitter: FloatArray,
+    mask_time: FloatArray,
+    counts: IntArray,
+    log: FloatArray,
+    logged: int,
     times: FloatArray,
     owners: IntArray,
-    first: IntArray,
-    stop: IntArray,
     until: float,
-) -> None:
-    """Run every event before `until`.
+) -> int:
+    """Run every event before `until`; returns how many answers are logged by then.
 
-    times, owners: the arrivals before `until` that were not handed in yet, and their workloads; those of
-        queue q stand at [first[q], stop[q]), ascending.
+    E executors, S servers, Q queues, W workloads, G GPUs, B the largest batch, M sets of busy servers.
+    member, owner: (E, B), the running batch's arrivals and workloads. ring, ring_owner: (Q, a power of two),
+    what waits. payload: (Q, P), sizes, oldest first. work_ms: (S, B), what a batch keeps an executor for,
+    alone on the GPU; extra_ms: what its requests see beyond. pace: (S, M), ms of time for one of work.
+    jitter: (S, 1 or LAWS), equally likely factors of the work. mask_time: (G, M), ms spent with each set.
+    counts: (W, BINS). log: (L, 5), workload, arrival, latency, batch and server of the first answers.
+    times, owners: arrivals before `until` not handed in yet, and their workloads; those of queue q stand at
+    [queues[q].next, queues[q].stop), ascending.
     """
     scratch = np.zeros(1)
     bits = scratch.view(np.int64)
-    for q in range(state.wake.size):
-        state.next_arrival[q] = first[q]
-        if first[q] < stop[q] and (wiring.delay[q] > 0.0 or _idle_executor(wiring, state, q) >= 0):
-            state.wake[q] = min(state.wake[q], times[first[q]])
+    for q in range(queues.size):
+        if queues[q].next < queues[q].stop and (queues[q].delay > 0.0 or _idle_executor(executors, q) >= 0):
+            queues[q].wake = min(queues[q].wake, times[queues[q].next])
     while True:
         now, e, q = until, -1, -1
-        for i in range(state.end.size):
-            if state.end[i] < now:
-                now, e = state.end[i], i
-        for i in range(state.wake.size):
-            if state.wake[i] < now:
-                now, e, q = state.wake[i], -1, i
-        if e >= 0:
-            q = wiring.exec_queue[e]
-            _finish(wiring, state, e, now, scratch, bits)
-        elif q < 0:
+        for i in range(executors.size):
+            if executors[i].end < now:
+                now, e = executors[i].end, i
+        for i in range(queues.size):
+            if queues[i].wake < now:
+                now, e, q = queues[i].wake, -1, i
+        if e < 0 and q < 0:
             break
-        _admit(wiring, state, q, now, times, owners, stop[q])
-        if wiring.delay[q] > 0.0:
-            _look_delayed(wiring, state, q, now, times, stop[q])
-        else:
-            _look_greedy(wiring, state, q, now, times, stop[q])
-        _retime(wiring, state, now)
-    for q in range(state.wake.size):
-        _admit(wiring, state, q, until, times, owners, stop[q])
+        if e >= 0:
+            q = executors[e].queue
+            s = executors[e].server
+            size = executors[e].size
+            extra = extra_ms[s, size - 1]
+            for i in range(size):
+                latency = now - member[e, i] + extra
+                w = owner[e, i]
+                scratch[0] = latency
+                counts[w, min(max((bits[0] >> SHIFT) - FIRST, 0), BINS - 1)] += 1
+                tallies[w].sum_ms += latency
+                tallies[w].late += latency > tallies[w].slo
+                tallies[w].max_ms = max(tallies[w].max_ms, latency)
+                if logged < log.shape[0]:
+                    log[logged, 0], log[logged, 1], log[logged, 2] = w, member[e, i], latency
+                    log[logged, 3], log[logged, 4] = size, s
+                    logged += 1
+            executors[e].end = math.inf
+            executors[e].since = now
+            executors[e].size = 0
+            servers[s].busy += now - executors[e].started
+            servers[s].running -= 1
+            if servers[s].running == 0:
+                gpus[servers[s].gpu].wanted &= ~servers[s].bit
+        _admit(queues, q, ring, ring_owner, tallies, now, times, owners)
+        wake = math.inf
+        while True:
+            idle = _idle_executor(executors, q)
+            if queues[q].delay == 0.0:
+                if idle < 0 or queues[q].waiting == 0:
+                    break
+                size = min(queues[q].waiting, servers[executors[idle].server].batch)
+            elif idle >= 0 and queues[q].payloads > 0:
+                size = payload[q, 0]
+                queues[q].bound -= size
+                queues[q].payloads -= 1
+                for i in range(queues[q].payloads):
+                    payload[q, i] = payload[q, i + 1]
+                if queues[q].payloads == 0:
+                    queues[q].open = 0
+            else:
+                formed, wake = _form(queues, q, payload, ring, now)
+                if formed:
+                    continue
+                break
+            _start(
+                executors,
+                idle,
+                servers,
+                gpus,
+                queues,
+                q,
+                size,
+                now,
+                ring,
+                ring_owner,
+                member,
+                owner,
+                work_ms,
+                pace,
+                jitter,
+            )
+        if queues[q].next < queues[q].stop and (idle >= 0 or queues[q].delay > 0.0):
+            wake = min(wake, times[queues[q].next])
+        queues[q].wake = wake
+        _retime(executors, servers, gpus, pace, mask_time, now)
+    for q in range(queues.size):
+        _admit(queues, q, ring, ring_owner, tallies, until, times, owners)
+    return logged
 
 
 @njit(cache=True)
 def advance_alone(
-    wiring: Wiring,
-    state: State,
+    end: float,
+    servers: Records,
+    limit: int,
+    tallies: Records,
+    work_ms: FloatArray,
+    extra_ms: FloatArray,
+    jitter: FloatArray,
+    counts: IntArray,
     times: FloatArray,
-    owners: IntArray,
-    first: IntArray,
-    stop: IntArray,
+    handed_in: int,
     until: float,
-) -> None:
-    """`advance` for one greedy queue whose executors each have a GPU to themselves: ends are known at once.
+) -> tuple[float, int]:
+    """`advance` for one greedy server alone on its GPU, one workload and no timeout: ends are known at once.
 
-    `state.end` holds when each executor is free.
+    end: when the server is free. times: arrivals before `until`, the first `handed_in` of them admitted
+    earlier; changed where the limit drops some. Returns when the server is free, and where in `times` those
+    begin that still wait.
     """
     scratch = np.zeros(1)
     bits = scratch.view(np.int64)
-    state.next_arrival[0] = first[0]
-    last = stop[0]
+    head, next_one, late, dropped, batches, served = 0, handed_in, 0, 0, 0, 0
+    total, longest, busy = 0.0, tallies[0].max_ms, 0.0
+    slo = tallies[0].slo
+    largest = servers[0].batch
+    tallies[0].requests += times.size - handed_in
     while True:
-        e = 0
-        for i in range(1, state.end.size):
-            if state.end[i] < state.end[e]:
-                e = i
-        now = state.end[e]
-        if state.waiting[0] == 0:
-            if state.next_arrival[0] == last:
+        now = end
+        if head == next_one:
+            if next_one == times.size:
                 break
-            now = max(now, times[state.next_arrival[0]])
+            now = max(now, times[next_one])
         if now >= until:
+            now = until
+        while next_one < times.size and times[next_one] <= now:
+            next_one += 1
+        if next_one - head > limit:
+            # The newest are turned away; those that stay move up to close the gap.
+            dropped += next_one - head - limit
+            times[next_one - limit : next_one] = times[head : head + limit].copy()
+            head = next_one - limit
+        if now == until:
             break
-        _admit(wiring, state, 0, now, times, owners, last)
-        server = wiring.exec_server[e]
-        size = min(state.waiting[0], wiring.batch[server])
-        if size == 0:
-            continue
-        work = wiring.work[server, size - 1] * _factor(wiring, state, server)
-        mask = state.ring.shape[1] - 1
-        late = now + work + wiring.extra[server, size - 1]
-        for i in range(size):
-            place = (state.head[0] + i) & mask
-            arrival = state.ring[0, place]
-            _record(
-                wiring,
-                state,
-                scratch,
-                bits,
-                state.ring_owner[0, place],
-                arrival,
-                late - arrival,
-                size,
-                server,
-            )
-        state.head[0] += size
-        state.waiting[0] -= size
-        state.end[e] = now + work
-        state.busy[server] += work
-        state.batches[server] += 1
-        state.served[server] += size
-    _admit(wiring, state, 0, until, times, owners, last)
+        size = min(next_one - head, largest)
+        work = work_ms[0, size - 1] * _factor(jitter, servers, 0)
+        end = now + work
+        seen = end + extra_ms[0, size - 1]
+        for i in range(head, head + size):
+            latency = seen - times[i]
+            scratch[0] = latency
+            counts[0, min(max((bits[0] >> SHIFT) - FIRST, 0), BINS - 1)] += 1
+            total += latency
+            late += latency > slo
+            longest = max(longest, latency)
+        head += size
+        busy += work
+        batches += 1
+        served += size
+    tallies[0].late += late
+    tallies[0].drops += dropped
+    tallies[0].sum_ms += total
+    tallies[0].max_ms = longest
+    servers[0].busy += busy
+    servers[0].batches += batches
+    servers[0].served += served
+    return end, head

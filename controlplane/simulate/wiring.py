@@ -3,151 +3,153 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.simulate import quantiles
-from controlplane.simulate.kernel import State, Wiring, advance, advance_alone
+from controlplane.simulate import kernel, quantiles
 from controlplane.simulate.network import Component, Conditions, jitter_table, seed_of
 
 
-@dataclass(frozen=True, slots=True)
 class Loop:
-    """The event loop of one component. Time only goes forward."""
+    """The event loop of one component, from time 0 on; `answers` single requests are kept.
 
-    wiring: Wiring
-    state: State
-    alone: bool
-    """Nothing shares a GPU and nothing waits on purpose: the short loop does."""
+    counts: answers per latency bin, shape (workloads, BINS). tallies: `kernel.TALLY`, one a workload.
+    """
 
-    @property
-    def counts(self) -> IntArray:
-        """Answers per latency bin, shape (workloads, BINS)."""
-        return self.state.counts
+    def __init__(self, part: Component, conditions: Conditions, seed: int, answers: int) -> None:
+        servers, queues = part.servers, part.queues
+        queue_of = {s: q for q, queue in enumerate(queues) for s in queue.servers}
+        busy = [s for s, server in enumerate(servers) if s in queue_of for _ in range(server.instances)]
+        place = {gpu: i for i, gpu in enumerate(part.gpus)}
+        masks = max([2, *(power.size for power in part.power_w)])
+        width = max([1, *(s.largest for s in servers)])
+        jittered = any(s.jitter > 0 for s in servers)
 
-    @property
-    def totals(self) -> FloatArray:
-        """Requests, drops, late ones, sum and maximum of the latencies, shape (workloads, 5)."""
-        return self.state.totals
+        self._executors = np.zeros(len(busy), kernel.EXECUTOR)
+        self._executors["server"] = busy
+        self._executors["queue"] = [queue_of[s] for s in busy]
+        self._executors["end"] = math.inf
+        self._executors["pace"] = 1.0
+        self._servers = np.zeros(len(servers), kernel.SERVER)
+        self._servers["gpu"] = [place[s.gpu] for s in servers]
+        self._servers["bit"] = [s.bit for s in servers]
+        self._servers["batch"] = [s.batch for s in servers]
+        self._servers["salt"] = [
+            seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers
+        ]
+        self._queues = np.zeros(len(queues), kernel.QUEUE)
+        for q, queue in enumerate(queues):
+            members = [servers[s] for s in queue.servers]
+            self._queues[q]["delay"] = max(s.delay_ms for s in members)
+            self._queues[q]["preferred"] = min(s.batch for s in members)
+            self._queues[q]["largest"] = min(s.largest for s in members)
+            self._queues[q]["ahead"] = 2 * sum(s.instances for s in members)
+        self._queues["limit"] = conditions.waiting
+        self._queues["timeout"] = conditions.timeout_ms
+        self._queues["wake"] = math.inf
+        self._gpus = np.zeros(len(part.gpus), kernel.GPU)
+        self.tallies = np.zeros(len(part.streams), kernel.TALLY)
+        self.tallies["slo"] = [s.slo_ms for s in part.streams]
+        self.counts = np.zeros((len(part.streams), quantiles.BINS), np.int64)
+        self._mask_time = np.zeros((len(part.gpus), masks))
+        self._work = _padded([s.work_ms for s in servers], width)
+        self._extra = _padded([s.extra_ms for s in servers], width)
+        self._pace = _padded([s.pace for s in servers], masks)
+        self._jitter = np.array([jitter_table(s.jitter) if jittered else np.ones(1) for s in servers])
+        self._log = np.zeros((answers, 5))
+        self._logged = 0
+        # One server, one workload, nothing to wait for on purpose: the short loop does.
+        self._alone = (
+            len(part.gpus) == len(servers) == len(busy) == len(part.streams) == 1
+            and answers == 0
+            and conditions.timeout_ms == math.inf
+            and not np.any(self._queues["delay"] > 0)
+        )
+        self._free = 0.0
+        self._left = np.empty(0)
+        most = conditions.waiting + int(self._queues["ahead"].max(initial=0)) * width + 2
+        ring = 1 if self._alone else 1 << (most - 1).bit_length()
+        self._ring = np.zeros((len(queues), ring))
+        self._ring_owner = np.zeros((len(queues), ring), np.int64)
+        self._payload = np.zeros((len(queues), int(self._queues["ahead"].max(initial=0)) + 2), np.int64)
+        self._member = np.zeros((len(busy), width))
+        self._owner = np.zeros((len(busy), width), np.int64)
 
-    def advance(
-        self, times: FloatArray, owners: IntArray, first: IntArray, stop: IntArray, until_ms: float
-    ) -> None:
-        """Run every event before `until_ms`; see `kernel.advance`."""
-        step = advance_alone if self.alone else advance
-        step(self.wiring, self.state, times, owners, first, stop, until_ms)
+    def advance(self, times: FloatArray, owners: IntArray, bounds: IntArray, until_ms: float) -> None:
+        """Run every event before `until_ms`.
+
+        times, owners: all arrivals before it that were not handed in yet, and their workloads; those of
+        queue q stand at [bounds[q], bounds[q + 1]), ascending.
+        """
+        if self._alone:
+            handed_in = self._left.size
+            whole = np.concatenate((self._left, times))
+            self._free, start = kernel.advance_alone(
+                self._free,
+                self._servers,
+                int(self._queues["limit"][0]),
+                self.tallies,
+                self._work,
+                self._extra,
+                self._jitter,
+                self.counts,
+                whole,
+                handed_in,
+                until_ms,
+            )
+            self._left = whole[start:].copy()
+            return
+        self._queues["next"] = bounds[:-1]
+        self._queues["stop"] = bounds[1:]
+        self._logged = kernel.advance(
+            self._executors,
+            self._servers,
+            self._queues,
+            self._gpus,
+            self.tallies,
+            self._member,
+            self._owner,
+            self._ring,
+            self._ring_owner,
+            self._payload,
+            self._work,
+            self._extra,
+            self._pace,
+            self._jitter,
+            self._mask_time,
+            self.counts,
+            self._log,
+            self._logged,
+            times,
+            owners,
+            until_ms,
+        )
 
     def close(self, end_ms: float) -> None:
         """Account the GPUs' time up to `end_ms`, then answer what is still under way."""
-        for gpu in range(self.state.mask.size):
-            self.state.mask_time[gpu, self.state.mask[gpu]] += end_ms - self.state.mask_since[gpu]
-        settled = self.state.mask_time.copy()
-        none = np.zeros(self.state.wake.size, dtype=np.int64)
-        self.advance(np.empty(0), np.empty(0, np.int64), none, none, math.inf)
-        self.state.mask_time[:] = settled
+        for gpu, now in enumerate(self._gpus):
+            self._mask_time[gpu, now["mask"]] += end_ms - now["since"]
+        settled = self._mask_time.copy()
+        none = np.zeros(self._queues.size + 1, dtype=np.int64)
+        self.advance(np.empty(0), np.empty(0, np.int64), none, math.inf)
+        self._mask_time = settled
 
     def mask_share(self, gpu: int, whole_ms: float) -> FloatArray:
         """The share of time with each set of servers busy."""
-        if not self.alone:
-            return np.asarray(self.state.mask_time[gpu] / whole_ms)
-        here = self.wiring.server_gpu == gpu
-        busy = min(float(self.state.busy[here].sum()) / whole_ms, 1.0)
+        if not self._alone:
+            return np.asarray(self._mask_time[gpu] / whole_ms)
+        busy = min(float(self._servers["busy"][0]) / whole_ms, 1.0)
         return np.array([1.0 - busy, busy])
 
     def mean_batch(self, server: int) -> float:
         """Requests a batch, 0 where none ran."""
-        return float(self.state.served[server]) / max(1, int(self.state.batches[server]))
+        one = self._servers[server]
+        return float(one["served"]) / max(1, int(one["batches"]))
 
     def log(self) -> FloatArray:
         """The first answers: workload, arrival, latency, batch, server; shape (answers, 5)."""
-        return self.state.log[: self.state.logged[0]]
-
-
-def wire(part: Component, conditions: Conditions, seed: int, answers: int) -> Loop:
-    """The arrays of one component, at time 0."""
-    servers, queues = part.servers, part.queues
-    queue_of = {s: q for q, queue in enumerate(queues) for s in queue.servers}
-    executors = [s for s, server in enumerate(servers) if s in queue_of for _ in range(server.instances)]
-    place = {gpu: i for i, gpu in enumerate(part.gpus)}
-    masks = max([2, *(power.size for power in part.power_w)])
-    width = max([1, *(s.largest for s in servers)])
-    delay = np.array([max(servers[s].delay_ms for s in q.servers) for q in queues])
-    instances = np.array([sum(servers[s].instances for s in q.servers) for q in queues], dtype=np.int64)
-    jittered = any(s.jitter > 0 for s in servers)
-    wiring = Wiring(
-        exec_server=np.array(executors, dtype=np.int64),
-        exec_queue=np.array([queue_of[s] for s in executors], dtype=np.int64),
-        server_gpu=np.array([place[s.gpu] for s in servers], dtype=np.int64),
-        server_bit=np.array([s.bit for s in servers], dtype=np.int64),
-        batch=np.array([s.batch for s in servers], dtype=np.int64),
-        work=_padded([s.work_ms for s in servers], width),
-        extra=_padded([s.extra_ms for s in servers], width),
-        pace=_padded([s.pace for s in servers], masks),
-        jitter=np.array([jitter_table(s.jitter) if jittered else np.ones(1) for s in servers]),
-        salt=np.array(
-            [seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers],
-            dtype=np.uint64,
-        ),
-        delay=delay,
-        preferred=np.array([min(servers[s].batch for s in q.servers) for q in queues], dtype=np.int64),
-        largest=np.array([min(servers[s].largest for s in q.servers) for q in queues], dtype=np.int64),
-        ahead=2 * instances,
-        limit=np.full(len(queues), conditions.waiting, dtype=np.int64),
-        timeout=np.full(len(queues), conditions.timeout_ms),
-        slo=np.array([s.slo_ms for s in part.streams]),
-    )
-    most = conditions.waiting + int((2 * instances * width).max(initial=0)) + 2
-    loop = Loop(wiring, _state(wiring, part, width, masks, most, answers), _alone(wiring, part))
-    if loop.alone:
-        loop.state.end[:] = 0.0
-    return loop
-
-
-def _alone(wiring: Wiring, part: Component) -> bool:
-    one_each = len(wiring.exec_server) == len(part.servers) == len(part.gpus)
-    return bool(len(part.queues) == 1 and one_each and not np.any(wiring.delay > 0))
-
-
-def _state(wiring: Wiring, part: Component, width: int, masks: int, most: int, answers: int) -> State:
-    e, s, q, g = len(wiring.exec_server), len(part.servers), len(part.queues), len(part.gpus)
-    ring = 1 << (most - 1).bit_length()
-    count = np.int64
-    return State(
-        end=np.full(e, math.inf),
-        since=np.zeros(e),
-        started=np.zeros(e),
-        remaining=np.zeros(e),
-        stamp=np.zeros(e),
-        speed=np.ones(e),
-        size=np.zeros(e, count),
-        member=np.zeros((e, width)),
-        owner=np.zeros((e, width), count),
-        running=np.zeros(s, count),
-        draws=np.zeros(s, np.uint64),
-        mask=np.zeros(g, count),
-        wanted=np.zeros(g, count),
-        mask_since=np.zeros(g),
-        mask_time=np.zeros((g, masks)),
-        ring=np.zeros((q, ring)),
-        ring_owner=np.zeros((q, ring), count),
-        head=np.zeros(q, count),
-        waiting=np.zeros(q, count),
-        wake=np.full(q, math.inf),
-        bound=np.zeros(q, count),
-        payload=np.zeros((q, int(wiring.ahead.max(initial=0)) + 2), count),
-        payloads=np.zeros(q, count),
-        open_payload=np.zeros(q, count),
-        next_arrival=np.zeros(q, count),
-        counts=np.zeros((len(part.streams), quantiles.BINS), count),
-        totals=np.zeros((len(part.streams), 5)),
-        served=np.zeros(s, count),
-        batches=np.zeros(s, count),
-        busy=np.zeros(s),
-        log=np.zeros((answers, 5)),
-        logged=np.zeros(1, count),
-    )
+        return self._log[: self._logged]
 
 
 def _padded(rows: list[FloatArray], width: int) -> FloatArray:

@@ -1,0 +1,212 @@
+"""The same simulation in plain Python, written for reading: what the compiled loop is held against.
+
+Every arrival, batch end, batcher deadline and timeout is an event of its own; after each, every GPU's running
+batches are brought up to date. It shares no code with `kernel`, only the component it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from controlplane.simulate.network import Component, Conditions, Queue, jitter_table, seed_of
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request's fate: `latency_ms` is None where it was dropped."""
+
+    stream: int
+    arrival_ms: float
+    latency_ms: float | None
+    batch: int = 0
+    server: int = -1
+
+
+@dataclass(slots=True)
+class _Request:
+    stream: int
+    arrival: float
+
+
+@dataclass(slots=True)
+class _Executor:
+    """One instance of a server."""
+
+    server: int
+    requests: list[_Request] = field(default_factory=list)
+    work_left: float = 0.0
+    idle_since: float = 0.0
+
+
+@dataclass(slots=True)
+class _Line:
+    """One queue: what waits, and the payloads its batcher has formed. `open`: the last still takes more."""
+
+    queue: Queue
+    pending: deque[_Request] = field(default_factory=deque)
+    payloads: list[list[_Request]] = field(default_factory=list)
+    open: bool = False
+
+
+class _Jitter:
+    """Factors of one server's work: splitmix64 of a counter picks from a table."""
+
+    def __init__(self, cv: float, salt: int) -> None:
+        self._table = jitter_table(cv) if cv > 0 else None
+        self._salt = salt
+        self._count = 0
+
+    def next(self) -> float:
+        if self._table is None:
+            return 1.0
+        self._count += 1
+        z = (self._salt + self._count * 0x9E3779B97F4A7C15) & _MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+        return float(self._table[(z ^ (z >> 31)) >> 52])
+
+
+class Oracle:
+    """One component, request by request."""
+
+    def __init__(self, part: Component, conditions: Conditions, seed: int) -> None:
+        self._part = part
+        self._conditions = conditions
+        self._lines = [_Line(queue) for queue in part.queues]
+        self._executors = [
+            _Executor(s)
+            for s, server in enumerate(part.servers)
+            if any(s in queue.servers for queue in part.queues)
+            for _ in range(server.instances)
+        ]
+        self._jitter = [
+            _Jitter(s.jitter, int(seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, "uint64")[0]))
+            for s in part.servers
+        ]
+        self._seen: list[Seen] = []
+
+    def run(self, arrivals_ms: Sequence[Sequence[float]]) -> list[Seen]:
+        """Every request of every stream, in the order their fates were decided."""
+        coming = deque(
+            sorted((at, stream) for stream, times in enumerate(arrivals_ms) for at in map(float, times))
+        )
+        now = 0.0
+        while True:
+            ends = [self._end(now, e) for e in self._executors]
+            wakes = [self._wake(line) for line in self._lines]
+            nearest = min([*ends, *wakes, coming[0][0] if coming else math.inf])
+            if nearest == math.inf:
+                return self._seen
+            self._work(nearest - now)
+            now = nearest
+            if nearest in ends:
+                self._finish(self._executors[ends.index(nearest)], now)
+            elif coming and coming[0][0] == nearest:
+                self._arrive(*coming.popleft())
+            for line in self._lines:
+                self._expire(line, now)
+                self._dispatch(line, now)
+
+    def _pace(self, executor: _Executor) -> float:
+        """Ms of time for a ms of work, beside everyone busy on the same GPU."""
+        server = self._part.servers[executor.server]
+        mask = 0
+        for other in self._executors:
+            beside = self._part.servers[other.server]
+            if other.requests and beside.gpu == server.gpu:
+                mask |= beside.bit
+        return float(server.pace[mask])
+
+    def _end(self, now: float, executor: _Executor) -> float:
+        if not executor.requests:
+            return math.inf
+        return now + executor.work_left * self._pace(executor)
+
+    def _work(self, passed: float) -> None:
+        done = [passed / self._pace(e) if e.requests else 0.0 for e in self._executors]
+        for executor, ms in zip(self._executors, done, strict=True):
+            executor.work_left -= ms
+
+    def _finish(self, executor: _Executor, now: float) -> None:
+        server = self._part.servers[executor.server]
+        size = len(executor.requests)
+        extra = float(server.extra_ms[size - 1])
+        for r in executor.requests:
+            self._seen.append(Seen(r.stream, r.arrival, now - r.arrival + extra, size, executor.server))
+        executor.requests = []
+        executor.idle_since = now
+
+    def _arrive(self, at: float, stream: int) -> None:
+        line = next(line for line in self._lines if stream in line.queue.streams)
+        self._expire(line, at)
+        if len(line.pending) >= self._conditions.waiting:
+            self._seen.append(Seen(stream, at, None))
+        else:
+            line.pending.append(_Request(stream, at))
+
+    def _expire(self, line: _Line, now: float) -> None:
+        while line.pending and line.pending[0].arrival + self._conditions.timeout_ms <= now:
+            gone = line.pending.popleft()
+            self._seen.append(Seen(gone.stream, gone.arrival, None))
+
+    def _delay(self, line: _Line) -> float:
+        return max(self._part.servers[s].delay_ms for s in line.queue.servers)
+
+    def _wake(self, line: _Line) -> float:
+        """When something happens to what waits though nobody arrives and no batch ends."""
+        if not line.pending:
+            return math.inf
+        oldest = line.pending[0].arrival
+        expiry = oldest + self._conditions.timeout_ms
+        blocked = not line.open and len(line.payloads) >= self._ahead(line)
+        delay = self._delay(line)
+        return min(expiry, math.inf if delay == 0 or blocked else oldest + delay)
+
+    def _ahead(self, line: _Line) -> int:
+        return 2 * sum(self._part.servers[s].instances for s in line.queue.servers)
+
+    def _idle(self, line: _Line) -> _Executor | None:
+        idle = [e for e in self._executors if e.server in line.queue.servers and not e.requests]
+        return min(idle, key=lambda e: e.idle_since, default=None)
+
+    def _dispatch(self, line: _Line, now: float) -> None:
+        if self._delay(line) == 0:
+            while line.pending and (executor := self._idle(line)):
+                batch = self._part.servers[executor.server].batch
+                self._begin(executor, [line.pending.popleft() for _ in range(min(batch, len(line.pending)))])
+            return
+        while True:
+            while line.payloads and (executor := self._idle(line)):
+                self._begin(executor, line.payloads.pop(0))
+                line.open = line.open and bool(line.payloads)
+            if not self._form(line, now):
+                return
+
+    def _form(self, line: _Line, now: float) -> bool:
+        """Move what is due into a payload; False where nothing is."""
+        members = [self._part.servers[s] for s in line.queue.servers]
+        preferred, largest = min(s.batch for s in members), min(s.largest for s in members)
+        if not line.pending or (not line.open and len(line.payloads) >= self._ahead(line)):
+            return False
+        held = len(line.payloads[-1]) if line.open else 0
+        if line.pending[0].arrival + self._delay(line) <= now:
+            size = min(len(line.pending), largest - held)
+        elif held + len(line.pending) >= preferred:
+            size = preferred - held
+        else:
+            return False
+        if not line.open:
+            line.payloads.append([])
+        line.payloads[-1].extend(line.pending.popleft() for _ in range(size))
+        line.open = len(line.payloads[-1]) < preferred
+        return True
+
+    def _begin(self, executor: _Executor, requests: list[_Request]) -> None:
+        work = float(self._part.servers[executor.server].work_ms[len(requests) - 1])
+        executor.requests = requests
+        executor.work_left = work * self._jitter[executor.server].next()
