@@ -1,0 +1,74 @@
+"""Tables a person reads, held to the letter."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from controlplane.domain.plan import (
+    Infeasible,
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Prediction,
+    Rule,
+    ServedModel,
+    Shadow,
+    Totals,
+    Violation,
+)
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.report.demo_table import DemoRow, demo_table
+from controlplane.report.plan_table import plan_table
+from controlplane.report.status_table import StatusRow, status_table
+
+pytestmark = pytest.mark.unit
+
+HERE = Path(__file__).parent
+
+
+def text(renderable: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+
+
+def test_a_plan() -> None:
+    ssd = Partition(
+        "W12",
+        92.5,
+        (ServedModel("ssd", 8),),
+        (Placement("W12", "W12", "ssd", 300, 55, predicted=Prediction(27.0, 30.0, None, 306.4, 0.979)),),
+        shadow=Shadow(ShadowPolicy.HOT, "v100-1", 7.5, 100),
+    )
+    plan = Plan(
+        "igniter",
+        Rule.HALF_SLO,
+        "igniter",
+        (PlannedGpu("v100-0", "v100", (ssd,), 3.06), PlannedGpu("v100-1", "v100", (), 3.06)),
+        violations=(Violation("W12", "executes in 28.0 ms, half its SLO is 27.5 ms"),),
+        infeasible=(Infeasible("W13", "no share is fast enough", 12.5, 180),),
+        totals=Totals(2, 92.5, 6.12, 3.06, 1, planning_ms=1.25),
+    )
+    assert text(plan_table(plan)) == (HERE / "plan_table.txt").read_text()
+
+
+def test_a_status() -> None:
+    rows = [
+        StatusRow(
+            "a", "active", "running", "cpu-0", 30, "cgroup-v1", ("a",), True, 1, 2,
+            slo_ms=200, p99_ms=4.3, planned_rps=100, rate_rps=99.5, errors=0,
+        ),
+        StatusRow("a", "shadow", "running", "cpu-0", 40, None, ("a",), False, 3, 4),
+    ]  # fmt: skip
+    assert text(status_table(rows)) == (HERE / "status_table.txt").read_text()
+
+
+def test_a_demo() -> None:
+    row = DemoRow("rank", "tiny", 35, 4, 20.0, 21.5, 25, "perf_analyzer gRPC", 500, 0, 24.1, 88.4, 200)
+    assert text(demo_table([row])) == (HERE / "demo_table.txt").read_text()
