@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Profile
-from controlplane.latency import gpulet, igniter, inss, latency_aware, ours
+from controlplane.latency import gpulet, igniter, igniter_refit, inss, latency_aware, ours
 from controlplane.latency.protocol import LatencyModel
 
 Fit = Callable[[Mapping[str, Profile], Device], LatencyModel]
@@ -16,6 +16,7 @@ Fit = Callable[[Mapping[str, Profile], Device], LatencyModel]
 FITS: Mapping[str, Fit] = {
     ours.NAME: ours.fit,
     igniter.NAME: igniter.fit,
+    igniter_refit.NAME: igniter_refit.fit,
     inss.NAME: inss.fit,
     latency_aware.NAME: latency_aware.fit,
     gpulet.NAME: gpulet.fit,
