@@ -80,8 +80,7 @@ class HaproxyGateway:
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
-                    generation, table = store.load(self._places, settings)
-                    store.save(self._places, settings, generation, table)
+                    store.write_config(self._places, settings)
             self._supervise()
             try:
                 self._await_answer()
@@ -112,7 +111,7 @@ class HaproxyGateway:
             known = {e: traits_of(e, routes[e].members) for e in slots.fresh(freed.table, routes)}
             change = slots.assign(freed.table, routes, known)
             target = generation + 1
-            store.save(self._places, settings, target, change.table)
+            store.save(self._places, target, change.table)
             with contextlib.suppress(control_socket.Unreachable):
                 control_socket.ask(self._places.control_socket, {"do": "reload"})
             if reached is not None:

@@ -1,4 +1,4 @@
-"""The slot table on disk, and every text that HAProxy starts from: always written together."""
+"""The slot table on disk, and every text that HAProxy starts from."""
 
 from __future__ import annotations
 
@@ -36,23 +36,28 @@ def load(places: Places, settings: GatewaySettings) -> tuple[int, SlotTable]:
     return record.generation, SlotTable(settings.members, tuple(slots))
 
 
-def save(places: Places, settings: GatewaySettings, generation: int, table: SlotTable) -> None:
-    """Write the table, both maps and the configuration.
+def save(places: Places, generation: int, table: SlotTable) -> None:
+    """Write the table and both maps.
 
     The table comes last: a crash before leaves HAProxy's files newer than the table, and the next commit
     restates everything from the table.
     """
     write_text(places.models_map, _map_text(table.model_map()))
     write_text(places.checks_map, _map_text(check_entries(generation, table)))
-    write_text(
-        places.config, render_haproxy(frame(places, settings), [_lines(table, s) for s in table.slots])
-    )
     used = tuple(
         SlotRecord(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route, slot.traits)
         for slot in table.slots
         if slot.endpoint is not None and slot.route is not None
     )
     write_slots(places.slots, SlotsRecord(generation, used))
+
+
+def write_config(places: Places, settings: GatewaySettings) -> None:
+    """Write what HAProxy starts from, with the servers of the table on disk."""
+    generation, table = load(places, settings)
+    save(places, generation, table)
+    lines = [_lines(table, slot) for slot in table.slots]
+    write_text(places.config, render_haproxy(frame(places, settings), lines))
 
 
 def check_entries(generation: int, table: SlotTable) -> dict[str, str]:

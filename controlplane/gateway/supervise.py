@@ -119,6 +119,7 @@ class Supervisor:
         # Under the commit's lock until it listens: it reads three files that belong together.
         settings = store.settings_of(self._places)
         with FileLock(self._places.lock):
+            store.write_config(self._places, settings)
             child = processes.spawn(
                 self._places, processes.HAPROXY, [settings.haproxy, "-db", "-f", str(self._places.config)]
             )

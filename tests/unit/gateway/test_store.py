@@ -25,7 +25,7 @@ def test_a_table_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     table = assign(SlotTable.empty(4, 2), {"m": Route((ONE, TWO)), "n": Route((ONE,), TWO)}).table
     table = assign(table, {"m": Route((TWO,))}).table
     assert [slot.phase for slot in table.slots] == [Phase.DRAINING, Phase.DRAINING, Phase.ACTIVE, Phase.FREE]
-    store.save(places, SETTINGS, 7, table)
+    store.save(places, 7, table)
     assert store.load(places, SETTINGS) == (7, table)
     assert places.models_map.read_text() == "m 2\n"
     assert "generation 7\n" in places.checks_map.read_text()

@@ -1,0 +1,93 @@
+"""Redirects at random instants under mixed load with open streams."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from dataclasses import dataclass
+
+import gateway_rig as rig
+import pytest
+
+from controlplane.domain.fleet import Route
+from controlplane.gateway.haproxy import HaproxyGateway, Ports
+
+pytestmark = pytest.mark.e2e
+
+STREAMS = 20
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """`asked` and `done` are the monotonic times around the command."""
+
+    asked: float
+    done: float
+    target: str
+
+
+@pytest.mark.parametrize(
+    ("times", "rate_rps"),
+    [(10, 150), pytest.param(200, 400, marks=[pytest.mark.soak, pytest.mark.timeout(300)])],
+)
+def test_redirects_at_random_instants(
+    gateway: tuple[HaproxyGateway, Ports], pair: dict[str, rig.Triton], times: int, rate_rps: int
+) -> None:
+    made, ports = gateway
+    made.commit({"echo": Route((pair["one"].backend,))})
+    load = rig.Load(ports)
+    redirects: list[Redirect] = []
+
+    async def run() -> list[int]:
+        chance = random.Random(7)
+        stop = asyncio.Event()
+        tasks = [asyncio.create_task(load.unary(rate_rps, stop))]
+        streams = [asyncio.create_task(load.stream(0.2, stop, n)) for n in range(STREAMS)]
+        await asyncio.sleep(0.5)
+        for turn in range(times):
+            target = ("two", "one")[turn % 2]
+            asked = time.monotonic()
+            await asyncio.to_thread(made.commit, {"echo": Route((pair[target].backend,))})
+            redirects.append(Redirect(asked, time.monotonic(), target))
+            await asyncio.sleep(chance.uniform(0.1, 0.5))
+        stop.set()
+        answered = await asyncio.gather(*streams)
+        await asyncio.gather(*tasks)
+        return list(answered)
+
+    answered = asyncio.run(run())
+    assert load.failed() == []
+    assert min(answered) > times / 4, "every stream went on"
+    strays = [o for o in load.outcomes if _after(redirects, o) not in (None, o.server)]
+    assert strays == []
+    firsts = [1000 * _first_answer(load.outcomes, redirect) for redirect in redirects]
+    print(
+        f"\n{times} redirects under {rate_rps} req/s and {STREAMS} streams: {len(load.outcomes)} requests, "
+        f"{sum(answered)} of them streamed, 0 failed, 0 strays; first answer from the new server after "
+        f"{statistics.median(firsts):.1f} ms (median), {max(firsts):.1f} ms (worst); command "
+        f"{statistics.median(1000 * (r.done - r.asked) for r in redirects):.1f} ms (median)"
+    )
+    # Loose: this machine is shared. The figures above are what is measured.
+    assert statistics.median(firsts) < 100
+
+
+def _after(redirects: list[Redirect], outcome: rig.Outcome) -> str | None:
+    """The only server a request may have reached; None where a redirect ran meanwhile."""
+    target = "one"
+    for redirect in redirects:
+        if redirect.done <= outcome.started:
+            target = redirect.target
+        elif redirect.asked <= outcome.ended:
+            return None
+    return target
+
+
+def _first_answer(outcomes: list[rig.Outcome], redirect: Redirect) -> float:
+    """Seconds from the end of the command to the first answer from its server."""
+    return max(
+        0.0,
+        min(o.ended for o in outcomes if o.server == redirect.target and o.ended > redirect.asked)
+        - redirect.done,
+    )
