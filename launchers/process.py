@@ -6,14 +6,12 @@ server may end, be killed or be replaced, and the next one finds it.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability
 from launchers import labels, process_table, readiness, server_log, shared_memory, triton
+from launchers.cores import core_of, pinned
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.starting import ATTEMPTS, Starting
 
@@ -199,11 +198,15 @@ class ProcessLauncher:
             if member is None:
                 if server_log.port_taken(server_log.read(log)):
                     return False
-                raise EngineError(failure(server, "ended before it was ready", log))
+                raise EngineError(
+                    server_log.failure(server.name, "ended before it was ready", server_log.read(log), log)
+                )
             if member.leader and readiness.is_ready(server) and process_table.listens(pid, ports_of(server)):
                 return True
             if time.monotonic() > deadline:
-                raise LaunchTimeout(failure(server, "was not ready in time", log))
+                raise LaunchTimeout(
+                    server_log.failure(server.name, "was not ready in time", server_log.read(log), log)
+                )
             time.sleep(_POLL_S)
 
     def _remove(self, spec: ServerSpec) -> list[str]:
@@ -213,40 +216,6 @@ class ProcessLauncher:
             raise EngineError(f"{spec.name}: processes {left} do not end, not even by SIGKILL")
         removed = [what for m in self._mechanisms.values() for what in leave(m, Group.of(spec))]
         return removed + shared_memory.remove(labels.memory_prefix(spec))
-
-
-def core_of(device: str) -> int:
-    """The core that `cpu-i` names.
-
-    Raises InputError for another kind of device, or a core this program may not use.
-    """
-    found = re.fullmatch(r"cpu-(\d+)", device)
-    if found is None:
-        raise InputError(
-            f"{device!r} is no core of this host: the process launcher knows cpu-0, cpu-1, ...",
-            field="device",
-        )
-    core = int(found.group(1))
-    with pinned(core):
-        return core
-
-
-@contextlib.contextmanager
-def pinned(core: int) -> Iterator[None]:
-    """Keep this thread on one core; a process it starts inherits that.
-
-    Raises InputError for an absent core.
-    """
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {core})
-    except OSError as error:
-        usable = ", ".join(f"cpu-{i}" for i in sorted(before))
-        raise InputError(f"this host has no core {core} for us; usable: {usable}", field="device") from error
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def detach(command: list[str], env: dict[str, str], log: Path, core: int) -> int:
@@ -291,13 +260,6 @@ def leave(mechanism: Mechanism, group: Group) -> list[str]:
 def ports_of(server: Server) -> set[int]:
     """The ports it must listen on."""
     return {server.http_port, server.grpc_port, server.metrics_port}
-
-
-def failure(server: Server, what: str, log: Path) -> str:
-    """One message: which server, what happened, why by its own words, where to read on."""
-    told = server_log.reasons(server_log.read(log))
-    why = "; ".join(told) or "it said nothing (was it killed? see dmesg for the out-of-memory killer)"
-    return f"{server.name} {what}: {why} (log: {log})"
 
 
 def prune(folder: Path) -> None:

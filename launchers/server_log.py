@@ -31,6 +31,12 @@ def port_taken(log: str) -> bool:
     return "already in use" in log
 
 
+def failure(name: str, what: str, log: str, where: Path) -> str:
+    """One message: which server, what happened, why by its own words, where to read on."""
+    why = "; ".join(reasons(log)) or "it said nothing (was it killed? see dmesg for the out-of-memory killer)"
+    return f"{name} {what}: {why} (log: {where})"
+
+
 def read(path: Path) -> str:
     """The log as text; empty where there is none."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,10 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import docker
+
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.ports import Launcher
 from launchers import process_table
+from launchers.containers import FLEET_LABEL, ContainerOptions, Pull
 from launchers.cpu_quota import CHAIN
+from launchers.docker import DockerLauncher
 from launchers.process import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +93,34 @@ class ProcessEngine:
         found = [f"process {m.pid}" for m in process_table.members(fleet=fleet)]
         found += [str(p) for p in Path("/sys/fs/cgroup").glob(f"*/trisect~{fleet}~*")]
         return found + [str(p) for p in Path("/dev/shm").iterdir() if f"~{fleet}~" in p.name]
+
+
+@dataclass
+class DockerEngine:
+    """Containers of a private engine that has the test image."""
+
+    state: Path
+    address: str
+    image: str
+
+    def launcher(self) -> Launcher:
+        options = ContainerOptions(image=self.image, pull=Pull.NEVER)
+        return DockerLauncher(self.state, options, address=self.address)
+
+    def kill(self, server: Server) -> None:
+        with contextlib.closing(docker.DockerClient(base_url=self.address)) as client:
+            pid = client.containers.get(server.id).attrs["State"]["Pid"]
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def leftovers(self, fleet: str) -> list[str]:
+        with contextlib.closing(docker.DockerClient(base_url=self.address)) as client:
+            found = client.containers.list(all=True, filters={"label": f"{FLEET_LABEL}={fleet}"})
+            told = [f"container {c.name} {c.status}" for c in found]
+        return told + [str(p) for p in Path("/dev/shm").iterdir() if f"~{fleet}~" in p.name]
 
 
 @dataclass

@@ -8,8 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import private_engine
 import pytest
-from launcher_rig import ROOT, Engine, Fleet, ProcessEngine
+import triton_image
+from launcher_rig import ROOT, DockerEngine, Engine, Fleet, ProcessEngine
+from private_engine import PrivateEngine
 
 from launchers import process_table
 
@@ -19,11 +22,31 @@ def _triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRISECT_TRITON_HOME", str(ROOT / ".tools" / "triton"))
 
 
-@pytest.fixture(params=["process", "process with a duty cycle"])
+@pytest.fixture(scope="session")
+def docker_engine() -> Iterator[tuple[PrivateEngine, str]]:
+    """A private engine and the test image in it; skipped, and said so, where none can run."""
+    why_not = private_engine.obstacle()
+    if why_not is not None:
+        pytest.skip(f"DOCKER TESTS NOT RUN: {why_not}")
+    with pytest.MonkeyPatch.context() as patch, private_engine.private_engine() as made:
+        patch.setenv("TRISECT_TRITON_HOME", str(ROOT / ".tools" / "triton"))
+        yield made, triton_image.build(made.address)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("process", marks=pytest.mark.e2e),
+        pytest.param("process with a duty cycle", marks=pytest.mark.e2e),
+        pytest.param("docker", marks=pytest.mark.docker),
+    ]
+)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     match request.param:
         case "process":
             return ProcessEngine(tmp_path / "state")
+        case "docker":
+            made, image = request.getfixturevalue("docker_engine")
+            return DockerEngine(tmp_path / "state", made.address, image)
         case _:
             return ProcessEngine(tmp_path / "state", "duty-cycle")
 

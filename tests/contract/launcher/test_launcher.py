@@ -14,8 +14,6 @@ from launcher_rig import BROKEN, HANGING, Fleet, get, infer
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Role, ServerState
 
-pytestmark = pytest.mark.e2e
-
 
 def test_a_started_server_answers_as_itself_with_every_model_ready(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec(percent=50))
@@ -102,23 +100,13 @@ def test_a_model_that_hangs_in_loading_meets_the_deadline(fleet: Fleet) -> None:
     assert fleet.leftovers() == []
 
 
-def test_a_killed_server_leaves_only_what_sweep_removes(fleet: Fleet) -> None:
+def test_a_killed_server_is_started_again_and_its_neighbour_does_not_notice(fleet: Fleet) -> None:
     spec = fleet.spec()
     other = fleet.start(fleet.spec("other"))
-    server = fleet.start(spec)
-    fleet.engine.kill(server)
-    running = [s for s in fleet.launcher.servers(fleet.name) if s.state is ServerState.RUNNING]
-    assert running == [other]
-    assert any("/dev/shm" in what for what in fleet.launcher.sweep(fleet.name))
-    assert fleet.launcher.servers(fleet.name) == (other,)
-    assert infer(other) == [0.0, 0.0]
-    again = fleet.start(spec)
-    assert infer(again) == [0.0, 0.0]
-
-
-def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:
-    spec = fleet.spec()
     fleet.engine.kill(fleet.start(spec))
+    assert other in fleet.launcher.servers(fleet.name)
+    fleet.launcher.sweep(fleet.name)
+    assert infer(other) == [0.0, 0.0]
     assert infer(fleet.start(spec)) == [0.0, 0.0]
 
 

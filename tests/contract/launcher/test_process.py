@@ -14,6 +14,7 @@ import pytest
 from launcher_rig import HANGING, Fleet, ProcessEngine, infer
 
 from controlplane.domain.errors import EngineError, MissingTool
+from controlplane.domain.fleet import ServerState
 from launchers import process, process_table, server_log, starting, triton
 from launchers.process import ProcessLauncher
 
@@ -63,6 +64,23 @@ def test_ports_that_are_always_taken_end_in_an_error(fleet: Fleet, monkeypatch: 
         with pytest.raises(EngineError, match="somebody else took its ports"):
             fleet.start(fleet.spec())
     assert fleet.leftovers() == []
+
+
+def test_a_killed_server_leaves_only_what_sweep_removes(fleet: Fleet) -> None:
+    spec = fleet.spec()
+    fleet.engine.kill(fleet.start(spec))
+    running = [s for s in fleet.launcher.servers(fleet.name) if s.state is ServerState.RUNNING]
+    assert running == []
+    removed = fleet.launcher.sweep(fleet.name)
+    assert any("/dev/shm" in what for what in removed), removed
+    assert fleet.launcher.servers(fleet.name) == ()
+    assert fleet.leftovers() == []
+
+
+def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:
+    spec = fleet.spec()
+    fleet.engine.kill(fleet.start(spec))
+    assert infer(fleet.start(spec)) == [0.0, 0.0]
 
 
 STARTER = """

@@ -1,0 +1,222 @@
+"""A partition's container as a value: what the Docker SDK is told, and the `docker run` a person reads."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from controlplane.domain.fleet import Server
+from launchers import labels, triton
+from launchers.cpu_quota.mechanism import bandwidth
+from launchers.mps import MpsClient
+
+VENDOR_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
+"""Triton 2.51 as NVIDIA ships it."""
+
+FLEET_LABEL = "trisect.fleet"
+NAME_LABEL = "trisect.name"
+SERVER_LABEL = "trisect.server"
+_CPU_SHARES = 32768
+_UNPRIVILEGED = "1000:1000"
+_INSIDE = triton.ServerPorts(8000, 8001, 8002, "0.0.0.0")
+
+
+class Pull(StrEnum):
+    """When an image is fetched."""
+
+    MISSING = "missing"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class Network(StrEnum):
+    """How a container is reached: on the host's own loopback, or by ports published there."""
+
+    HOST = "host"
+    BRIDGE = "bridge"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerOptions:
+    """What all containers of a launcher have in common. `image` may carry a digest (`name@sha256:...`)."""
+
+    image: str = VENDOR_IMAGE
+    pull: Pull = Pull.MISSING
+    network: Network = Network.HOST
+    pids: int = 2048
+    log_size_mb: int = 10
+    log_files: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """Everything that `docker run` would be told. `binds` are read-only, at their own paths."""
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    labels: Mapping[str, str]
+    binds: tuple[str, ...]
+    user: str
+    network: Network
+    published: Mapping[int, int] = field(default_factory=dict)
+    pids: int = 2048
+    log_size_mb: int = 10
+    log_files: int = 3
+    core: int | None = None
+    percent: float | None = None
+    memory_mb: int | None = None
+    gpu: str | None = None
+    pipe_directory: str | None = None
+
+
+def container(
+    server: Server, options: ContainerOptions, *, core: int | None = None, gpu: MpsClient | None = None
+) -> Container:
+    """The container of a server: on a pinned core with a quota, or on a GPU as a client of its MPS daemon."""
+    spec = server.spec
+    outside = triton.ServerPorts(server.http_port, server.grpc_port, server.metrics_port, server.host)
+    bridged = options.network is Network.BRIDGE
+    home = triton.TritonHome(triton.IMAGE_HOME)
+    command = triton.command_line(
+        spec, home, _INSIDE if bridged else outside, repository=spec.repository, gpu=gpu is not None
+    )
+    pairs = ((_INSIDE.http, outside.http), (_INSIDE.grpc, outside.grpc), (_INSIDE.metrics, outside.metrics))
+    limit = spec.memory_mb if gpu is None else None
+    return Container(
+        name=spec.name,
+        image=options.image,
+        command=tuple(command),
+        environment=dict(gpu.environment)
+        if gpu
+        else {**triton.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"},
+        labels={
+            FLEET_LABEL: spec.labels.fleet,
+            NAME_LABEL: spec.name,
+            SERVER_LABEL: labels.text_of(server),
+        },
+        binds=folders(Path(spec.repository)),
+        user=f"{gpu.uid}:{gpu.gid}" if gpu else own_user(),
+        network=options.network,
+        published=dict(pairs) if bridged else {},
+        pids=options.pids,
+        log_size_mb=options.log_size_mb,
+        log_files=options.log_files,
+        core=core,
+        percent=spec.percent if gpu is None else None,
+        memory_mb=None if limit is None else round(limit),
+        gpu=gpu.uuid if gpu else None,
+        pipe_directory=gpu.pipe_directory if gpu else None,
+    )
+
+
+def folders(repository: Path) -> tuple[str, ...]:
+    """The repository and every folder that a link in it leads to, so that links hold inside as outside."""
+    found = {str(repository)}
+    for place, folders_, files in os.walk(repository):
+        for name in (*folders_, *files):
+            path = Path(place) / name
+            if path.is_symlink():
+                found.add(str(path.resolve()))
+    return tuple(sorted(found))
+
+
+def own_user() -> str:
+    """Who runs in the container: this user, but never root."""
+    return f"{os.getuid()}:{os.getgid()}" if os.getuid() != 0 else _UNPRIVILEGED
+
+
+def for_sdk(wanted: Container) -> dict[str, Any]:
+    """The arguments of `DockerClient.containers.create`.
+
+    The quota is given by its period: `nano_cpus` fixes one of 100 ms. No health check: it would run inside
+    the quota and cost the model its time.
+    """
+    told: dict[str, Any] = {
+        "name": wanted.name,
+        "image": wanted.image,
+        "command": list(wanted.command),
+        "environment": dict(wanted.environment),
+        "labels": dict(wanted.labels),
+        "volumes": {path: {"bind": path, "mode": "ro"} for path in wanted.binds},
+        "user": wanted.user,
+        "read_only": True,
+        "tmpfs": {"/tmp": "rw,nosuid,nodev,size=1g"},
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "pids_limit": wanted.pids,
+        "log_config": {
+            "type": "json-file",
+            "config": {"max-size": f"{wanted.log_size_mb}m", "max-file": str(wanted.log_files)},
+        },
+        "stop_signal": "SIGTERM",
+        "healthcheck": {"test": ["NONE"]},
+        "detach": True,
+    }
+    if wanted.network is Network.HOST:
+        told["network_mode"] = "host"
+    else:
+        told["ports"] = {f"{inside}/tcp": ("127.0.0.1", out) for inside, out in wanted.published.items()}
+    if wanted.core is not None:
+        told["cpuset_cpus"] = str(wanted.core)
+        told["cpu_shares"] = _CPU_SHARES
+    if wanted.percent is not None:
+        told["cpu_quota"], told["cpu_period"] = bandwidth(wanted.percent)
+    if wanted.memory_mb is not None:
+        told["mem_limit"] = f"{wanted.memory_mb}m"
+    if wanted.gpu is not None:
+        told["device_requests"] = [{"DeviceIDs": [wanted.gpu], "Capabilities": [["gpu"]]}]
+        # Clients of one MPS daemon and the daemon share memory.
+        told["ipc_mode"] = "host"
+        told["volumes"][wanted.pipe_directory] = {"bind": wanted.pipe_directory, "mode": "rw"}
+    else:
+        # Of its own, gone with the container: nothing to sweep.
+        told["ipc_mode"] = "private"
+        told["shm_size"] = "1g"
+    return told
+
+
+def run_line(wanted: Container) -> str:
+    """The same as one `docker run` that a shell takes; one option a line."""
+    told = for_sdk(wanted)
+    log = told["log_config"]
+    options = [
+        f"--name={wanted.name}",
+        *(f"--label={key}={value}" for key, value in wanted.labels.items()),
+        f"--user={wanted.user}",
+        f"--network={wanted.network}",
+        *(f"--publish=127.0.0.1:{out}:{inside}" for inside, out in wanted.published.items()),
+        f"--ipc={told['ipc_mode']}",
+        *([f"--shm-size={told['shm_size']}"] if "shm_size" in told else []),
+        "--read-only",
+        *(f"--tmpfs={path}:{how}" for path, how in told["tmpfs"].items()),
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        f"--pids-limit={wanted.pids}",
+        *([f"--memory={told['mem_limit']}"] if "mem_limit" in told else []),
+        *([f"--gpus=device={wanted.gpu}"] if wanted.gpu is not None else []),
+        *([f"--cpuset-cpus={wanted.core}"] if wanted.core is not None else []),
+        *([f"--cpu-shares={told['cpu_shares']}"] if "cpu_shares" in told else []),
+        *([f"--cpu-period={told['cpu_period']}"] if "cpu_period" in told else []),
+        *([f"--cpu-quota={told['cpu_quota']}"] if "cpu_quota" in told else []),
+        *(f"--env={key}={value}" for key, value in wanted.environment.items()),
+        *(f"--volume={path}:{how['bind']}:{how['mode']}" for path, how in told["volumes"].items()),
+        f"--log-driver={log['type']}",
+        *(f"--log-opt={key}={value}" for key, value in log["config"].items()),
+        "--stop-signal=SIGTERM",
+        "--no-healthcheck",
+        f"--restart={RESTART['Name']}",
+    ]
+    lines = ["docker run --detach", *map(shlex.quote, options), wanted.image]
+    lines += [shlex.quote(argument) for argument in wanted.command]
+    return " \\\n  ".join(lines)
+
+
+RESTART = {"Name": "unless-stopped"}
+"""Given once a server was ready: before that a model that cannot load would be loaded for ever."""

@@ -1,0 +1,284 @@
+"""Runs each partition's Triton in a container of the local Docker engine.
+
+The labels are on the containers, so the engine alone tells what runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+
+from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
+from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
+from controlplane.ports import Capability
+from launchers import containers, docker_engine, labels, readiness, server_log, shared_memory
+from launchers.containers import Container, ContainerOptions
+from launchers.cores import core_of
+from launchers.docker_engine import Say
+from launchers.gpus import is_gpu
+from launchers.mps import MECHANISM, MpsClient, MpsDaemons
+from launchers.starting import ATTEMPTS, Starting
+from launchers.triton import ServerPorts
+
+QUOTA = "docker-cpu-quota"
+_POLL_S = 0.03
+_KILL_S = 10
+_LAST_UP = "Started Metrics Service"
+"""What Triton logs once its third service is up: before that a taken port may still end it."""
+
+
+class DockerLauncher:
+    """`controlplane.ports.Launcher` with containers. `say` is told how far a pull is."""
+
+    name = "docker"
+
+    def __init__(
+        self,
+        state: Path,
+        options: ContainerOptions | None = None,
+        *,
+        address: str | None = None,
+        say: Say = lambda _: None,
+    ) -> None:
+        self._state = state
+        self._options = options or ContainerOptions()
+        self._given_address = address
+        self._say = say
+        self._starting = Starting()
+        self._mps = MpsDaemons()
+
+    def enforcement(self) -> str | None:
+        """The CPU quota of the engine's kernel; on a GPU it is MPS, per server."""
+        try:
+            with self._engine() as client:
+                return QUOTA if client.info().get("CpuCfsQuota") else None
+        except EngineError:
+            return None
+
+    def capabilities(self) -> tuple[Capability, ...]:
+        """The engine, its quota, the image, and whether a container could get a GPU."""
+        try:
+            with self._engine() as client:
+                info, version = client.info(), client.version()
+                image = self._image_found(client)
+        except EngineError as error:
+            return (Capability("docker", False, "no engine", str(error)),)
+        quota = bool(info.get("CpuCfsQuota"))
+        toolkit = "nvidia" in (info.get("Runtimes") or {})
+        return (
+            Capability("docker", True, f"engine {version['Version']} at {self._address()}"),
+            Capability("docker cpu quota", quota, "cgroups " + str(info.get("CgroupVersion", "1"))),
+            image,
+            Capability(
+                "docker gpus",
+                toolkit,
+                "the NVIDIA runtime is there" if toolkit else "no NVIDIA runtime",
+                None if toolkit else "install the NVIDIA container toolkit and restart the engine",
+            ),
+        )
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        """Start one container and wait until its Triton is ready; where it runs already, wait for that."""
+        deadline = time.monotonic() + deadline_s
+        with self._starting.one_at_a_time(spec.name), self._engine() as client:
+            adopted = self._adopt(client, spec, deadline)
+            if adopted is not None:
+                return adopted
+            core, gpu = self._place(spec)
+            docker_engine.have_image(client, self._options, self._say)
+            for _ in range(ATTEMPTS):
+                with self._starting.ports() as ports:
+                    server = self._server(spec, ports)
+                    wanted = containers.container(server, self._options, core=core, gpu=gpu)
+                    try:
+                        if self._run(client, server, wanted, deadline):
+                            return self._found(client, spec.name) or server
+                    except BaseException:
+                        self._remove(client, spec)
+                        raise
+                    self._remove(client, spec)
+            raise EngineError(f"{spec.name}: {ATTEMPTS} times somebody else took its ports; try again")
+
+    def command(self, spec: ServerSpec) -> str:
+        """The `docker run` that a start would be now."""
+        core, gpu = self._place(spec, touch=False)
+        with self._starting.ports() as ports:
+            server = self._server(spec, ports)
+        return containers.run_line(containers.container(server, self._options, core=core, gpu=gpu))
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        """Every container with the fleet's label; one that does not run (or is paused) counts as exited."""
+        with self._engine() as client:
+            found = [_server_of(c) for c in self._of_fleet(client, fleet)]
+        return tuple(sorted(found, key=lambda s: s.name))
+
+    def stop(self, server: Server, *, drain_s: float) -> None:
+        """SIGTERM, up to `drain_s` for what is in flight, then the end and removal of the container."""
+        with self._engine() as client:
+            with contextlib.suppress(docker.errors.NotFound):
+                one = self._ours(client, server.name)
+                if one is not None and one.status == "paused":
+                    one.unpause()
+                if one is not None and drain_s > 0:
+                    # The SDK's own limit on an answer must outlast the drain.
+                    client.api.timeout = max(client.api.timeout, drain_s + _KILL_S)
+                    one.stop(timeout=round(drain_s))
+            self._remove(client, server.spec)
+
+    def usage(self, server: Server) -> ShareUsage:
+        """The engine's counters of the container."""
+        with self._engine() as client:
+            one = self._ours(client, server.name)
+            if one is None:
+                return ShareUsage(None, None, None)
+            told = client.api.stats(one.id, stream=False, one_shot=True)
+        cpu = told.get("cpu_stats", {})
+        periods = cpu.get("throttling_data", {})
+        memory = told.get("memory_stats", {}).get("usage")
+        return ShareUsage(
+            periods.get("periods"),
+            periods.get("throttled_periods"),
+            cpu.get("cpu_usage", {}).get("total_usage", 0) / 1e9,
+            memory / 2**20 if memory else None,
+        )
+
+    def sweep(self, fleet: str) -> tuple[str, ...]:
+        """Remove the fleet's containers that do not run, and shared memory without a server."""
+        removed: list[str] = []
+        starting = self._starting.names()
+        with self._engine() as client:
+            alive: set[str] = {labels.digest(name) for name in starting}
+            for one in self._of_fleet(client, fleet):
+                name = one.labels[containers.NAME_LABEL]
+                if one.status in ("created", "exited", "dead") and name not in starting:
+                    _remove_container(one)
+                    removed.append(f"container {name}")
+                else:
+                    alive.add(labels.digest(name))
+        return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
+
+    def _address(self) -> str:
+        return docker_engine.local(self._given_address) if self._given_address else docker_engine.address()
+
+    def _engine(self) -> contextlib.AbstractContextManager[docker.DockerClient]:
+        return docker_engine.engine(self._address())
+
+    def _image_found(self, client: docker.DockerClient) -> Capability:
+        image = self._options.image
+        try:
+            client.images.get(image)
+        except docker.errors.ImageNotFound:
+            return Capability("triton image", False, f"{image} is not here yet", f"docker pull {image}")
+        return Capability("triton image", True, image)
+
+    def _place(self, spec: ServerSpec, *, touch: bool = True) -> tuple[int | None, MpsClient | None]:
+        """The core, or the part of a GPU; its MPS daemon is started where `touch`."""
+        if is_gpu(spec.device):
+            return None, self._mps.client(spec, start=touch)
+        return core_of(spec.device), None
+
+    def _server(self, spec: ServerSpec, ports: ServerPorts) -> Server:
+        return Server(
+            id="",
+            spec=spec,
+            state=ServerState.RUNNING,
+            host=ports.address,
+            http_port=ports.http,
+            grpc_port=ports.grpc,
+            metrics_port=ports.metrics,
+            enforced_by=MECHANISM if is_gpu(spec.device) else self.enforcement(),
+        )
+
+    def _of_fleet(self, client: docker.DockerClient, fleet: str) -> list[Any]:
+        wanted = f"{containers.FLEET_LABEL}={fleet}"
+        return list(client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True))
+
+    def _ours(self, client: docker.DockerClient, name: str) -> Any | None:
+        """Our container of that name. Raises EngineError where the name is somebody else's."""
+        try:
+            one = client.containers.get(name)
+        except docker.errors.NotFound:
+            return None
+        if one.labels.get(containers.NAME_LABEL) != name:
+            raise EngineError(
+                f"a container that is none of ours is called {name}: docker rename or docker rm it"
+            )
+        return one
+
+    def _found(self, client: docker.DockerClient, name: str) -> Server | None:
+        one = self._ours(client, name)
+        return None if one is None else _server_of(one)
+
+    def _adopt(self, client: docker.DockerClient, spec: ServerSpec, deadline: float) -> Server | None:
+        """The running server once it is ready; None, and nothing left of it, where there is none."""
+        running = self._found(client, spec.name)
+        if running is None or running.state is ServerState.EXITED:
+            self._remove(client, spec)
+            return None
+        for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
+            problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
+            raise InputError(problem, field=field)
+        while not readiness.is_ready(running):
+            if time.monotonic() > deadline:
+                raise LaunchTimeout(f"{spec.name} runs (container {running.id}) but is not ready")
+            now = self._found(client, spec.name)
+            if now is None or now.state is ServerState.EXITED:
+                self._remove(client, spec)
+                return None
+            time.sleep(_POLL_S)
+        return running
+
+    def _run(self, client: docker.DockerClient, server: Server, wanted: Container, deadline: float) -> bool:
+        """Start it and wait until it is ready; False where somebody else has one of its ports."""
+        one = client.containers.create(**containers.for_sdk(wanted))
+        one.start()
+        settled = False
+        while True:
+            one.reload()
+            log = one.logs().decode(errors="replace")
+            if server_log.port_taken(log):
+                return False
+            if one.status != "running":
+                raise EngineError(self._failure(server, "ended before it was ready", log))
+            if _LAST_UP in log and readiness.is_ready(server):
+                if settled:
+                    one.update(restart_policy=containers.RESTART)
+                    return True
+                settled = True
+            if time.monotonic() > deadline:
+                raise LaunchTimeout(self._failure(server, "was not ready in time", log))
+            time.sleep(_POLL_S)
+
+    def _failure(self, server: Server, what: str, log: str) -> str:
+        """The message, with the log kept: it goes with the container otherwise."""
+        kept = self._state / server.spec.labels.fleet / "logs" / f"{labels.folder_name(server.name)}.log"
+        with contextlib.suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(log)
+        return server_log.failure(server.name, what, log, kept)
+
+    def _remove(self, client: docker.DockerClient, spec: ServerSpec) -> None:
+        one = self._ours(client, spec.name)
+        if one is not None:
+            _remove_container(one)
+        shared_memory.remove(labels.memory_prefix(spec))
+
+
+def _server_of(one: Any) -> Server:
+    state = ServerState.RUNNING if one.status == "running" else ServerState.EXITED
+    return labels.server_of(one.labels[containers.SERVER_LABEL], id=one.id, state=state)
+
+
+def _remove_container(one: Any) -> None:
+    """Remove a container and its volumes, running or not; gone already is fine."""
+    with contextlib.suppress(docker.errors.NotFound):
+        try:
+            one.remove(force=True, v=True)
+        except docker.errors.APIError as error:
+            if "already in progress" not in str(error):
+                raise

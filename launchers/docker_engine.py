@@ -1,0 +1,130 @@
+"""The local Docker engine, and its errors in words that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import docker
+import docker.errors
+import requests.exceptions
+
+from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
+from launchers.containers import ContainerOptions, Pull
+
+DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+_ANSWER_S = 60
+
+Say = Callable[[str], None]
+
+
+def address() -> str:
+    """$DOCKER_HOST, else the usual socket. Raises EngineError for an engine that is not on this host."""
+    told = os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
+    return local(told)
+
+
+def local(told: str) -> str:
+    """`told`, where it is a socket of this host. Raises EngineError."""
+    if not told.startswith("unix://"):
+        raise EngineError(
+            f"the Docker engine at {told} is not on this host: ports and model folders are local; "
+            "unset DOCKER_HOST, or run there"
+        )
+    return told
+
+
+@contextlib.contextmanager
+def engine(where: str) -> Iterator[docker.DockerClient]:
+    """A connection to the engine. Raises MissingTool, EngineError or LaunchTimeout, as `told` does."""
+    with told(where):
+        client = docker.DockerClient(base_url=where, timeout=_ANSWER_S)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@contextlib.contextmanager
+def told(where: str) -> Iterator[None]:
+    """Errors of the engine as ours, each with the way out."""
+    try:
+        yield
+    except docker.errors.ImageNotFound as error:
+        raise EngineError(f"the engine has no such image: {_said(error)}; pull it, or allow that") from error
+    except docker.errors.APIError as error:
+        raise EngineError(_of_api(error)) from error
+    except requests.exceptions.Timeout as error:
+        raise LaunchTimeout(
+            f"the Docker engine at {where} did not answer within {_ANSWER_S} s; see its log"
+        ) from error
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise _unreachable(where, str(error)) from error
+
+
+def have_image(client: docker.DockerClient, options: ContainerOptions, say: Say) -> None:
+    """Fetch the image as the options say, telling how far it is.
+
+    Raises EngineError where it is not to be had.
+    """
+    image = options.image
+    if options.pull is not Pull.ALWAYS:
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            client.images.get(image)
+            return
+    if options.pull is Pull.NEVER:
+        raise EngineError(f"the engine has no image {image}, and it may not be pulled: docker pull {image}")
+    done: dict[str, tuple[int, int]] = {}
+    shown = -1
+    for line in client.api.pull(image, stream=True, decode=True):
+        if "error" in line:
+            raise EngineError(f"{image} cannot be pulled: {line['error']}")
+        _count(line, done)
+        total = sum(size for _, size in done.values())
+        percent = 100 * sum(part for part, _ in done.values()) // total if total else 0
+        if percent >= shown + 5:
+            shown = percent
+            say(f"pulling {image}: {percent} % of {total / 1e6:.0f} MB")
+
+
+def _count(line: dict[str, Any], done: dict[str, tuple[int, int]]) -> None:
+    """Keep per layer how much of it came."""
+    detail = line.get("progressDetail") or {}
+    if line.get("status") == "Downloading" and detail.get("total"):
+        done[line["id"]] = (detail["current"], detail["total"])
+    elif line.get("status") == "Download complete" and line.get("id") in done:
+        done[line["id"]] = (done[line["id"]][1], done[line["id"]][1])
+
+
+def _said(error: docker.errors.APIError) -> str:
+    return str(error.explanation or error)
+
+
+def _of_api(error: docker.errors.APIError) -> str:
+    said = _said(error)
+    remedies = {
+        "could not select device driver": "install the NVIDIA container toolkit, then restart the engine",
+        "no space left on device": "free space where the engine keeps its data (docker system df)",
+        "is already in use by container": "remove that container (docker rm), it is none of ours",
+        "requested CPUs are not available": "that core does not exist, or the engine may not use it",
+        "pull access denied": "log in to the registry, or name another image",
+        "cfs": "the engine's kernel holds no CPU quota",
+    }
+    for sign, remedy in remedies.items():
+        if sign.lower() in said.lower():
+            return f"Docker: {said}: {remedy}"
+    return f"Docker: {said}"
+
+
+def _unreachable(where: str, said: str) -> EngineError:
+    if "Permission" in said:
+        return EngineError(
+            f"the Docker engine at {where} may not be used by this user: join the group docker "
+            "(usermod -aG docker $USER) and log in again"
+        )
+    return MissingTool(
+        f"no Docker engine answers at {where}: apt-get install docker.io, systemctl start docker, "
+        f"or set DOCKER_HOST ({said})"
+    )

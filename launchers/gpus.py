@@ -1,0 +1,117 @@
+"""The host's NVIDIA GPUs, as NVML tells them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.domain.errors import InputError
+
+_PREFIX = "GPU-"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `mig` where it is cut into instances, which MPS percentages then no longer describe."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_mb: float
+    mig: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a GPU does now; None where it does not tell."""
+
+    power_w: float | None
+    sm_clock_mhz: float | None
+    memory_used_mb: float | None
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a device's name is a GPU's UUID."""
+    return device.startswith(_PREFIX)
+
+
+def inventory() -> tuple[Gpu, ...]:
+    """Every GPU, by index; none where there is no driver."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return ()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        return tuple(_gpu(nvml, index, handle) for index, handle in enumerate(handles))
+
+
+def whole(uuid: str) -> Gpu:
+    """The GPU of that UUID. Raises InputError where it is not here, or is cut into MIG instances."""
+    found = inventory()
+    for gpu in found:
+        if gpu.uuid == uuid:
+            if gpu.mig:
+                raise InputError(
+                    f"{uuid} is cut into MIG instances: MPS percentages are of a whole GPU; "
+                    f"nvidia-smi -i {gpu.index} -mig 0 makes it whole",
+                    field="device",
+                )
+            return gpu
+    known = ", ".join(g.uuid for g in found) or "none"
+    raise InputError(f"this host has no GPU {uuid}; it has: {known}", field="device")
+
+
+def reading(uuid: str) -> Reading:
+    """Power, clock and memory of a GPU at this moment; all None where there is no driver."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return Reading(None, None, None)
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        power = _or_none(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+        clock = _or_none(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+        memory = _or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+        return Reading(
+            None if power is None else power / 1000,
+            None if clock is None else float(clock),
+            None if memory is None else memory.used / 2**20,
+        )
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    """NVML while it is needed; None where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
+    mode = _or_none(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    return Gpu(
+        index,
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        _text(nvml.nvmlDeviceGetName(handle)),
+        nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**20,
+        mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+    )
+
+
+def _or_none(nvml: Any, ask: Any, *what: Any) -> Any:
+    """What NVML answers; None where this GPU does not support the question."""
+    try:
+        return ask(*what)
+    except nvml.NVMLError_NotSupported:
+        return None
+
+
+def _text(told: str | bytes) -> str:
+    return told.decode() if isinstance(told, bytes) else told

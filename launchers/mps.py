@@ -1,0 +1,201 @@
+"""NVIDIA's Multi-Process Service: one control daemon for each GPU, started, checked, used again, ended.
+
+A daemon below our own folder is ours and ended by `sweep` once it has no clients. One that
+$CUDA_MPS_PIPE_DIRECTORY names is somebody else's: it is checked and used, never ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
+from controlplane.domain.fleet import ServerSpec
+from controlplane.ports import Capability
+from launchers import gpus
+
+CONTROL = "nvidia-cuda-mps-control"
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+MECHANISM = "mps"
+MOST_CLIENTS = 48
+"""Of one device, since Volta."""
+_ANSWER_S = 10.0
+_UNPRIVILEGED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class MpsClient:
+    """What a server needs to be a client: the GPU, the daemon's folder, and the one user it may run as."""
+
+    uuid: str
+    pipe_directory: str
+    uid: int
+    gid: int
+    environment: dict[str, str]
+
+
+def client_environment(spec: ServerSpec, pipes: str) -> dict[str, str]:
+    """The share of a server, fixed when it makes its CUDA context. Under MPS its only GPU has ordinal 0."""
+    share = {PIPES: pipes, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{spec.percent:g}"}
+    if spec.memory_mb is not None:
+        share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={round(spec.memory_mb)}M"
+    return share
+
+
+class MpsDaemons:
+    """The daemons of this host's GPUs. `root` holds a folder for each that is ours."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        # A socket's path may have 107 characters: the folder is near the root, not in the state directory.
+        self._root = root or Path(tempfile.gettempdir()) / f"trisect-mps-{os.getuid()}"
+        self._lock = threading.Lock()
+
+    def client(self, spec: ServerSpec, *, start: bool) -> MpsClient:
+        """How a server becomes a client of its GPU's daemon, which is started first where `start`.
+
+        Raises InputError for a GPU that is not here or not whole, MissingTool without MPS, EngineError where
+        the daemon does not answer, serves another GPU, or has no place left.
+        """
+        gpu = gpus.whole(spec.device)
+        pipes = self._pipes(gpu.uuid)
+        if start:
+            with self._lock:
+                self._ready(gpu.uuid, pipes)
+        uid = _owner(pipes)
+        gid = os.getgid() if uid == os.getuid() else uid
+        return MpsClient(gpu.uuid, str(pipes), uid, gid, client_environment(spec, str(pipes)))
+
+    def sweep(self) -> tuple[str, ...]:
+        """End the daemons of ours that have no clients; what was ended."""
+        ended = []
+        with self._lock:
+            for folder in sorted(self._root.glob("GPU-*")):
+                pipes = folder / "pipe"
+                if answers(pipes) and not clients(pipes):
+                    ask(pipes, "quit")
+                    ended.append(f"MPS daemon of {folder.name}")
+                if not answers(pipes):
+                    shutil.rmtree(folder, ignore_errors=True)
+        return tuple(ended)
+
+    def _pipes(self, uuid: str) -> Path:
+        told = os.environ.get(PIPES)
+        return Path(told) if told else self._root / uuid / "pipe"
+
+    def _ready(self, uuid: str, pipes: Path) -> None:
+        if not answers(pipes):
+            if os.environ.get(PIPES):
+                raise EngineError(
+                    f"no MPS daemon answers in {pipes}, which ${PIPES} names: start it, or unset the variable"
+                )
+            self._launch(uuid, pipes)
+        serves = _devices(pipes)
+        if serves is not None and uuid not in serves:
+            raise EngineError(f"the MPS daemon in {pipes} serves {','.join(serves)}, not {uuid}")
+        if len(clients(pipes)) >= MOST_CLIENTS:
+            raise EngineError(f"{uuid} has {MOST_CLIENTS} MPS clients already, which is all it takes")
+
+    def _launch(self, uuid: str, pipes: Path) -> None:
+        logs = pipes.parent / "log"
+        try:
+            for folder in (pipes, logs):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EngineError(f"no folder for the MPS daemon of {uuid}: {error}") from error
+        environment = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": uuid,
+            PIPES: str(pipes),
+            "CUDA_MPS_LOG_DIRECTORY": str(logs),
+        }
+        told = _run([_program(), "-d"], environment, "")
+        if told.returncode != 0:
+            raise EngineError(f"the MPS daemon of {uuid} did not start: {_words(told)} (logs: {logs})")
+        deadline = time.monotonic() + _ANSWER_S
+        while not answers(pipes):
+            if time.monotonic() > deadline:
+                raise LaunchTimeout(f"the MPS daemon of {uuid} does not answer (logs: {logs})")
+            time.sleep(0.02)
+
+
+def capability() -> Capability:
+    """Whether shares of a GPU can be held here."""
+    found = shutil.which(CONTROL)
+    remedy = None if found else "install the NVIDIA driver's compute tools (package nvidia-compute-utils)"
+    return Capability("mps", found is not None, found or f"no {CONTROL}", remedy)
+
+
+def ask(pipes: Path, question: str) -> str:
+    """What the daemon answers to one command. Raises EngineError where it does not."""
+    told = _run([_program()], {**os.environ, PIPES: str(pipes)}, f"{question}\n")
+    if told.returncode != 0:
+        raise EngineError(f"the MPS daemon in {pipes} did not take {question!r}: {_words(told)}")
+    return told.stdout
+
+
+def answers(pipes: Path) -> bool:
+    """Whether a daemon listens there. A hung one, as with another user's clients, raises LaunchTimeout."""
+    if not pipes.is_dir():
+        return False
+    return _run([_program()], {**os.environ, PIPES: str(pipes)}, "get_server_list\n").returncode == 0
+
+
+def clients(pipes: Path) -> list[int]:
+    """The pids of all clients of a daemon."""
+    servers = ask(pipes, "get_server_list").split()
+    return [int(pid) for s in servers for pid in ask(pipes, f"get_client_list {s}").split()]
+
+
+def _program() -> str:
+    found = shutil.which(CONTROL)
+    if found is None:
+        raise MissingTool(f"no {CONTROL}: {capability().remedy}")
+    return found
+
+
+def _run(command: list[str], environment: dict[str, str], told: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            input=told,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LaunchTimeout(
+            f"{CONTROL} did not answer within {_ANSWER_S:g} s: clients of two users wait for each other, "
+            "and a faulted client holds up all; echo quit -t 5 | nvidia-cuda-mps-control ends it"
+        ) from error
+
+
+def _words(told: subprocess.CompletedProcess[str]) -> str:
+    return (told.stderr or told.stdout).strip() or f"exit code {told.returncode}"
+
+
+def _owner(pipes: Path) -> int:
+    """The user that all clients must run as: the daemon's own, and an unprivileged one where that is root."""
+    with contextlib.suppress(OSError):
+        owner = pipes.stat().st_uid
+        return owner or _UNPRIVILEGED
+    return os.getuid() or _UNPRIVILEGED
+
+
+def _devices(pipes: Path) -> list[str] | None:
+    """The GPUs a daemon was given; None where that cannot be seen, or it was given all."""
+    try:
+        pid = int((pipes / f"{CONTROL}.pid").read_text())
+        pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    except (OSError, ValueError):
+        return None
+    told = dict(pair.partition("=")[::2] for pair in pairs).get("CUDA_VISIBLE_DEVICES")
+    return told.split(",") if told else None

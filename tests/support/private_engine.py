@@ -1,0 +1,82 @@
+"""A Docker engine of the tests' own: its containers, images and sockets are nobody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def obstacle() -> str | None:
+    """Why no engine can be started here; None where one can."""
+    if os.geteuid() != 0:
+        return "a private Docker engine needs root"
+    if shutil.which("dockerd") is None:
+        return "dockerd is not installed (apt-get install docker.io)"
+    return None
+
+
+class PrivateEngine:
+    """One dockerd and all it makes below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address = f"unix://{folder}/d.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    "dockerd",
+                    "--iptables=false",
+                    "--bridge=none",
+                    "--shutdown-timeout=2",
+                    f"--data-root={self.folder}/data",
+                    f"--exec-root={self.folder}/exec",
+                    f"--pidfile={self.folder}/pid",
+                    f"--host={self.address}",
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 30
+        while not (self.folder / "d.sock").exists():
+            said = (self.folder / "log").read_text(errors="replace")[-2000:]
+            assert self._process.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait(10)
+        (self.folder / "d.sock").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def private_engine() -> Iterator[PrivateEngine]:
+    """An engine for as long as the tests run, and nothing of it afterwards."""
+    # A socket's path may have 107 characters, which pytest's folders exceed.
+    engine = PrivateEngine(Path(tempfile.mkdtemp(prefix="tsd", dir="/tmp")))
+    try:
+        engine.start()
+        yield engine
+    finally:
+        engine.stop()
+        for line in Path("/proc/mounts").read_text().splitlines():
+            place = line.split()[1]
+            if place.startswith(str(engine.folder)):
+                subprocess.run(["umount", "--lazy", place], check=False)
+        shutil.rmtree(engine.folder, ignore_errors=True)
