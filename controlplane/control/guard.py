@@ -246,14 +246,15 @@ class _Turn:
         now, target = self.seen.now_s, watch.standby
         assert target is not None
         self.effects.append(Redirect(watch.ward.id, watch.active.server, target.server, cause))
-        self.effects.append(DrainAndStop(watch.active.server, drain=active.health is not Health.GONE))
+        died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING)
+        # Who waits for a server that hangs waits in vain: its end tells them at once.
+        self.effects.append(DrainAndStop(watch.active.server, drain=not died))
         if watch.active.gpu not in self.state.lost_gpus:
             said = signals.slowness(watch, active) if cause is Cause.SLOW else active.reason
             level = Level.INFO if cause is Cause.SHARE else Level.WARNING
             share = f"{target.percent:g} % of {target.gpu}"
             reason = f"{cause}{f' ({said})' if said else ''}: redirected to {target.server}, {share}"
             self._say(level, watch.ward.id, reason)
-        died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING)
         launches = self._failed(watch, watch.active) if died else watch.launches
         moved = replace(
             _forget(watch),

@@ -41,10 +41,10 @@ from controlplane.runtime.fleet import Fleet, locked
 from controlplane.runtime.history import Event, History
 from controlplane.runtime.observer import Observer, Requests
 
-TICK_S = 0.2
+TICK_S = 0.1
 _LOOK_AROUND_S = 1.0
 _LOCK_TRIES_S = 0.2
-_LOOKS = 15
+_LOOKS = 30
 """Ticks without anything to do after which a repair is done: a dead server is noticed within them."""
 
 Notice = Callable[[Event], None]
@@ -152,16 +152,17 @@ class Controller:
         routes: dict[str, NamedRoute],
         seen: FleetSeen,
     ) -> None:
-        # Written before it is done: whoever reads after a crash sees what was under way.
-        for effect in effects:
-            self._record(effect)
         if routes != adopted.routes:
+            # Before anything is written down: clients wait for this. What was under way after a crash is
+            # what differs between the routes and the servers, not what a file says.
             began = time.monotonic()
             self._fleet.gateway.commit(self._routes(adopted, routes))
+            took_ms = 1000.0 * (time.monotonic() - began)
             adopted.routes = routes
             if any(isinstance(e, Redirect) for e in effects):
-                took = 1000.0 * (time.monotonic() - began)
-                self._tell("info", "commit", self._fleet.name, f"routes committed in {took:.1f} ms")
+                self._tell("info", "commit", self._fleet.name, f"new routes after {took_ms:.0f} ms")
+        for effect in effects:
+            self._record(effect)
         adopted.state = state
         for effect in effects:
             match effect:

@@ -78,6 +78,9 @@ class History:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path, timeout=5.0)
         try:
+            # No wait for the disk: after a power cut the last events may be missing, the file is whole.
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
             connection.executescript(_SCHEMA)
             with connection:
                 yield connection

@@ -27,6 +27,7 @@ from controlplane.runtime.execute import backend
 ENGINE_EVERY_S = 1.0
 CANARY_EVERY_S = 5.0
 STATISTICS_EVERY_S = 0.5
+SILENT_S = 0.4
 _SUSPICIOUS = 0.25
 _SILENT_REQUESTS = 3.0
 
@@ -56,7 +57,7 @@ class Observer:
         self._since_s: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
-        self._owed: dict[str, int] = {}
+        self._owed: dict[str, tuple[float, int]] = {}
 
     def look(self, state: GuardState) -> FleetSeen:
         """The fleet now. Raises EngineError where the engine does not answer."""
@@ -132,18 +133,21 @@ class Observer:
         return self._split.found(server.name, now)
 
     def _in_flight(self, watch: Watch, server: Server, now: float) -> int:
-        """What it owes, asked only where it fell silent under load or owed something when last asked."""
+        """What it owes, asked only where it fell silent under load; one that owes nothing is idle."""
         name = watch.active.server
-        silent = now - self._answered_s.get(name, now)
-        expected = silent * sum(rates[0] for rates in watch.rates_rps)
-        if silent < 0.3 or not (expected > _SILENT_REQUESTS or self._owed.get(name)):
-            self._owed[name] = 0
+        answered = self._answered_s.get(name, now)
+        asked, owed = self._owed.get(name, (-1e9, 0))
+        idle = asked > answered and owed == 0
+        expected = (now - answered) * sum(rates[0] for rates in watch.rates_rps)
+        if idle or now - answered < SILENT_S or (expected < _SILENT_REQUESTS and not owed):
             return 0
-        try:
-            self._owed[name] = self._gateway.in_flight(backend(server))
-        except GatewayError:
-            self._owed[name] = 0
-        return self._owed[name]
+        if now - asked > SILENT_S:
+            try:
+                owed = self._gateway.in_flight(backend(server))
+            except GatewayError:
+                owed = 0
+            self._owed[name] = (now, owed)
+        return owed
 
 
 class _Split:

@@ -1,0 +1,146 @@
+"""The guard on real Tritons behind a real HAProxy, with a client that counts what it lost."""
+
+from __future__ import annotations
+
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import guard_rig as rig
+import psutil
+import pytest
+from guard_rig import Guarded, Load
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+RATE_RPS = 60.0
+SLO_MS = 100.0
+WORK_S = 0.004
+PERCENT = 50.0
+
+
+def needs_cgroups() -> None:
+    found = any((rig.CGROUPS / p).exists() for p in ("cpu/cpu.cfs_quota_us", "cgroup.controllers"))
+    if not found:
+        pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Guarded]:
+    with rig.guarded(tmp_path) as made:
+        made.apply(rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS)))
+        made.await_guarded()
+        yield made
+
+
+def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
+    needs_cgroups()
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        time.sleep(3.0)
+        before = fleet.active("w")
+        cut_s = time.time()
+        fleet.cut_quota(PERCENT, PERCENT / 2.5)
+        moved = fleet.await_event("redirect", since_s=cut_s)
+        time.sleep(4.0)
+    assert load.failed() == []
+    assert "slow server" in moved["reason"]
+    assert fleet.active("w") != before
+    late = [r for r in load.between(moved["at_s"] + 2.0, time.time()) if r.latency_ms > SLO_MS]
+    settled = load.between(moved["at_s"] + 2.0, time.time())
+    assert len(late) <= 0.1 * len(settled)
+    fleet.await_guarded()
+    assert {s["percent"] for s in fleet.servers()} == {60.0, 70.0}, "the next larger share stands by"
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("kill", "crash"), ("stop", "hang"), ("stub", "failing inferences")]
+)
+def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
+    before = fleet.active("w")
+    triton, *stubs = fleet.tree(before)
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        time.sleep(2.0)
+        hit_s = time.time()
+        match fault:
+            case "kill":
+                triton.kill()
+            case "stop":
+                for process in (triton, *stubs):
+                    process.suspend()
+            case "stub":
+                for process in stubs:
+                    process.kill()
+        moved = fleet.await_event("redirect", since_s=hit_s)
+        time.sleep(2.0)
+    assert cause in moved["reason"]
+    # Lost is only what the dead server held, or was handed before it was known to be dead.
+    assert all(r.started_s <= moved["at_s"] + 0.5 for r in load.failed()), load.failed()
+    if fault == "kill":
+        assert len(load.failed()) <= 3, load.failed()
+    fleet.await_guarded()
+    assert before not in {s["partition"] for s in fleet.servers()}
+    assert not triton.is_running() or triton.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("wait_s", [0.3, 1.2, 2.0])
+def test_a_killed_controller_is_replaced_and_the_next_goes_on(fleet: Guarded, wait_s: float) -> None:
+    needs_cgroups()
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        time.sleep(1.0)
+        cut_s = time.time()
+        fleet.cut_quota(PERCENT, PERCENT / 2.5)
+        time.sleep(wait_s)
+        fleet.controller().send_signal(signal.SIGKILL)
+        with fleet.serving():
+            fleet.await_event("redirect", since_s=cut_s)
+            fleet.await_guarded()
+    assert load.failed() == []
+    assert {s["percent"] for s in fleet.servers()} == {60.0, 70.0}
+
+
+def test_once_repairs_and_ends(fleet: Guarded) -> None:
+    fleet.controller().send_signal(signal.SIGKILL)
+    before = fleet.active("w")
+    for process in fleet.tree(before):
+        process.kill()
+    told = fleet.ctl("serve", "--once")
+    assert told.returncode == 0, told.stderr
+    assert fleet.active("w") != before
+    fleet.await_guarded(deadline_s=1.0)
+
+
+def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
+    for role in ("haproxy", "facade"):
+        (process,) = fleet.gateway_processes(role)
+        process.kill()
+        rig.await_true(
+            lambda role=role, old=process.pid: any(  # type: ignore[misc]
+                p.pid != old for p in fleet.gateway_processes(role)
+            ),
+            20.0,
+            f"{role} started again",
+        )
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        time.sleep(1.0)
+        hit_s = time.time()
+        fleet.tree(fleet.active("w"))[0].kill()
+        fleet.await_event("redirect", since_s=hit_s)
+    assert len(load.failed()) <= 3
+    fleet.await_guarded()
+
+
+def test_health_and_metrics(tmp_path: Path) -> None:
+    with rig.guarded(tmp_path) as fleet:
+        fleet.apply(rig.plan(rig.partition("w", 30, rate_rps=10, slo_ms=200)), "--no-serve")
+        assert not (fleet.files / "controller.pid").exists()
+        (port,) = rig.free_ports(1)
+        with fleet.serving("--port", str(port)):
+            rig.await_true(lambda: "adopt" in {e["kind"] for e in fleet.events()}, 20.0, "adopted")
+            for path, says in (("healthz", "last looked"), ("metrics", "trisect_partition_percent")):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+                    assert says in answer.read().decode()
+            second = fleet.ctl("serve")
+            assert second.returncode == 4
+            assert "already has a controller" in second.stderr

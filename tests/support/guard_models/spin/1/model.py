@@ -1,0 +1,17 @@
+"""Takes as many seconds of CPU time as its input says, for each request."""
+
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            end = time.thread_time() + float(x[0, 0])
+            while time.thread_time() < end:
+                pass
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))
+        return answers

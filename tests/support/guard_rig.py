@@ -1,0 +1,320 @@
+"""A guarded fleet for a test: `ctl apply` with its controller, a load that remembers, ways to break it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import tritonclient.grpc.aio as grpc_aio
+
+ROOT = Path(__file__).parents[2]
+CTL = Path(sys.executable).parent / "ctl"
+MODELS = Path(__file__).parent / "guard_models"
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def partition(
+    name: str, percent: float, *, rate_rps: float, slo_ms: float, extra: float = 10.0, device: str = "cpu-0"
+) -> dict[str, Any]:
+    return {
+        "id": name,
+        "percent": percent,
+        "shadow": {"policy": "hot", "gpu": device, "extra_percent": extra, "percent": percent + extra},
+        "models": [{"model": "spin", "batch": 4}],
+        "workloads": [
+            {"name": name, "endpoint": name, "model": "spin", "rate_rps": rate_rps, "slo_ms": slo_ms}
+        ],
+    }
+
+
+def plan(*partitions: dict[str, Any], device: str = "cpu-0") -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "strategy": "igniter",
+        "rule": "half-slo",
+        "latency_model": "igniter",
+        "gpus": [{"id": device, "type": "cpu", "partitions": list(partitions)}],
+    }
+
+
+@dataclass
+class Guarded:
+    """One fleet in directories of its own."""
+
+    directory: Path
+    fleet: str
+    http: int
+    grpc: int
+    metrics: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "XDG_STATE_HOME": str(self.directory / "state"),
+            "TRISECT_TRITON_HOME": str(ROOT / ".tools" / "triton"),
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+
+    @property
+    def files(self) -> Path:
+        return self.directory / "state" / "trisect" / self.fleet
+
+    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(CTL), *arguments, "--fleet", self.fleet],
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def apply(self, document: dict[str, Any], *more: str) -> None:
+        path = self.directory / "plan.json"
+        path.write_text(json.dumps(document))
+        ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
+        ports += ["--metrics-port", str(self.metrics)]
+        where = ["--repository", str(MODELS), "--output", str(self.directory / "rendered")]
+        told = self.ctl("apply", str(path), "--allow-violations", "--yes", *ports, *where, *more)
+        assert told.returncode == 0, told.stderr
+        if "--no-serve" not in more:
+            self.await_event("adopt")
+
+    def events(self) -> list[dict[str, Any]]:
+        told = self.ctl("events", "--json", "--limit", "1000")
+        assert told.returncode == 0, told.stderr
+        return list(json.loads(told.stdout)["events"])
+
+    def await_event(
+        self, kind: str, *, since_s: float = 0.0, deadline_s: float = 30.0, says: str = ""
+    ) -> dict[str, Any]:
+        deadline = time.monotonic() + deadline_s
+        while time.monotonic() < deadline:
+            for event in self.events():
+                if event["kind"] == kind and event["at_s"] >= since_s and says in event["reason"]:
+                    return event
+            time.sleep(0.1)
+        raise AssertionError(f"no {kind} {says!r} in {deadline_s:g} s: {self.events()}\n{self.log()}")
+
+    def log(self) -> str:
+        log = self.files / "controller.log"
+        return log.read_text(errors="replace")[-4000:] if log.exists() else ""
+
+    def servers(self) -> list[dict[str, Any]]:
+        told = self.ctl("status", "--json")
+        assert told.returncode == 0, told.stderr
+        return list(json.loads(told.stdout)["servers"])
+
+    def await_guarded(self, partitions: int = 1, deadline_s: float = 60.0) -> None:
+        """Until every partition has a routed server and another one that stands by as its backup."""
+        slots = self.files / "gateway" / "slots.json"
+        deadline = time.monotonic() + deadline_s
+        while time.monotonic() < deadline:
+            rows = [s for s in json.loads(slots.read_text())["slots"] if not s["draining"]]
+            if len(rows) == partitions and all(r["members"] and r["backup"] for r in rows):
+                ports = {p for r in rows for m in (*r["members"], r["backup"]) for p in [m["http_port"]]}
+                if ports == {s["http_port"] for s in self.servers() if s["state"] == "running"}:
+                    return
+            time.sleep(0.2)
+        raise AssertionError(f"not guarded after {deadline_s:g} s: {self.servers()}\n{self.log()}")
+
+    def active(self, endpoint: str) -> str:
+        slots = json.loads((self.files / "gateway" / "slots.json").read_text())["slots"]
+        (server,) = [
+            m["server"]
+            for s in slots
+            if s["endpoint"] == endpoint and not s["draining"]
+            for m in s["members"]
+        ]
+        return str(server)
+
+    def processes(self, **environment: str) -> list[psutil.Process]:
+        """This fleet's processes that carry these variables."""
+        found = []
+        for process in psutil.process_iter(["environ"]):
+            environ = process.info["environ"] or {}
+            if all(environ.get(key) == value for key, value in environment.items()):
+                found.append(process)
+        return found
+
+    def tree(self, server: str) -> list[psutil.Process]:
+        """Triton and its stubs, Triton first."""
+        found = self.processes(TRISECT_FLEET=self.fleet)
+        mine = [p for p in found if p.environ().get("TRISECT_NAME") == server]
+        return sorted(mine, key=lambda p: "tritonserver" not in p.name())
+
+    @contextlib.contextmanager
+    def serving(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A controller in the foreground, ended afterwards."""
+        with (self.directory / "serve.log").open("ab") as log:
+            process = subprocess.Popen(
+                [str(CTL), "serve", "--fleet", self.fleet, *more],
+                cwd=self.directory,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def controller(self) -> psutil.Process:
+        return psutil.Process(int((self.files / "controller.pid").read_text()))
+
+    def gateway_processes(self, role: str) -> list[psutil.Process]:
+        return self.processes(TRISECT_GATEWAY_ROLE=role, TRISECT_GATEWAY=str(self.files / "gateway"))
+
+    def cut_quota(self, percent: float, to_percent: float) -> None:
+        """Hold the one server that has `percent` of a core to `to_percent`, behind everybody's back."""
+        quota, cut = round(percent * 100), round(to_percent * 100)
+        for group in CGROUPS.rglob(f"trisect~{self.fleet}~*"):
+            v1, v2 = group / "cpu.cfs_quota_us", group / "cpu.max"
+            if v1.exists() and int(v1.read_text()) == quota:
+                v1.write_text(f"{cut}\n")
+                return
+            if v2.exists() and v2.read_text().split()[0] == str(quota):
+                v2.write_text(f"{cut} 10000\n")
+                return
+        raise AssertionError(f"no cgroup with a quota of {percent:g} %")
+
+    def leftovers(self) -> list[str]:
+        found = []
+        for process in psutil.process_iter(["cmdline", "environ"]):
+            environ = process.info["environ"] or {}
+            command = " ".join(process.info["cmdline"] or [])
+            if (
+                environ.get("TRISECT_FLEET") == self.fleet
+                or str(self.directory) in command
+                or f"--fleet {self.fleet}" in command
+            ):
+                found.append(f"{process.pid} {command[:120]}")
+        found += [str(p) for p in Path("/dev/shm").iterdir() if self.fleet in p.name]
+        return found + [str(p) for p in CGROUPS.rglob(f"trisect~{self.fleet}~*")]
+
+    def destroy(self) -> None:
+        told = self.ctl("destroy", "--yes")
+        left = self.leftovers()
+        for process in self.processes(TRISECT_FLEET=self.fleet):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert told.returncode == 0, told.stderr
+        assert left == []
+
+
+@contextlib.contextmanager
+def guarded(directory: Path) -> Iterator[Guarded]:
+    """A fleet that is gone afterwards, whatever happened."""
+    here = Guarded(directory, f"g{os.getpid()}x{time.monotonic_ns() % 10**6}", *free_ports(3))
+    try:
+        yield here
+    finally:
+        with contextlib.suppress(FileNotFoundError, psutil.Error, ValueError):
+            here.controller().send_signal(signal.SIGCONT)
+        here.destroy()
+        shutil.rmtree(directory / "rendered", ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as its client saw it; times since the epoch."""
+
+    started_s: float
+    ended_s: float
+    error: str | None
+
+    @property
+    def latency_ms(self) -> float:
+        return 1000.0 * (self.ended_s - self.started_s)
+
+
+@dataclass
+class Load:
+    """Poisson arrivals over gRPC, open loop, in a thread of its own; every request is remembered."""
+
+    port: int
+    endpoint: str
+    rate_rps: float
+    work_s: float
+    seed: int = 1
+    requests: list[Request] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Load:
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=60)
+
+    def failed(self) -> list[Request]:
+        return [r for r in self.requests if r.error is not None]
+
+    def between(self, start_s: float, end_s: float) -> list[Request]:
+        return sorted((r for r in self.requests if start_s <= r.started_s < end_s), key=lambda r: r.started_s)
+
+    async def _run(self) -> None:
+        chance = random.Random(self.seed)
+        x = grpc_aio.InferInput("X", [1, 1], "FP32")
+        x.set_data_from_numpy(np.array([[self.work_s]], dtype=np.float32))
+        async with (
+            grpc_aio.InferenceServerClient(f"127.0.0.1:{self.port}") as client,
+            asyncio.TaskGroup() as group,
+        ):
+            due = time.time()
+            while not self._stop.is_set():
+                due += chance.expovariate(self.rate_rps)
+                await asyncio.sleep(max(0.0, due - time.time()))
+                group.create_task(self._one(client, x))
+
+    async def _one(self, client: Any, x: Any) -> None:
+        started = time.time()
+        error = None
+        try:
+            await client.infer(self.endpoint, [x], client_timeout=30.0)
+        except Exception as problem:
+            error = str(problem)[:200]
+        self.requests.append(Request(started, time.time(), error))
+
+
+def await_true(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not in {deadline_s:g} s"
+        time.sleep(0.05)
