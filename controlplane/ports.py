@@ -46,6 +46,9 @@ class Launcher(Protocol):
     def capabilities(self) -> tuple[Capability, ...]:
         """What this launcher needs, and whether the host has it."""
 
+    def command(self, spec: ServerSpec) -> str:
+        """The command line a start would run now, for a person to read. Starts and changes nothing."""
+
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         """Start one Triton and return once it answers with its own name and every model is ready.
 

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server
 from launchers import labels, triton
 from launchers.cpu_quota.mechanism import bandwidth
 from launchers.mps import MpsClient
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 VENDOR_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
 """Triton 2.51 as NVIDIA ships it."""
@@ -51,6 +54,29 @@ class ContainerOptions:
     pids: int = 2048
     log_size_mb: int = 10
     log_files: int = 3
+
+    @classmethod
+    def from_environment(cls) -> ContainerOptions:
+        """$TRISECT_IMAGE, $TRISECT_PULL and $TRISECT_NETWORK, where they are set. Raises InputError.
+
+        From the environment, so that the controller an apply leaves behind keeps to what apply was told.
+        """
+        return cls(
+            image=os.environ.get("TRISECT_IMAGE") or VENDOR_IMAGE,
+            pull=_one_of(Pull, "TRISECT_PULL", Pull.MISSING),
+            network=_one_of(Network, "TRISECT_NETWORK", Network.HOST),
+        )
+
+
+def _one_of(kind: type[Choice], variable: str, default: Choice) -> Choice:
+    told = os.environ.get(variable)
+    if not told:
+        return default
+    try:
+        return kind(told)
+    except ValueError:
+        problem = f"{told!r} is none of {', '.join(kind)}"
+        raise InputError(problem, field=f"${variable}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +241,7 @@ def run_line(wanted: Container) -> str:
     ]
     lines = ["docker run --detach", *map(shlex.quote, options), wanted.image]
     lines += [shlex.quote(argument) for argument in wanted.command]
-    return " \\\n  ".join(lines)
+    return triton.SHELL_BREAK.join(lines)
 
 
 RESTART = {"Name": "unless-stopped"}

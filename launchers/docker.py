@@ -89,7 +89,7 @@ class DockerLauncher:
             adopted = self._adopt(client, spec, deadline)
             if adopted is not None:
                 return adopted
-            core, gpu = self._place(spec)
+            core, gpu = self._place(spec, start=True)
             docker_engine.have_image(client, self._options, self._say)
             for _ in range(ATTEMPTS):
                 with self._starting.ports() as ports:
@@ -106,7 +106,7 @@ class DockerLauncher:
 
     def command(self, spec: ServerSpec) -> str:
         """The `docker run` that a start would be now."""
-        core, gpu = self._place(spec, touch=False)
+        core, gpu = self._place(spec, start=False)
         with self._starting.ports() as ports:
             server = self._server(spec, ports)
         return containers.run_line(containers.container(server, self._options, core=core, gpu=gpu))
@@ -176,10 +176,10 @@ class DockerLauncher:
             return Capability("triton image", False, f"{image} is not here yet", f"docker pull {image}")
         return Capability("triton image", True, image)
 
-    def _place(self, spec: ServerSpec, *, touch: bool = True) -> tuple[int | None, MpsClient | None]:
-        """The core, or the part of a GPU; its MPS daemon is started where `touch`."""
+    def _place(self, spec: ServerSpec, *, start: bool) -> tuple[int | None, MpsClient | None]:
+        """The core, or the part of a GPU; its MPS daemon is started where `start`."""
         if is_gpu(spec.device):
-            return None, self._mps.client(spec, start=touch)
+            return None, self._mps.client(spec, start=start)
         return core_of(spec.device), None
 
     def _server(self, spec: ServerSpec, ports: ServerPorts) -> Server:

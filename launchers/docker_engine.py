@@ -47,6 +47,16 @@ def engine(where: str) -> Iterator[docker.DockerClient]:
             client.close()
 
 
+def reachable() -> bool:
+    """Whether an engine of this host answers."""
+    try:
+        with engine(address()) as client:
+            client.ping()
+    except EngineError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def told(where: str) -> Iterator[None]:
     """Errors of the engine as ours, each with the way out."""

@@ -32,13 +32,26 @@ _UNPRIVILEGED = 1000
 
 @dataclass(frozen=True, slots=True)
 class MpsClient:
-    """What a server needs to be a client: the GPU, the daemon's folder, and the one user it may run as."""
+    """What a server needs to be a client: the GPU, the daemon's folder, and whose daemon it is.
+
+    `uid` and `gid` are whom a container runs as: the daemon's user, since another one's client would wait for
+    ever, and an unprivileged one where that is root, whose daemon takes any one user.
+    """
 
     uuid: str
     pipe_directory: str
-    uid: int
-    gid: int
+    daemon_uid: int
     environment: dict[str, str]
+
+    @property
+    def uid(self) -> int:
+        """The user of a container."""
+        return self.daemon_uid or _UNPRIVILEGED
+
+    @property
+    def gid(self) -> int:
+        """The group of a container."""
+        return os.getgid() if self.uid == os.getuid() else self.uid
 
 
 def client_environment(spec: ServerSpec, pipes: str) -> dict[str, str]:
@@ -68,13 +81,13 @@ class MpsDaemons:
         if start:
             with self._lock:
                 self._ready(gpu.uuid, pipes)
-        uid = _owner(pipes)
-        gid = os.getgid() if uid == os.getuid() else uid
-        return MpsClient(gpu.uuid, str(pipes), uid, gid, client_environment(spec, str(pipes)))
+        return MpsClient(gpu.uuid, str(pipes), _owner(pipes), client_environment(spec, str(pipes)))
 
     def sweep(self) -> tuple[str, ...]:
         """End the daemons of ours that have no clients; what was ended."""
-        ended = []
+        ended: list[str] = []
+        if shutil.which(CONTROL) is None:
+            return ()
         with self._lock:
             for folder in sorted(self._root.glob("GPU-*")):
                 pipes = folder / "pipe"
@@ -183,11 +196,10 @@ def _words(told: subprocess.CompletedProcess[str]) -> str:
 
 
 def _owner(pipes: Path) -> int:
-    """The user that all clients must run as: the daemon's own, and an unprivileged one where that is root."""
+    """Whose daemon it is, or will be."""
     with contextlib.suppress(OSError):
-        owner = pipes.stat().st_uid
-        return owner or _UNPRIVILEGED
-    return os.getuid() or _UNPRIVILEGED
+        return pipes.stat().st_uid
+    return os.getuid()
 
 
 def _devices(pipes: Path) -> list[str] | None:

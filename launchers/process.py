@@ -6,21 +6,24 @@ server may end, be killed or be replaced, and the next one finds it.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability
-from launchers import labels, process_table, readiness, server_log, shared_memory, triton
+from launchers import labels, mps, process_table, readiness, server_log, shared_memory, triton
 from launchers.cores import core_of, pinned
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.gpus import is_gpu
 from launchers.starting import ATTEMPTS, Starting
 
 _POLL_S = 0.03
@@ -30,6 +33,24 @@ _KEPT_LOGS = 100
 # of this program is nothing to it.
 _DETACH = '"$@" >&2 & echo $!'
 _PASSED_ON = ("HOME", "USER", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server runs: a core, or (None) a GPU; and what the environment says about that."""
+
+    core: int | None
+    environment: Mapping[str, str]
+
+
+def on_gpu(client: mps.MpsClient) -> Place:
+    """The place of a client of an MPS daemon. Raises EngineError where that is another user's."""
+    if client.daemon_uid not in (0, os.getuid()):
+        raise EngineError(
+            f"the MPS daemon in {client.pipe_directory} is user {client.daemon_uid}'s: a client of another "
+            "user would wait for ever; run as that user"
+        )
+    return Place(None, {"CUDA_VISIBLE_DEVICES": client.uuid, **client.environment})
 
 
 class ProcessLauncher:
@@ -42,6 +63,7 @@ class ProcessLauncher:
         self._mechanisms = {m.name: m for m in mechanisms}
         self._lock = threading.Lock()
         self._starting = Starting()
+        self._mps = mps.MpsDaemons()
 
     def enforcement(self) -> str | None:
         """The first mechanism that passes its trial."""
@@ -54,7 +76,18 @@ class ProcessLauncher:
         for mechanism in self._mechanisms.values():
             obstacle = mechanism.obstacle()
             found.append(Capability(f"quota: {mechanism.name}", obstacle is None, obstacle or "tried, holds"))
-        return tuple(found)
+        return (*found, mps.capability())
+
+    def command(self, spec: ServerSpec) -> str:
+        """The Triton a start would run, one option a line, after what it adds to the environment."""
+        home = triton.find_home()
+        place = self._place(spec, start=False)
+        with self._starting.ports() as ports:
+            line = triton.command_line(spec, home, ports, repository=spec.repository, gpu=place.core is None)
+        pinned_to = ["taskset", "--cpu-list", str(place.core)] if place.core is not None else []
+        told = {"LD_LIBRARY_PATH": str(home.libraries), **place.environment}
+        words = ["env", *(f"{key}={value}" for key, value in told.items()), *pinned_to, *line]
+        return triton.SHELL_BREAK.join(map(shlex.quote, words))
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         """Start one Triton and wait until it is ready; where it already runs, wait for that one.
@@ -68,14 +101,13 @@ class ProcessLauncher:
             if adopted is not None:
                 return adopted
             self._remove(spec)
-            core = core_of(spec.device)
+            place = self._place(spec, start=True)
             home = triton.find_home()
             for _ in range(ATTEMPTS):
                 with self._starting.ports() as ports:
                     server = self._server(spec, ports)
-                    command = triton.command_line(spec, home, ports, repository=spec.repository, gpu=False)
                     try:
-                        if self._run(server, command, home, core, deadline):
+                        if self._run(server, ports, home, place, deadline):
                             return self._running(spec.name) or server
                     except BaseException:
                         self._remove(spec)
@@ -129,8 +161,7 @@ class ProcessLauncher:
         for mechanism in self._mechanisms.values():
             for group in mechanism.groups(fleet):
                 removed += leave(mechanism, group) if group.server not in alive else []
-        removed += shared_memory.sweep(fleet, alive)
-        return tuple(removed)
+        return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _triton(self) -> Capability:
         try:
@@ -155,7 +186,7 @@ class ProcessLauncher:
             http_port=ports.http,
             grpc_port=ports.grpc,
             metrics_port=ports.metrics,
-            enforced_by=self.enforcement(),
+            enforced_by=mps.MECHANISM if is_gpu(spec.device) else self.enforcement(),
             log_path=str(logs / f"{labels.folder_name(spec.name)}.log"),
         )
 
@@ -179,8 +210,18 @@ class ProcessLauncher:
             time.sleep(_POLL_S)
         return running
 
+    def _place(self, spec: ServerSpec, *, start: bool) -> Place:
+        if is_gpu(spec.device):
+            return on_gpu(self._mps.client(spec, start=start))
+        return Place(core_of(spec.device), {"CUDA_VISIBLE_DEVICES": "", **triton.MODEL_THREADS})
+
     def _run(
-        self, server: Server, command: list[str], home: triton.TritonHome, core: int, deadline: float
+        self,
+        server: Server,
+        ports: triton.ServerPorts,
+        home: triton.TritonHome,
+        place: Place,
+        deadline: float,
     ) -> bool:
         """Start it and wait until it is ready; False where somebody else has one of its ports."""
         spec = server.spec
@@ -188,9 +229,11 @@ class ProcessLauncher:
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             prune(log.parent)
-            mechanism = self._quota()[0]
+            gpu = place.core is None
+            command = triton.command_line(spec, home, ports, repository=spec.repository, gpu=gpu)
+            mechanism = None if gpu else self._quota()[0]
             prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
-            pid = detach([*prefix, *command], environment(server, home), log, core)
+            pid = detach([*prefix, *command], environment(server, home, place), log, place.core)
         except OSError as error:
             raise EngineError(f"{spec.name} could not be started: {error}") from error
         while True:
@@ -218,9 +261,13 @@ class ProcessLauncher:
         return removed + shared_memory.remove(labels.memory_prefix(spec))
 
 
-def detach(command: list[str], env: dict[str, str], log: Path, core: int) -> int:
-    """Start a command in a session of its own, pinned, with its output in `log`; its pid. Raises OSError."""
-    with log.open("wb") as out, pinned(core):
+def detach(command: list[str], env: dict[str, str], log: Path, core: int | None) -> int:
+    """Start a command in a session of its own, on `core` where there is one, with its output in `log`.
+
+    Returns its pid. Raises OSError.
+    """
+    where = contextlib.nullcontext() if core is None else pinned(core)
+    with log.open("wb") as out, where:
         shell = subprocess.run(
             ["sh", "-c", _DETACH, "sh", *command],
             stdin=subprocess.DEVNULL,
@@ -234,7 +281,7 @@ def detach(command: list[str], env: dict[str, str], log: Path, core: int) -> int
     return int(shell.stdout)
 
 
-def environment(server: Server, home: triton.TritonHome) -> dict[str, str]:
+def environment(server: Server, home: triton.TritonHome, place: Place) -> dict[str, str]:
     """What a server's process sees: little of ours, so that no secret of ours gets there by accident."""
     passed_on = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
     # The Python backend takes the first python of PATH and ignores PYTHONPATH.
@@ -243,8 +290,7 @@ def environment(server: Server, home: triton.TritonHome) -> dict[str, str]:
         **passed_on,
         "PATH": path,
         "LD_LIBRARY_PATH": str(home.libraries),
-        "CUDA_VISIBLE_DEVICES": "",
-        **triton.MODEL_THREADS,
+        **place.environment,
         **labels.environment_of(server),
     }
 

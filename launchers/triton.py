@@ -18,6 +18,10 @@ LONGEST_DRAIN_S = 3600
 """Triton's own exit timeout. Above every drain asked for: whoever stops a server also keeps the clock."""
 
 
+SHELL_BREAK = " \\\n  "
+"""Between the words of a command line that a person reads: each on a line of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class TritonHome:
     """An installed Triton, laid out as in NVIDIA's images: bin/tritonserver, lib, backends."""

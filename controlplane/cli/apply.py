@@ -47,7 +47,7 @@ def apply(
     from controlplane.cli import wiring
     from controlplane.files.plans import read_plan
     from controlplane.runtime import preflight, service
-    from controlplane.runtime.execute import describe
+    from controlplane.runtime.execute import commands, describe
 
     parsed, document = read_plan(plan)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
@@ -56,8 +56,12 @@ def apply(
     settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
     preflight.check_quota(built.launcher, wiring.say, required=require_quota)
     if dry_run or (not yes and sys.stdin.isatty()):
-        steps = describe(built.preview(parsed, settings))
+        actions = built.preview(parsed, settings)
+        steps = describe(actions)
         print("\n".join(steps) or "nothing to do")
+        if dry_run:
+            for command in commands(actions, built.launcher):
+                print(f"\n{command}")
         if dry_run or (steps and not typer.confirm("Go on?")):
             return
     wiring.say(f"launching with {built.launcher.name}")

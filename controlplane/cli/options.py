@@ -18,6 +18,7 @@ class LauncherName(StrEnum):
     """What runs the Tritons."""
 
     PROCESS = "process"
+    DOCKER = "docker"
 
 
 Fleet = Annotated[str, typer.Option(help="The fleet's name.")]

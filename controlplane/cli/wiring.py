@@ -30,12 +30,27 @@ def say(line: str) -> None:
 
 
 def launcher(name: LauncherName | None) -> Launcher:
-    """The launcher of that name; the process launcher where none is named."""
+    """The launcher of that name; unnamed, Docker where a GPU and an engine answer, else processes."""
     from launchers.process import ProcessLauncher
 
-    match name or LauncherName.PROCESS:
+    match name or _fitting():
         case LauncherName.PROCESS:
             return ProcessLauncher(state_root())
+        case LauncherName.DOCKER:
+            from launchers.containers import ContainerOptions
+            from launchers.docker import DockerLauncher
+
+            return DockerLauncher(state_root(), ContainerOptions.from_environment(), say=say)
+
+
+def _fitting() -> LauncherName:
+    from launchers import gpus
+
+    if not gpus.inventory():
+        return LauncherName.PROCESS
+    from launchers import docker_engine
+
+    return LauncherName.DOCKER if docker_engine.reachable() else LauncherName.PROCESS
 
 
 def every_launcher() -> tuple[Launcher, ...]:

@@ -209,6 +209,11 @@ class Executor:
                 self.say(f"could not stop {server.name}: {error}")
 
 
+def commands(actions: Iterable[Action], launcher: Launcher) -> list[str]:
+    """What each start would run, for `--dry-run`."""
+    return [launcher.command(action.spec) for action in actions if isinstance(action, Start)]
+
+
 def describe(actions: Iterable[Action]) -> list[str]:
     """The actions as lines for `--dry-run`."""
     lines = []

@@ -77,8 +77,11 @@ class CgroupV2:
         given = base / "cgroup.subtree_control"
         if "cpu" not in given.read_text().split():
             # Refused where the group itself holds processes, or the controller is not there to be given.
-            with given.open("w") as opened:
-                opened.write("+cpu")
+            try:
+                with given.open("w") as opened:
+                    opened.write("+cpu")
+            except OSError as error:
+                raise OSError(f"{base} has no cpu controller to give: {error.strerror}") from error
         with files.trial_folder(base) as folder:
             self._limit(folder, 20.0)
             if not files.enters(folder):
