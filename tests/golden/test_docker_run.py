@@ -1,0 +1,55 @@
+"""The exact `docker run` of a partition, for a GPU host and for a host without one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from launchers import containers
+from launchers.containers import ContainerOptions, Network
+from launchers.mps import MpsClient, client_environment
+
+pytestmark = pytest.mark.unit
+
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+PIPES = f"/tmp/trisect-mps-1000/{UUID}/pipe"
+
+
+def server(device: str, memory_mb: float | None) -> Server:
+    labels = Labels("default", "a1b2c3", "W1", Role.ACTIVE, "d4e5f6")
+    spec = ServerSpec(labels, "/srv/rendered/W1", ("W1",), device, 37.5, memory_mb)
+    held = "mps" if device == UUID else "docker-cpu-quota"
+    return Server("", spec, ServerState.RUNNING, "127.0.0.1", 20001, 20002, 20003, held)
+
+
+def line(kind: str) -> str:
+    match kind:
+        case "gpu":
+            one = server(UUID, 4096.0)
+            client = MpsClient(UUID, PIPES, 1001, client_environment(one.spec, PIPES))
+            made = containers.container(one, ContainerOptions(), gpu=client)
+        case "cpu":
+            made = containers.container(server("cpu-3", 512.0), ContainerOptions(), core=3)
+        case _:
+            options = ContainerOptions("registry.example/triton@sha256:abc", network=Network.BRIDGE)
+            made = containers.container(server("cpu-3", None), options, core=3)
+    return containers.run_line(made) + "\n"
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu", "bridge"])
+def test_docker_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1001)
+    monkeypatch.setattr(os, "getgid", lambda: 1001)
+    golden = Path(__file__).parent / "docker_run" / f"{kind}.sh"
+    assert line(kind) == golden.read_text()
+
+
+def test_models_linked_from_elsewhere_are_bound_at_their_own_places(tmp_path: Path) -> None:
+    source = tmp_path / "source" / "m" / "1"
+    source.mkdir(parents=True)
+    (tmp_path / "rendered" / "m").mkdir(parents=True)
+    (tmp_path / "rendered" / "m" / "1").symlink_to(source)
+    assert containers.folders(tmp_path / "rendered") == (str(tmp_path / "rendered"), str(source))

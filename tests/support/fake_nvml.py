@@ -1,0 +1,69 @@
+"""A FAKE of pynvml, for tests of our logic on hosts without a GPU: the few calls we make, as documented."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+
+class NVMLError(Exception):
+    """As in pynvml."""
+
+
+class NVMLError_NotSupported(NVMLError):
+    """As in pynvml."""
+
+
+@dataclass
+class FakeGpu:
+    """One GPU that is not there."""
+
+    uuid: str
+    name: str = "Tesla V100-SXM2-16GB"
+    memory: int = 16160 * 2**20
+    mig: int | None = None
+
+
+class FakeNvml:
+    """The module."""
+
+    NVMLError = NVMLError
+    NVMLError_NotSupported = NVMLError_NotSupported
+    NVML_CLOCK_SM = 1
+    NVML_DEVICE_MIG_ENABLE = 1
+
+    def __init__(self, *gpus: FakeGpu) -> None:
+        self.gpus = gpus
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        return self.gpus[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
+        return next(g for g in self.gpus if g.uuid == uuid)
+
+    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:
+        return gpu.uuid
+
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> bytes:
+        return gpu.name.encode()
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> SimpleNamespace:
+        return SimpleNamespace(total=gpu.memory, used=2**30)
+
+    def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> tuple[int, int]:
+        if gpu.mig is None:
+            raise NVMLError_NotSupported
+        return gpu.mig, gpu.mig
+
+    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:
+        return 250_000
+
+    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:
+        return 1530

@@ -1,0 +1,179 @@
+"""The logic around MPS and NVML, with fakes of both: nothing here ran on a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_nvml import FakeGpu, FakeNvml
+
+from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, MissingTool
+from controlplane.domain.fleet import Labels, Role, ServerSpec
+from launchers import gpus, mps
+from launchers.mps import MpsDaemons
+from launchers.process import on_gpu
+
+pytestmark = pytest.mark.unit
+
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+OTHER = "GPU-99999999-2222-3333-4444-555555555555"
+FAKES = Path(__file__).parents[2] / "support" / "fake_nvidia"
+
+
+def spec(device: str = UUID, memory_mb: float | None = 4096) -> ServerSpec:
+    return ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/models", ("m",), device, 37.5, memory_mb)
+
+
+@pytest.fixture
+def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsDaemons]:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu(OTHER, mig=1), FakeGpu(UUID, mig=0)))
+    monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
+    monkeypatch.delenv(mps.PIPES, raising=False)
+    made = MpsDaemons(tmp_path / "mps")
+    try:
+        yield made
+    finally:
+        for pipes in (tmp_path / "mps").glob("*/pipe"):
+            for file in ("clients", "deaf"):
+                (pipes / file).unlink(missing_ok=True)
+        made.sweep()
+
+
+def pipes_of(tmp_path: Path) -> Path:
+    return tmp_path / "mps" / UUID / "pipe"
+
+
+def pid_of(tmp_path: Path) -> str:
+    return (pipes_of(tmp_path) / "nvidia-cuda-mps-control.pid").read_text()
+
+
+def test_the_inventory(daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpus.inventory() == (
+        gpus.Gpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True),
+        gpus.Gpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False),
+    )
+    assert gpus.reading(UUID) == gpus.Reading(250.0, 1530.0, 1024.0)
+    monkeypatch.delitem(sys.modules, "pynvml")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+
+
+def test_a_daemon_is_started_once_and_used_again(daemons: MpsDaemons, tmp_path: Path) -> None:
+    client = daemons.client(spec(), start=True)
+    assert client.environment == {
+        "CUDA_MPS_PIPE_DIRECTORY": str(pipes_of(tmp_path)),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "37.5",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M",
+    }
+    first = pid_of(tmp_path)
+    assert MpsDaemons(tmp_path / "mps").client(spec(), start=True) == client
+    assert pid_of(tmp_path) == first
+
+
+def test_a_preview_starts_nothing(daemons: MpsDaemons, tmp_path: Path) -> None:
+    assert daemons.client(spec(memory_mb=None), start=False).environment == {
+        "CUDA_MPS_PIPE_DIRECTORY": str(pipes_of(tmp_path)),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "37.5",
+    }
+    assert not (tmp_path / "mps").exists()
+
+
+def test_only_a_daemon_without_clients_is_ended(daemons: MpsDaemons, tmp_path: Path) -> None:
+    daemons.client(spec(), start=True)
+    (pipes_of(tmp_path) / "clients").write_text("100\n101\n")
+    assert daemons.sweep() == ()
+    assert mps.clients(pipes_of(tmp_path)) == [100, 101]
+    (pipes_of(tmp_path) / "clients").write_text("")
+    assert daemons.sweep() == (f"MPS daemon of {UUID}",)
+    assert daemons.sweep() == ()
+    assert not pipes_of(tmp_path).exists()
+
+
+def test_a_foreign_daemon_is_used_and_never_ended(
+    daemons: MpsDaemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemons.client(spec(), start=True)
+    monkeypatch.setenv(mps.PIPES, str(pipes_of(tmp_path)))
+    other = MpsDaemons(tmp_path / "other")
+    assert other.client(spec(), start=True).pipe_directory == str(pipes_of(tmp_path))
+    assert other.sweep() == ()
+    assert mps.answers(pipes_of(tmp_path))
+
+
+def test_a_foreign_daemon_that_is_not_there(
+    daemons: MpsDaemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(mps.PIPES, str(tmp_path))
+    with pytest.raises(EngineError, match=r"no MPS daemon answers .*CUDA_MPS_PIPE_DIRECTORY"):
+        daemons.client(spec(), start=True)
+
+
+def test_a_daemon_of_another_gpu(
+    daemons: MpsDaemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu(OTHER), FakeGpu(UUID)))
+    daemons.client(spec(), start=True)
+    monkeypatch.setenv(mps.PIPES, str(pipes_of(tmp_path)))
+    with pytest.raises(EngineError, match=f"serves {UUID}, not {OTHER}"):
+        daemons.client(spec(OTHER), start=True)
+
+
+def test_a_full_daemon(daemons: MpsDaemons, tmp_path: Path) -> None:
+    daemons.client(spec(), start=True)
+    (pipes_of(tmp_path) / "clients").write_text("\n".join(map(str, range(48))) + "\n")
+    with pytest.raises(EngineError, match="48 MPS clients already"):
+        daemons.client(spec(), start=True)
+
+
+def test_a_daemon_that_hangs(daemons: MpsDaemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemons.client(spec(), start=True)
+    (pipes_of(tmp_path) / "deaf").write_text("")
+    monkeypatch.setattr(mps, "_ANSWER_S", 0.2)
+    with pytest.raises(LaunchTimeout, match="clients of two users wait for each other"):
+        daemons.client(spec(), start=True)
+
+
+def test_a_daemon_that_does_not_start(daemons: MpsDaemons, tmp_path: Path) -> None:
+    pipes_of(tmp_path).mkdir(parents=True)
+    (pipes_of(tmp_path) / "broken").write_text("")
+    with pytest.raises(EngineError, match="did not start: MPS control daemon: no device"):
+        daemons.client(spec(), start=True)
+
+
+def test_gpus_that_cannot_be_shared(daemons: MpsDaemons) -> None:
+    with pytest.raises(InputError, match=r"MIG .*nvidia-smi -i 0 -mig 0"):
+        daemons.client(spec(OTHER), start=True)
+    with pytest.raises(InputError, match=f"no GPU GPU-0; it has: {OTHER}, {UUID}"):
+        daemons.client(spec("GPU-0"), start=True)
+
+
+def test_no_tools(daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingTool, match="nvidia-compute-utils"):
+        daemons.client(spec(), start=True)
+    assert not mps.capability().available
+    assert daemons.sweep() == ()
+
+
+def test_whom_clients_run_as() -> None:
+    mine = mps.MpsClient(UUID, "/p", os.getuid(), {"A": "b"})
+    assert on_gpu(mine).environment == {"CUDA_VISIBLE_DEVICES": UUID, "A": "b"}
+    assert mps.MpsClient(UUID, "/p", 0, {}).uid == 1000, (
+        "root's daemon takes one user, who is never root here"
+    )
+    with pytest.raises(EngineError, match="another user"):
+        on_gpu(mps.MpsClient(UUID, "/p", os.getuid() + 4000, {}))
+
+
+def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoDriver(FakeNvml):
+        def nvmlInit(self) -> None:
+            raise self.NVMLError
+
+    monkeypatch.setitem(sys.modules, "pynvml", NoDriver())
+    assert gpus.inventory() == ()
+    assert gpus.reading(UUID) == gpus.Reading(None, None, None)
+    with pytest.raises(InputError, match="it has: none"):
+        gpus.whole(UUID)
