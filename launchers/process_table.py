@@ -104,14 +104,15 @@ def kill_all(name: str, seconds: float = 10.0) -> tuple[int, ...]:
 
 
 def cpu_seconds(pids: tuple[int, ...]) -> float:
-    """Processor time used by these processes, in seconds."""
+    """Processor time used by these processes and by their children that have ended, in seconds."""
     ticks = 0
     for pid in pids:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        ticks += int(fields[11]) + int(fields[12])
+        # utime, stime, cutime, cstime: a model that was unloaded leaves its time with Triton.
+        ticks += sum(int(field) for field in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Partition
+from controlplane.domain.plan import Partition, ServedModel
 from controlplane.domain.tree import Link, Tree
 from controlplane.render.config import served_config
 from controlplane.render.source import CONFIG_NAME, SourceModel, read_source
@@ -49,9 +49,24 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
                 field="models",
             )
         source = sources[placement.model]
-        entries[f"{endpoint}/{CONFIG_NAME}"] = served_config(
+        config = served_config(
             source.config, endpoint=endpoint, served=served[placement.model], gpu_type=gpu_type
         )
-        for name in source.others:
-            entries[f"{endpoint}/{name}"] = Link(f"{source.directory}/{name}")
+        entries |= _directory(endpoint, config, source)
     return Tree(entries)
+
+
+def profiling_tree(source: SourceModel, *, batch: int, gpu_type: str) -> Tree:
+    """A repository to measure one model in, under its own name, as a plan with this batch would serve it."""
+    return Tree(_directory(source.name, profiling_config(source, batch=batch, gpu_type=gpu_type), source))
+
+
+def profiling_config(source: SourceModel, *, batch: int, gpu_type: str) -> str:
+    """The config.pbtxt in it."""
+    served = ServedModel(source.name, batch)
+    return served_config(source.config, endpoint=source.name, served=served, gpu_type=gpu_type)
+
+
+def _directory(endpoint: str, config: str, source: SourceModel) -> dict[str, str | Link]:
+    links = {f"{endpoint}/{name}": Link(f"{source.directory}/{name}") for name in source.others}
+    return {f"{endpoint}/{CONFIG_NAME}": config, **links}

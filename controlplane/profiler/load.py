@@ -1,0 +1,193 @@
+"""Load for a server: closed loop (so many requests always under way) and open loop (at given times).
+
+The generator must not be what is measured: requests are serialized once and answers are not parsed, so one
+costs about a tenth of a millisecond of another core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.domain.errors import EngineError
+
+_METHOD = "/inference.GRPCInferenceService/ModelInfer"
+_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+_LATE_S = 30.0
+"""No answer for this long is a failure."""
+
+FloatArray = NDArray[np.float64]
+Call = Callable[[bytes], grpc.Future]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The requests that ended, in that order: when (time.monotonic), and how long after they were due."""
+
+    ended_s: FloatArray
+    latency_ms: FloatArray
+
+
+class ClosedLoop:
+    """Keeps `concurrency` requests under way from entry to exit: each answer sends the next request.
+
+    Raises EngineError, with the server's words, from every call after a request failed.
+    """
+
+    def __init__(self, target: str, request: bytes, concurrency: int) -> None:
+        self._target = target
+        self._request = request
+        self._concurrency = concurrency
+        self._changed = threading.Condition()
+        self._ended: list[float] = []
+        self._latency_s: list[float] = []
+        self._under_way = 0
+        self._awaited = 0
+        self._stopping = False
+        self._failure: str | None = None
+
+    def __enter__(self) -> ClosedLoop:
+        self._channel = grpc.insecure_channel(self._target, options=_OPTIONS)
+        self._call = _call(self._channel)
+        self._under_way = self._concurrency
+        for _ in range(self._concurrency):
+            self._send()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.wait_for(lambda: self._under_way == 0, _LATE_S)
+        self._channel.close()
+
+    @property
+    def answered(self) -> int:
+        """Answers so far."""
+        return len(self._ended)
+
+    def wait_for(self, answers: int, *, deadline_s: float) -> None:
+        """Until so many answers have come, counted from entry. Raises EngineError at the deadline."""
+        with self._changed:
+            self._awaited = answers
+            met = self._changed.wait_for(lambda: self._failure or len(self._ended) >= answers, deadline_s)
+        self._check()
+        if not met:
+            raise EngineError(
+                f"{self._target}: {len(self._ended)} of {answers} answers within {deadline_s:.0f} s"
+            )
+
+    def run(self, seconds: float) -> None:
+        """Let it run for a time; returns at once where a request fails."""
+        with self._changed:
+            self._awaited = 0
+            self._changed.wait_for(lambda: self._failure is not None, seconds)
+        self._check()
+
+    def answers(self, first: int = 0) -> Answers:
+        """The answers so far, leaving out the `first` ones."""
+        with self._changed:
+            return Answers(np.array(self._ended[first:]), 1000.0 * np.array(self._latency_s[first:]))
+
+    def _send(self) -> None:
+        self._call(self._request).add_done_callback(partial(self._done, time.monotonic()))
+
+    def _done(self, sent: float, answer: grpc.Future) -> None:
+        now = time.monotonic()
+        error = answer.exception()
+        with self._changed:
+            if error is None:
+                self._ended.append(now)
+                self._latency_s.append(now - sent)
+            elif self._failure is None:
+                self._failure = _words(error)
+            again = not self._stopping and self._failure is None
+            if not again:
+                self._under_way -= 1
+            if not again or 0 < self._awaited <= len(self._ended):
+                self._changed.notify_all()
+        if again:
+            self._send()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise EngineError(f"{self._target}: a request failed: {self._failure}")
+
+
+def open_loop(target: str, request: bytes, due_s: Sequence[float], *, deadline_s: float) -> Answers:
+    """Send a request at each of these times after now, whatever the answers do; returns when all have ended.
+
+    Latencies count from when a request was due, so that a stalled server is charged for what it held up.
+    Raises EngineError where a request fails or is not answered `deadline_s` after the last was due.
+    """
+    ended: list[tuple[float, float]] = []
+    failures: list[str] = []
+    left = threading.Semaphore(0)
+
+    def done(due: float, answer: grpc.Future) -> None:
+        error = answer.exception()
+        if error is None:
+            ended.append((time.monotonic(), due))
+        else:
+            failures.append(_words(error))
+        left.release()
+
+    with grpc.insecure_channel(target, options=_OPTIONS) as channel:
+        call = _call(channel)
+        start = time.monotonic()
+        for offset in due_s:
+            due = start + offset
+            # Waiting for a moment in time: there is no event to wait for.
+            time.sleep(max(0.0, due - time.monotonic()))
+            call(request).add_done_callback(partial(done, due))
+        deadline = time.monotonic() + deadline_s
+        for _ in due_s:
+            if not left.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise EngineError(f"{target}: not every request was answered within {deadline_s:.0f} s")
+    if failures:
+        raise EngineError(f"{target}: {len(failures)} of {len(due_s)} requests failed: {failures[0]}")
+    rows = np.array(sorted(ended)).reshape(-1, 2)
+    return Answers(rows[:, 0], 1000.0 * (rows[:, 0] - rows[:, 1]))
+
+
+def poisson_times(rate_rps: float, seconds: float, random: np.random.Generator) -> list[float]:
+    """Arrival times of a Poisson process within `seconds`, ascending."""
+    count = int(random.poisson(rate_rps * seconds))
+    return [float(t) for t in np.sort(random.uniform(0.0, seconds, count))]
+
+
+@contextlib.contextmanager
+def off_core(core: int | None) -> Iterator[None]:
+    """Keep this thread, and those it starts, off a core; where there is no other one, nothing changes."""
+    before = os.sched_getaffinity(0)
+    others = before - {core}
+    if core is None or not others:
+        yield
+        return
+    os.sched_setaffinity(0, others)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _call(channel: grpc.Channel) -> Call:
+    """The method on bytes: nothing is serialized or parsed per request."""
+    method = channel.unary_unary(_METHOD, request_serializer=None, response_deserializer=None)
+    return lambda request: method.future(request, timeout=_LATE_S)
+
+
+def _words(error: BaseException) -> str:
+    """The server's own words where it said any."""
+    return str(error.details() if isinstance(error, grpc.RpcError) else error)[:300]

@@ -1,0 +1,218 @@
+"""Measures one point on a running server: batches of one size, back to back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import psutil
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Server, ShareUsage
+from controlplane.domain.observation import ModelStatistics
+from controlplane.domain.profile import Measurement
+from controlplane.monitor import inference, triton
+from controlplane.ports import Clock, Launcher
+from controlplane.profiler.load import Answers, ClosedLoop
+from controlplane.profiler.sweep import Trust
+
+_RAMP_BATCHES = 3
+_RAMP_ANSWERS = 6
+_LEAST_BATCHES = 8
+_LOOKS = 10
+"""At the counters within a point, for the deviation."""
+_WAITING = 4
+"""Requests kept in the server for each of a batch's: one batch runs, and others wait, complete."""
+_LATE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A measured point and how far it can be trusted."""
+
+    point: Measurement
+    trust: Trust
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """All counters at one moment."""
+
+    at_s: float
+    statistics: ModelStatistics
+    usage: ShareUsage
+    host_busy_s: float
+    answered: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    received: float | None
+    throttled: float | None
+    host_busy: float | None
+
+
+class Bench:
+    """A server under measurement. Close it before its server is stopped: Triton waits for idle connections.
+
+    Every method raises EngineError where the server fails.
+    """
+
+    def __init__(self, server: Server, launcher: Launcher, clock: Clock) -> None:
+        self._server = server
+        self._launcher = launcher
+        self._clock = clock
+        self._statistics = triton.StatisticsClient(server)
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._statistics.__exit__(kind, error, trace)
+
+    def version(self) -> str:
+        """Triton's version."""
+        return self._statistics.version()
+
+    def saturate(self, endpoint: str, request: ModelInferRequest, batch: int, seconds: float) -> Watched:
+        """Batches of `batch`, formed by Triton from requests of one inference, for at least `seconds`.
+
+        So a batch costs what it costs in service, where each request's way through the server uses up the
+        same share. Raises EngineError where Triton formed none.
+        """
+        concurrency = _WAITING * batch
+        with self.loop(endpoint, request, concurrency) as loop:
+            loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=_LATE_S)
+            before = self._read(endpoint, loop)
+            counted = [before.statistics]
+            while loop.answered < before.answered + _LEAST_BATCHES * batch or len(counted) <= _LOOKS:
+                loop.run(seconds / _LOOKS)
+                counted.append(self._statistics.read(endpoint))
+                if self._clock.monotonic() > before.at_s + _LATE_S:
+                    raise EngineError(f"{endpoint}: too few batches of {batch} within {_LATE_S:.0f} s")
+            after = self._read(endpoint, loop)
+            answers = loop.answers(before.answered)
+        window = triton.difference(before.statistics, after.statistics)
+        executions = window.batches.get(batch)
+        if executions is None:
+            seen = ", ".join(str(size) for size in sorted(window.batches)) or "none"
+            raise EngineError(f"{endpoint}: batches of {batch} were wanted; Triton formed batches of {seen}")
+        usage = self._usage(before, after)
+        return Watched(
+            point=Measurement(
+                percent=self._server.spec.percent,
+                batch=batch,
+                execution_ms=triton.execution_ms(executions),
+                concurrency=concurrency,
+                std_ms=deviation_ms(counted, batch),
+                n=executions.executions,
+                capacity_rps=rate_rps(answers, batch),
+                throttled=usage.throttled,
+                host_busy=usage.host_busy,
+            ),
+            trust=Trust(usage.received, formed=executions.executions / window.executions),
+        )
+
+    def frontend_ms(self, endpoint: str, request: ModelInferRequest, seconds: float) -> float:
+        """What a lone request spends neither waiting nor in its execution."""
+        with self.loop(endpoint, request, 1) as loop:
+            loop.wait_for(_RAMP_ANSWERS, deadline_s=_LATE_S)
+            before = self._read(endpoint, loop)
+            loop.run(seconds)
+            loop.wait_for(before.answered + _LEAST_BATCHES, deadline_s=_LATE_S)
+            after = self._read(endpoint, loop)
+            answers = loop.answers(before.answered)
+        window = triton.difference(before.statistics, after.statistics)
+        inside_ms = (triton.queue_ms(window) or 0.0) + (triton.compute_ms(window) or 0.0)
+        return max(0.0, float(np.mean(answers.latency_ms)) - inside_ms)
+
+    def reload(self, endpoint: str, config: str) -> None:
+        """Serve a model with another configuration (JSON) from now on.
+
+        Triton loads the new instance before it drops the old one. Where both do not fit, the old one goes
+        first.
+        """
+        try:
+            inference.load(self._server, endpoint, deadline_s=_LATE_S, config=config)
+        except EngineError:
+            inference.unload(self._server, endpoint, deadline_s=_LATE_S)
+            inference.load(self._server, endpoint, deadline_s=_LATE_S, config=config)
+
+    def memory_mb(self) -> float | None:
+        """What the server occupies now; None where the launcher cannot tell."""
+        return self._launcher.usage(self._server).memory_mb
+
+    def loop(self, endpoint: str, request: ModelInferRequest, concurrency: int) -> ClosedLoop:
+        """A closed loop on one of the server's endpoints."""
+        named = ModelInferRequest()
+        named.CopyFrom(request)
+        named.model_name = endpoint
+        target = f"{self._server.host}:{self._server.grpc_port}"
+        return ClosedLoop(target, named.SerializeToString(), concurrency)
+
+    def _read(self, endpoint: str, loop: ClosedLoop) -> _Reading:
+        return _Reading(
+            statistics=self._statistics.read(endpoint),
+            at_s=self._clock.monotonic(),
+            usage=self._launcher.usage(self._server),
+            host_busy_s=_host_busy_s(),
+            answered=loop.answered,
+        )
+
+    def _usage(self, before: _Reading, after: _Reading) -> _Usage:
+        passed_s = after.at_s - before.at_s
+        used_s = _minus(after.usage.cpu_seconds, before.usage.cpu_seconds)
+        periods = _minus(after.usage.periods, before.usage.periods)
+        throttled = _minus(after.usage.throttled_periods, before.usage.throttled_periods)
+        cores = psutil.cpu_count() or 1
+        others_s = after.host_busy_s - before.host_busy_s - (used_s or 0.0)
+        return _Usage(
+            # A process that ended meanwhile takes its time with it.
+            received=None
+            if used_s is None or used_s < 0
+            else used_s / passed_s / (self._server.spec.percent / 100.0),
+            throttled=min(1.0, throttled / periods) if periods and throttled is not None else None,
+            host_busy=None if used_s is None else min(1.0, max(0.0, others_s / passed_s / cores)),
+        )
+
+
+def rate_rps(answers: Answers, batch: int) -> float:
+    """Inferences per second, from the end of one batch to the end of another.
+
+    So the rate is exact however few batches there are; a clock stopped at any other moment counts a part of
+    a batch too many or too few.
+    """
+    ends_s = answers.ended_s[batch - 1 :: batch]
+    return float(batch * (ends_s.size - 1) / (ends_s[-1] - ends_s[0]))
+
+
+def deviation_ms(counted: Sequence[ModelStatistics], batch: int) -> float | None:
+    """The standard deviation of an execution, from cumulative counters read several times.
+
+    A mean over m executions deviates by sigma / sqrt(m): so the squares of the windows' deviations, times
+    their m, have the mean sigma². None where fewer than two windows saw the batch.
+    """
+    windows = [triton.difference(a, b).batches.get(batch) for a, b in itertools.pairwise(counted)]
+    seen = [w for w in windows if w is not None]
+    if len(seen) < 2:
+        return None
+    count = np.array([w.executions for w in seen], dtype=np.float64)
+    mean_ms = np.array([triton.execution_ms(w) for w in seen])
+    deviation = mean_ms - np.average(mean_ms, weights=count)
+    return float(np.sqrt(np.sum(count * deviation**2) / (count.size - 1)))
+
+
+def _host_busy_s() -> float:
+    """Seconds all cores of the host have worked so far."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system + times.nice + times.irq + times.softirq)
+
+
+def _minus(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before

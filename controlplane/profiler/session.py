@@ -1,0 +1,261 @@
+"""Measures a model from its first start to its last point, and goes on where it was interrupted.
+
+One Triton for each share, as a share cannot change in a running server; every batch size on it in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+
+import filelock
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from controlplane.domain.device import Device
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
+from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.files.profiles import read_partial, write_partial
+from controlplane.files.tree import write_tree
+from controlplane.ports import Clock, Launcher, Progress
+from controlplane.profiler.load import off_core
+from controlplane.profiler.point import Bench, Watched
+from controlplane.profiler.requests import Shapes, example_request
+from controlplane.profiler.sweep import Point, chosen_points, point_seconds
+from controlplane.render.config import batch_limit, config_json
+from controlplane.render.repository import profiling_config, profiling_tree
+from controlplane.render.source import SourceModel, read_source
+
+START_S = 60.0
+_DRAIN_S = 2.0
+_ATTEMPTS = 3
+"""Times a disturbed point is measured; the one that got most of its share counts."""
+_REPEAT_UNTIL = 0.75
+"""Of the budget: later, no point is measured again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a user may choose. None: eleven points. `budget_s` is aimed at for a whole model."""
+
+    percents: Sequence[float] | None = None
+    batches: Sequence[int] | None = None
+    budget_s: float = 40.0
+    shapes: Shapes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to measure: the type of the device, and the launcher's name for one of it (`cpu-0`, a UUID)."""
+
+    device: Device
+    name: str
+
+    @property
+    def core(self) -> int | None:
+        """The host's core that is measured, and where nothing else should run."""
+        found = re.fullmatch(r"cpu-(\d+)", self.name)
+        return int(found.group(1)) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Profiler:
+    """Measures models on one device. `profiles` holds the results, `scratch` what servers read meanwhile."""
+
+    launcher: Launcher
+    clock: Clock
+    progress: Progress
+    profiles: Path
+    scratch: Path
+
+    def measure(
+        self, repository: Path, model: str, place: Place, wishes: Wishes | None = None, *, resume: bool = True
+    ) -> Profile:
+        """The profile of one model, without fits.
+
+        Each point is kept as soon as it is measured: interrupted, the next call with `resume` goes on.
+        Raises InputError for a model that cannot be measured as asked, EngineError where its server fails
+        or another program measures on the same device.
+        """
+        wishes = wishes or Wishes()
+        source = read_source(repository, model)
+        limit = batch_limit(source.config)
+        points = chosen_points(place.device.grid, limit, wishes.percents, wishes.batches)
+        request = example_request(source, wishes.shapes)
+        profile = Profile(
+            model=model,
+            device=place.device.name,
+            share_kind=place.device.share_kind,
+            environment=self._environment(source),
+            points=(),
+            max_batch=int(source.config.max_batch_size),
+        )
+        if resume:
+            profile = _resumed(profile, read_partial(self.profiles, place.device.name, model), points)
+        run = _Run(self, place, source, request, points, wishes.budget_s, profile)
+        with self.exclusive(place):
+            return run.finish()
+
+    def fleet(self, place: Place) -> str:
+        """The label of everything started here; who measures for another `scratch` has another."""
+        return f"profile-{place.name}-{sha256(str(self.scratch.resolve()).encode()).hexdigest()[:6]}"
+
+    @contextlib.contextmanager
+    def exclusive(self, place: Place) -> Iterator[None]:
+        """Nobody else measures on the device, nothing of an earlier measurement runs, and we keep off it."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(self.scratch / f"{place.name}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise EngineError(f"another program is measuring on {place.name}; wait for it to end") from None
+        try:
+            for server in self.launcher.servers(self.fleet(place)):
+                self.launcher.stop(server, drain_s=0)
+            self.launcher.sweep(self.fleet(place))
+            with off_core(place.core):
+                yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def serving(self, source: SourceModel, place: Place, percent: float, batch: int) -> Iterator[Server]:
+        """A server of one model, as a plan with this batch would serve it; gone afterwards."""
+        tree = profiling_tree(source, batch=batch, gpu_type=place.device.name)
+        revision = sha256(f"{percent:g}|{tree.content_hash}".encode()).hexdigest()[:10]
+        directory = self.scratch / place.name / f"{source.name}-{revision}"
+        write_tree(directory, tree)
+        spec = ServerSpec(
+            labels=Labels(self.fleet(place), "profile", source.name, Role.PROFILE, revision),
+            repository=str(directory.resolve()),
+            endpoints=(source.name,),
+            device=place.name,
+            percent=percent,
+        )
+        server = self.launcher.start(spec, deadline_s=START_S)
+        try:
+            yield server
+        finally:
+            self.launcher.stop(server, drain_s=_DRAIN_S)
+
+    def _environment(self, source: SourceModel) -> Environment:
+        now = datetime.fromtimestamp(self.clock.wall(), UTC)
+        return Environment(
+            backend=source.config.backend or source.config.platform or None,
+            host=platform.node(),
+            date=now.isoformat(timespec="seconds"),
+        )
+
+
+class _Run:
+    """One model's measurement: what is to be done, and the profile as far as it is known."""
+
+    def __init__(
+        self,
+        profiler: Profiler,
+        place: Place,
+        source: SourceModel,
+        request: ModelInferRequest,
+        points: tuple[Point, ...],
+        budget_s: float,
+        profile: Profile,
+    ) -> None:
+        self._profiler = profiler
+        self._place = place
+        self._source = source
+        self._request = request
+        self._points = points
+        self._profile = profile
+        known = {(m.percent, m.batch) for m in profile.points}
+        self._left = [p for p in points if (p.percent, p.batch) not in known]
+        self._done_before = len(points) - len(self._left)
+        self._began_s = profiler.clock.monotonic()
+        self._budget_s = budget_s
+        starts = len({p.percent for p in points})
+        self._seconds = point_seconds(budget_s, len(points), starts)
+
+    def finish(self) -> Profile:
+        """Measure what is left. The largest share comes first: what is wrong with a model shows soonest."""
+        for percent in sorted({p.percent for p in self._left}, reverse=True):
+            self._at(percent, [p for p in self._left if p.percent == percent])
+        if self._profile.frontend_ms is None:
+            self._at(max(p.percent for p in self._points), [])
+        self._tell(f"{self._source.name}: done")
+        points = tuple(sorted(self._profile.points, key=lambda m: (m.percent, m.batch)))
+        # The median: a few points' deviations are outliers.
+        jitters = [m.std_ms / m.execution_ms for m in points if m.std_ms is not None]
+        return replace(self._profile, points=points, jitter=median(jitters) if jitters else None)
+
+    def _at(self, percent: float, points: Sequence[Point]) -> None:
+        """Everything at one share, on one server."""
+        self._tell(f"{self._source.name} at {percent:g} %: starting")
+        batch = points[0].batch if points else 1
+        with (
+            self._profiler.serving(self._source, self._place, percent, batch) as server,
+            Bench(server, self._profiler.launcher, self._profiler.clock) as bench,
+        ):
+            environment = replace(self._profile.environment, triton=bench.version())
+            self._profile = replace(self._profile, environment=environment)
+            if self._profile.frontend_ms is None:
+                frontend_ms = bench.frontend_ms(self._source.name, self._request, self._seconds)
+                self._profile = replace(self._profile, frontend_ms=frontend_ms)
+            for point in points:
+                self._tell(f"{self._source.name} at {percent:g} %, batch {point.batch}")
+                if point.batch != batch:
+                    batch = point.batch
+                    bench.reload(self._source.name, self._config(batch))
+                self._keep(self._settled(bench, batch))
+            # The smallest reading: in some, an instance on its way out is counted too.
+            readings = [mb for mb in (self._profile.memory_mb, bench.memory_mb()) if mb is not None]
+            self._profile = replace(self._profile, memory_mb=min(readings, default=None))
+        if self._profile.points:
+            write_partial(self._profiler.profiles, self._profile)
+
+    def _config(self, batch: int) -> str:
+        text = profiling_config(self._source, batch=batch, gpu_type=self._place.device.name)
+        return config_json(text)
+
+    def _settled(self, bench: Bench, batch: int) -> Measurement:
+        """A point that got its share; after some attempts, the one that got most of it."""
+        best: Watched | None = None
+        for _ in range(_ATTEMPTS):
+            watched = bench.saturate(self._source.name, self._request, batch, self._seconds)
+            if best is None or watched.trust.order > best.trust.order:
+                best = watched
+            late = self._passed_s() > _REPEAT_UNTIL * self._budget_s
+            if not watched.trust.disturbed or late:
+                break
+        assert best is not None
+        return best.point
+
+    def _keep(self, point: Measurement) -> None:
+        self._profile = replace(self._profile, points=(*self._profile.points, point))
+        write_partial(self._profiler.profiles, self._profile)
+
+    def _passed_s(self) -> float:
+        return self._profiler.clock.monotonic() - self._began_s
+
+    def _tell(self, what: str) -> None:
+        done = len(self._profile.points)
+        now = done - self._done_before
+        left_s = self._passed_s() / now * (len(self._points) - done) if now > 0 else None
+        self._profiler.progress.advance(what, done, len(self._points), left_s)
+
+
+def _resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) -> Profile:
+    """What of an interrupted measurement still holds: same host, backend and model limits, wanted points."""
+    if partial is None:
+        return fresh
+    old, new = partial.environment, fresh.environment
+    if (old.host, old.backend, partial.max_batch) != (new.host, new.backend, fresh.max_batch):
+        return fresh
+    wanted = {(p.percent, p.batch) for p in points}
+    kept = tuple(m for m in partial.points if (m.percent, m.batch) in wanted)
+    return replace(fresh, points=kept, frontend_ms=partial.frontend_ms, memory_mb=partial.memory_mb)

@@ -1,0 +1,130 @@
+"""Measuring on real Tritons started by the real launcher."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bare_triton import ROOT, bare_triton
+
+from controlplane.domain.device import CPU_GRID, Device, ShareKind
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.files.profiles import partial_path, read_partial, read_profiles, write_profile
+from controlplane.profiler.load import ClosedLoop, open_loop
+from controlplane.profiler.requests import example_request
+from controlplane.profiler.session import Place, Profiler, Wishes
+from controlplane.render.source import read_source
+from controlplane.runtime.clock import SystemClock
+from launchers.process import ProcessLauncher
+
+pytestmark = pytest.mark.e2e
+
+REPOSITORY = ROOT / "model_repository"
+PLACE = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")
+FEW = Wishes(percents=[50, 100], batches=[1, 4], budget_s=10)
+
+
+class Steps:
+    """Progress that remembers, and interrupts before a chosen step."""
+
+    def __init__(self, interrupt_at: int | None = None) -> None:
+        self.done: list[int] = []
+        self._interrupt_at = interrupt_at
+
+    def advance(self, what: str, done: int, total: int, seconds_left: float | None) -> None:
+        self.done.append(done)
+        if self._interrupt_at is not None and done >= self._interrupt_at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models() -> None:
+    subprocess.run([sys.executable, REPOSITORY / "make.py", "transformer_tiny"], check=True)
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessLauncher]:
+    monkeypatch.setenv("TRISECT_TRITON_HOME", str(ROOT / ".tools" / "triton"))
+    return ProcessLauncher(tmp_path / "state")
+
+
+def profiler(tmp_path: Path, launcher: ProcessLauncher, steps: Steps) -> Profiler:
+    return Profiler(launcher, SystemClock(), steps, tmp_path / "profiles", tmp_path / "scratch")
+
+
+def test_a_model_is_measured_point_by_point_and_goes_on_after_an_interrupt(
+    tmp_path: Path, launcher: ProcessLauncher
+) -> None:
+    interrupted = profiler(tmp_path, launcher, Steps(interrupt_at=3))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.measure(REPOSITORY, "transformer_tiny", PLACE, FEW)
+    assert launcher.servers(interrupted.fleet(PLACE)) == ()
+    partial = read_partial(tmp_path / "profiles", "cpu", "transformer_tiny")
+    assert partial is not None
+    assert len(partial.points) == 3
+
+    steps = Steps()
+    measured = profiler(tmp_path, launcher, steps).measure(REPOSITORY, "transformer_tiny", PLACE, FEW)
+    assert steps.done[0] == 3
+    assert steps.done[-1] == 4
+    assert {(p.percent, p.batch) for p in measured.points} == {(50, 1), (50, 4), (100, 1), (100, 4)}
+    assert set(partial.points) < set(measured.points)
+    time_ms = {(p.percent, p.batch): p.execution_ms for p in measured.points}
+    assert time_ms[50, 4] > time_ms[100, 4] > time_ms[100, 1]
+    for point in measured.points:
+        assert point.n is not None
+        assert point.capacity_rps is not None
+        # Batches run back to back: their rate is nearly the inverse of their time.
+        assert point.capacity_rps < 1.2 * 1000 * point.batch / point.execution_ms
+    assert measured.jitter is not None
+    assert measured.frontend_ms is not None
+    assert (measured.memory_mb or 0) > 20
+    assert measured.environment.triton == "2.51.0"
+    assert measured.max_batch == 32
+    if launcher.enforcement() in {"cgroup-v1", "cgroup-v2"}:
+        assert all(p.throttled is not None and p.throttled > 0.3 for p in measured.points if p.percent == 50)
+
+    write_profile(tmp_path / "profiles", measured)
+    assert not partial_path(tmp_path / "profiles", "cpu", "transformer_tiny").exists()
+    assert read_profiles(tmp_path / "profiles", "cpu") == {"transformer_tiny": measured}
+
+
+def test_a_model_that_cannot_be_measured_starts_nothing(tmp_path: Path, launcher: ProcessLauncher) -> None:
+    steps = Steps()
+    with pytest.raises(InputError, match="did you mean 'resnet_tiny'"):
+        profiler(tmp_path, launcher, steps).measure(REPOSITORY, "resnet_tinny", PLACE, FEW)
+    assert steps.done == []
+
+
+def test_one_program_at_a_time_measures_on_a_device(tmp_path: Path, launcher: ProcessLauncher) -> None:
+    one = profiler(tmp_path, launcher, Steps())
+    with one.exclusive(PLACE), pytest.raises(EngineError, match="another program is measuring on cpu-0"):
+        profiler(tmp_path, launcher, Steps()).measure(REPOSITORY, "transformer_tiny", PLACE, FEW)
+
+
+def test_loads_end_with_every_answer_or_with_the_servers_words(tmp_path: Path) -> None:
+    source = read_source(REPOSITORY, "transformer_tiny")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / source.name).symlink_to(source.directory)
+    request = example_request(source, {})
+    request.model_name = source.name
+    body = request.SerializeToString()
+    with bare_triton(tmp_path / "models", tmp_path / "log") as triton:
+        with ClosedLoop(triton.grpc, body, 3) as loop:
+            loop.wait_for(30, deadline_s=20)
+        assert loop.answered >= 30
+        assert (loop.answers(10).latency_ms > 0).all()
+        answers = open_loop(triton.grpc, body, [0.0, 0.05, 0.05, 0.1], deadline_s=20)
+        assert answers.ended_s.size == 4
+        request.model_name = "nobody"
+        unknown = request.SerializeToString()
+        with (
+            pytest.raises(EngineError, match="unknown model: 'nobody'"),
+            ClosedLoop(triton.grpc, unknown, 2) as loop,
+        ):
+            loop.wait_for(1, deadline_s=20)
+        with pytest.raises(EngineError, match=r"2 of 2 requests failed: .*unknown model"):
+            open_loop(triton.grpc, unknown, [0.0, 0.0], deadline_s=20)
