@@ -23,7 +23,7 @@ from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreach
 from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable
 from controlplane.gateway.traits import traits_of
 
-_SLOTS = 128
+_SLOTS = 96
 _MEMBERS = 8
 _START_DEADLINE_S = 20.0
 _RESTART_DEADLINE_S = 10.0

@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controlplane.gateway.places import LABEL, ROLE_LABEL, Places
@@ -34,9 +34,11 @@ def find(places: Places, role: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def spawn(places: Places, role: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+def spawn(
+    places: Places, role: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, so that it outlives whoever started it."""
-    environment = {**os.environ, LABEL: str(places.state), ROLE_LABEL: role}
+    environment = {**os.environ, **(environment or {}), LABEL: str(places.state), ROLE_LABEL: role}
     with places.log(role).open("ab") as log:
         return subprocess.Popen(
             command,

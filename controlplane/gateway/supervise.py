@@ -23,6 +23,7 @@ from types import FrameType
 from filelock import FileLock
 
 from controlplane.gateway import processes, store
+from controlplane.gateway.facade.memory import ENVIRONMENT
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
 
@@ -138,6 +139,7 @@ class Supervisor:
             self._places,
             processes.FACADE,
             [sys.executable, "-m", "controlplane.gateway.facade", str(self._places.state)],
+            ENVIRONMENT,
         )
 
     def _start_monitor(self) -> subprocess.Popen[bytes]:

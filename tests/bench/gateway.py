@@ -126,8 +126,8 @@ async def streams(places: Places, ports: Any, seconds: float) -> None:
     now = facade.cpu_times()
     busy = now.user + now.system - used.user - used.system
     print(
-        f"{'facade, streamed messages':<28}{answered / wall:>10.0f}/s of wall time, {answered / busy:.0f}/s of "
-        f"the facade's CPU time (at least 2000; it had {busy / wall:.0%} of a core)"
+        f"{'facade, streamed messages':<28}{answered / wall:>10.0f}/s of wall time, {answered / busy:.0f}/s "
+        f"of the facade's CPU time (at least 2000; it had {busy / wall:.0%} of a core)"
     )
 
 

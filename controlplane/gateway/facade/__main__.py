@@ -15,6 +15,7 @@ from controlplane.gateway import store
 from controlplane.gateway.facade import control, over_grpc
 from controlplane.gateway.facade.broadcast import Broadcast
 from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.memory import give_back
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.upstream import Upstream
@@ -59,9 +60,13 @@ async def _run(places: Places) -> None:
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         await web.UnixSite(runner, str(places.facade_http_socket)).start()
-        watch = asyncio.create_task(fleet.watch())
+        chores = [
+            asyncio.create_task(fleet.watch()),
+            asyncio.create_task(give_back(lambda: records.handled_bytes)),
+        ]
         await stopped.wait()
-        watch.cancel()
+        for chore in chores:
+            chore.cancel()
         commands.close()
         await server.stop(_GRACE_S)
         await runner.cleanup()

@@ -23,6 +23,8 @@ class Records:
         self._ports = ports
         self._source = f"f:facade:{os.getpid()}"
         self._count = 0
+        self.handled_bytes = 0
+        """Of all inferences so far, both ways."""
 
     def message(self, endpoint: str, backend: Backend, started_s: float, size: int, answer: bytes) -> None:
         """A streamed message was answered; `started_s` is of the monotonic clock."""
@@ -42,6 +44,7 @@ class Records:
     ) -> None:
         """A request ended now. `grpc` is None for one over HTTP."""
         self._count += 1
+        self.handled_bytes += size + answer_size
         end_us = time.time_ns() // 1000
         start_us = end_us - int((time.monotonic() - started_s) * 1e6)
         line = (
