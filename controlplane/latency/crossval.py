@@ -24,7 +24,7 @@ TRENDS: Mapping[str, FitCurve] = {
 }
 """Trends the kriged residual may stand on: iGniter's Eq 11, the same with its terms overlapping, and the
 latency-aware scheduler's Eq 5."""
-FEWEST_TO_CHOOSE = 20
+FEWEST_TO_CHOOSE = 15
 """With fewer points the choice itself overfits: on eleven of a V100 model it costs up to 1.4 points."""
 MARGIN = 0.9
 """Another trend than the first must err less than this part of it: below, the difference is chance."""
@@ -80,6 +80,7 @@ def _coefficients(trend: str, points: Points) -> dict[str, float]:
         values.update((name, float(value)) for name, value in amplitude)
     else:
         assert isinstance(curve, Trend | Roofline)
-        linear = zip(("k2", "k3", "k5", "k6"), curve.coefficients, strict=True)
+        names = ("k2", "k3", "k5", "k6", "k7")[: len(curve.coefficients)]
+        linear = zip(names, curve.coefficients, strict=True)
         values = {"k4": curve.share_offset, **{name: float(value) for name, value in linear}}
     return {f"{trend}.{name}": value for name, value in values.items()}

@@ -1,8 +1,9 @@
 """A model's latency alone, over (share, batch): measured points kept, a smooth form between and beyond them.
 
-The trend is iGniter's Eq 11 with its terms kept non-negative and one more for work that no share speeds up:
+The trend is iGniter's Eq 11 with its terms kept non-negative, one more for work that no share speeds up, and
+the root of the batch for its square: kernels fill the GPU better the larger the batch.
 
-    t(b, r) = (k2 b + k3) / (r + k4) + k5 + k6 b
+    t(b, r) = (k2 b + k3 + k7 sqrt(b)) / (r + k4) + k5 + k6 b
 
 Non-negative terms make it fall with the share and grow with the batch, whatever few points it is fitted on.
 What the trend misses (steps of the GPU's waves, a kernel chosen for one batch) is carried from measured
@@ -75,7 +76,7 @@ FitCurve = Callable[[Points], Curve]
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Eq 11's shape with non-negative coefficients (k2, k3, k5, k6) and k4."""
+    """Eq 11's shape with non-negative coefficients (k2, k3, k5, k6, k7) and k4."""
 
     share_offset: float
     coefficients: FloatArray
@@ -87,8 +88,8 @@ class Trend:
         for offset in SHARE_OFFSETS:
             columns = _terms(points.percent, points.batch, offset) / points.time_ms[:, None]
             scale = np.linalg.norm(columns, axis=0)
-            rows = np.vstack([columns / scale, RIDGE * np.eye(4)])
-            solution, _ = nnls(rows, np.concatenate([np.ones(len(columns)), np.zeros(4)]))
+            rows = np.vstack([columns / scale, RIDGE * np.eye(columns.shape[1])])
+            solution, _ = nnls(rows, np.concatenate([np.ones(len(columns)), np.zeros(columns.shape[1])]))
             error = float(np.sum(np.log(np.maximum((columns / scale) @ solution, 1e-9)) ** 2))
             if best is None or error < best[0]:
                 best = (error, Trend(offset, solution / scale))
@@ -230,7 +231,7 @@ def left_out_scores(points: Points, fit_trend: FitCurve = Trend.fit) -> tuple[Fl
 
 def _terms(percent: FloatArray, batch: FloatArray, offset: float) -> FloatArray:
     share = percent + offset
-    return np.stack([batch / share, 1.0 / share, np.ones_like(batch), batch], axis=-1)
+    return np.stack([batch / share, 1.0 / share, np.ones_like(batch), batch, np.sqrt(batch) / share], axis=-1)
 
 
 def _covariance(percent: FloatArray, batch: FloatArray, points: Points) -> FloatArray:
