@@ -6,14 +6,18 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from controlplane.domain.errors import InputError
-from controlplane.planners import ffd, igniter
+from controlplane.planners import ffd, igniter, joint
 from controlplane.planners.protocol import Strategy
 
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
+    "joint": joint.strategy,
     "igniter": igniter.strategy,
     "ffd+": ffd.plain,
     "ffd++": ffd.validated,
 }
+
+
+DEFAULT = "joint"
 
 
 def strategy(name: str) -> Strategy:

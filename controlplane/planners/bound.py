@@ -1,0 +1,54 @@
+"""What no plan of `joint` can cost less than.
+
+Each workload takes at least the share it needs alone in the cheapest way it may be served; interference only
+adds. GPUs of one type are then counted as bins: a partition above half a GPU cannot share with another such
+one, and what is left over beside large ones bounds the rest (Martello and Toth's L2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.planners.kinds import Kind
+from controlplane.planners.protocol import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Dollars (or what prices are in) per hour; GPUs only where there is one type."""
+
+    cost_per_hour: float
+    gpus: int | None
+
+
+def lower_bound(kinds: Sequence[Sequence[Kind]], devices: Mapping[str, Device]) -> Bound:
+    """Of all plans for the workloads that can be held at all; `kinds` as from `kinds_of`."""
+    held = [k for k in kinds if k]
+    price = {name: d.pool.price_per_hour for name, d in devices.items()}
+    if len(devices) == 1:
+        only = next(iter(price.values()))
+        # Ways to serve differ in how they fill bins: large parts only bound where there is no other way.
+        area = sum(min(k.item.servers * k.floor for k in ways) for ways in held)
+        sizes = [ways[0].floor if len(ways) == 1 else 0.0 for ways in held]
+        loose = area - sum(sizes)
+        gpus = max(_bins(sizes, loose), math.ceil(area / 100.0 - 1e-9))
+        return Bound(gpus * only, gpus)
+    cost = sum(min(price[k.device] * k.item.servers * k.floor / 100.0 for k in ways) for ways in held)
+    return Bound(cost, None)
+
+
+def _bins(sizes: Sequence[float], loose: float) -> int:
+    """L2 for bins of 100; `loose` can be cut into anything."""
+    best = 0
+    ordered = sorted(sizes, reverse=True)
+    for least in {0.0, *(s for s in ordered if s <= 50.0)}:
+        huge = [s for s in ordered if s > 100.0 - least]
+        large = [s for s in ordered if 50.0 < s <= 100.0 - least]
+        small = sum(s for s in ordered if least <= s <= 50.0)
+        over = small + (loose if least == 0.0 else 0.0) - sum(100.0 - s for s in large)
+        if least == 0.0:
+            over -= sum(100.0 - s for s in huge)
+        best = max(best, len(huge) + len(large) + max(0, math.ceil(over / 100.0 - 1e-9)))
+    return best

@@ -1,0 +1,121 @@
+"""How a workload may be served: by one partition, by a pool of several, or with others in one.
+
+The same choices bound the search and the lower bound: `joint` uses no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.domain.plan import Rule
+from controlplane.domain.workload import Workload
+from controlplane.latency.protocol import FloatArray
+from controlplane.planners.menu import Alone, Item, Menu
+from controlplane.planners.packing import TYPICAL_SLOWDOWN
+from controlplane.planners.protocol import Device
+
+DEAR_PERCENT = 60.0
+"""A pool is tried where one partition needs more than this beside neighbours."""
+HARDLY = 0.01
+"""What even a partition alone must tolerate: the exact queue has the last word."""
+MOST_SERVERS = 64
+MORE_SERVERS = 1
+"""Pools of this many servers more than the fewest that do are tried."""
+TABLE_ERROR = 0.03
+"""The waiting table and its care for pools are within this of the queue itself; the lower bound allows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Some workloads served by `servers` partitions on one GPU type.
+
+    `expected`: percent of each partition beside average neighbours (alone, where it tolerates none).
+    `floor`: what no plan can go below.
+    """
+
+    item: Item
+    device: str
+    expected: float
+    floor: float
+
+    @property
+    def cost_percent(self) -> float:
+        """Of all its partitions together."""
+        return self.item.servers * self.expected
+
+
+def kinds_of(
+    workloads: Sequence[Workload],
+    devices: Mapping[str, Device],
+    alone: Mapping[str, Alone],
+    rule: Rule,
+    quantile: float | None,
+) -> list[list[Kind]]:
+    """All kinds of every workload, cheapest first; empty where nothing holds it."""
+    found: list[list[Kind]] = [[] for _ in workloads]
+    for name, device in devices.items():
+        items = [Item((w,)) for w in workloads]
+        single = Menu.of(items, device, rule, quantile, alone[name])
+        expected, floor = _expected(single), _floor(single)
+        for i, item in enumerate(items):
+            if np.isfinite(expected[i]):
+                found[i].append(Kind(item, name, float(expected[i]), float(floor[i])))
+        dear = [i for i in range(len(items)) if single.model[i] >= 0 and expected[i] > DEAR_PERCENT]
+        lowest = {i: _fewest(items[i], single, alone[name]) for i in dear}
+        _pools(dear, lowest, workloads, device, name, alone[name], rule, quantile, found)
+    price = {name: d.pool.price_per_hour for name, d in devices.items()}
+    for kinds in found:
+        kinds.sort(key=lambda k: (price[k.device] * k.cost_percent, k.item.servers, k.device))
+    return found
+
+
+def _expected(menu: Menu) -> FloatArray:
+    typical = menu.smallest(TYPICAL_SLOWDOWN)
+    return np.where(np.isfinite(typical), typical, menu.smallest(1.0 + HARDLY))
+
+
+def _floor(menu: Menu) -> FloatArray:
+    """Shares alone, with the table's error taken in the bound's favour."""
+    return menu.smallest(1.0 - TABLE_ERROR)
+
+
+def _fewest(item: Item, menu: Menu, alone: Alone) -> int:
+    """Servers below which not even the throughput suffices."""
+    m = menu.index_of(item.model)
+    batches = np.arange(1, alone.cycle.shape[1] + 1)[:, None]
+    most = float(np.max(1000.0 * batches / alone.cycle[m]))
+    return max(2, int(np.ceil(item.rate_rps / most)))
+
+
+def _pools(
+    dear: Sequence[int],
+    lowest: Mapping[int, int],
+    workloads: Sequence[Workload],
+    device: Device,
+    name: str,
+    alone: Alone,
+    rule: Rule,
+    quantile: float | None,
+    found: list[list[Kind]],
+) -> None:
+    """Add pools: from the fewest servers that could do, until one does and then `MORE_SERVERS` more."""
+    pending = {i: lowest[i] for i in dear if lowest[i] <= MOST_SERVERS}
+    left = {i: MORE_SERVERS for i in pending}
+    tried = dict.fromkeys(pending, 0)
+    while pending:
+        order = list(pending)
+        items = [Item((workloads[i],), pending[i]) for i in order]
+        menu = Menu.of(items, device, rule, quantile, alone)
+        expected, floor = _expected(menu), _floor(menu)
+        for n, i in enumerate(order):
+            tried[i] += 1
+            if np.isfinite(expected[n]):
+                found[i].append(Kind(items[n], name, float(expected[n]), float(floor[n])))
+                left[i] -= 1
+            if left[i] < 0 or tried[i] > 6 or pending[i] >= MOST_SERVERS:
+                del pending[i]
+            else:
+                pending[i] += 1

@@ -1,0 +1,257 @@
+"""Items onto the GPUs of one type: fill, repair, and empty GPUs one by one.
+
+Bin packing on what each item takes beside average neighbours, then the truth about every GPU at once
+(`grow`); what does not fit its GPU after all is put elsewhere. The search then tries to dissolve GPUs: their
+items go where they fit, or where one smaller item makes room for them and takes their place in the queue.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.latency.protocol import FloatArray
+from controlplane.planners.growth import grow, padded
+from controlplane.planners.menu import Menu
+
+TYPICAL_SLOWDOWN = 1.04
+"""Beside average neighbours; only a guess."""
+GUESSES = (1.04, 1.07, 1.1, 1.15, 1.2)
+"""What is assumed while packing, one after the other, for what did not fit before."""
+CANDIDATES = 12
+"""GPUs an item is tried on at once."""
+
+
+@dataclass(slots=True)
+class Packing:
+    """The GPUs of one type while a plan is searched.
+
+    `groups` are item numbers per GPU, `shares` the index of each one's share, `totals` the sum in percent.
+    `most`: GPUs there are, None for no end. `tries` counts questions to the latency model.
+    """
+
+    menu: Menu
+    quantile: float | None
+    most: int | None
+    groups: list[list[int]] = field(default_factory=list)
+    shares: list[list[int]] = field(default_factory=list)
+    totals: list[float] = field(default_factory=list)
+    tries: int = 0
+
+    def copy(self) -> Packing:
+        """One that can be changed without changing this."""
+        return Packing(
+            self.menu, self.quantile, self.most, [list(g) for g in self.groups],
+            [list(s) for s in self.shares], list(self.totals), self.tries,
+        )  # fmt: skip
+
+    @property
+    def full(self) -> bool:
+        """Whether no further GPU may be opened."""
+        return self.most is not None and len(self.groups) >= self.most
+
+    def ask(self, groups: Sequence[Sequence[int]]) -> tuple[list[bool], list[list[int]], list[float]]:
+        """Which of these groups fit a GPU; their shares and totals."""
+        if not groups:
+            return [], [], []
+        self.tries += 1
+        grown = grow(self.menu, padded(groups), self.quantile)
+        shares = [row[: len(g)] for row, g in zip(grown.share.tolist(), groups, strict=True)]
+        return grown.fits.tolist(), shares, grown.total.tolist()
+
+    def fill(self, items: Sequence[int]) -> list[int]:
+        """Pack all items at once; returns those that found no GPU."""
+        pending = list(items)
+        for slowdown in GUESSES:
+            if not pending:
+                return []
+            size = self.expected(slowdown)
+            lost = [i for i in pending if not np.isfinite(size[i])]
+            evicted = self._realize(best_fit([i for i in pending if np.isfinite(size[i])], size), size)
+            evicted.sort(key=lambda i: -float(size[i]))
+            pending = lost + [i for i in evicted if not self.squeeze(i)]
+        return [i for i in pending if not self.insert(i)]
+
+    def expected(self, slowdown: float = TYPICAL_SLOWDOWN) -> FloatArray:
+        """What each item takes beside neighbours that slow it so, in percent; alone where it bears none."""
+        size = self.menu.smallest(slowdown)
+        return np.where(np.isfinite(size), size, self.menu.smallest(1.0))
+
+    def _realize(self, groups: list[list[int]], size: FloatArray) -> list[int]:
+        """Open a GPU for each group, without those that do not fit after all; returns them."""
+        evicted: list[int] = []
+        while groups:
+            fits, shares, totals = self.ask(groups)
+            again = []
+            for group, ok, share, total in zip(groups, fits, shares, totals, strict=True):
+                if ok and not self.full:
+                    self.groups.append(group)
+                    self.shares.append(share)
+                    self.totals.append(total)
+                elif ok or len(group) == 1:
+                    evicted.extend(group)
+                else:
+                    out = min(group, key=lambda i: float(size[i]))
+                    evicted.append(out)
+                    again.append([i for i in group if i != out])
+            groups = again
+        return evicted
+
+    def insert(self, item: int, avoid: int = -1) -> bool:
+        """Put an item on the GPU that it leaves fullest, or on a new one."""
+        return self.squeeze(item, avoid) or self.open(item)
+
+    def open(self, item: int) -> bool:
+        """Put an item on a new GPU."""
+        if self.full:
+            return False
+        fits, shares, totals = self.ask([[item]])
+        if fits[0]:
+            self.groups.append([item])
+            self.shares.append(shares[0])
+            self.totals.append(totals[0])
+        return fits[0]
+
+    def squeeze(self, item: int, avoid: int = -1) -> bool:
+        """Put an item on a GPU that is in use; the fullest one that holds it."""
+        least, likely = self.least(item), self.likely(item)
+        room = 100.0 - np.array(self.totals) if self.totals else np.empty(0)
+        order = np.argsort(room, kind="stable")
+        order = order[(room[order] >= least - 1e-9) & (order != avoid)]
+        # Where it just about fits neighbours must not slow it at all: ask there only when the rest said no.
+        roomy = order[room[order] >= likely - 1e-9][:CANDIDATES]
+        tight = order[room[order] < likely - 1e-9][-CANDIDATES:]
+        for some in (roomy.tolist(), tight.tolist()):
+            fits, shares, totals = self.ask([[*self.groups[g], item] for g in some])
+            held = [n for n, ok in enumerate(fits) if ok]
+            if held:
+                n = max(held, key=lambda n: totals[n])
+                self._set(some[n], [*self.groups[some[n]], item], shares[n], totals[n])
+                return True
+        return False
+
+    def likely(self, item: int) -> float:
+        """What an item probably takes beside neighbours, in percent."""
+        menu = self.menu
+        holds = (menu.execution_tolerance[item] >= TYPICAL_SLOWDOWN) & (
+            menu.cycle_tolerance[item] >= TYPICAL_SLOWDOWN
+        )
+        return float(menu.percents[int(holds.argmax())]) if holds.any() else self.least(item)
+
+    def least(self, item: int) -> float:
+        """The smallest share that holds it alone, in percent."""
+        at = int(self.menu.least[item])
+        return float(self.menu.percents[at]) if at < self.menu.percents.size else np.inf
+
+    def swap(self, item: int, avoid: int, chance: random.Random) -> int | None:
+        """Put an item in the place of a smaller one; returns that one, None where nobody gives way."""
+        mine = self.least(item)
+        room = 100.0 - np.array(self.totals)
+        pairs = []
+        for g, group in enumerate(self.groups):
+            if g == avoid:
+                continue
+            for other in group:
+                gain = mine - self.least(other)
+                if 1e-9 < gain <= room[g] + 2.5 + 1e-9:
+                    pairs.append((gain - room[g] / 1e3, chance.random(), g, other))
+        pairs.sort(key=lambda p: (-p[0], p[1]))
+        some = pairs[:CANDIDATES]
+        asked = [[*(i for i in self.groups[g] if i != other), item] for *_, g, other in some]
+        fits, shares, totals = self.ask(asked)
+        for n, ok in enumerate(fits):
+            if ok:
+                *_, g, other = some[n]
+                self._set(g, asked[n], shares[n], totals[n])
+                return other
+        return None
+
+    def regrow(self, gpu: int, group: list[int]) -> bool:
+        """Give a GPU these items; False, and no change, where they do not fit it."""
+        fits, shares, totals = self.ask([group])
+        if fits[0]:
+            self._set(gpu, group, shares[0], totals[0])
+        return fits[0]
+
+    def remove(self, gpu: int) -> list[int]:
+        """Take a GPU away; returns its items."""
+        out = self.groups.pop(gpu)
+        self.shares.pop(gpu)
+        self.totals.pop(gpu)
+        return out
+
+    def _set(self, gpu: int, group: list[int], share: list[int], total: float) -> None:
+        self.groups[gpu], self.shares[gpu], self.totals[gpu] = group, share, total
+
+
+def best_fit(items: Sequence[int], size: FloatArray) -> list[list[int]]:
+    """Best fit decreasing on plain sizes in percent; bins are kept by their room, so that it stays linear."""
+    groups: list[list[int]] = []
+    room: dict[int, list[int]] = {}
+    for item in sorted(items, key=lambda i: -float(size[i])):
+        need = round(float(size[item]) * 10)
+        fitting = [left for left, bins in room.items() if left >= need and bins]
+        if fitting:
+            left = min(fitting)
+            g = room[left].pop()
+        else:
+            left, g = 1000, len(groups)
+            groups.append([])
+        groups[g].append(item)
+        room.setdefault(left - need, []).append(g)
+    return groups
+
+
+Stop = Callable[[], bool]
+
+
+def dissolve(packing: Packing, iterations: int, chance: random.Random, stop: Stop) -> Packing:
+    """Empty GPUs one by one, at most `iterations` attempts; returns the best packing found.
+
+    Each attempt takes one of the emptiest GPUs away and places its items on the others; at most three times
+    as many swaps as it had items.
+    """
+    best = packing
+    failed: set[tuple[int, ...]] = set()
+    for attempt in range(iterations):
+        if stop() or len(best.groups) < 2:
+            break
+        # The total room left on the others must take the items at all.
+        order = sorted(range(len(best.groups)), key=lambda g: (best.totals[g], g))
+        spare = sum(100.0 - t for t in best.totals)
+        candidates = [
+            g for g in order[: 8 + attempt]
+            if spare - (100.0 - best.totals[g]) >= sum(best.least(i) for i in best.groups[g])
+        ]  # fmt: skip
+        fresh = [g for g in candidates if tuple(best.groups[g]) not in failed]
+        if not candidates:
+            break
+        gpu = fresh[0] if fresh else chance.choice(candidates)
+        failed.add(tuple(best.groups[gpu]))
+        trial = best.copy()
+        queue = trial.remove(gpu)
+        if _place_all(trial, queue, chance, stop):
+            best = trial
+        else:
+            best.tries = trial.tries
+    return best
+
+
+def _place_all(trial: Packing, queue: list[int], chance: random.Random, stop: Stop) -> bool:
+    swaps = 3 * len(queue) + 3
+    while queue:
+        queue.sort(key=trial.least)
+        item = queue.pop()
+        if trial.squeeze(item):
+            continue
+        if swaps <= 0 or stop():
+            return False
+        swaps -= 1
+        out = trial.swap(item, -1, chance)
+        if out is None:
+            return False
+        queue.append(out)
+    return True

@@ -1,0 +1,99 @@
+"""How slow a partition may become before its P99 is lost: `latency.queueing`, tabulated for search.
+
+In units of a full batch's time t(b), the P99 of a request depends on four numbers: batch, servers,
+utilisation u and shape s, where t(1) / t(b) = 1/b + s (1 - 1/b). Let Y be that P99. Slowed by f it has
+
+    f t(b) Y(b, c, s, f u0) <= SLO  with u0 = rate t(b) / b,  hence  u Y(u) <= SLO rate / b,  u = f u0.
+
+The right side knows nothing of the share, so one inversion of the table answers for all shares at once. The
+table is a guide, within some per cent; strategies correct it by the exact queue before they trust it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from controlplane.latency.protocol import FloatArray
+from controlplane.planners.waiting_table import TABLE
+
+BATCHES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+SHAPES = (0.0, 0.2, 0.5, 1.0)
+SERVERS = (1, 2, 3, 4)
+"""More servers wait less: the last stands for all beyond it."""
+LOADS = (
+    0.002, 0.01, 0.03, 0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.72, 0.78, 0.83, 0.87, 0.9, 0.925, 0.945,
+    0.96, 0.972, 0.982, 0.99, 0.995,
+)  # fmt: skip
+
+
+def computed(servers: int, batch: int, shape: float) -> FloatArray:
+    """A row of the table from the queue itself: Y at each of `LOADS`."""
+    from controlplane.latency import queueing
+
+    loads = np.array(LOADS)
+    first = 1.0 / batch + shape * (1.0 - 1.0 / batch)
+    curve = np.linspace(first, 1.0, batch) if batch > 1 else np.ones(1)
+    p99 = queueing.solve(loads * 1000.0 * batch * servers, curve, batch, servers).p99_ms
+    row: FloatArray = np.maximum.accumulate(loads * p99) / loads
+    return row
+
+
+@functools.cache
+def table() -> FloatArray:
+    """Y of shape (servers, batches, shapes, loads)."""
+    rows = np.array(TABLE.split(), dtype=np.float64).reshape(len(SERVERS), -1, len(LOADS)) / 1000.0
+    # A batch of one has one row: its shape means nothing.
+    found = np.concatenate([np.repeat(rows[:, :1], len(SHAPES), axis=1), rows[:, 1:]], axis=1)
+    answer: FloatArray = found.reshape(len(SERVERS), len(BATCHES), len(SHAPES), len(LOADS))
+    return answer
+
+
+def largest_load(limit: FloatArray, servers: int, batch_index: int, jitter: float) -> FloatArray:
+    """The largest u with u Y(u) <= limit, for each shape: `limit` (n,) -> (n, shapes).
+
+    `jitter` is what the spread of a batch's own time adds to Y.
+    """
+    loads = np.array(LOADS)
+    rows = table()[min(servers, len(SERVERS)) - 1, batch_index] + jitter
+    found = np.empty((limit.size, len(SHAPES)))
+    for s, row in enumerate(rows):
+        # Below the first entry nobody waits and u Y is a straight line through 0.
+        found[:, s] = np.interp(limit, np.append(0.0, loads * row), np.append(0.0, loads))
+    return found
+
+
+def tolerance(
+    rate: FloatArray, slo_ms: FloatArray, full_ms: FloatArray, first_ms: FloatArray, servers: int,
+    batch_index: int, jitter: float,
+) -> FloatArray:  # fmt: skip
+    """The largest slowdown f each workload holds at each share; below 1: not even alone. Shape (n, shares).
+
+    `rate` (n,) per second into one server, `slo_ms` (n,) without the time outside the queue; `full_ms` and
+    `first_ms` (shares,) are t(b) and t(1) alone.
+    """
+    batch = BATCHES[batch_index]
+    per_ms = rate / 1000.0
+    load = largest_load(slo_ms * per_ms / batch, servers, batch_index, jitter)
+    if batch == 1:
+        allowed = np.repeat(load[:, :1], full_ms.size, axis=1)
+    else:
+        shape = np.clip((first_ms / full_ms - 1.0 / batch) / (1.0 - 1.0 / batch), 0.0, 1.0)
+        cell = np.clip(np.searchsorted(SHAPES, shape, side="right") - 1, 0, len(SHAPES) - 2)
+        knots = np.array(SHAPES)
+        part = (shape - knots[cell]) / (knots[cell + 1] - knots[cell])
+        allowed = load[:, cell] * (1.0 - part) + load[:, cell + 1] * part
+    slowdown: FloatArray = allowed * batch / (per_ms[:, None] * full_ms)
+    return slowdown
+
+
+def effective_slowdown(
+    rate: float, p99_ms: float, full_ms: float, first_ms: float, servers: int, batch_index: int, jitter: float
+) -> float:
+    """The slowdown at which the table gives this P99: what the exact queue's answer amounts to."""
+    found = tolerance(
+        np.array([rate]), np.array([p99_ms]), np.array([full_ms]), np.array([first_ms]), servers, batch_index,
+        jitter,
+    )  # fmt: skip
+    return float(found[0, 0])
