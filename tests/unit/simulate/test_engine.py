@@ -5,12 +5,15 @@ import math
 import numpy as np
 import pytest
 
+from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
-from controlplane.simulate.arrivals import ArrivalStream, Demand
+from controlplane.domain.workload import Arrivals
+from controlplane.latency.queueing import solve
+from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, steps
 from controlplane.simulate.engine import Question, simulate
 from controlplane.simulate.network import Conditions, Noise, components, seed_of
 from controlplane.simulate.oracle import Oracle
-from controlplane.simulate.truth import KnownService
+from controlplane.simulate.truth import KnownService, Scaled
 
 pytestmark = pytest.mark.unit
 
@@ -82,3 +85,140 @@ def test_compiled_loop_and_oracle_agree_request_by_request(seed, plan_of):
     for workload in result.workloads:
         missing = drops.get(workload.name, 0)
         assert round(workload.drops_percent * workload.requests / 100) == missing
+
+
+ONE = ServedModel("a", 8)
+
+
+def only(result):
+    (workload,) = result.workloads
+    return workload
+
+
+@pytest.mark.parametrize(("batch", "load"), [(1, 0.7), (8, 0.8)])
+def test_a_lone_server_is_the_queue_of_theory(plan_of, batch, load):
+    rate = 1000 * load * batch / AFFINE[batch - 1]
+    result = simulate(plan_of(("g", "p", ServedModel("a", batch), [("w", rate)])), TRUTH, Question(1000.0))
+    law = solve(rate, AFFINE, batch)
+    assert only(result).mean_ms == pytest.approx(law.mean_ms[0], rel=0.03)
+    assert only(result).p99_ms == pytest.approx(law.p99_ms[0], rel=0.06)
+    assert only(result).utilisation == pytest.approx(load, rel=0.02)
+
+
+def test_exponential_service_makes_mm1(plan_of):
+    plan = plan_of(("g", "p", ServedModel("b", 1), [("w", 100.0)]))
+    noisy = Conditions(noise={("t4", "b"): Noise(jitter=1.0, frontend_ms=2.0)})
+    result = only(simulate(plan, TRUTH, Question(3000.0), noisy))
+    assert result.mean_ms == pytest.approx(2.0 + 10.0, rel=0.03)
+    assert result.p99_ms == pytest.approx(2.0 + 10.0 * math.log(100), rel=0.05)
+
+
+def test_the_short_loop_and_the_event_loop_agree(plan_of):
+    plan = plan_of(("g", "p", ONE, [("w", 1500.0)]))
+    conditions = Conditions(noise={("t4", "a"): Noise(0.2, 0.3)}, waiting=40)
+    short = only(simulate(plan, TRUTH, Question(200.0), conditions))
+    events = only(simulate(plan, TRUTH, Question(200.0, answers=1), conditions))
+    assert short.drops_percent == events.drops_percent > 1
+    assert short.requests == events.requests
+    assert np.array_equal(short.counts, events.counts)
+    assert short.mean_ms == pytest.approx(events.mean_ms)
+
+
+def test_the_same_question_has_the_same_answer(plan_of):
+    plan = plan_of(("g", "p1", ONE, [("w", 300.0)]), ("g", "p2", ServedModel("b", 1), [("v", 50.0)]))
+    first, again = (simulate(plan, TRUTH, Question(20.0)).document() for _ in range(2))
+    assert first == again
+    assert simulate(plan, TRUTH, Question(20.0, seed=2)).document() != first
+
+
+def test_another_workload_leaves_the_arrivals_of_the_first_as_they_were(plan_of):
+    alone = plan_of(("g", "p1", ONE, [("w", 300.0)]))
+    beside = plan_of(("g", "p1", ONE, [("w", 300.0)]), ("h", "p2", ServedModel("b", 1), [("v", 50.0)]))
+    seen = [simulate(p, TRUTH, Question(20.0)).document()["workloads"][0] for p in (alone, beside)]
+    assert seen[0] == seen[1]
+
+
+def test_busy_neighbours_slow_a_batch_down(plan_of):
+    quiet = plan_of(("g", "p1", ONE, [("w", 200.0)]))
+    noisy = plan_of(("g", "p1", ONE, [("w", 200.0)]), ("g", "p2", ServedModel("b", 1), [("v", 190.0)]))
+    before, after = (simulate(p, TRUTH, Question(50.0)) for p in (quiet, noisy))
+    assert after.workloads[0].mean_ms > 1.2 * before.workloads[0].mean_ms
+    assert after.gpus[0].partitions[1].busy_percent > 95
+
+
+def test_a_slower_truth_breaks_what_the_belief_holds(plan_of):
+    rate = 0.96 * 1000 * 8 / AFFINE[7]
+    plan = plan_of(("g", "p", ONE, [("w", rate)]), arrivals=Arrivals.CONSTANT)
+    assert only(simulate(plan, TRUTH, Question(60.0))).holds
+    slower = {"t4": Scaled(TRUTH["t4"], 1.1)}
+    broken = simulate(plan, slower, Question(60.0))
+    assert broken.breaks == 1
+    assert only(broken).utilisation == pytest.approx(0.96 * 1.1, rel=0.01)
+
+
+def test_a_pool_behind_one_queue_shares_what_comes(plan_of):
+    plan = plan_of(("g", "p1", ONE, [("w", 400.0)]), ("h", "p2", ONE, [("w", 400.0)]))
+    result = simulate(plan, TRUTH, Question(100.0))
+    law = solve(800.0, AFFINE, 8, servers=2)
+    assert only(result).p99_ms == pytest.approx(law.p99_ms[0], rel=0.06)
+    busy = [gpu.busy_percent for gpu in result.gpus]
+    assert busy[0] == pytest.approx(busy[1], rel=0.02)
+
+
+def test_drops_break_the_slo(plan_of):
+    plan = plan_of(("g", "p", ServedModel("b", 1), [("w", 400.0)]), slo_ms=1e6)
+    seen = only(simulate(plan, TRUTH, Question(20.0), Conditions(waiting=10)))
+    assert seen.drops_percent == pytest.approx(50, abs=3)
+    assert seen.violations_percent == seen.drops_percent
+    assert not seen.holds
+    assert seen.max_ms == pytest.approx(55, abs=5.01)
+    assert seen.throughput_rps == pytest.approx(200, rel=0.02)
+
+
+def test_a_timeout_bounds_the_wait(plan_of):
+    plan = plan_of(("g", "p", ServedModel("b", 1), [("w", 400.0)]))
+    seen = only(simulate(plan, TRUTH, Question(20.0), Conditions(timeout_ms=12.0)))
+    assert seen.max_ms <= 17.0
+    assert seen.drops_percent == pytest.approx(50, abs=4)
+
+
+def test_a_delay_costs_latency_under_load(plan_of):
+    rate = 0.6 * 1000 * 8 / AFFINE[7]
+    greedy, delayed = (
+        only(
+            simulate(plan_of(("g", "p", ServedModel("a", 8, 1, delay), [("w", rate)])), TRUTH, Question(60.0))
+        )
+        for delay in (0, 5000)
+    )
+    assert delayed.p50_ms > 1.15 * greedy.p50_ms
+
+
+def test_a_trace_and_a_step_take_the_place_of_the_plans_rate(plan_of):
+    plan = plan_of(("g", "p", ONE, [("w", 10.0), ("v", 10.0)]))
+    demands = {"w": Trace((0.1, 0.2)), "v": steps((0, 0), (10, 500), gaps=Gaps.CONSTANT)}
+    result = simulate(plan, TRUTH, Question(20.0, demands=demands, timeline_points=4))
+    by_name = {w.name: w for w in result.workloads}
+    assert by_name["w"].requests == 2
+    assert by_name["v"].requests == pytest.approx(5000, abs=1)
+    line = by_name["v"].timeline
+    assert line.time_s.tolist() == [5.0, 10.0, 15.0, 20.0]
+    assert np.isnan(line.p99_ms[:2]).all()
+    assert (line.p99_ms[2:] >= line.p50_ms[2:]).all()
+
+
+def test_the_document_is_the_contract_of_ctl_simulate(plan_of):
+    document = simulate(plan_of(("g", "p", ONE, [("w", 100.0)])), TRUTH, Question(5.0)).document()
+    assert document["totals"] == {"holds": 1, "breaks": 0}
+    (workload,) = document["workloads"]
+    assert {
+        "name", "requests", "p50_ms", "p99_ms", "slo_ms", "violations_percent", "drops_percent",
+        "goodput_rps", "utilisation", "holds",
+    } <= set(workload)  # fmt: skip
+
+
+def test_what_the_truth_does_not_cover_is_named(plan_of):
+    plan = plan_of(("g", "p", ServedModel("x", 1), [("w", 1.0)]))
+    with pytest.raises(InputError, match="does not speak for x"):
+        simulate(plan, TRUTH)
+    with pytest.raises(InputError, match="nothing is known of t4"):
+        simulate(plan, {})

@@ -1,0 +1,190 @@
+"""The real Triton with models of known service time, beside the simulator on the same arrivals.
+
+A model keeps its instance for t(k) ms a batch of k, whatever else runs, so what is compared is the batcher.
+What Triton adds is measured on runs of their own: the time beyond t(k) that a batch occupies its instance,
+its jitter, and the front end's share of a lone request.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from bare_triton import BareTriton, bare_triton
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
+from controlplane.simulate.arrivals import Trace
+from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.network import Conditions, Noise
+from controlplane.simulate.truth import KnownService
+
+FIXED_MS, EACH_MS = 40.0, 5.0
+MODEL = f"""
+import time
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        start = time.perf_counter()
+        tensors = [pb.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
+        end = start + ({FIXED_MS} + {EACH_MS} * sum(len(t) for t in tensors)) / 1000
+        answers = [pb.InferenceResponse([pb.Tensor("Y", t)]) for t in tensors]
+        while (left := end - time.perf_counter()) > 0:
+            time.sleep(left)
+        return answers
+"""
+CONFIG = """
+name: "{name}"
+backend: "python"
+max_batch_size: {batch}
+input {{ name: "X" data_type: TYPE_FP32 dims: [ 1 ] }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }}
+instance_group {{ count: {instances} kind: KIND_CPU }}
+dynamic_batching {{ preferred_batch_size: [ {batch} ] max_queue_delay_microseconds: {delay_us} }}
+"""
+
+
+@dataclass(frozen=True)
+class Served:
+    """One model of the repository."""
+
+    batch: int
+    instances: int
+    delay_us: int
+
+    @property
+    def name(self) -> str:
+        return f"sleep_{self.batch}_{self.instances}_{self.delay_us}"
+
+    @property
+    def capacity_rps(self) -> float:
+        return 1000.0 * self.instances * self.batch / (FIXED_MS + EACH_MS * self.batch)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What Triton adds on this machine, from runs of their own."""
+
+    occupied_ms: float
+    jitter: float
+    frontend_ms: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """P50 and P99 in ms, measured and simulated on the same arrivals."""
+
+    measured: tuple[float, float]
+    simulated: tuple[float, float]
+
+    @property
+    def errors_percent(self) -> tuple[float, float]:
+        p50, p99 = (100.0 * (s / m - 1.0) for s, m in zip(self.simulated, self.measured, strict=True))
+        return p50, p99
+
+
+@contextmanager
+def sleeping(models: list[Served]) -> Iterator[BareTriton]:
+    """A Triton that serves these models."""
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            home = Path(folder, "models", model.name)
+            (home / "1").mkdir(parents=True)
+            (home / "1" / "model.py").write_text(MODEL)
+            config = CONFIG.format(
+                name=model.name, batch=model.batch, instances=model.instances, delay_us=model.delay_us
+            )
+            (home / "config.pbtxt").write_text(config)
+        with bare_triton(Path(folder, "models"), Path(folder, "log")) as running:
+            yield running
+
+
+def request(model: Served, client_batch: int = 1) -> bytes:
+    asked = ModelInferRequest(model_name=model.name)
+    asked.inputs.add(name="X", datatype="FP32", shape=[client_batch, 1])
+    asked.raw_input_contents.append(np.ones(client_batch, np.float32).tobytes())
+    return asked.SerializeToString()
+
+
+def overhead(running: BareTriton, model: Served, seconds: float = 2.0) -> Overhead:
+    """Measured alone: a lone client, then a closed loop that keeps every batch full."""
+    assert model.instances == 1
+    assert model.delay_us == 0
+    with ClosedLoop(running.grpc, request(model), 1) as lone:
+        lone.run(seconds)
+        alone_ms = float(np.median(lone.answers(5).latency_ms))
+    # Two clients that send full batches: one always waits, so batches run back to back.
+    with ClosedLoop(running.grpc, request(model, model.batch), 2) as full:
+        full.run(seconds)
+        ended = full.answers(4).ended_s
+    gaps = 1000.0 * np.diff(ended)
+    # The median: a hiccup of the client delays one end and hastens the next.
+    cycle_ms = float(np.median(gaps))
+    spread = float(np.subtract(*np.quantile(gaps, [0.84, 0.16]))) / 2.0 / np.sqrt(2.0)
+    occupied = max(cycle_ms - FIXED_MS - EACH_MS * model.batch, 0.0)
+    return Overhead(occupied, spread / cycle_ms, max(alone_ms - FIXED_MS - EACH_MS - occupied, 0.0))
+
+
+def compare(
+    running: BareTriton, model: Served, added: Overhead, load: float, seconds: float, seed: int
+) -> Compared:
+    """Poisson requests to the real one; the simulator on the same arrival times."""
+    rate = load * model.capacity_rps
+    due = poisson_times(rate, seconds, np.random.default_rng(seed))
+    seen = open_loop(running.grpc, request(model), due, deadline_s=30.0).latency_ms
+    service = tuple(FIXED_MS + EACH_MS * k + added.occupied_ms for k in range(1, model.batch + 1))
+    placement = Placement("w", "w", "m", rate, 1000.0)
+    served = ServedModel("m", model.batch, model.instances, model.delay_us)
+    gpu = PlannedGpu("t4-0", "t4", (Partition("p", 100.0, (served,), (placement,)),))
+    result = simulate(
+        Plan("by-hand", Rule.P99, "known", (gpu,)),
+        {"t4": KnownService({"m": service})},
+        Question(seconds=seconds, seed=seed, demands={"w": Trace(tuple(due))}),
+        Conditions(noise={("t4", "m"): Noise(added.jitter, added.frontend_ms)}),
+    ).workloads[0]
+    p50, p99 = (float(q) for q in np.quantile(seen, [0.5, 0.99]))
+    return Compared((p50, p99), (result.p50_ms, result.p99_ms))
+
+
+def table(*, full: bool) -> bool:
+    """Print every configuration; True where P50 is within 8 % and P99 within 15 % in the repeats' mean."""
+    batches, loads, repeats = (4, 8), (0.3, 0.5, 0.75) if full else (0.3, 0.75), 3 if full else 2
+    models = [Served(b, i, d) for b in batches for i in (1, 2) for d in (0, 5000)]
+    if not full:
+        models = [m for m in models if (m.instances, m.delay_us) in {(1, 0), (2, 5000)}]
+    held = True
+    wanted = {Served(b, 1, 0) for b in batches} | set(models)
+    with sleeping(sorted(wanted, key=lambda m: m.name)) as running:
+        added = {b: overhead(running, Served(b, 1, 0)) for b in batches}
+        for b, one in added.items():
+            print(
+                f"batch {b}: +{one.occupied_ms:.2f} ms a batch, jitter {one.jitter:.3f}, "
+                f"front end {one.frontend_ms:.2f} ms"
+            )
+        print("batch inst delay load   P50 real  simulated  error (repeats)      P99 real  simulated  error")
+        for model in models:
+            for load in loads:
+                runs = [
+                    compare(running, model, added[model.batch], load, 20.0, seed) for seed in range(repeats)
+                ]
+                real, ours = (np.array([getattr(r, n) for r in runs]) for n in ("measured", "simulated"))
+                errors = np.array([r.errors_percent for r in runs])
+                mean = errors.mean(axis=0)
+                good = abs(mean[0]) <= 8.0 and abs(mean[1]) <= 15.0
+                held &= bool(good)
+                each = ["/".join(f"{e:.1f}" for e in column) for column in errors.T]
+                print(
+                    f"{model.batch:5d} {model.instances:4d} {model.delay_us / 1000:4.0f}  {load:.2f}"
+                    f"  {real[:, 0].mean():9.2f} {ours[:, 0].mean():9.2f}  {mean[0]:6.1f} % ({each[0]})"
+                    f"  {real[:, 1].mean():9.2f} {ours[:, 1].mean():9.2f}  {mean[1]:6.1f} % ({each[1]})"
+                    f"{'' if good else '  MISSED'}",
+                    flush=True,
+                )
+    return held
