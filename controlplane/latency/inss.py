@@ -32,7 +32,7 @@ from controlplane.latency.published import (
     neighbours,
     sum_of_others,
 )
-from controlplane.latency.surface import Points, Surface, knots
+from controlplane.latency.surface import Points, Surface
 from controlplane.latency.tables import Tables
 
 NAME = "inss"
@@ -57,11 +57,12 @@ class LocalRegression:
         weight = np.maximum(1.0 - (distance / reach[:, None]) ** 3, 0.0) ** 3
         offset = known - asked[:, None, :]
         design = np.concatenate([np.ones((*offset.shape[:2], 1)), offset], axis=-1)
-        normal = np.einsum("qpi,qp,qpj->qij", design, weight, design)
+        weighted = np.swapaxes(design, 1, 2) * weight[:, None, :]
+        normal = weighted @ design
         # A little pull to inverse proportion and proportion keeps questions far outside solvable.
         prior = np.array([0.0, 1.0, -1.0])
         pull = RIDGE * np.diag([0.0, 1.0, 1.0])
-        right = np.einsum("qpi,qp,p->qi", design, weight, np.log(self.points.time_ms)) + pull @ prior
+        right = weighted @ np.log(self.points.time_ms) + pull @ prior
         solution = np.linalg.solve(normal + pull, right[..., None])[..., 0]
         time: FloatArray = np.exp(solution[:, 0])
         return time
@@ -134,8 +135,9 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
     check_profiles(profiles, device)
     listed = list(profiles.values())
     points = [execution_points(p) for p in listed]
+    # Their peak rates alone are asked for: the whole GPU is enough.
     rough = [
-        Surface.of_curve(LocalRegression(q), knots(q.percent), p.largest_batch)
+        Surface.of_curve(LocalRegression(q), np.array([100.0]), p.largest_batch)
         for q, p in zip(points, listed, strict=True)
     ]
     given = Coefficients.of(listed, device, Pressure.of(listed, rough))

@@ -121,7 +121,12 @@ def assemble(
         models=tuple(profiles),
         tables=tables,
         contention=fitted,
-        alone_error=np.array([left_out_error(f, q) for f, q in zip(forms, points, strict=True)]),
+        alone_error=np.array(
+            [
+                p.holdout_error[name] if name in p.holdout_error else left_out_error(f, q)
+                for p, f, q in zip(listed, forms, points, strict=True)
+            ]
+        ),
         shared_error=colocated.error(tables, fitted),
         power=PowerModel.of(listed, device),
         memory_mb=memory_of(listed),

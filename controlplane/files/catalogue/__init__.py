@@ -92,6 +92,7 @@ def profiles(name: str) -> Mapping[str, Profile]:
                 points=tuple(solo[model]),
                 colocation=tuple(beside[model]),
                 fits=_fits(told, model, coefficients),
+                holdout_error=told.get("holdout_error", {}).get(model, {}),
                 memory_mb=memory.get(model),
             )
             for model, coefficients in told["models"].items()
