@@ -227,9 +227,7 @@ class Controller:
         self._observer.close()
         self._crew.close(wait=False)
         self._crew, self._observer = self._hands()
-        taken = _take_over(
-            wards(plan), desired, settings, servers, named(present), self._limits, self._wall()
-        )
+        taken = take_over(wards(plan), desired, settings, servers, named(present), self._limits, self._wall())
         backends = {m.server: m for r in present.values() for m in r.members}
         self._adopted = _Adopted(
             taken.state, taken.planned, settings.devices, desired.warm, named(present), backends, mark
@@ -287,7 +285,7 @@ class _Taken:
     surplus: tuple[Server, ...]
 
 
-def _take_over(
+def take_over(
     guarded: tuple[Ward, ...],
     desired: Desired,
     settings: FleetSettings,
@@ -307,6 +305,7 @@ def _take_over(
     running = [
         s for s in servers if s.state is ServerState.RUNNING and s.spec.labels.role is not Role.PROFILE
     ]
+    backups = {route.backup for route in routes.values()}
     seats: dict[str, tuple[Seat, ...]] = {}
     kept: list[Server] = []
     for ward in guarded:
@@ -314,7 +313,12 @@ def _take_over(
         mine = [s for s in running if s.spec.labels.partition == ward.id and s.spec.device in gpus]
         # Routed first, then as planned, then the others.
         mine.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
-        chosen = mine[: 1 if ward.policy is ShadowPolicy.NONE else 2]
+        chosen = mine[:1]
+        if ward.policy is not ShadowPolicy.NONE:
+            # What is neither a backup nor as large as the active server was left for it.
+            chosen += [s for s in mine[1:] if s.name in backups or s.spec.percent >= chosen[0].spec.percent][
+                :1
+            ]
         kept += chosen
         spec = planned[ward.id]
         seats[ward.id] = tuple(Seat(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen) or (

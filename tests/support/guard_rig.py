@@ -23,6 +23,10 @@ import numpy as np
 import psutil
 import tritonclient.grpc.aio as grpc_aio
 
+from controlplane.domain.fleet import Server, ServerState
+from controlplane.runtime.history import Event, History
+from launchers.process import ProcessLauncher
+
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"
 MODELS = Path(__file__).parent / "guard_models"
@@ -109,18 +113,16 @@ class Guarded:
         if "--no-serve" not in more:
             self.await_event("adopt")
 
-    def events(self) -> list[dict[str, Any]]:
-        told = self.ctl("events", "--json", "--limit", "1000")
-        assert told.returncode == 0, told.stderr
-        return list(json.loads(told.stdout)["events"])
+    def events(self) -> tuple[Event, ...]:
+        return History(self.files / "history.sqlite").events()
 
     def await_event(
         self, kind: str, *, since_s: float = 0.0, deadline_s: float = 30.0, says: str = ""
-    ) -> dict[str, Any]:
+    ) -> Event:
         deadline = time.monotonic() + deadline_s
         while time.monotonic() < deadline:
             for event in self.events():
-                if event["kind"] == kind and event["at_s"] >= since_s and says in event["reason"]:
+                if event.kind == kind and event.at_s >= since_s and says in event.reason:
                     return event
             time.sleep(0.1)
         raise AssertionError(f"no {kind} {says!r} in {deadline_s:g} s: {self.events()}\n{self.log()}")
@@ -129,10 +131,8 @@ class Guarded:
         log = self.files / "controller.log"
         return log.read_text(errors="replace")[-4000:] if log.exists() else ""
 
-    def servers(self) -> list[dict[str, Any]]:
-        told = self.ctl("status", "--json")
-        assert told.returncode == 0, told.stderr
-        return list(json.loads(told.stdout)["servers"])
+    def servers(self) -> tuple[Server, ...]:
+        return ProcessLauncher(self.directory / "state" / "trisect").servers(self.fleet)
 
     def await_guarded(self, partitions: int = 1, deadline_s: float = 60.0) -> None:
         """Until every partition has a routed server and another one that stands by as its backup."""
@@ -142,7 +142,7 @@ class Guarded:
             rows = [s for s in json.loads(slots.read_text())["slots"] if not s["draining"]]
             if len(rows) == partitions and all(r["members"] and r["backup"] for r in rows):
                 ports = {p for r in rows for m in (*r["members"], r["backup"]) for p in [m["http_port"]]}
-                if ports == {s["http_port"] for s in self.servers() if s["state"] == "running"}:
+                if ports == {s.http_port for s in self.servers() if s.state is ServerState.RUNNING}:
                     return
             time.sleep(0.2)
         raise AssertionError(f"not guarded after {deadline_s:g} s: {self.servers()}\n{self.log()}")

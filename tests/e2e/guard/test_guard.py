@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 import urllib.request
@@ -45,13 +46,13 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
         moved = fleet.await_event("redirect", since_s=cut_s)
         time.sleep(4.0)
     assert load.failed() == []
-    assert "slow server" in moved["reason"]
+    assert "slow server" in moved.reason
     assert fleet.active("w") != before
-    late = [r for r in load.between(moved["at_s"] + 2.0, time.time()) if r.latency_ms > SLO_MS]
-    settled = load.between(moved["at_s"] + 2.0, time.time())
+    late = [r for r in load.between(moved.at_s + 2.0, time.time()) if r.latency_ms > SLO_MS]
+    settled = load.between(moved.at_s + 2.0, time.time())
     assert len(late) <= 0.1 * len(settled)
     fleet.await_guarded()
-    assert {s["percent"] for s in fleet.servers()} == {60.0, 70.0}, "the next larger share stands by"
+    assert {s.spec.percent for s in fleet.servers()} == {60.0, 70.0}, "the next larger share stands by"
 
 
 @pytest.mark.parametrize(
@@ -74,17 +75,19 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
                     process.kill()
         moved = fleet.await_event("redirect", since_s=hit_s)
         time.sleep(2.0)
-    assert cause in moved["reason"]
+    assert cause in moved.reason
     # Lost is only what the dead server held, or was handed before it was known to be dead.
-    assert all(r.started_s <= moved["at_s"] + 0.5 for r in load.failed()), load.failed()
+    assert all(r.started_s <= moved.at_s + 0.5 for r in load.failed()), load.failed()
     if fault == "kill":
         assert len(load.failed()) <= 3, load.failed()
     fleet.await_guarded()
-    assert before not in {s["partition"] for s in fleet.servers()}
+    assert before not in {s.name for s in fleet.servers()}
     assert not triton.is_running() or triton.status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("wait_s", [0.3, 1.2, 2.0])
+@pytest.mark.parametrize(
+    "wait_s", [1.2, *(pytest.param(0.25 * i, marks=pytest.mark.soak) for i in range(10))]
+)
 def test_a_killed_controller_is_replaced_and_the_next_goes_on(fleet: Guarded, wait_s: float) -> None:
     needs_cgroups()
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
@@ -97,7 +100,7 @@ def test_a_killed_controller_is_replaced_and_the_next_goes_on(fleet: Guarded, wa
             fleet.await_event("redirect", since_s=cut_s)
             fleet.await_guarded()
     assert load.failed() == []
-    assert {s["percent"] for s in fleet.servers()} == {60.0, 70.0}
+    assert {s.spec.percent for s in fleet.servers()} == {60.0, 70.0}
 
 
 def test_once_repairs_and_ends(fleet: Guarded) -> None:
@@ -137,10 +140,12 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         assert not (fleet.files / "controller.pid").exists()
         (port,) = rig.free_ports(1)
         with fleet.serving("--port", str(port)):
-            rig.await_true(lambda: "adopt" in {e["kind"] for e in fleet.events()}, 20.0, "adopted")
+            rig.await_true(lambda: "adopt" in {e.kind for e in fleet.events()}, 20.0, "adopted")
             for path, says in (("healthz", "last looked"), ("metrics", "trisect_partition_percent")):
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
                     assert says in answer.read().decode()
             second = fleet.ctl("serve")
             assert second.returncode == 4
             assert "already has a controller" in second.stderr
+        told = fleet.ctl("events", "--json")
+        assert json.loads(told.stdout)["events"][0]["kind"] == "adopt"
