@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     spec: Path,
-    strategy: Annotated[str, typer.Option(help="How to plan.")] = "igniter",
+    strategy: Annotated[str, typer.Option(help="How to plan.")] = "joint",
     rule: Annotated[
         Rule | None, typer.Option(help="What the plan promises; by default the strategy's own.")
     ] = None,
@@ -31,6 +31,13 @@ def plan(
         Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
     ] = None,
     json: options.Json = False,
+    quantile: Annotated[
+        float, typer.Option(help="Headroom: plan for times not exceeded with this probability.")
+    ] = 0.95,
+    iterations: Annotated[int | None, typer.Option(help="The search's budget.", min=0)] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="A ceiling in seconds; the plan says if it was met.", min=0)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same plan.")] = 1,
     allow_violations: options.AllowViolations = False,
 ) -> None:
@@ -51,7 +58,7 @@ def plan(
     made = make_plan(
         parsed,
         document,
-        Choices(strategy, rule, latency, seed=seed),
+        Choices(strategy, rule, latency, quantile, seed, iterations, budget),
         profiles=profiles,
         cores=len(os.sched_getaffinity(0)),
         clock=SystemClock(),
