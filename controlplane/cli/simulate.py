@@ -9,6 +9,8 @@ import typer
 
 from controlplane.cli import options
 
+_TIMELINE_POINTS = 40
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -28,6 +30,9 @@ def simulate(
         str | None,
         typer.Option(help="What the GPUs really do: a latency model, NAME*1.1, or a folder of profiles."),
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw latency over time and CDFs here (.svg, .png or .pdf).")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Simulate PLAN: Triton's batcher, partitions coupled by interference, requests at random times."""
@@ -44,7 +49,12 @@ def simulate(
         arrivals=arrivals or [],
         seconds=seconds,
         seed=seed,
+        timeline_points=_TIMELINE_POINTS if plot is not None else 0,
     )
+    if plot is not None:
+        from controlplane.report.simulation_plot import plot_simulation
+
+        plot_simulation(result, plot)
     if json:
         print(to_json(result.document()), end="")
     else:
