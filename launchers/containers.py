@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from docker.types import Mount
+
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server
 from launchers import labels, triton
@@ -170,7 +172,8 @@ def for_sdk(wanted: Container) -> dict[str, Any]:
         "command": list(wanted.command),
         "environment": dict(wanted.environment),
         "labels": dict(wanted.labels),
-        "volumes": {path: {"bind": path, "mode": "ro"} for path in wanted.binds},
+        # As mounts: a volume's missing folder would be made, empty and root's, instead of refused.
+        "mounts": [Mount(path, path, type="bind", read_only=True) for path in wanted.binds],
         "user": wanted.user,
         "read_only": True,
         "tmpfs": {"/tmp": "rw,nosuid,nodev,size=1g"},
@@ -200,12 +203,17 @@ def for_sdk(wanted: Container) -> dict[str, Any]:
         told["device_requests"] = [{"DeviceIDs": [wanted.gpu], "Capabilities": [["gpu"]]}]
         # Clients of one MPS daemon and the daemon share memory.
         told["ipc_mode"] = "host"
-        told["volumes"][wanted.pipe_directory] = {"bind": wanted.pipe_directory, "mode": "rw"}
+        told["mounts"].append(Mount(wanted.pipe_directory, wanted.pipe_directory, type="bind"))
     else:
         # Of its own, gone with the container: nothing to sweep.
         told["ipc_mode"] = "private"
         told["shm_size"] = "1g"
     return told
+
+
+def _mount_option(mount: Mapping[str, Any]) -> str:
+    writable = "" if not mount["ReadOnly"] else ",readonly"
+    return f"--mount=type=bind,source={mount['Source']},target={mount['Target']}{writable}"
 
 
 def run_line(wanted: Container) -> str:
@@ -232,7 +240,7 @@ def run_line(wanted: Container) -> str:
         *([f"--cpu-period={told['cpu_period']}"] if "cpu_period" in told else []),
         *([f"--cpu-quota={told['cpu_quota']}"] if "cpu_quota" in told else []),
         *(f"--env={key}={value}" for key, value in wanted.environment.items()),
-        *(f"--volume={path}:{how['bind']}:{how['mode']}" for path, how in told["volumes"].items()),
+        *(_mount_option(mount) for mount in told["mounts"]),
         f"--log-driver={log['type']}",
         *(f"--log-opt={key}={value}" for key, value in log["config"].items()),
         "--stop-signal=SIGTERM",

@@ -12,11 +12,12 @@ from typing import Any
 
 import docker
 import docker.errors
+import psutil
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability
-from launchers import containers, docker_engine, labels, readiness, server_log, shared_memory
+from launchers import containers, docker_engine, labels, process_table, readiness, server_log, shared_memory
 from launchers.containers import Container, ContainerOptions
 from launchers.cores import core_of
 from launchers.docker_engine import Say
@@ -26,10 +27,10 @@ from launchers.starting import ATTEMPTS, Starting
 from launchers.triton import ServerPorts
 
 QUOTA = "docker-cpu-quota"
-_POLL_S = 0.03
+_POLL_S = 0.1
 _KILL_S = 10
 _LAST_UP = "Started Metrics Service"
-"""What Triton logs once its third service is up: before that a taken port may still end it."""
+"""What Triton logs when it starts the last of its three services."""
 
 
 class DockerLauncher:
@@ -236,23 +237,34 @@ class DockerLauncher:
     def _run(self, client: docker.DockerClient, server: Server, wanted: Container, deadline: float) -> bool:
         """Start it and wait until it is ready; False where somebody else has one of its ports."""
         one = client.containers.create(**containers.for_sdk(wanted))
-        one.start()
-        settled = False
+        try:
+            one.start()
+        except docker.errors.APIError as error:
+            if "port is already allocated" in str(error):
+                return False
+            raise
         while True:
             one.reload()
-            log = one.logs().decode(errors="replace")
-            if server_log.port_taken(log):
-                return False
             if one.status != "running":
+                log = _log(one)
+                if server_log.port_taken(log):
+                    return False
                 raise EngineError(self._failure(server, "ended before it was ready", log))
-            if _LAST_UP in log and readiness.is_ready(server):
-                if settled:
-                    one.update(restart_policy=containers.RESTART)
-                    return True
-                settled = True
+            if readiness.is_ready(server) and self._listens(one, server):
+                one.update(restart_policy=containers.RESTART)
+                return True
             if time.monotonic() > deadline:
-                raise LaunchTimeout(self._failure(server, "was not ready in time", log))
+                raise LaunchTimeout(self._failure(server, "was not ready in time", _log(one)))
             time.sleep(_POLL_S)
+
+    def _listens(self, one: Any, server: Server) -> bool:
+        """Whether nobody else has one of its ports: Triton serves HTTP before it finds another one taken."""
+        if self._options.network is containers.Network.BRIDGE:
+            return True  # the engine published them, or refused
+        try:
+            return process_table.listens(one.attrs["State"]["Pid"], process_table.ports_of(server))
+        except psutil.AccessDenied:
+            return _LAST_UP in _log(one)  # another user's process: its own word has to do
 
     def _failure(self, server: Server, what: str, log: str) -> str:
         """The message, with the log kept: it goes with the container otherwise."""
@@ -272,6 +284,10 @@ class DockerLauncher:
 def _server_of(one: Any) -> Server:
     state = ServerState.RUNNING if one.status == "running" else ServerState.EXITED
     return labels.server_of(one.labels[containers.SERVER_LABEL], id=one.id, state=state)
+
+
+def _log(one: Any) -> str:
+    return str(one.logs().decode(errors="replace"))
 
 
 def _remove_container(one: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,12 +40,22 @@ def local(told: str) -> str:
 @contextlib.contextmanager
 def engine(where: str) -> Iterator[docker.DockerClient]:
     """A connection to the engine. Raises MissingTool, EngineError or LaunchTimeout, as `told` does."""
+    _knock(where)
     with told(where):
         client = docker.DockerClient(base_url=where, timeout=_ANSWER_S)
         try:
             yield client
         finally:
             client.close()
+
+
+def _knock(where: str) -> None:
+    """Raise what `engine` raises where nobody listens. The SDK leaks its socket when it finds that out."""
+    with socket.socket(socket.AF_UNIX) as door:
+        try:
+            door.connect(where.removeprefix("unix://"))
+        except OSError as error:
+            raise _unreachable(where, str(error)) from error
 
 
 def reachable() -> bool:

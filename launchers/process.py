@@ -244,7 +244,11 @@ class ProcessLauncher:
                 raise EngineError(
                     server_log.failure(server.name, "ended before it was ready", server_log.read(log), log)
                 )
-            if member.leader and readiness.is_ready(server) and process_table.listens(pid, ports_of(server)):
+            if (
+                member.leader
+                and readiness.is_ready(server)
+                and process_table.listens(pid, process_table.ports_of(server))
+            ):
                 return True
             if time.monotonic() > deadline:
                 raise LaunchTimeout(
@@ -301,11 +305,6 @@ def leave(mechanism: Mechanism, group: Group) -> list[str]:
         return [f"{mechanism.name} {group.folder}"] if mechanism.leave(group) else []
     except OSError as error:
         raise EngineError(f"{mechanism.name} {group.folder} was not removed: {error}") from error
-
-
-def ports_of(server: Server) -> set[int]:
-    """The ports it must listen on."""
-    return {server.http_port, server.grpc_port, server.metrics_port}
 
 
 def prune(folder: Path) -> None:

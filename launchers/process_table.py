@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from controlplane.domain.fleet import Server
 from launchers import labels
 
 TERMINATE = signal.SIGTERM
@@ -48,6 +49,11 @@ def find(pid: int) -> Member | None:
             return found
         time.sleep(0.001)
     return None
+
+
+def ports_of(server: Server) -> set[int]:
+    """The ports it must listen on."""
+    return {server.http_port, server.grpc_port, server.metrics_port}
 
 
 def listens(pid: int, ports: set[int]) -> bool:

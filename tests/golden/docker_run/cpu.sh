@@ -22,7 +22,7 @@ docker run --detach \
   --env=MKL_NUM_THREADS=1 \
   --env=NUMEXPR_NUM_THREADS=1 \
   --env=NVIDIA_VISIBLE_DEVICES=void \
-  --volume=/srv/rendered/W1:/srv/rendered/W1:ro \
+  --mount=type=bind,source=/srv/rendered/W1,target=/srv/rendered/W1,readonly \
   --log-driver=json-file \
   --log-opt=max-size=10m \
   --log-opt=max-file=3 \

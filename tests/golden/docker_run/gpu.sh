@@ -15,8 +15,8 @@ docker run --detach \
   --env=CUDA_MPS_PIPE_DIRECTORY=/tmp/trisect-mps-1000/GPU-11111111-2222-3333-4444-555555555555/pipe \
   --env=CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=37.5 \
   --env=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M \
-  --volume=/srv/rendered/W1:/srv/rendered/W1:ro \
-  --volume=/tmp/trisect-mps-1000/GPU-11111111-2222-3333-4444-555555555555/pipe:/tmp/trisect-mps-1000/GPU-11111111-2222-3333-4444-555555555555/pipe:rw \
+  --mount=type=bind,source=/srv/rendered/W1,target=/srv/rendered/W1,readonly \
+  --mount=type=bind,source=/tmp/trisect-mps-1000/GPU-11111111-2222-3333-4444-555555555555/pipe,target=/tmp/trisect-mps-1000/GPU-11111111-2222-3333-4444-555555555555/pipe \
   --log-driver=json-file \
   --log-opt=max-size=10m \
   --log-opt=max-file=3 \

@@ -1,0 +1,190 @@
+"""What only containers can meet, on a private engine."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from launcher_rig import DockerEngine, Fleet, get, infer
+from private_engine import PrivateEngine
+
+from controlplane.domain.errors import EngineError, MissingTool
+from controlplane.domain.fleet import ServerState
+from launchers import docker_engine as engine_errors
+from launchers import starting
+from launchers.containers import ContainerOptions, Pull
+from launchers.docker import DockerLauncher
+from launchers.triton import ServerPorts
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def engine(docker_engine: tuple[PrivateEngine, str], tmp_path: Path) -> DockerEngine:
+    made, image = docker_engine
+    return DockerEngine(tmp_path / "state", made.address, image)
+
+
+@pytest.fixture
+def client(engine: DockerEngine) -> Iterator[docker.DockerClient]:
+    with contextlib.closing(docker.DockerClient(base_url=engine.address)) as made:
+        yield made
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError, docker.errors.APIError):
+            if condition():
+                return
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_a_container_is_confined(fleet: Fleet, client: docker.DockerClient) -> None:
+    server = fleet.start(replace(fleet.spec(percent=30), memory_mb=700.0))
+    told = client.containers.get(server.id).attrs
+    host = told["HostConfig"]
+    assert host["ReadonlyRootfs"]
+    assert host["CapDrop"] == ["ALL"]
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert (host["CpuPeriod"], host["CpuQuota"], host["CpusetCpus"]) == (10000, 3000, "0")
+    assert host["Memory"] == 700 * 2**20
+    assert host["RestartPolicy"]["Name"] == "unless-stopped"
+    assert told["Config"]["User"] not in ("", "0", "0:0", "root")
+    assert all(not mount["RW"] for mount in told["Mounts"])
+    one = client.containers.get(server.id)
+    code, said = one.exec_run(["bash", "-c", f"echo x > {server.spec.repository}/spin/config.pbtxt"])
+    assert code != 0
+    assert b"Read-only" in said
+
+
+def test_models_linked_from_elsewhere_are_served(fleet: Fleet, tmp_path: Path) -> None:
+    spec = fleet.spec()
+    version = Path(spec.repository) / "spin" / "1"
+    version.rename(tmp_path / "the version")
+    version.symlink_to(tmp_path / "the version")
+    assert infer(fleet.start(spec)) == [0.0, 0.0]
+
+
+def test_a_killed_container_comes_back_by_itself_on_its_ports(fleet: Fleet) -> None:
+    server = fleet.start(fleet.spec())
+    fleet.engine.kill(server)
+    until(lambda: get(server, "/v2")["name"] == server.name, "it answers again")
+    until(lambda: infer(server) == [0.0, 0.0], "it serves again")
+    until(lambda: fleet.launcher.servers(fleet.name) == (server,), "it is the same server")
+
+
+def test_a_paused_container_counts_as_gone_and_is_replaced(fleet: Fleet, client: docker.DockerClient) -> None:
+    server = fleet.start(fleet.spec())
+    client.containers.get(server.id).pause()
+    (seen,) = fleet.launcher.servers(fleet.name)
+    assert seen.state is ServerState.EXITED
+    again = fleet.start(server.spec)
+    assert again.id != server.id
+    client.containers.get(again.id).pause()
+    fleet.launcher.stop(again, drain_s=5)
+    assert fleet.leftovers() == []
+
+
+def test_containers_come_back_with_their_engine(
+    fleet: Fleet, docker_engine: tuple[PrivateEngine, str]
+) -> None:
+    server = fleet.start(fleet.spec())
+    private, _ = docker_engine
+    private.stop()
+    with pytest.raises(MissingTool, match="no Docker engine answers"):
+        fleet.launcher.servers(fleet.name)
+    private.start()
+    until(lambda: infer(server) == [0.0, 0.0], "it serves again")
+    assert fleet.launcher.servers(fleet.name) == (server,)
+
+
+def test_a_port_that_somebody_takes_meanwhile_is_exchanged(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = fleet.start(fleet.spec("old"))
+    real = starting.free_ports
+    spare = real(set())
+    taken = [
+        ServerPorts(old.http_port, spare.grpc, spare.metrics),
+        ServerPorts(spare.http, old.grpc_port, spare.metrics),
+        ServerPorts(spare.http, spare.grpc, old.metrics_port),
+    ]
+    monkeypatch.setattr(starting, "free_ports", lambda known: taken.pop() if taken else real(known))
+    new = fleet.start(fleet.spec("new"))
+    assert taken == []
+    assert infer(new) == infer(old) == [0.0, 0.0]
+
+
+def test_no_engine(tmp_path: Path, fleet: Fleet) -> None:
+    away = DockerLauncher(tmp_path, address=f"unix://{tmp_path}/no.sock")
+    with pytest.raises(MissingTool, match=r"apt-get install docker\.io"):
+        away.start(fleet.spec(), deadline_s=5)
+    assert away.enforcement() is None
+    (told,) = away.capabilities()
+    assert not told.available
+
+
+def test_an_engine_of_another_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fleet: Fleet) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
+    with pytest.raises(EngineError, match="not on this host"):
+        DockerLauncher(tmp_path).start(fleet.spec(), deadline_s=5)
+
+
+def test_a_missing_image(fleet: Fleet, engine: DockerEngine, tmp_path: Path) -> None:
+    options = ContainerOptions(image="trisect/absent:1", pull=Pull.NEVER)
+    with pytest.raises(EngineError, match="docker pull trisect/absent:1"):
+        DockerLauncher(tmp_path, options, address=engine.address).start(fleet.spec(), deadline_s=5)
+    assert fleet.leftovers() == []
+
+
+def test_a_name_that_is_taken(fleet: Fleet, client: docker.DockerClient, engine: DockerEngine) -> None:
+    spec = fleet.spec()
+    squatter = client.containers.create(engine.image, ["bash"], name=spec.name)
+    try:
+        with pytest.raises(EngineError, match="none of ours"):
+            fleet.start(spec)
+        squatter.reload()
+    finally:
+        squatter.remove(force=True)
+
+
+def test_a_gpu_without_the_toolkit(client: docker.DockerClient, engine: DockerEngine) -> None:
+    wanted = [{"DeviceIDs": ["GPU-0"], "Capabilities": [["gpu"]]}]
+    one = client.containers.create(engine.image, ["bash"], device_requests=wanted)
+
+    def start() -> None:
+        with engine_errors.told("here"):
+            one.start()
+
+    try:
+        with pytest.raises(EngineError, match="install the NVIDIA container toolkit"):
+            start()
+    finally:
+        one.remove(force=True)
+
+
+def test_a_refused_start_leaves_no_created_container(fleet: Fleet) -> None:
+    spec = fleet.spec()
+    Path(spec.repository).rename(Path(spec.repository).with_name("away"))
+    with pytest.raises(EngineError, match="bind source path does not exist"):
+        fleet.start(spec)
+    assert not Path(spec.repository).exists()
+    assert fleet.leftovers() == []
+
+
+def test_eight_are_ready_soon(fleet: Fleet) -> None:
+    specs = [fleet.spec(f"p{i}", percent=50, device=f"cpu-{i % 2}") for i in range(8)]
+    start = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        servers = list(pool.map(fleet.start, specs))
+    print(f"8 containers ready after {time.monotonic() - start:.1f} s")
+    assert fleet.launcher.servers(fleet.name) == tuple(servers)
