@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections import deque
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from controlplane.domain.errors import GatewayError
 _FIELDS = 15
 _RECEIVE_BYTES = 4 * 2**20
 _KEEP = 200_000
+_LINE_BYTES = 2048
+_GATHER_S = 0.02
 _SERVER_FAULTS_GRPC = frozenset({"2", "4", "8", "13", "14", "15"})
 """UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE and DATA_LOSS."""
 
@@ -45,7 +48,7 @@ class RequestLog:
         except OSError as error:
             self._socket.close()
             raise GatewayError(f"the gateway's log (UDP {port}) is read by somebody else") from error
-        self._ended: deque[RequestEnd] = deque(maxlen=_KEEP)
+        self._lines: deque[bytes] = deque(maxlen=_KEEP)
         self._counts: dict[str, int] = {}
         self.lost = 0
         threading.Thread(target=self._read, name="request-log", daemon=True).start()
@@ -55,7 +58,13 @@ class RequestLog:
         taken = []
         with contextlib.suppress(IndexError):
             while True:
-                taken.append(self._ended.popleft())
+                words = self._lines.popleft().decode(errors="replace").split()
+                if len(words) != _FIELDS:
+                    continue
+                self._count(words[0], int(words[1]))
+                end = parse(words)
+                if end is not None:
+                    taken.append(end)
         return taken
 
     def close(self) -> None:
@@ -65,27 +74,23 @@ class RequestLog:
         self._socket.close()
 
     def _read(self) -> None:
-        while True:
-            try:
-                line = self._socket.recv(2048)
-            except OSError:
-                return
-            if not line:
-                return
-            self._line(line.decode(errors="replace").split())
-
-    def _line(self, words: list[str]) -> None:
-        if len(words) != _FIELDS:
+        try:
+            while line := self._socket.recv(_LINE_BYTES):
+                self._lines.append(line)
+                # Woken for every line a thread costs more than the reading: let some gather.
+                time.sleep(_GATHER_S)
+                with contextlib.suppress(BlockingIOError):
+                    while line := self._socket.recv(_LINE_BYTES, socket.MSG_DONTWAIT):
+                        self._lines.append(line)
+        except OSError:
             return
-        source, count = words[0], int(words[1])
+
+    def _count(self, source: str, count: int) -> None:
         before = self._counts.get(source)
         # A process that was restarted counts from its start again.
         if before is not None and count > before + 1:
             self.lost += count - before - 1
         self._counts[source] = count
-        end = parse(words)
-        if end is not None:
-            self._ended.append(end)
 
 
 def parse(words: list[str]) -> RequestEnd | None:
