@@ -144,7 +144,7 @@ class Demo:
                 readers[placement.endpoint] = stack.enter_context(
                     triton.StatisticsClient(servers[partition.id])
                 )
-                loop = stack.enter_context(ClosedLoop(target, request.SerializeToString(), served.batch, 2))
+                loop = stack.enter_context(ClosedLoop(target, request.SerializeToString(), 2 * served.batch))
             loop.run(_WARM_UP_S)
             before = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}
             loop.run(self.scene.closed_loop_s)
