@@ -184,7 +184,7 @@ class Interference:
     """All processes of a device, tabulated.
 
     `table` has the shape (models, models, own batches, neighbour's batches, percents, 2): c + e u + r, which
-    never falls along the neighbour's batch, and the deviation of I_mj. `delay_ms` and
+    never falls along the neighbour's batch and share, and the deviation of I_mj. `delay_ms` and
     `item_ms` (models, models) are d and h, `excess` and `further_ms` (models,) g and k, all non-negative.
     `peak` (models,) is the largest throughput of each model, per ms.
     """
@@ -281,8 +281,9 @@ def tabulate(
             apart = (delay[m, n] + item[m, n] * batch[own]) / base + process.excess_factor() * rows.excess()
             table[m, n, ..., 0] = (mean - apart).reshape(sizes, sizes, shares)
             table[m, n, ..., 1] = deviation.reshape(sizes, sizes, shares)
-    rising = np.maximum.accumulate(table[..., 0], axis=3)
-    falling = np.minimum.accumulate(table[..., ::-1, :, 0], axis=3)[..., ::-1, :]
+    rising = np.maximum.accumulate(np.maximum.accumulate(table[..., 0], axis=3), axis=4)
+    falling = table[..., ::-1, ::-1, 0]
+    falling = np.minimum.accumulate(np.minimum.accumulate(falling, axis=3), axis=4)[..., ::-1, ::-1]
     table[..., 0] = (rising + falling) / 2.0
     return Interference(
         log_batch=log_batch,

@@ -93,6 +93,15 @@ def test_one_more_neighbour_never_helps(gpu: list[Tenant], newcomer: Tenant) -> 
 
 
 @QUICK
+@given(tenants, tenants, st.floats(1.0, 100.0))
+def test_a_larger_share_of_a_neighbour_never_helps(tenant: Tenant, neighbour: Tenant, percent: float) -> None:
+    low, high = sorted((neighbour.percent, percent))
+    beside_small = ask([tenant, neighbour._replace(percent=low)]).execution_ms[0, 0]
+    beside_large = ask([tenant, neighbour._replace(percent=high)]).execution_ms[0, 0]
+    assert beside_small <= beside_large * SLACK
+
+
+@QUICK
 @given(tenants, tenants)
 def test_a_lone_workload_has_no_interference(tenant: Tenant, other: Tenant) -> None:
     empty = Slots.of(
