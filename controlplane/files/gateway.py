@@ -49,7 +49,7 @@ class GatewaySettings:
     """What the gateway was started with.
 
     Ports are TCP ports, but for the two that a line is sent to for every request (UDP): `log_port` is the
-    controller's, `monitor_port` the monitor's.
+    controller's, `monitor_port` the monitor's. The facade's are on loopback, for HAProxy only.
     """
 
     host: str
@@ -58,6 +58,8 @@ class GatewaySettings:
     metrics_port: int
     log_port: int
     monitor_port: int
+    facade_http_port: int
+    facade_grpc_port: int
     slots: int
     members: int
     haproxy: str
@@ -98,6 +100,8 @@ class _Settings(Strict):
     metrics_port: int
     log_port: int
     monitor_port: int
+    facade_http_port: int
+    facade_grpc_port: int
     slots: int
     members: int
     haproxy: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 import sys
@@ -25,11 +26,12 @@ from controlplane.gateway.traits import traits_of
 
 _SLOTS = 96
 _MEMBERS = 8
-_START_DEADLINE_S = 20.0
+_START_DEADLINE_S = 60.0
 _RESTART_DEADLINE_S = 10.0
 _LOCK_DEADLINE_S = 30.0
 _POLL_S = 0.01
 _UNFINISHED = -1
+_OWN_PORTS = range(18000, 32000)
 _MORE_PATHS = ("/usr/sbin", "/usr/local/sbin")
 
 
@@ -76,7 +78,7 @@ class HaproxyGateway:
             else:
                 _refuse_taken(self._host, self._ports)
                 settings = GatewaySettings(
-                    *wanted, *_free_udp_ports(), slots=_SLOTS, members=_MEMBERS, haproxy=program
+                    *wanted, *_own_ports(), slots=_SLOTS, members=_MEMBERS, haproxy=program
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
@@ -245,12 +247,20 @@ def _haproxy() -> str:
     return found
 
 
-def _free_udp_ports() -> tuple[int, int]:
-    kind = (socket.AF_INET, socket.SOCK_DGRAM)
-    with socket.socket(*kind) as one, socket.socket(*kind) as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+def _own_ports() -> tuple[int, int, int, int]:
+    """Two for the log (UDP) and two for the facade (TCP).
+
+    Below the range that outgoing connections use: a port must still be there after a restart.
+    """
+    kinds = (socket.SOCK_DGRAM, socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_STREAM)
+    found: list[int] = []
+    for port in random.sample(_OWN_PORTS, len(_OWN_PORTS)):
+        with socket.socket(socket.AF_INET, kinds[len(found)]) as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == len(kinds):
+            return found[0], found[1], found[2], found[3]
+    raise GatewayError(f"no free port between {_OWN_PORTS.start} and {_OWN_PORTS.stop}")
 
 
 def _refuse_taken(host: str, ports: Ports) -> None:

@@ -29,11 +29,11 @@ class Places:
         """For a state directory; touches nothing."""
         state = state.absolute()
         sockets = state / "run"
-        if len(os.fsencode(sockets / "facade-grpc.sock")) > _SOCKET_PATH_LIMIT:
+        if len(os.fsencode(sockets / "haproxy.sock")) > _SOCKET_PATH_LIMIT:
             short = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
             base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
             sockets = Path(base) / f"trisect-{os.getuid()}-{short}"
-            if len(os.fsencode(sockets / "facade-grpc.sock")) > _SOCKET_PATH_LIMIT:
+            if len(os.fsencode(sockets / "haproxy.sock")) > _SOCKET_PATH_LIMIT:
                 sockets = Path("/tmp") / sockets.name
         return cls(state, sockets)
 
@@ -111,13 +111,3 @@ class Places:
     def monitor_socket(self) -> Path:
         """Where the monitor answers what it has seen."""
         return self.sockets / "monitor.sock"
-
-    @property
-    def facade_http_socket(self) -> Path:
-        """Where HAProxy finds the facade's HTTP."""
-        return self.sockets / "facade-http.sock"
-
-    @property
-    def facade_grpc_socket(self) -> Path:
-        """Where HAProxy finds the facade's gRPC."""
-        return self.sockets / "facade-grpc.sock"

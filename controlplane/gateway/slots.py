@@ -184,9 +184,7 @@ def _check(endpoint: str, route: Route, members: int, traits: Traits) -> None:
     if not route.members:
         raise GatewayError(f"endpoint {endpoint!r}: a route needs a server; leave the endpoint out instead")
     if traits.sequence_idle_us is not None and len(route.members) > 1:
-        raise GatewayError(
-            f"endpoint {endpoint!r} keeps sequences: it is served by one server, not by a pool"
-        )
+        raise GatewayError(f"endpoint {endpoint!r} keeps sequences: one server serves it, not a pool")
     if len(route.members) > members:
         raise GatewayError(
             f"endpoint {endpoint!r}: {len(route.members)} servers, but a slot has room for {members}"

@@ -49,8 +49,8 @@ class HaproxyFrame:
     http_port: int
     grpc_port: int
     runtime_socket: str
-    facade_http_socket: str
-    facade_grpc_socket: str
+    facade_http_port: int
+    facade_grpc_port: int
     models_map: str
     checks_map: str
     log_addresses: tuple[str, ...]

@@ -55,11 +55,11 @@ async def _run(places: Places) -> None:
         commands = await control.serve(fleet, reload, str(places.control_socket))
         await reload()
         service = over_grpc.Service(fleet, upstream, broadcast, records)
-        server = await over_grpc.serve(service, f"unix:{places.facade_grpc_socket}")
+        server = await over_grpc.serve(service, f"127.0.0.1:{settings.facade_grpc_port}")
         app = Http(fleet, session, broadcast, records).application()
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
-        await web.UnixSite(runner, str(places.facade_http_socket)).start()
+        await web.TCPSite(runner, "127.0.0.1", settings.facade_http_port).start()
         chores = [
             asyncio.create_task(fleet.watch()),
             asyncio.create_task(give_back(lambda: records.handled_bytes)),

@@ -11,6 +11,7 @@ from controlplane.domain.fleet import Backend
 
 SERVICE = "/inference.GRPCInferenceService/"
 OPTIONS = (
+    ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.http2.max_pings_without_data", 0),

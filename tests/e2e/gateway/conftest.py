@@ -17,7 +17,21 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Triton]
         yield running
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Below it lies the state directory of the module's gateway."""
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def gateway(home: Path) -> Iterator[tuple[HaproxyGateway, Ports]]:
+    """One gateway for all tests of a module: each commits its own routes."""
+    with a_gateway(home) as made:
+        yield made
+
+
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[tuple[HaproxyGateway, Ports]]:
+def fresh(tmp_path: Path) -> Iterator[tuple[HaproxyGateway, Ports]]:
+    """A gateway that nobody has used."""
     with a_gateway(tmp_path) as made:
         yield made

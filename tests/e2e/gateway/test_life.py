@@ -108,11 +108,9 @@ def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running,
 
 
 @pytest.mark.parametrize("role", [*processes.KEPT_UP, processes.SUPERVISOR])
-def test_what_dies_comes_back_with_its_routes(
-    gateway: Running, pair: Pair, tmp_path: Path, role: str
-) -> None:
+def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home: Path, role: str) -> None:
     made, ports = gateway
-    places = Places.of(tmp_path / "gateway")
+    places = Places.of(home / "gateway")
     routes = {"echo": Route((pair["one"].backend,), pair["two"].backend)}
     made.commit(routes)
     (pid,) = processes.find(places, role)
@@ -141,9 +139,9 @@ def test_what_dies_comes_back_with_its_routes(
 
 
 def test_a_commit_that_was_cut_short_is_made_whole_by_the_next(
-    gateway: Running, pair: Pair, tmp_path: Path
+    fresh: Running, pair: Pair, tmp_path: Path
 ) -> None:
-    made, _ = gateway
+    made, _ = fresh
     made.commit({"echo": Route((pair["one"].backend,))})
     runtime = made._runtime
     places = Places.of(tmp_path / "gateway")

@@ -21,8 +21,8 @@ Running = tuple[HaproxyGateway, Ports]
 Pair = dict[str, rig.Triton]
 
 
-def test_every_request_is_seen_with_its_server_and_its_time(gateway: Running, pair: Pair) -> None:
-    made, ports = gateway
+def test_every_request_is_seen_with_its_server_and_its_time(fresh: Running, pair: Pair) -> None:
+    made, ports = fresh
     made.commit({"slow": Route((pair["one"].backend,))})
     telemetry = GatewayTelemetry(made.telemetry_socket)
     load = rig.Load(ports, "slow", seconds_of_work=0.02)
@@ -58,8 +58,8 @@ def test_every_request_is_seen_with_its_server_and_its_time(gateway: Running, pa
     assert all(second.p99_ms is not None and second.bytes_out > 0 for second in seconds)
 
 
-def test_refusals_and_dead_servers_are_told_apart(gateway: Running, pair: Pair) -> None:
-    made, ports = gateway
+def test_refusals_and_dead_servers_are_told_apart(fresh: Running, pair: Pair) -> None:
+    made, ports = fresh
     made.commit({"echo": Route((pair["one"].backend,)), "gone": Route((Backend("gone", rig.HOST, 1, 1),))})
     telemetry = GatewayTelemetry(made.telemetry_socket)
     wrong = tg.InferInput("INPUT", [1], "INT32")
@@ -75,8 +75,8 @@ def test_refusals_and_dead_servers_are_told_apart(gateway: Running, pair: Pair) 
     rig.until(lambda: "gone" in telemetry.windows(60) and telemetry.windows(60)["gone"].errors == 2)
 
 
-def test_one_page_of_metrics_for_the_fleet(gateway: Running, pair: Pair) -> None:
-    made, ports = gateway
+def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
+    made, ports = fresh
     one = pair["one"]
     named = Backend("fleet.W1-1.active.abc", rig.HOST, one.http_port, one.grpc_port, one.metrics_port)
     made.commit({"echo": Route((named,))})

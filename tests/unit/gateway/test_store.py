@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 ONE = Backend("one", "127.0.0.1", 9000, 9001)
 TWO = Backend("two", "127.0.0.1", 9010, 9011)
-SETTINGS = GatewaySettings("127.0.0.1", 8000, 8001, 8002, 9998, 9999, 4, 2, "/usr/sbin/haproxy")
+SETTINGS = GatewaySettings("127.0.0.1", 8000, 8001, 8002, 9998, 9999, 9003, 9004, 4, 2, "/usr/sbin/haproxy")
 
 
 def test_a_table_comes_back_as_it_was_saved(tmp_path: Path) -> None:

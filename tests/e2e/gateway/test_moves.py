@@ -1,0 +1,276 @@
+"""What must hold while routes change: sequences, streams, and what was told to every server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gateway_rig as rig
+import numpy as np
+import pytest
+import tritonclient.grpc as tg
+import tritonclient.http as th
+import tritonclient.utils.shared_memory as shm
+from tritonclient.utils import InferenceServerException
+
+from controlplane.domain.errors import GatewayError
+from controlplane.domain.fleet import Backend, Route
+from controlplane.gateway import processes
+from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.places import Places
+
+pytestmark = pytest.mark.e2e
+
+Running = tuple[HaproxyGateway, Ports]
+Pair = dict[str, rig.Triton]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    models = {"echo": "echo", "repeat": "repeat", "total": "total", "slow": "slow"}
+    with rig.tritons(tmp_path_factory.mktemp("tritons"), one=models, two=models) as running:
+        yield running
+
+
+def floats(*values: float) -> np.ndarray[Any, Any]:
+    return np.array(values, dtype=np.float32)
+
+
+def tensor(module: Any, values: np.ndarray[Any, Any]) -> list[Any]:
+    made = module.InferInput("INPUT", list(values.shape), "FP32")
+    made.set_data_from_numpy(values)
+    return [made]
+
+
+class Talk:
+    """A stream whose answers are taken one by one."""
+
+    def __init__(self, client: Any) -> None:
+        self.answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self.client = client
+        client.start_stream(lambda result, error: self.answers.put((result, error)))
+
+    def take(self) -> tuple[float, str]:
+        result, error = self.answers.get(timeout=15)
+        assert error is None, error
+        return float(result.as_numpy("OUTPUT").flat[0]), result.as_numpy("SERVER").flat[0].decode()
+
+
+def test_a_sequence_ends_where_it_began(gateway: Running, pair: Pair) -> None:
+    made, ports = gateway
+    one, two = pair["one"].backend, pair["two"].backend
+    made.commit({"total": Route((one,))})
+
+    def step(module: Any, value: float, number: int, **flags: bool) -> tuple[float, str]:
+        port = ports.http if module is th else ports.grpc
+        with module.InferenceServerClient(f"{rig.HOST}:{port}") as client:
+            result = client.infer("total", tensor(module, floats(value)[None]), sequence_id=number, **flags)
+            return float(result.as_numpy("OUTPUT")[0, 0]), result.as_numpy("SERVER")[0, 0].decode()
+
+    assert step(th, 1, 5, sequence_start=True) == (1, "one")
+    made.commit({"total": Route((two,))})
+    assert made.in_flight(one) == 1
+    assert step(tg, 2, 5) == (3, "one")
+    assert step(tg, 7, 6, sequence_start=True) == (7, "two")
+    assert step(th, 3, 5, sequence_end=True) == (6, "one")
+    assert made.in_flight(one) == 0
+    # A sequence that falls silent is waited for no longer than its server remembers it.
+    made.commit({"total": Route((one,))})
+    assert made.in_flight(two) == 1
+    rig.until(lambda: made.in_flight(two) == 0, 6)
+    with pytest.raises(InferenceServerException, match="START"):
+        step(tg, 1, 6)
+
+
+def test_a_pool_cannot_hold_sequences(gateway: Running, pair: Pair) -> None:
+    made, _ = gateway
+    with pytest.raises(GatewayError, match="not a pool"):
+        made.commit({"total": Route((pair["one"].backend, pair["two"].backend))})
+
+
+def test_sequences_in_one_stream_move_one_by_one(gateway: Running, pair: Pair) -> None:
+    made, ports = gateway
+    made.commit({"total": Route((pair["one"].backend,))})
+    with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+        talk = Talk(client)
+
+        def step(value: float, number: int, **flags: bool) -> tuple[float, str]:
+            client.async_stream_infer("total", tensor(tg, floats(value)[None]), sequence_id=number, **flags)
+            return talk.take()
+
+        assert step(1, 8, sequence_start=True) == (1, "one")
+        made.commit({"total": Route((pair["two"].backend,))})
+        assert step(5, 9, sequence_start=True) == (5, "two")
+        assert step(1, 8) == (2, "one")
+        assert step(5, 9, sequence_end=True) == (10, "two")
+        assert step(1, 8, sequence_end=True) == (3, "one")
+        client.stop_stream()
+    rig.until(lambda: made.in_flight(pair["one"].backend) == 0)
+
+
+def test_answers_keep_their_order_across_a_redirect(gateway: Running, pair: Pair) -> None:
+    made, ports = gateway
+    one, two = pair["one"].backend, pair["two"].backend
+    made.commit({"repeat": Route((one,)), "slow": Route((one,))})
+    with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+        talk = Talk(client)
+        client.async_stream_infer("repeat", tensor(tg, floats(10, 0.05)))
+        assert talk.take() == (0, "one")
+        made.commit({"repeat": Route((two,)), "slow": Route((one,))})
+        client.async_stream_infer("repeat", tensor(tg, floats(3)))
+        assert [talk.take() for _ in range(9)] == [(i, "one") for i in range(1, 10)]
+        assert [talk.take() for _ in range(3)] == [(i, "two") for i in range(3)]
+        client.async_stream_infer("slow", tensor(tg, floats(0.5)))
+        rig.until(lambda: made.in_flight(one) == 1)
+        made.commit({"repeat": Route((two,)), "slow": Route((two,))})
+        client.async_stream_infer("slow", tensor(tg, floats(0)))
+        assert made.in_flight(one) == 1
+        assert [talk.take() for _ in range(2)] == [(0.5, "one"), (0, "two")]
+        rig.until(lambda: made.in_flight(one) == 0)
+        client.stop_stream()
+
+
+def test_an_idle_stream_lets_go_of_the_old_server(gateway: Running, pair: Pair) -> None:
+    made, ports = gateway
+    one, two = pair["one"].backend, pair["two"].backend
+    made.commit({"repeat": Route((one,))})
+    with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+        talk = Talk(client)
+        client.async_stream_infer("repeat", tensor(tg, floats(1)))
+        assert talk.take() == (0, "one")
+        made.commit({"repeat": Route((two,))})
+        rig.until(lambda: made.in_flight(one) == 0)
+        client.async_stream_infer("repeat", tensor(tg, floats(1)))
+        assert talk.take() == (0, "two")
+        client.stop_stream()
+
+
+def test_who_joins_knows_the_shared_memory(gateway: Running, pair: Pair, home: Path) -> None:
+    made, ports = gateway
+    made.commit({"echo": Route((pair["one"].backend,))})
+    key = f"/gw-join-{time.monotonic_ns()}"
+    region = shm.create_shared_memory_region("joined", key, 16)
+    try:
+        with th.InferenceServerClient(f"{rig.HOST}:{ports.http}") as client:
+            client.register_system_shared_memory("joined", key, 16)
+            client.update_log_settings({"log_verbose_level": 1})
+            places = Places.of(home / "gateway")
+            (facade,) = processes.find(places, processes.FACADE)
+            os.kill(facade, signal.SIGKILL)
+            rig.until(lambda: processes.find(places, processes.FACADE) not in ((), (facade,)))
+            made.start()
+            made.commit({"echo": Route((pair["two"].backend,))})
+            with th.InferenceServerClient(f"{rig.HOST}:{pair['two'].http_port}") as direct:
+                assert [r["name"] for r in direct.get_system_shared_memory_status()] == ["joined"]
+                assert direct.get_log_settings()["log_verbose_level"] == 1
+            shm.set_shared_memory_region(region, [floats(1, 2, 3, 4)])
+            given = th.InferInput("INPUT", [4], "FP32")
+            given.set_shared_memory("joined", 16)
+            result = client.infer("echo", [given])
+            np.testing.assert_array_equal(result.as_numpy("OUTPUT"), floats(1, 2, 3, 4))
+            client.unregister_system_shared_memory("joined")
+            client.update_log_settings({"log_verbose_level": 0})
+    finally:
+        shm.destroy_shared_memory_region(region)
+        for triton in pair.values():
+            with th.InferenceServerClient(f"{rig.HOST}:{triton.http_port}") as direct:
+                direct.unregister_system_shared_memory()
+                direct.update_log_settings({"log_verbose_level": 0})
+
+
+@pytest.mark.parametrize("module", [th, tg])
+def test_what_one_server_refuses_nobody_keeps(gateway: Running, pair: Pair, module: Any) -> None:
+    made, ports = gateway
+    made.commit({"echo": Route((pair["one"].backend,)), "slow": Route((pair["two"].backend,))})
+    key = f"/gw-all-{time.monotonic_ns()}"
+    region = shm.create_shared_memory_region("mine", key, 16)
+    try:
+        with th.InferenceServerClient(f"{rig.HOST}:{pair['two'].http_port}") as two:
+            two.register_system_shared_memory("mine", key, 16)
+            port = ports.http if module is th else ports.grpc
+            with (
+                module.InferenceServerClient(f"{rig.HOST}:{port}") as client,
+                pytest.raises(InferenceServerException, match="nothing was changed anywhere"),
+            ):
+                client.register_system_shared_memory("mine", key, 16)
+            two.unregister_system_shared_memory()
+        with th.InferenceServerClient(f"{rig.HOST}:{pair['one'].http_port}") as one:
+            assert one.get_system_shared_memory_status() == []
+    finally:
+        shm.destroy_shared_memory_region(region)
+
+
+def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: Pair) -> None:
+    made, ports = gateway
+    made.commit({"slow": Route((pair["one"].backend, pair["two"].backend))})
+    load = rig.Load(ports, "slow", seconds_of_work=0.02)
+
+    def counted() -> int:
+        with th.InferenceServerClient(f"{rig.HOST}:{ports.http}") as client:
+            return int(client.get_inference_statistics()["model_stats"][0]["inference_count"])
+
+    before = counted()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(load.unary(40, stop))
+        await asyncio.sleep(1.0)
+        stop.set()
+        await task
+
+    asyncio.run(run())
+    assert load.failed() == []
+    shares = [sum(o.server == name for o in load.outcomes) for name in pair]
+    assert min(shares) > len(load.outcomes) / 5
+    rig.until(lambda: counted() == before + len(load.outcomes))
+
+
+def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_path: Path) -> None:
+    made, ports = gateway
+    with rig.tritons(tmp_path, dying={"echo": "echo"}) as doomed:
+        made.commit({"echo": Route((doomed["dying"].backend,), pair["two"].backend)})
+        with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+            talk = Talk(client)
+            client.async_stream_infer("echo", tensor(tg, floats(1)))
+            assert talk.take() == (1, "dying")
+            doomed["dying"].kill()
+            client.async_stream_infer("echo", tensor(tg, floats(2)))
+            answer, error = talk.answers.get(timeout=10)
+            if error is not None:  # it was sent before the facade saw the connection break
+                assert "UNAVAILABLE" in str(error.status())
+            else:
+                assert answer.as_numpy("SERVER")[0] == b"two"
+            client.stop_stream()
+        with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+            talk = Talk(client)
+            client.async_stream_infer("echo", tensor(tg, floats(3)))
+            assert talk.take() == (3, "two")
+            client.stop_stream()
+
+
+def test_no_server_at_all(gateway: Running) -> None:
+    made, ports = gateway
+    made.commit({"echo": Route((Backend("gone", rig.HOST, 1, 1),))})
+    with (
+        th.InferenceServerClient(f"{rig.HOST}:{ports.http}") as over_http,
+        tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as over_grpc,
+    ):
+        assert over_http.is_server_live()
+        assert not over_http.is_server_ready()
+        assert not over_grpc.is_server_ready()
+        with pytest.raises(InferenceServerException, match="no server of this model is ready"):
+            over_http.infer("echo", tensor(th, floats(1)))
+        with pytest.raises(InferenceServerException) as caught:
+            over_grpc.infer("echo", tensor(tg, floats(1)))
+        assert caught.value.status() == "StatusCode.UNAVAILABLE"
+        made.commit({})
+        with pytest.raises(InferenceServerException, match="no server runs in this fleet"):
+            over_grpc.get_log_settings()
+        with pytest.raises(InferenceServerException, match="unknown model"):
+            over_grpc.infer("echo", tensor(tg, floats(1)))
