@@ -97,19 +97,18 @@ def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
 
 def unload(server: Server, endpoint: str, *, deadline_s: float) -> None:
     """Unload a model, keeping its server up. Raises EngineError."""
-    _repository(server, endpoint, "unload", deadline_s, {})
+    _repository(server, endpoint, "unload", deadline_s)
 
 
-def load(server: Server, endpoint: str, *, deadline_s: float, config: str | None = None) -> None:
-    """Load a model that was unloaded, or anew with another configuration (JSON). Raises EngineError."""
-    body = {} if config is None else {"parameters": {"config": config}}
-    _repository(server, endpoint, "load", deadline_s, body)
+def load(server: Server, endpoint: str, *, deadline_s: float) -> None:
+    """Load a model that was unloaded. Raises EngineError."""
+    _repository(server, endpoint, "load", deadline_s)
 
 
-def _repository(server: Server, endpoint: str, verb: str, deadline_s: float, body: Mapping[str, Any]) -> None:
+def _repository(server: Server, endpoint: str, verb: str, deadline_s: float) -> None:
     url = f"http://{server.host}:{server.http_port}/v2/repository/models/{endpoint}/{verb}"
     try:
-        answer = httpx.post(url, json=body, timeout=deadline_s, trust_env=False)
+        answer = httpx.post(url, json={}, timeout=deadline_s, trust_env=False)
         answer.raise_for_status()
     except httpx.HTTPStatusError as error:
         raise EngineError(f"{server.name}: {verb} {endpoint}: {error.response.text.strip()[:300]}") from error

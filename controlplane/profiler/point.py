@@ -15,7 +15,7 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server, ShareUsage
 from controlplane.domain.observation import ModelStatistics
 from controlplane.domain.profile import Measurement
-from controlplane.monitor import inference, triton
+from controlplane.monitor import triton
 from controlplane.ports import Clock, Launcher
 from controlplane.profiler.load import Answers, ClosedLoop
 from controlplane.profiler.sweep import Trust
@@ -131,18 +131,6 @@ class Bench:
         window = triton.difference(before.statistics, after.statistics)
         inside_ms = (triton.queue_ms(window) or 0.0) + (triton.compute_ms(window) or 0.0)
         return max(0.0, float(np.mean(answers.latency_ms)) - inside_ms)
-
-    def reload(self, endpoint: str, config: str) -> None:
-        """Serve a model with another configuration (JSON) from now on.
-
-        Triton loads the new instance before it drops the old one. Where both do not fit, the old one goes
-        first.
-        """
-        try:
-            inference.load(self._server, endpoint, deadline_s=_LATE_S, config=config)
-        except EngineError:
-            inference.unload(self._server, endpoint, deadline_s=_LATE_S)
-            inference.load(self._server, endpoint, deadline_s=_LATE_S, config=config)
 
     def memory_mb(self) -> float | None:
         """What the server occupies now; None where the launcher cannot tell."""

@@ -29,8 +29,8 @@ from controlplane.profiler.load import off_core
 from controlplane.profiler.point import Bench, Watched
 from controlplane.profiler.requests import Shapes, example_request
 from controlplane.profiler.sweep import Point, chosen_points, point_seconds
-from controlplane.render.config import batch_limit, config_json
-from controlplane.render.repository import profiling_config, profiling_tree
+from controlplane.render.config import batch_limit
+from controlplane.render.repository import profiling_tree
 from controlplane.render.source import SourceModel, read_source
 
 START_S = 60.0
@@ -126,16 +126,19 @@ class Profiler:
             lock.release()
 
     @contextlib.contextmanager
-    def serving(self, source: SourceModel, place: Place, percent: float, batch: int) -> Iterator[Server]:
-        """A server of one model, as a plan with this batch would serve it; gone afterwards."""
-        tree = profiling_tree(source, batch=batch, gpu_type=place.device.name)
+    def serving(
+        self, source: SourceModel, place: Place, percent: float, batches: Sequence[int]
+    ) -> Iterator[Server]:
+        """A server of one model, with an endpoint for each batch as a plan would have it; gone afterwards."""
+        endpoints = {endpoint_of(source.name, batch): batch for batch in batches}
+        tree = profiling_tree(source, endpoints=endpoints, gpu_type=place.device.name)
         revision = sha256(f"{percent:g}|{tree.content_hash}".encode()).hexdigest()[:10]
         directory = self.scratch / place.name / f"{source.name}-{revision}"
         write_tree(directory, tree)
         spec = ServerSpec(
             labels=Labels(self.fleet(place), "profile", source.name, Role.PROFILE, revision),
             repository=str(directory.resolve()),
-            endpoints=(source.name,),
+            endpoints=tuple(endpoints),
             device=place.name,
             percent=percent,
         )
@@ -182,51 +185,57 @@ class _Run:
         self._seconds = point_seconds(budget_s, len(points), starts)
 
     def finish(self) -> Profile:
-        """Measure what is left. The largest share comes first: what is wrong with a model shows soonest."""
+        """Measure what is left, largest share and batch first: what is wrong with a model shows soonest."""
+        top = max(self._points, key=lambda p: (p.percent, p.batch))
+        alone = [p for p in self._left if p == top]
+        if alone or self._profile.frontend_ms is None:
+            self._alone(top, alone)
         for percent in sorted({p.percent for p in self._left}, reverse=True):
-            self._at(percent, [p for p in self._left if p.percent == percent])
-        if self._profile.frontend_ms is None:
-            self._at(max(p.percent for p in self._points), [])
+            together = [p for p in self._left if p.percent == percent and p != top]
+            if together:
+                self._together(percent, together)
         self._tell(f"{self._source.name}: done")
         points = tuple(sorted(self._profile.points, key=lambda m: (m.percent, m.batch)))
         # The median: a few points' deviations are outliers.
         jitters = [m.std_ms / m.execution_ms for m in points if m.std_ms is not None]
         return replace(self._profile, points=points, jitter=median(jitters) if jitters else None)
 
-    def _at(self, percent: float, points: Sequence[Point]) -> None:
-        """Everything at one share, on one server."""
+    def _alone(self, top: Point, points: Sequence[Point]) -> None:
+        """One endpoint, as in service: so it tells memory and the front end's time too."""
+        with self._bench(top.percent, [top.batch]) as bench:
+            endpoint = endpoint_of(self._source.name, top.batch)
+            frontend_ms = bench.frontend_ms(endpoint, self._request, self._seconds)
+            self._profile = replace(
+                self._profile,
+                frontend_ms=frontend_ms,
+                environment=replace(self._profile.environment, triton=bench.version()),
+            )
+            for point in points:
+                self._keep(self._settled(bench, point))
+            self._profile = replace(self._profile, memory_mb=bench.memory_mb())
+
+    def _together(self, percent: float, points: Sequence[Point]) -> None:
+        """All batches of one share on one server, an endpoint for each: idle ones cost nothing."""
+        with self._bench(percent, [p.batch for p in points]) as bench:
+            for point in points:
+                self._keep(self._settled(bench, point))
+
+    @contextlib.contextmanager
+    def _bench(self, percent: float, batches: Sequence[int]) -> Iterator[Bench]:
         self._tell(f"{self._source.name} at {percent:g} %: starting")
-        batch = points[0].batch if points else 1
         with (
-            self._profiler.serving(self._source, self._place, percent, batch) as server,
+            self._profiler.serving(self._source, self._place, percent, batches) as server,
             Bench(server, self._profiler.launcher, self._profiler.clock) as bench,
         ):
-            environment = replace(self._profile.environment, triton=bench.version())
-            self._profile = replace(self._profile, environment=environment)
-            if self._profile.frontend_ms is None:
-                frontend_ms = bench.frontend_ms(self._source.name, self._request, self._seconds)
-                self._profile = replace(self._profile, frontend_ms=frontend_ms)
-            for point in points:
-                self._tell(f"{self._source.name} at {percent:g} %, batch {point.batch}")
-                if point.batch != batch:
-                    batch = point.batch
-                    bench.reload(self._source.name, self._config(batch))
-                self._keep(self._settled(bench, batch))
-            # The smallest reading: in some, an instance on its way out is counted too.
-            readings = [mb for mb in (self._profile.memory_mb, bench.memory_mb()) if mb is not None]
-            self._profile = replace(self._profile, memory_mb=min(readings, default=None))
-        if self._profile.points:
-            write_partial(self._profiler.profiles, self._profile)
+            yield bench
 
-    def _config(self, batch: int) -> str:
-        text = profiling_config(self._source, batch=batch, gpu_type=self._place.device.name)
-        return config_json(text)
-
-    def _settled(self, bench: Bench, batch: int) -> Measurement:
+    def _settled(self, bench: Bench, point: Point) -> Measurement:
         """A point that got its share; after some attempts, the one that got most of it."""
+        self._tell(f"{self._source.name} at {point.percent:g} %, batch {point.batch}")
+        endpoint = endpoint_of(self._source.name, point.batch)
         best: Watched | None = None
         for _ in range(_ATTEMPTS):
-            watched = bench.saturate(self._source.name, self._request, batch, self._seconds)
+            watched = bench.saturate(endpoint, self._request, point.batch, self._seconds)
             if best is None or watched.trust.order > best.trust.order:
                 best = watched
             late = self._passed_s() > _REPEAT_UNTIL * self._budget_s
@@ -249,6 +258,11 @@ class _Run:
         self._profiler.progress.advance(what, done, len(self._points), left_s)
 
 
+def endpoint_of(model: str, batch: int) -> str:
+    """What a model is called while it is measured at a batch."""
+    return f"{model}.b{batch}"
+
+
 def _resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) -> Profile:
     """What of an interrupted measurement still holds: same host, backend and model limits, wanted points."""
     if partial is None:
@@ -258,4 +272,10 @@ def _resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) -
         return fresh
     wanted = {(p.percent, p.batch) for p in points}
     kept = tuple(m for m in partial.points if (m.percent, m.batch) in wanted)
-    return replace(fresh, points=kept, frontend_ms=partial.frontend_ms, memory_mb=partial.memory_mb)
+    return replace(
+        fresh,
+        points=kept,
+        frontend_ms=partial.frontend_ms,
+        memory_mb=partial.memory_mb,
+        environment=replace(new, triton=old.triton),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from google.protobuf import json_format, text_format
+from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from controlplane.domain.device import CPU_DEVICE
@@ -71,12 +71,6 @@ def served_config(source: ModelConfig, *, endpoint: str, served: ServedModel, gp
     _set_instances(config, served.instances, gpu_type)
     text: str = text_format.MessageToString(config)
     return _HEADER + text
-
-
-def config_json(text: str) -> str:
-    """A config.pbtxt as the JSON that Triton's repository API takes in its place."""
-    made: str = json_format.MessageToJson(parse_config(text, "config"), preserving_proto_field_name=True)
-    return made
 
 
 def _set_batching(config: ModelConfig, served: ServedModel) -> None:

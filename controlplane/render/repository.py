@@ -56,15 +56,14 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
     return Tree(entries)
 
 
-def profiling_tree(source: SourceModel, *, batch: int, gpu_type: str) -> Tree:
-    """A repository to measure one model in, under its own name, as a plan with this batch would serve it."""
-    return Tree(_directory(source.name, profiling_config(source, batch=batch, gpu_type=gpu_type), source))
-
-
-def profiling_config(source: SourceModel, *, batch: int, gpu_type: str) -> str:
-    """The config.pbtxt in it."""
-    served = ServedModel(source.name, batch)
-    return served_config(source.config, endpoint=source.name, served=served, gpu_type=gpu_type)
+def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_type: str) -> Tree:
+    """A repository to measure one model in: each endpoint as a plan with that batch would serve it."""
+    entries: dict[str, str | Link] = {}
+    for endpoint, batch in endpoints.items():
+        served = ServedModel(source.name, batch)
+        config = served_config(source.config, endpoint=endpoint, served=served, gpu_type=gpu_type)
+        entries |= _directory(endpoint, config, source)
+    return Tree(entries)
 
 
 def _directory(endpoint: str, config: str, source: SourceModel) -> dict[str, str | Link]:

@@ -102,7 +102,7 @@ def test_the_preferred_size_caps_the_dynamic_batch_and_takes_a_clients_larger_on
         assert failures == []
         assert sum(b * n for b, n in seen.items()) == requests
         assert max(seen) == batch
-        # All were waiting at once, so nearly all ran in full batches.
-        assert batch * seen[batch] >= requests // 2
+        # They came faster than they ran, so full batches formed, however busy the client's host.
+        assert batch * seen[batch] >= requests // 4
         assert client.infer(endpoint, [an_input(model, 16)]).as_numpy("OUTPUT").shape[0] == 16
     assert batch_sizes(triton, endpoint)[16] == before.get(16, 0) + 1
