@@ -77,7 +77,7 @@ class MpsDaemons:
         the daemon does not answer, serves another GPU, or has no place left.
         """
         gpu = gpus.whole(spec.device)
-        pipes = self._pipes(gpu.uuid)
+        pipes = self.pipes(gpu.uuid)
         if start:
             with self._lock:
                 self._ready(gpu.uuid, pipes)
@@ -98,7 +98,8 @@ class MpsDaemons:
                     shutil.rmtree(folder, ignore_errors=True)
         return tuple(ended)
 
-    def _pipes(self, uuid: str) -> Path:
+    def pipes(self, uuid: str) -> Path:
+        """The pipe directory of a GPU's daemon."""
         told = os.environ.get(PIPES)
         return Path(told) if told else self._root / uuid / "pipe"
 
