@@ -1,7 +1,8 @@
 """The errors a user can meet, by consequence.
 
 TrisectError
-├── InputError          the input is wrong: names file, line and field; the same input fails again
+├── InputError          the input is wrong: names file, line and field; the same input fails again. A ValueError
+│                       too: what Python callers catch for an argument out of range
 ├── InfeasibleError     nothing can be planned as asked; says what would fit
 ├── EngineError         a launch, an engine or the disk failed; nothing half-done is left
 │   ├── LaunchTimeout   it did not become ready in time; trying again may help
@@ -16,7 +17,7 @@ class TrisectError(Exception):
     """Base of every error with a message written for the user."""
 
 
-class InputError(TrisectError):
+class InputError(TrisectError, ValueError):
     """The input is wrong. Never retried.
 
     The text reads `file:line: field: what is wrong; the way out`, leaving out what does not apply.

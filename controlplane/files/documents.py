@@ -219,6 +219,8 @@ def _yaml(text: str, file: str) -> Any:
     try:
         _refuse_hostile(text, file)
         return yaml.load(text, Loader=_Loader)
+    except InputError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = None if mark is None else mark.line + 1

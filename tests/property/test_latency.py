@@ -136,8 +136,9 @@ def test_the_order_of_slots_does_not_matter(gpu: list[Tenant], random: np.random
 def test_what_is_out_of_range_is_named(wrong: tuple[str, float]) -> None:
     field, value = wrong
     tenant = Tenant(0, 1.0, 50.0)._replace(**{field: value})
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(ValueError, match=field) as caught:
         ask([tenant])
+    assert isinstance(caught.value, InputError)
     assert caught.value.field == field
 
 
