@@ -1,8 +1,8 @@
 """The errors a user can meet, by consequence.
 
 TrisectError
-├── InputError          the input is wrong: names file, line and field; the same input fails again. A ValueError
-│                       too: what Python callers catch for an argument out of range
+├── InputError          the input is wrong: names file, line and field; the same input fails again.
+│                       A ValueError too, as Python callers expect for an argument out of range
 ├── InfeasibleError     nothing can be planned as asked; says what would fit
 ├── EngineError         a launch, an engine or the disk failed; nothing half-done is left
 │   ├── LaunchTimeout   it did not become ready in time; trying again may help
