@@ -8,9 +8,11 @@ their order, so limits and timeouts act on them as if each had been an event.
 Coupling: a running batch has `remaining` ms of work as if alone and `pace` ms of time for each of them. When
 the set of busy servers on its GPU changes, its work is brought up to date and its end moved.
 
-The batcher with a delay is that of Triton 2.51: requests collect until the preferred size is reached or the
-oldest is as old as the delay, then move into a payload; at most two payloads an instance are formed ahead;
-one that is not full and not yet running takes later groups in, by the same rule; one that runs is frozen.
+The batcher with a delay is that of Triton 2.51 (dynamic_batch_scheduler.cc, instance_queue.cc): requests
+collect until the preferred size is reached or the oldest is as old as the delay, then move into a payload; at
+most two payloads an instance are formed ahead. The batcher then sleeps until as many wait as the preferred
+size lacked when it last counted, or a batch starts or ends: meanwhile a payload that could still grow is
+frozen. An instance that fetches a payload joins later ones to it that are older than the delay and fit.
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ QUEUE = np.dtype(
         ("bound", np.int64),  # of those, the oldest that are in payloads
         ("payloads", np.int64),
         ("open", np.int64),  # 1 while the last payload takes more
+        ("next_preferred", np.int64),  # the batcher sleeps on until so many wait
+        ("timer", np.float64),  # or until this time
         ("next", np.int64),  # the arrivals still to come are times[next:stop]
         ("stop", np.int64),
     ]
@@ -211,29 +215,74 @@ def _start(
 
 
 @njit(cache=True)
-def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> tuple[bool, float]:
-    """Triton's batcher with a delay: move what is due into a payload.
+def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> bool:
+    """Triton's batcher with a delay, awake: move what is due into a payload; False once it sleeps again."""
+    one = queues[q]
+    one.timer = math.inf
+    while True:
+        waiting = one.waiting - one.bound
+        if waiting == 0 or one.payloads >= one.ahead:
+            return False
+        held = payload[q, one.payloads - 1] if one.open else 0
+        pending, best, full, saturated = 0, 0, False, False
+        for _ in range(waiting):
+            if held + pending > 0:
+                if held + pending + 1 > one.preferred and best == 0:
+                    best = pending
+                    saturated = True
+                if held + pending + 1 > one.largest:
+                    full = True
+                    break
+            pending += 1
+            if held + pending == one.preferred:
+                best = pending
+        due = ring[q, (one.head + one.bound) & (ring.shape[1] - 1)] + one.delay
+        exceeded = pending == 0 or now >= due
+        if best > 0 and not exceeded:
+            pending = best
+        elif pending > 0 and (full or held + pending >= one.preferred):
+            saturated = True
+        elif not exceeded:
+            one.next_preferred = one.preferred - held
+            if held == 0:
+                one.timer = due
+                return False
+        if pending > 0:
+            if not one.open:
+                payload[q, one.payloads] = 0
+                one.payloads += 1
+                one.open = 1
+            payload[q, one.payloads - 1] += pending
+            one.bound += pending
+        if saturated:
+            one.open = 0
+            one.next_preferred = 0
+        if pending > 0:
+            return True
 
-    Returns whether it did, and else when it must be asked again.
-    """
-    pending = queues[q].waiting - queues[q].bound
-    if pending == 0 or (queues[q].open == 0 and queues[q].payloads >= queues[q].ahead):
-        return False, math.inf
-    held = payload[q, queues[q].payloads - 1] if queues[q].open else 0
-    due = ring[q, (queues[q].head + queues[q].bound) & (ring.shape[1] - 1)] + queues[q].delay
-    if now >= due:
-        size = min(pending, queues[q].largest - held)
-    elif held + pending >= queues[q].preferred:
-        size = queues[q].preferred - held
-    else:
-        return False, due
-    if not queues[q].open:
-        payload[q, queues[q].payloads] = 0
-        queues[q].payloads += 1
-    payload[q, queues[q].payloads - 1] += size
-    queues[q].bound += size
-    queues[q].open = 0 if held + size >= queues[q].preferred else 1
-    return True, math.inf
+
+@njit(cache=True)
+def _fetch(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> int:
+    """An idle instance takes the oldest payload, and those after it that are older than the delay and fit."""
+    one = queues[q]
+    size = 0
+    while one.payloads > 0:
+        next_size = payload[q, 0]
+        if size > 0:
+            oldest = ring[q, (one.head + size) & (ring.shape[1] - 1)]
+            if now - oldest <= one.delay:
+                break
+        if one.payloads == 1:  # even one that is looked at and does not fit takes no more
+            one.open = 0
+            one.next_preferred = 0
+        if size > 0 and size + next_size > one.largest:
+            break
+        size += next_size
+        one.payloads -= 1
+        for i in range(one.payloads):
+            payload[q, i] = payload[q, i + 1]
+    one.bound -= size
+    return size
 
 
 @njit(cache=True)
@@ -341,7 +390,9 @@ def advance(
             if servers[s].running == 0:
                 gpus[servers[s].gpu].wanted &= ~servers[s].bit
         _admit(queues, q, ring, ring_owner, tallies, now, times, owners)
-        wake = math.inf
+        loose = queues[q].waiting - queues[q].bound
+        room = queues[q].payloads < queues[q].ahead
+        awake = e >= 0 or now >= queues[q].timer or (room and loose >= queues[q].next_preferred)
         while True:
             idle = _idle_executor(executors, q)
             if queues[q].delay == 0.0:
@@ -349,17 +400,11 @@ def advance(
                     break
                 size = min(queues[q].waiting, servers[executors[idle].server].batch)
             elif idle >= 0 and queues[q].payloads > 0:
-                size = payload[q, 0]
-                queues[q].bound -= size
-                queues[q].payloads -= 1
-                for i in range(queues[q].payloads):
-                    payload[q, i] = payload[q, i + 1]
-                if queues[q].payloads == 0:
-                    queues[q].open = 0
+                size = _fetch(queues, q, payload, ring, now)
+                awake = True
+            elif awake and _form(queues, q, payload, ring, now):
+                continue
             else:
-                formed, wake = _form(queues, q, payload, ring, now)
-                if formed:
-                    continue
                 break
             _start(
                 executors,
@@ -378,9 +423,9 @@ def advance(
                 pace,
                 jitter,
             )
+        queues[q].wake = queues[q].timer
         if queues[q].next < queues[q].stop and (idle >= 0 or queues[q].delay > 0.0):
-            wake = min(wake, times[queues[q].next])
-        queues[q].wake = wake
+            queues[q].wake = min(queues[q].wake, times[queues[q].next])
         _retime(executors, servers, gpus, pace, mask_time, now)
     for q in range(queues.size):
         _admit(queues, q, ring, ring_owner, tallies, until, times, owners)

@@ -45,12 +45,17 @@ class _Executor:
 
 @dataclass(slots=True)
 class _Line:
-    """One queue: what waits, and the payloads its batcher has formed. `open`: the last still takes more."""
+    """One queue: what waits, and the payloads its batcher has formed.
+
+    growing: the payload that still takes more. The batcher sleeps until `enough` wait, or until `timer`.
+    """
 
     queue: Queue
     pending: deque[_Request] = field(default_factory=deque)
     payloads: list[list[_Request]] = field(default_factory=list)
-    open: bool = False
+    growing: list[_Request] | None = None
+    enough: int = 0
+    timer: float = math.inf
 
 
 class _Jitter:
@@ -104,13 +109,18 @@ class Oracle:
                 return self._seen
             self._work(nearest - now)
             now = nearest
+            woken = {id(line) for line in self._lines if now >= line.timer}
             if nearest in ends:
-                self._finish(self._executors[ends.index(nearest)], now)
+                executor = self._executors[ends.index(nearest)]
+                self._finish(executor, now)
+                woken |= {id(line) for line in self._lines if executor.server in line.queue.servers}
             elif coming and coming[0][0] == nearest:
-                self._arrive(*coming.popleft())
+                line = self._arrive(*coming.popleft())
+                room = len(line.payloads) < self._ahead(line)
+                woken |= {id(line)} if room and len(line.pending) >= line.enough else set()
             for line in self._lines:
                 self._expire(line, now)
-                self._dispatch(line, now)
+                self._dispatch(line, now, notified=id(line) in woken)
 
     def _pace(self, executor: _Executor) -> float:
         """Ms of time for a ms of work, beside everyone busy on the same GPU."""
@@ -141,13 +151,14 @@ class Oracle:
         executor.requests = []
         executor.idle_since = now
 
-    def _arrive(self, at: float, stream: int) -> None:
+    def _arrive(self, at: float, stream: int) -> _Line:
         line = next(line for line in self._lines if stream in line.queue.streams)
         self._expire(line, at)
         if len(line.pending) >= self._conditions.waiting:
             self._seen.append(Seen(stream, at, None))
         else:
             line.pending.append(_Request(stream, at))
+        return line
 
     def _expire(self, line: _Line, now: float) -> None:
         while line.pending and line.pending[0].arrival + self._conditions.timeout_ms <= now:
@@ -159,13 +170,8 @@ class Oracle:
 
     def _wake(self, line: _Line) -> float:
         """When something happens to what waits though nobody arrives and no batch ends."""
-        if not line.pending:
-            return math.inf
-        oldest = line.pending[0].arrival
-        expiry = oldest + self._conditions.timeout_ms
-        blocked = not line.open and len(line.payloads) >= self._ahead(line)
-        delay = self._delay(line)
-        return min(expiry, math.inf if delay == 0 or blocked else oldest + delay)
+        expiry = line.pending[0].arrival + self._conditions.timeout_ms if line.pending else math.inf
+        return min(expiry, line.timer)
 
     def _ahead(self, line: _Line) -> int:
         return 2 * sum(self._part.servers[s].instances for s in line.queue.servers)
@@ -174,7 +180,8 @@ class Oracle:
         idle = [e for e in self._executors if e.server in line.queue.servers and not e.requests]
         return min(idle, key=lambda e: e.idle_since, default=None)
 
-    def _dispatch(self, line: _Line, now: float) -> None:
+    def _dispatch(self, line: _Line, now: float, *, notified: bool) -> None:
+        """Let idle executors take what they may; `notified`: something woke a batcher with a delay."""
         if self._delay(line) == 0:
             while line.pending and (executor := self._idle(line)):
                 batch = self._part.servers[executor.server].batch
@@ -182,29 +189,73 @@ class Oracle:
             return
         while True:
             while line.payloads and (executor := self._idle(line)):
-                self._begin(executor, line.payloads.pop(0))
-                line.open = line.open and bool(line.payloads)
-            if not self._form(line, now):
+                self._begin(executor, self._fetch(line, now))
+                notified = True
+            if not notified or not self._form(line, now):
                 return
 
+    def _fetch(self, line: _Line, now: float) -> list[_Request]:
+        """The oldest payload, joined by those after it that are older than the delay and fit."""
+        largest = min(self._part.servers[s].largest for s in line.queue.servers)
+        taken = self._close(line, line.payloads.pop(0))
+        while line.payloads and now - line.payloads[0][0].arrival > self._delay(line):
+            self._close(line, line.payloads[0])
+            if len(taken) + len(line.payloads[0]) > largest:
+                break
+            taken = taken + line.payloads.pop(0)
+        return taken
+
+    def _close(self, line: _Line, payload: list[_Request]) -> list[_Request]:
+        if payload is line.growing:
+            line.growing = None
+            line.enough = 0
+        return payload
+
+    @staticmethod
+    def _scan(held: int, waiting: int, preferred: int, largest: int) -> tuple[int, int, bool, bool]:
+        """How many of those waiting fit, the best number to send, whether more wait, whether held is full."""
+        best = 0
+        saturated = False
+        for count in range(waiting):
+            size = held + count + 1
+            if size > 1 and size > preferred and best == 0:
+                best = count
+                saturated = True
+            if size > 1 and size > largest:
+                return count, best, True, saturated
+            if size == preferred:
+                best = count + 1
+        return waiting, best, False, saturated
+
     def _form(self, line: _Line, now: float) -> bool:
-        """Move what is due into a payload; False where nothing is."""
+        """Triton's GetDynamicBatch, for one preferred size; False where the batcher goes to sleep."""
         members = [self._part.servers[s] for s in line.queue.servers]
         preferred, largest = min(s.batch for s in members), min(s.largest for s in members)
-        if not line.pending or (not line.open and len(line.payloads) >= self._ahead(line)):
-            return False
-        held = len(line.payloads[-1]) if line.open else 0
-        if line.pending[0].arrival + self._delay(line) <= now:
-            size = min(len(line.pending), largest - held)
-        elif held + len(line.pending) >= preferred:
-            size = preferred - held
-        else:
-            return False
-        if not line.open:
-            line.payloads.append([])
-        line.payloads[-1].extend(line.pending.popleft() for _ in range(size))
-        line.open = len(line.payloads[-1]) < preferred
-        return True
+        line.timer = math.inf
+        while line.pending and len(line.payloads) < self._ahead(line):
+            held = len(line.growing or [])
+            count, best, full, saturated = self._scan(held, len(line.pending), preferred, largest)
+            old = count == 0 or now >= line.pending[0].arrival + self._delay(line)
+            if best > 0 and not old:
+                count = best
+            elif count > 0 and (full or held + count >= preferred):
+                saturated = True
+            elif not old:
+                line.enough = preferred - held
+                if held == 0:
+                    line.timer = line.pending[0].arrival + self._delay(line)
+                    return False
+            if count > 0:
+                if line.growing is None:
+                    line.growing = []
+                    line.payloads.append(line.growing)
+                line.growing.extend(line.pending.popleft() for _ in range(count))
+            if saturated:
+                line.growing = None
+                line.enough = 0
+            if count > 0:
+                return True
+        return False
 
     def _begin(self, executor: _Executor, requests: list[_Request]) -> None:
         work = float(self._part.servers[executor.server].work_ms[len(requests) - 1])

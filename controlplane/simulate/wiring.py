@@ -48,6 +48,7 @@ class Loop:
         self._queues["limit"] = conditions.waiting
         self._queues["timeout"] = conditions.timeout_ms
         self._queues["wake"] = math.inf
+        self._queues["timer"] = math.inf
         self._gpus = np.zeros(len(part.gpus), kernel.GPU)
         self.tallies = np.zeros(len(part.streams), kernel.TALLY)
         self.tallies["slo"] = [s.slo_ms for s in part.streams]
