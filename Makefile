@@ -68,8 +68,9 @@ model_repository/.done: model_repository/make.py model_repository/onnx_model.py 
 
 setup: model_repository/.done
 
+# LAUNCHER=docker tells the same story in containers.
 demo: setup
-	@.venv/bin/ctl demo
+	@$(if $(filter docker,$(LAUNCHER)),$(PY) tests/support/docker_demo.py,.venv/bin/ctl demo)
 
 # A Docker engine for the container tests, where we may install one; they say so where none can run.
 test-packages:

@@ -1,0 +1,46 @@
+"""`ctl demo --launcher docker` with the test image: `docker_demo.py [ctl demo's arguments]`.
+
+On the host's own engine where one answers, else on a private one that ends with the demo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import private_engine
+import triton_image
+
+from launchers import docker_engine
+
+
+def main() -> int:
+    """Run it; the exit code is the demo's."""
+    with contextlib.ExitStack() as stack:
+        if docker_engine.reachable():
+            engine = docker_engine.address()
+        else:
+            why_not = private_engine.obstacle()
+            if why_not is not None:
+                print(f"no Docker engine answers, and {why_not}", file=sys.stderr)
+                return 4
+            print("no Docker engine answers: starting a private one", file=sys.stderr)
+            engine = stack.enter_context(private_engine.private_engine()).address
+        print("making the test image from this host's Triton and Python", file=sys.stderr)
+        image = triton_image.build(engine)
+        environment = {
+            **os.environ,
+            "DOCKER_HOST": engine,
+            "TRISECT_IMAGE": image,
+            "TRISECT_PULL": "never",
+        }
+        ctl = Path(sys.executable).parent / "ctl"
+        command = [str(ctl), "demo", "--launcher", "docker", *sys.argv[1:]]
+        return subprocess.run(command, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
