@@ -39,13 +39,13 @@ class Canaries:
         self._verdicts: dict[str, Verdict] = {}
         self._bodies: dict[tuple[str, str], tuple[bytes, int]] = {}
 
-    def ask(self, server: Server) -> None:
+    def ask(self, server: Server, *, deadline_s: float | None = None) -> None:
         """Have every endpoint of a server tried, unless that is already under way."""
         with self._lock:
             if server.name in self._under_way:
                 return
             self._under_way.add(server.name)
-        self._pool.submit(self._try, server)
+        self._pool.submit(self._try, server, deadline_s or self._deadline_s)
 
     def verdict(self, name: str) -> Verdict | None:
         """The latest verdict; None where none was reached yet."""
@@ -62,11 +62,11 @@ class Canaries:
         """Let what is under way end at its deadline."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _try(self, server: Server) -> None:
+    def _try(self, server: Server, deadline_s: float) -> None:
         reason = ""
         try:
             for endpoint in server.spec.endpoints:
-                self._infer(server, endpoint)
+                self._infer(server, endpoint, deadline_s)
         except (OSError, http.client.HTTPException, EngineError, ValueError) as error:
             reason = str(error) or repr(error)
         with self._lock:
@@ -75,12 +75,12 @@ class Canaries:
             self._verdicts[server.name] = Verdict(time.monotonic(), failures, reason)
             self._under_way.discard(server.name)
 
-    def _infer(self, server: Server, endpoint: str) -> None:
+    def _infer(self, server: Server, endpoint: str, deadline_s: float) -> None:
         key = (server.name, endpoint)
         with self._lock:
             made = self._bodies.get(key)
         if made is None:
-            status, config = self._call(server, "GET", f"/v2/models/{endpoint}/config", b"", {})
+            status, config = self._call(server, "GET", f"/v2/models/{endpoint}/config", b"", {}, deadline_s)
             if status != 200:
                 raise EngineError(f"{endpoint}: no configuration: {config[:200].decode(errors='replace')}")
             made = infer_body(zero_inputs(json.loads(config)))
@@ -88,14 +88,20 @@ class Canaries:
                 self._bodies[key] = made
         body, json_length = made
         headers = {"Inference-Header-Content-Length": str(json_length)}
-        status, answer = self._call(server, "POST", f"/v2/models/{endpoint}/infer", body, headers)
+        status, answer = self._call(server, "POST", f"/v2/models/{endpoint}/infer", body, headers, deadline_s)
         if status != 200:
             raise EngineError(f"{endpoint}: {answer[:200].decode(errors='replace')}")
 
     def _call(
-        self, server: Server, method: str, path: str, body: bytes, headers: dict[str, str]
+        self,
+        server: Server,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: dict[str, str],
+        deadline_s: float,
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(server.host, server.http_port, timeout=self._deadline_s)
+        connection = http.client.HTTPConnection(server.host, server.http_port, timeout=deadline_s)
         try:
             connection.request(method, path, body or None, {"Connection": "close", **headers})
             answer = connection.getresponse()

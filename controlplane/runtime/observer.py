@@ -30,6 +30,8 @@ STATISTICS_EVERY_S = 0.5
 SILENT_S = 0.4
 _SUSPICIOUS = 0.25
 _SILENT_REQUESTS = 3.0
+_FAILED_IN_A_ROW = 5
+_HURRIED_S = 0.5
 
 
 class Requests(Protocol):
@@ -57,6 +59,7 @@ class Observer:
         self._since_s: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
+        self._failed: dict[str, int] = {}
         self._owed: dict[str, tuple[float, int]] = {}
 
     def look(self, state: GuardState) -> FleetSeen:
@@ -94,7 +97,9 @@ class Observer:
         server = self._crew.server(name)
         if server is not None:
             self._asked_s[name] = time.monotonic()
-            self._canaries.ask(server)
+            # Where all else fails, silence is an answer too: a dead stub takes a second for each refusal.
+            hurry = self._failed.get(name, 0) >= _FAILED_IN_A_ROW
+            self._canaries.ask(server, deadline_s=_HURRIED_S if hurry else None)
 
     def close(self) -> None:
         """End the threads."""
@@ -111,7 +116,10 @@ class Observer:
             if name is None:
                 continue
             answers.append(Answer(end.ended_s, end.latency_ms, end.failed, end.endpoint, name))
-            if not end.failed:
+            if end.failed:
+                self._failed[name] = self._failed.get(name, 0) + 1
+            else:
+                self._failed[name] = 0
                 self._answered_s[name] = now
         return answers
 
@@ -122,7 +130,9 @@ class Observer:
         first_failure = verdict is not None and verdict.failures == 1 and verdict.at_s > latest
         if first_failure or now - latest > CANARY_EVERY_S:
             self.probe(name)
-        if verdict is not None and verdict.failures > 1 and verdict.at_s > answered:
+        # One canary may be unlucky; one beside requests that all fail is not.
+        enough = 1 if self._failed.get(name, 0) >= _FAILED_IN_A_ROW else 2
+        if verdict is not None and verdict.failures >= enough and verdict.at_s > answered:
             return Health.FAILING, verdict.reason
         return Health.READY, ""
 

@@ -172,6 +172,13 @@ class Guarded:
         mine = [p for p in found if p.environ().get("TRISECT_NAME") == server]
         return sorted(mine, key=lambda p: "tritonserver" not in p.name())
 
+    def start_controller(self) -> None:
+        """Start it detached, as `ctl apply` does."""
+        code = "import sys; from controlplane.files.fleets import FleetFiles, state_root; "
+        code += "from controlplane.runtime import service; "
+        code += "service.start_detached(FleetFiles(state_root(), sys.argv[1]))"
+        subprocess.run([sys.executable, "-c", code, self.fleet], env=self.environment, check=True, timeout=60)
+
     @contextlib.contextmanager
     def serving(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
         """A controller in the foreground, ended afterwards."""

@@ -1,0 +1,121 @@
+"""What breaks, what a client loses by it, how long until all is well: real Tritons, HAProxy and clients.
+
+    .venv/bin/python tests/bench/chaos.py [--faults crash,hang,...] [--json]
+
+One fleet with a hot shadow under Poisson load over gRPC; the faults come one after the other. `lost` are
+failed requests, `answered` is when the first request sent after the fault was answered, `redirected` when
+the guard's new routes stood, `guarded` when a shadow stood by again: seconds from the fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import guard_rig as rig
+
+RATE_RPS = 60.0
+SLO_MS = 150.0
+WORK_S = 0.003
+PERCENT = 40.0
+FAULTS = ("crash", "hang", "stub", "shadow", "haproxy", "facade", "supervisor", "controller")
+NEEDS_REDIRECT = frozenset({"crash", "hang", "stub"})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault, survived."""
+
+    fault: str
+    requests: int
+    lost: int
+    answered_s: float
+    redirected_s: float | None
+    guarded_s: float
+    left_behind: int
+
+
+def strike(fleet: rig.Guarded, fault: str) -> None:
+    triton, *stubs = fleet.tree(fleet.active("w"))
+    match fault:
+        case "crash":
+            triton.kill()
+        case "hang":
+            for process in (triton, *stubs):
+                process.suspend()
+        case "stub":
+            for process in stubs:
+                process.kill()
+        case "shadow":
+            (standby,) = [s for s in fleet.servers() if s.name != fleet.active("w")]
+            for process in fleet.tree(standby.name):
+                process.kill()
+        case "controller":
+            fleet.controller().send_signal(signal.SIGKILL)
+        case _:
+            for process in fleet.gateway_processes(fault):
+                process.kill()
+
+
+def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
+    before = {p.pid for p in fleet.processes(TRISECT_FLEET=fleet.fleet)}
+    redirected_s = None
+    with rig.Load(fleet.grpc, "w", RATE_RPS, WORK_S, seed=seed) as load:
+        time.sleep(2.0)
+        hit_s = time.time()
+        strike(fleet, fault)
+        if fault in NEEDS_REDIRECT:
+            redirected_s = fleet.await_event("commit", since_s=hit_s).at_s - hit_s
+        if fault == "controller":
+            # Whoever keeps it up starts it again: here, as systemd would.
+            fleet.start_controller()
+        if fault == "shadow":
+            fleet.await_event("launch", since_s=hit_s)
+        time.sleep(1.0)
+        fleet.await_guarded()
+        guarded_s = time.time() - hit_s
+    answered = [r.ended_s for r in load.requests if r.started_s > hit_s and r.error is None]
+    now = {p.pid for p in fleet.processes(TRISECT_FLEET=fleet.fleet)}
+    # Two servers of two processes each; what is more was left by the dead.
+    left = len([pid for pid in now if pid not in before]) if fault not in (*NEEDS_REDIRECT, "shadow") else 0
+    left += max(0, len(now) - len(before))
+    return Row(
+        fault, len(load.requests), len(load.failed()), min(answered) - hit_s, redirected_s, guarded_s, left
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="trisect-chaos-") as name, rig.guarded(Path(name)) as fleet:
+        fleet.apply(rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS)))
+        fleet.await_guarded()
+        for i, fault in enumerate(options.faults.split(",")):
+            rows.append(survive(fleet, fault, seed=i))
+    if options.json:
+        print(json.dumps({"rows": [asdict(r) for r in rows], "host_load": os.getloadavg()[0]}))
+        return 0
+    print(f"{'fault':12} requests  lost  answered s  redirected s  guarded s  left behind")
+    for r in rows:
+        redirected = "-" if r.redirected_s is None else f"{r.redirected_s:.2f}"
+        print(
+            f"{r.fault:12} {r.requests:8d} {r.lost:5d} {r.answered_s:11.2f} {redirected:>13} "
+            f"{r.guarded_s:10.1f} {r.left_behind:12d}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
