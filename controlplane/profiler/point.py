@@ -25,8 +25,8 @@ _RAMP_ANSWERS = 6
 _LEAST_BATCHES = 8
 _LOOKS = 10
 """At the counters within a point, for the deviation."""
-_WAITING = 4
-"""Requests kept in the server for each of a batch's: one batch runs, and others wait, complete."""
+WAITING = 3
+"""Requests kept in the server for each of a batch's: one batch runs, one waits, one is on its way."""
 _LATE_S = 60.0
 
 
@@ -86,7 +86,7 @@ class Bench:
         So a batch costs what it costs in service, where each request's way through the server uses up the
         same share. Raises EngineError where Triton formed none.
         """
-        concurrency = _WAITING * batch
+        concurrency = WAITING * batch
         with self.loop(endpoint, request, concurrency) as loop:
             loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=_LATE_S)
             before = self._read(endpoint, loop)

@@ -34,7 +34,6 @@ from controlplane.render.repository import profiling_tree
 from controlplane.render.source import SourceModel, read_source
 
 START_S = 60.0
-_DRAIN_S = 2.0
 _ATTEMPTS = 3
 """Times a disturbed point is measured; the one that got most of its share counts."""
 _REPEAT_UNTIL = 0.75
@@ -146,7 +145,8 @@ class Profiler:
         try:
             yield server
         finally:
-            self.launcher.stop(server, drain_s=_DRAIN_S)
+            # Nothing is owed: every load has had its last answer.
+            self.launcher.stop(server, drain_s=0)
 
     def _environment(self, source: SourceModel) -> Environment:
         now = datetime.fromtimestamp(self.clock.wall(), UTC)
@@ -181,7 +181,7 @@ class _Run:
         self._done_before = len(points) - len(self._left)
         self._began_s = profiler.clock.monotonic()
         self._budget_s = budget_s
-        starts = len({p.percent for p in points})
+        starts = 1 + len({p.percent for p in points})
         self._seconds = point_seconds(budget_s, len(points), starts)
 
     def finish(self) -> Profile:

@@ -105,7 +105,7 @@ class Trust:
         return self.formed * min(1.0, 1.0 if self.received is None else self.received)
 
 
-def point_seconds(budget_s: float, points: int, starts: int, start_s: float = 3.0) -> float:
+def point_seconds(budget_s: float, points: int, starts: int, start_s: float = 3.5) -> float:
     """How long to watch each point so that a whole model takes about `budget_s`.
 
     A third of what the starts leave is kept for warming up, slow batches and repetitions.
