@@ -12,7 +12,7 @@ p = 1 %. Asking that this be rare over a horizon of n requests gives the height 
     h(k) = margin * ln(n) * c / (1 - p/k)
 
 c is learned: half of E[size^2] / E[size], which the big clusters decide and the many small ones do not. It
-never counts for less than what a queue with this SLO has by nature, (1 + rate * SLO / 2) / 2, because few
+never counts for less than what a queue with this SLO has by nature, (1 + rate * SLO / 4) / 2, because few
 clusters teach little; and for at most 64 times that, so that a server that is always slow cannot teach the
 test that slow is normal. A small k sees a small excess given time, a large k a collapse at once.
 """
@@ -55,7 +55,7 @@ class Promise:
     @property
     def natural_scale(self) -> float:
         """E[size^2] / E[size] of the clusters above an SLO that is just kept, in requests, at the least."""
-        return 1.0 + 0.5 * self.rate_rps * self.slo_ms / 1000.0
+        return 1.0 + 0.25 * self.rate_rps * self.slo_ms / 1000.0
 
     @property
     def rarity(self) -> float:

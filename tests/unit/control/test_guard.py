@@ -163,6 +163,7 @@ def test_larger_and_larger_until_nothing_is_left_and_then_loudly() -> None:
 
 def test_more_traffic_than_planned_is_said_and_not_redirected() -> None:
     b = bench(ward())
+    b.tick(3, rate=200.0)  # the queue takes its time to grow
     effects = b.tick(50, late=["W1"], rate=200.0)
     assert not of(Redirect, effects)
     assert "more traffic than planned: W1: " in said(effects, Level.WARNING)
