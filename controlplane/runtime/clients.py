@@ -103,8 +103,8 @@ def perf_analyzer(
         out = Path(scratch) / "requests.json"
         command = [
             str(home / "bin" / "perf_analyzer"), "-m", endpoint, "-u", target, "-i", "grpc", "-b", "1",
-            "--async", "--input-data=zero", f"--request-rate-range={rate_rps:g}", "--request-distribution=poisson",
-            "-p", str(round(seconds * 1000)), "-s", "999", "-r", "1", "--percentile=99",
+            "--async", "--input-data=zero", f"--request-rate-range={rate_rps:g}",
+            "--request-distribution=poisson", "-p", str(round(seconds * 1000)), "-s", "999", "-r", "1", "--percentile=99",
             f"--profile-export-file={out}",
         ]  # fmt: skip
         told = subprocess.run(
