@@ -104,8 +104,8 @@ def perf_analyzer(
         command = [
             str(home / "bin" / "perf_analyzer"), "-m", endpoint, "-u", target, "-i", "grpc", "-b", "1",
             "--async", "--input-data=zero", f"--request-rate-range={rate_rps:g}",
-            "--request-distribution=poisson", "-p", str(round(seconds * 1000)), "-s", "999", "-r", "1", "--percentile=99",
-            f"--profile-export-file={out}",
+            "--request-distribution=poisson", "-p", str(round(seconds * 1000)), "-s", "999", "-r", "1",
+            "--percentile=99", f"--profile-export-file={out}",
         ]  # fmt: skip
         told = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
