@@ -233,12 +233,16 @@ class Interference:
         i, x = _cell(self.log_batch, own)
         j, y = _cell(self.log_batch, other)
         k, z = _cell(self.percent, percent)
+        _, models, sizes, _, shares, _ = self.table.shape
+        first = (((model * models + neighbour) * sizes + i) * sizes + j) * shares + k
+        flat = self.table.reshape(-1, 2)
         value = np.zeros((model.size, 2))
-        for di in (0, 1):
-            for dj in (0, 1):
-                for dk in (0, 1):
-                    weight = (x if di else 1 - x) * (y if dj else 1 - y) * (z if dk else 1 - z)
-                    value += weight[:, None] * self.table[model, neighbour, i + di, j + dj, k + dk]
+        for along_own, own_weight in ((0, 1.0 - x), (sizes * shares, x)):
+            for along_other, other_weight in ((0, 1.0 - y), (shares, y)):
+                weight = own_weight * other_weight
+                corner = first + (along_own + along_other)
+                value += (weight * (1.0 - z))[:, None] * flat[corner]
+                value += (weight * z)[:, None] * flat[corner + 1]
         return value
 
 
@@ -298,9 +302,9 @@ def tabulate(
 
 
 def _cell(knots: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
-    clipped = np.clip(value, knots[0], knots[-1])
-    index = np.clip(np.searchsorted(knots, clipped, side="right") - 1, 0, max(knots.size - 2, 0))
-    return index, (clipped - knots[index]) / (knots[index + 1] - knots[index])
+    inside = np.minimum(np.maximum(value, knots[0]), knots[-1])
+    index = np.minimum(knots.searchsorted(inside, side="right") - 1, knots.size - 2)
+    return index, (inside - knots[index]) / (knots[index + 1] - knots[index])
 
 
 def _features(rows: Rows, scales: Scales) -> FloatArray:

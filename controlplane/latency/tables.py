@@ -15,15 +15,13 @@ from controlplane.latency.surface import LOWEST_PERCENT, Surface
 class Tables:
     """The surfaces of all models on common knots, for one look-up of all slots.
 
-    `log_percent` (K,); `largest` (models,) batches tabulated; `log_execution`, `log_cycle` and `deviation`
-    (models, batches, K), rows above a model's largest batch repeat its last.
+    `log_percent` (K,); `largest` (models,) batches tabulated; `values` (models, batches, K, 3) holds
+    ln of execution and cycle, and the deviation; rows above a model's largest batch repeat its last.
     """
 
     log_percent: FloatArray
     largest: IntArray
-    log_execution: FloatArray
-    log_cycle: FloatArray
-    deviation: FloatArray
+    values: FloatArray
 
     @staticmethod
     def of(execution: Sequence[Surface], cycle: Sequence[Surface]) -> Tables:
@@ -36,43 +34,40 @@ class Tables:
             rows = np.stack([np.interp(log_percent, np.log(own.percent), row) for row in values])
             return np.pad(rows, ((0, height - rows.shape[0]), (0, 0)), mode="edge")
 
-        times = [resampled(s, np.log(s.time_ms)) for s in execution]
-        cycles = [resampled(s, np.log(s.time_ms)) for s in cycle]
-        return Tables(
-            log_percent=log_percent,
-            largest=np.array([s.time_ms.shape[0] for s in execution]),
-            log_execution=np.stack(times),
-            log_cycle=np.minimum(np.stack(cycles), np.stack(times)),
-            deviation=np.stack([resampled(s, s.deviation) for s in execution]),
-        )
+        layers = [
+            np.stack(
+                [
+                    (time := resampled(e, np.log(e.time_ms))),
+                    np.minimum(resampled(c, np.log(c.time_ms)), time),
+                    resampled(e, e.deviation),
+                ],
+                axis=-1,
+            )
+            for e, c in zip(execution, cycle, strict=True)
+        ]
+        return Tables(log_percent, np.array([e.time_ms.shape[0] for e in execution]), np.stack(layers))
 
     def look_up(
         self, model: IntArray, batch: FloatArray, percent: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Execution and cycle time in ms and the expected relative deviation; shapes as given."""
+        largest = self.largest[model]
         # Outside the table time stays proportional: to 1 / share below its knots, to the batch above them.
-        beyond = np.maximum(batch / self.largest[model], 1.0) * np.maximum(LOWEST_PERCENT / percent, 1.0)
-        inside = np.minimum(batch, self.largest[model])
-        lower = np.minimum(np.floor(inside), np.maximum(self.largest[model] - 1, 1)).astype(np.int64)
-        upper = np.minimum(lower + 1, self.largest[model])
-        part = inside - lower
+        beyond = np.maximum(batch / largest, 1.0) * np.maximum(LOWEST_PERCENT / percent, 1.0)
+        inside = np.minimum(batch, largest)
+        row = np.minimum(inside.astype(np.int64), np.maximum(largest - 1, 1))
+        part = (inside - row)[..., None]
         log_percent = np.maximum(np.log(percent), self.log_percent[0])
-        knot = np.clip(
-            np.searchsorted(self.log_percent, log_percent, side="right") - 1, 0, len(self.log_percent) - 2
-        )
+        width = self.log_percent.size
+        knot = np.minimum(self.log_percent.searchsorted(log_percent, side="right") - 1, width - 2)
         left = self.log_percent[knot]
-        x = (log_percent - left) / (self.log_percent[knot + 1] - left)
-
-        def along_share(table: FloatArray, row: IntArray) -> FloatArray:
-            value: FloatArray = (1 - x) * table[model, row - 1, knot] + x * table[model, row - 1, knot + 1]
-            return value
-
-        def time(table: FloatArray) -> FloatArray:
-            low, high = np.exp(along_share(table, lower)), np.exp(along_share(table, upper))
-            value: FloatArray = beyond * (low + part * (high - low))
-            return value
-
-        deviation = (1 - part) * along_share(self.deviation, lower) + part * along_share(
-            self.deviation, upper
-        )
-        return time(self.log_execution), time(self.log_cycle), deviation
+        x = ((log_percent - left) / (self.log_percent[knot + 1] - left))[..., None]
+        # One gather for the four corners: a small question costs numpy's overhead, not its arithmetic.
+        corner = (model * self.values.shape[1] + row - 1) * width + knot
+        above = corner + width * (row < largest)
+        found = self.values.reshape(-1, 3)[np.stack([corner, corner + 1, above, above + 1])]
+        low, high = (1.0 - x) * found[0] + x * found[1], (1.0 - x) * found[2] + x * found[3]
+        small, large = np.exp(low[..., :2]), np.exp(high[..., :2])
+        time = beyond[..., None] * (small + part * (large - small))
+        deviation = (1.0 - part[..., 0]) * low[..., 2] + part[..., 0] * high[..., 2]
+        return time[..., 0], time[..., 1], deviation
