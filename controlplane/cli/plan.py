@@ -30,6 +30,7 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
     ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the plan here (.svg, .png or .pdf).")] = None,
     json: options.Json = False,
     quantile: Annotated[
         float, typer.Option(help="Headroom: plan for times not exceeded with this probability.")
@@ -71,5 +72,9 @@ def plan(
         if not allow_violations:
             refuse_violations(made, document)
         write_plan(output, made)
+    if plot is not None:
+        from controlplane.report.plan_plot import plot_plan
+
+        plot_plan(made, plot)
     if made.infeasible:
         raise typer.Exit(EXIT_INFEASIBLE)

@@ -1,0 +1,27 @@
+"""A plan drawn holds every partition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
+from controlplane.report.plan_plot import plot_plan
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(("rule", "told"), [(Rule.P99, "b4 · 50 %"), (Rule.HALF_SLO, "b4 · 40 %")])
+def test_each_segment_tells_workload_batch_and_slo(tmp_path: Path, rule: Rule, told: str) -> None:
+    placement = Placement("search", "search", "resnet50", 10, 100, predicted=Prediction(20, None, 50))
+    partition = Partition("search", 40, (ServedModel("resnet50", 4),), (placement,))
+    plan = Plan("joint", rule, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
+    drawn = tmp_path / "plan.svg"
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        plot_plan(plan, drawn)
+    text = drawn.read_text()
+    for word in ("search", "v100-0", "resnet50", told):
+        assert word in text
