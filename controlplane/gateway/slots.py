@@ -44,11 +44,15 @@ class Slot:
     traits: Traits = PLAIN
 
     def servers(self) -> Mapping[str, Backend]:
-        """Server line -> where it leads."""
+        """Server line -> where it leads.
+
+        A route without a backup has its first member once more in that place: a server that HAProxy takes
+        for dead by mistake (a connection that was slow to open) is then tried all the same.
+        """
         if self.route is None:
             return {}
         lines = {f"s{i}": member for i, member in enumerate(self.route.members)}
-        return lines if self.route.backup is None else {**lines, BACKUP: self.route.backup}
+        return {**lines, BACKUP: self.route.backup or self.route.members[0]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,17 @@ def test_a_new_route_fills_a_slot_before_the_map_leads_there() -> None:
     )
 
 
+def test_a_route_without_a_backup_backs_itself_up() -> None:
+    (slot, _) = assign(SlotTable.empty(2, 2), {"m": Route((TWO, ONE))}).table.slots
+    assert slot.servers() == {"s0": TWO, "s1": ONE, "backup": TWO}
+
+
 def test_a_redirect_drains_the_old_slot_and_leaves_its_servers_up() -> None:
     first = assign(SlotTable.empty(2, 1), {"m": Route((ONE,))}).table
     change = assign(first, {"m": Route((TWO,))})
     assert phases(change.table) == [Phase.DRAINING, Phase.ACTIVE]
-    assert change.after == ("disable health h_0/s0", "disable health g_0/s0")
+    lines = ("h_0/s0", "h_0/backup", "g_0/s0", "g_0/backup")
+    assert change.after == tuple(f"disable health {line}" for line in lines)
     assert not any("h_0" in command or "g_0" in command for command in change.before)
 
 
@@ -57,7 +63,8 @@ def test_a_draining_slot_is_used_again_only_once_idle() -> None:
         assign(release(table, idle=()).table, {"m": Route((ONE,))})
     freed = release(table, idle=(0, 1))
     assert phases(freed.table) == [Phase.FREE, Phase.ACTIVE]
-    assert freed.before == ("set server h_0/s0 state maint", "set server g_0/s0 state maint")
+    lines = ("h_0/s0", "h_0/backup", "g_0/s0", "g_0/backup")
+    assert freed.before == tuple(f"set server {line} state maint" for line in lines)
     assert assign(freed.table, {"m": Route((ONE,))}).table.model_map() == {"m": "0"}
 
 
@@ -85,9 +92,9 @@ def test_what_cannot_be_routed_is_refused(routes: Routes, said: str) -> None:
 
 
 def test_restating_touches_every_line_of_every_slot() -> None:
-    table = assign(SlotTable.empty(2, 1), {"m": Route((ONE,))}).table
+    table = assign(SlotTable.empty(2, 2), {"m": Route((ONE,))}).table
     commands = restate(table).before
-    assert "set server h_0/backup state maint" in commands
+    assert "set server h_0/s1 state maint" in commands
     assert "set server g_1/s0 state maint" in commands
     assert commands[-1] == "set server g_1/backup state maint"
     assert "set server h_0/s0 state ready" in commands
