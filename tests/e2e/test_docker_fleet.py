@@ -1,0 +1,208 @@
+"""A fleet of containers as a user has it: `ctl` on a private engine, under load, through failures."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import numpy as np
+import private_engine
+import pytest
+import triton_image
+import tritonclient.http as triton_http
+from private_engine import PrivateEngine
+
+from launchers.containers import FLEET_LABEL
+from launchers.ports import free_ports
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+CTL = Path(sys.executable).parent / "ctl"
+X = np.arange(4, dtype=np.float32)[None, :]
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[tuple[PrivateEngine, str]]:
+    why_not = private_engine.obstacle()
+    if why_not is not None:
+        pytest.skip(f"DOCKER TESTS NOT RUN: {why_not}")
+    with pytest.MonkeyPatch.context() as patch, private_engine.private_engine() as made:
+        patch.setenv("TRISECT_TRITON_HOME", str(ROOT / ".tools" / "triton"))
+        yield made, triton_image.build(made.address)
+
+
+def plan(percent: float) -> dict[str, Any]:
+    workload = {"name": "a", "endpoint": "a", "model": "echo", "rate_rps": 100, "slo_ms": 200}
+    shadow = {"policy": "hot", "gpu": "cpu-0", "extra_percent": 10, "percent": percent + 10}
+    one = {"id": "a", "percent": percent, "shadow": shadow, "models": [{"model": "echo", "batch": 4}]}
+    return {
+        "schema_version": 1,
+        "strategy": "igniter",
+        "rule": "half-slo",
+        "latency_model": "igniter",
+        "gpus": [{"id": "cpu-0", "type": "cpu", "partitions": [{**one, "workloads": [workload]}]}],
+    }
+
+
+@dataclass
+class Host:
+    directory: Path
+    fleet: str
+    engine: PrivateEngine
+    image: str
+
+    def __post_init__(self) -> None:
+        ports = free_ports(set())
+        self.http, self.grpc, self.metrics = ports.http, ports.grpc, ports.metrics
+        shutil.copytree(ROOT / "tests" / "data" / "models", self.directory / "models")
+
+    def ctl(self, *arguments: str) -> str:
+        environment = {
+            **os.environ,
+            "XDG_STATE_HOME": str(self.directory / "state"),
+            "DOCKER_HOST": self.engine.address,
+            "TRISECT_IMAGE": self.image,
+            "TRISECT_PULL": "never",
+        }
+        told = subprocess.run(
+            [str(CTL), *arguments, "--fleet", self.fleet],
+            cwd=self.directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert told.returncode == 0, told.stderr
+        return told.stdout
+
+    def apply(self, percent: float, *more: str) -> str:
+        path = self.directory / "plan.json"
+        path.write_text(json.dumps(plan(percent)))
+        ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
+        ports += ["--metrics-port", str(self.metrics), "--repository", str(self.directory / "models")]
+        where = ["--output", str(self.directory / "rendered"), "--launcher", "docker"]
+        return self.ctl("apply", str(path), "--allow-violations", "--yes", *ports, *where, *more)
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[docker.DockerClient]:
+        with contextlib.closing(docker.DockerClient(base_url=self.engine.address)) as made:
+            yield made
+
+    def containers(self, client: docker.DockerClient, role: str = "") -> list[Any]:
+        found = client.containers.list(all=True, filters={"label": f"{FLEET_LABEL}={self.fleet}"})
+        return [c for c in found if role in c.name]
+
+
+@pytest.fixture
+def host(private: tuple[PrivateEngine, str], tmp_path: Path) -> Iterator[Host]:
+    here = Host(tmp_path, f"dock{os.getpid()}x{time.monotonic_ns() % 10**6}", *private)
+    try:
+        yield here
+    finally:
+        with contextlib.suppress(AssertionError):
+            here.ctl("destroy", "--yes")
+        with here.client() as client:
+            left = here.containers(client)
+            for one in left:
+                one.remove(force=True)
+        assert left == []
+
+
+class Load:
+    """About 200 requests a second through the gateway, each on its own, until told to stop."""
+
+    def __init__(self, host: Host) -> None:
+        self.answers: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(host,)) for _ in range(4)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=60)
+
+    def _run(self, host: Host) -> None:
+        client = triton_http.InferenceServerClient(f"127.0.0.1:{host.http}")
+        x = triton_http.InferInput("X", [1, 4], "FP32")
+        x.set_data_from_numpy(X)
+        try:
+            while not self._stop.wait(0.02):
+                try:
+                    client.infer("a", [x])
+                    self.answers["answered"] += 1
+                except Exception as error:
+                    self.answers[str(error)[:60]] += 1
+        finally:
+            client.close()
+
+
+def test_a_share_changes_in_containers_without_a_lost_request(host: Host) -> None:
+    told = host.apply(30, "--dry-run")
+    assert "docker run --detach" in told
+    assert "--cpu-quota=3000" in told
+    with host.client() as client:
+        assert host.containers(client) == []
+        host.apply(30)
+        with Load(host) as load:
+            host.apply(40)
+        assert set(load.answers) == {"answered"}, load.answers
+        assert load.answers["answered"] > 50
+        quotas = {c.attrs["HostConfig"]["CpuQuota"] for c in host.containers(client, ".active.")}
+        assert quotas == {4000}
+        assert host.apply(40).strip() == "nothing to do"
+        host.ctl("destroy", "--yes")
+        assert host.containers(client) == []
+
+
+@pytest.mark.soak
+def test_containers_killed_paused_and_an_engine_restarted_under_load(host: Host) -> None:
+    host.apply(30)
+
+    def kill() -> None:
+        with host.client() as client:
+            os.kill(host.containers(client, ".active.")[0].attrs["State"]["Pid"], 9)
+
+    def pause() -> None:
+        with host.client() as client:
+            host.containers(client, ".active.")[0].pause()
+        time.sleep(2)
+        host.apply(30)
+
+    def restart() -> None:
+        host.engine.stop()
+        host.engine.start()
+
+    faults: dict[str, Callable[[], None]] = {"killed": kill, "paused": pause, "engine restarted": restart}
+    for name, fault in faults.items():
+        with Load(host) as load:
+            time.sleep(1)
+            fault()
+            deadline = time.monotonic() + 60
+            while True:
+                before = load.answers.copy()
+                time.sleep(1)
+                fresh = load.answers - before
+                if set(fresh) == {"answered"}:
+                    break
+                assert time.monotonic() < deadline, fresh
+        lost = load.answers.total() - load.answers["answered"]
+        print(f"{name}: {load.answers['answered']} answered, {lost} lost")
