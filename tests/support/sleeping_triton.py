@@ -7,6 +7,8 @@ its jitter, and the front end's share of a lone request.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ from controlplane.simulate.engine import Question, simulate
 from controlplane.simulate.network import Conditions, Noise
 from controlplane.simulate.truth import KnownService
 
-FIXED_MS, EACH_MS = 40.0, 5.0
+FIXED_MS, EACH_MS = 15.0, 2.5
 MODEL = f"""
 import time
 import triton_python_backend_utils as pb
@@ -91,9 +93,25 @@ class Compared:
 
 
 @contextmanager
+def ahead_of_others() -> Iterator[None]:
+    """Where allowed, this thread and all it starts run before whatever else keeps the machine busy.
+
+    They sleep nearly all the time; without it a host shared with others is what would be measured.
+    """
+    before = os.sched_getscheduler(0)
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, before, os.sched_param(0))
+
+
+@contextmanager
 def sleeping(models: list[Served]) -> Iterator[BareTriton]:
     """A Triton that serves these models."""
-    with tempfile.TemporaryDirectory() as folder:
+    with ahead_of_others(), tempfile.TemporaryDirectory() as folder:
         for model in models:
             home = Path(folder, "models", model.name)
             (home / "1").mkdir(parents=True)
@@ -168,11 +186,14 @@ def table(*, full: bool) -> bool:
                 f"batch {b}: +{one.occupied_ms:.2f} ms a batch, jitter {one.jitter:.3f}, "
                 f"front end {one.frontend_ms:.2f} ms"
             )
+        print(
+            f"{repeats} repeats of 12 s; load of the host {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        )
         print("batch inst delay load   P50 real  simulated  error (repeats)      P99 real  simulated  error")
         for model in models:
             for load in loads:
                 runs = [
-                    compare(running, model, added[model.batch], load, 20.0, seed) for seed in range(repeats)
+                    compare(running, model, added[model.batch], load, 12.0, seed) for seed in range(repeats)
                 ]
                 real, ours = (np.array([getattr(r, n) for r in runs]) for n in ("measured", "simulated"))
                 errors = np.array([r.errors_percent for r in runs])

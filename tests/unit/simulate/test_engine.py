@@ -222,3 +222,14 @@ def test_what_the_truth_does_not_cover_is_named(plan_of):
         simulate(plan, TRUTH)
     with pytest.raises(InputError, match="nothing is known of t4"):
         simulate(plan, {})
+
+
+def test_a_seed_means_the_same_on_every_machine(plan_of):
+    """Numbers as they came out once: what changes them changes every answer people have kept."""
+    plan = plan_of(("g", "p1", ONE, [("w", 300.0)]), ("g", "p2", ServedModel("b", 1), [("v", 90.0)]))
+    noisy = Conditions(noise={("t4", "a"): Noise(0.1, 0.2)})
+    seen = simulate(plan, TRUTH, Question(50.0, seed=7), noisy).workloads
+    assert [w.requests for w in seen] == [14913, 4471]
+    assert [w.p50_ms for w in seen] == pytest.approx([4.238932291667, 5.764104079132], rel=1e-9)
+    assert [w.p99_ms for w in seen] == pytest.approx([8.586354166667, 25.830625], rel=1e-9)
+    assert [w.mean_ms for w in seen] == pytest.approx([4.48434475038, 8.33553743457], rel=1e-9)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from controlplane.latency.queueing import largest_rate, solve
+
+pytestmark = pytest.mark.unit
+
+service = st.builds(
+    lambda first, steps: np.cumsum([first, *steps]),
+    st.floats(0.1, 50.0),
+    st.lists(st.floats(0.0, 10.0), max_size=11),
+)
+loads = st.floats(0.02, 0.97)
+
+
+def rate(times, load):
+    return 1000.0 * load * len(times) / times[-1]
+
+
+@settings(deadline=None, max_examples=150)
+@given(service, loads)
+def test_the_order_of_what_requests_see(times, load):
+    seen = solve(rate(times, load), times, len(times))
+    assert times[0] * 0.999 <= seen.p50_ms[0] <= seen.p99_ms[0]
+    assert times[0] * 0.999 <= seen.mean_ms[0]
+    assert np.isfinite(seen.p99_ms[0])
+    assert seen.utilisation[0] == pytest.approx(load)
+
+
+@settings(deadline=None, max_examples=150)
+@given(service, loads, st.floats(1.02, 2.0))
+def test_more_requests_wait_longer(times, load, more):
+    assume(load * more < 0.98)
+    # Where batching is free, more requests only ride along: the mean may fall by a little, never by much.
+    first, second = solve(rate(times, np.array([load, load * more])), times, len(times)).p99_ms
+    assert second >= first * 0.97
+
+
+@settings(deadline=None, max_examples=100)
+@given(service, loads, st.floats(0.01, 100.0))
+def test_the_unit_of_time_does_not_matter(times, load, unit):
+    first = solve(rate(times, load), times, len(times))
+    scaled = solve(rate(times * unit, load), times * unit, len(times))
+    assert scaled.p99_ms[0] == pytest.approx(first.p99_ms[0] * unit, rel=1e-6)
+    assert scaled.mean_ms[0] == pytest.approx(first.mean_ms[0] * unit, rel=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(service, st.floats(1.05, 20.0))
+def test_the_largest_rate_keeps_its_promise(times, slack):
+    slo = times[0] * slack
+    best = largest_rate(slo, times, len(times))[0]
+    assert best > 0
+    assert solve(best, times, len(times)).p99_ms[0] <= slo
