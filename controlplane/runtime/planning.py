@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,9 +13,11 @@ from controlplane.domain.plan import Plan, ProfileUse, Rule, Violation
 from controlplane.domain.profile import Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
+from controlplane.files.calibration import read_calibration
 from controlplane.files.documents import Document, nearest, to_json
 from controlplane.files.profiles import profile_document
 from controlplane.latency import registry as latency_registry
+from controlplane.latency.calibration import Calibrated, Factor
 from controlplane.planners import registry, verify
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest
@@ -43,6 +45,7 @@ def make_plan(
     """Plan a spec. Raises InputError naming the file's line for an unknown device or model."""
     strategy = registry.strategy(choices.strategy)
     latency_model = choices.latency_model or strategy.latency_model
+    factors = read_calibration(profiles)
     devices = {}
     models = {w.model for w in spec.workloads}
     every: dict[str, dict[str, Profile]] = {}
@@ -54,7 +57,7 @@ def make_plan(
         if models & set(every[gpu.type]):
             # All profiles, not only the spec's: what other models' pairs show of interference serves these
             # too, and `verify` must see the same fit whichever of them a plan holds.
-            devices[gpu.type] = _device(gpu, every[gpu.type], latency_model, cores)
+            devices[gpu.type] = _device(gpu, every[gpu.type], latency_model, cores, factors)
     names = {m for found in every.values() for m in found}
     for i, workload in enumerate(spec.workloads):
         if workload.model not in names:
@@ -84,6 +87,7 @@ def make_plan(
 def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
     """What the judge says of a plan with the profiles at hand. Raises InputError where one is missing."""
     devices = {}
+    factors = read_calibration(profiles)
     for gpu in plan.gpus:
         if gpu.type in devices:
             continue
@@ -96,12 +100,16 @@ def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
                 field=missing[0],
             )
         request = GpuRequest(gpu.type, None, gpu.price_per_hour)
-        devices[gpu.type] = _device(request, known, plan.latency_model, None)
+        devices[gpu.type] = _device(request, known, plan.latency_model, None, factors)
     return verify.verify(plan, devices)
 
 
 def _device(
-    gpu: GpuRequest, profiles: Mapping[str, Profile], latency_model: str, cores: int | None
+    gpu: GpuRequest,
+    profiles: Mapping[str, Profile],
+    latency_model: str,
+    cores: int | None,
+    factors: Sequence[Factor],
 ) -> PlanningDevice:
     device = known_device(gpu.type)
     count = gpu.count
@@ -110,7 +118,8 @@ def _device(
         count = max(1, cores - 1)
     price = gpu.price_per_hour if gpu.price_per_hour is not None else device.price_per_hour
     pool = GpuPool(device, count, 0.0 if price is None else price)
-    return PlanningDevice(pool, latency_registry.build(latency_model, device, profiles), profiles)
+    fitted = latency_registry.build(latency_model, device, profiles)
+    return PlanningDevice(pool, Calibrated.of(fitted, device.name, factors), profiles)
 
 
 def _uses(

@@ -1,0 +1,50 @@
+"""DIR/calibration.json, beside the profiles: what observation says of the latency models' predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_json
+from controlplane.latency.calibration import Factor
+
+NAME = "calibration.json"
+
+
+class _Factor(Strict):
+    model: str
+    device: str
+    neighbours: list[str]
+    factor: float
+    batches: int
+    at_s: float
+
+
+class _Calibration(Strict):
+    schema_version: int
+    factors: list[_Factor]
+
+
+def read_calibration(directory: Path) -> tuple[Factor, ...]:
+    """The factors kept beside the profiles in `directory`; none where there is no file.
+
+    Raises InputError naming file and line for a broken one.
+    """
+    path = directory / NAME
+    if not path.exists():
+        return ()
+    document = read(path)
+    factors = []
+    for i, told in enumerate(document.parse(_Calibration).factors):
+        with document.at("factors", i):
+            factors.append(Factor(**{**told.model_dump(), "neighbours": tuple(told.neighbours)}))
+    return tuple(factors)
+
+
+def write_calibration(directory: Path, factors: Iterable[Factor]) -> Path:
+    """Replace the file at once; returns its path."""
+    path = directory / NAME
+    document = {"schema_version": SCHEMA_VERSION, "factors": [asdict(f) for f in factors]}
+    write_json(path, document)
+    return path
