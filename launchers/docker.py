@@ -226,7 +226,8 @@ class DockerLauncher:
             raise InputError(problem, field=field)
         while not readiness.is_ready(running):
             if time.monotonic() > deadline:
-                raise LaunchTimeout(f"{spec.name} runs (container {running.id}) but is not ready")
+                self._remove(client, spec)
+                raise LaunchTimeout(f"{spec.name} ran already and was not ready in time: it is removed")
             now = self._found(client, spec.name)
             if now is None or now.state is ServerState.EXITED:
                 self._remove(client, spec)

@@ -204,7 +204,8 @@ class ProcessLauncher:
             )
         while not readiness.is_ready(running):
             if time.monotonic() > deadline:
-                raise LaunchTimeout(f"{spec.name} runs (pid {running.id}) but is not ready")
+                self._remove(spec)
+                raise LaunchTimeout(f"{spec.name} ran already and was not ready in time: it is removed")
             if self._running(spec.name) is None:
                 return None
             time.sleep(_POLL_S)

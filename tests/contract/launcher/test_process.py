@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from launcher_rig import HANGING, Fleet, ProcessEngine, infer
 
-from controlplane.domain.errors import EngineError, MissingTool
+from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerState
 from launchers import process, process_table, server_log, starting, triton
 from launchers.process import ProcessLauncher
@@ -109,6 +109,20 @@ def test_a_killed_program_leaves_servers_the_next_one_takes_over(
     server = fleet.start(spec)
     assert infer(server) == [0.0, 0.0]
     assert fleet.launcher.servers(fleet.name) == (server,)
+
+
+def test_what_a_killed_program_left_hanging_is_removed(fleet: Fleet, tmp_path: Path) -> None:
+    spec = fleet.spec(source=HANGING)
+    command = [sys.executable, "-c", STARTER, str(tmp_path / "state"), pickle.dumps(spec).hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        log = tmp_path / "state" / fleet.name / "logs" / f"{spec.name}.log"
+        while "loading: spin" not in server_log.read(log):
+            assert program.poll() is None
+        program.kill()
+    assert [s.name for s in fleet.launcher.servers(fleet.name)] == [spec.name]
+    with pytest.raises(LaunchTimeout, match="it is removed"):
+        fleet.start(spec, deadline_s=1)
+    assert fleet.leftovers() == []
 
 
 def test_interrupting_a_start_leaves_nothing(fleet: Fleet, tmp_path: Path) -> None:
