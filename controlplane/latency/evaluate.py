@@ -6,7 +6,7 @@ co-location points, each batch size left out of the fit in turn; a profile's poi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Measurement, Profile
 from controlplane.latency.protocol import BoolArray, FloatArray, LatencyModel, Slots
-from controlplane.latency.registry import FITS
+from controlplane.latency.registry import FITS, Fit
 
 QUANTILE = 0.95
 POINT_FOLDS = 5
@@ -94,7 +94,13 @@ def against_pairs(
     """
     if not pairs:
         raise InputError("there is no pair to compare with", field="pairs")
-    return _document({name: _pairs_outcome(FITS[name](profiles, device), pairs) for name in names})
+    for tenant in (tenant for pair in pairs for tenant in pair):
+        if tenant.model not in profiles:
+            raise InputError(
+                f"{tenant.model} has no profile on this device; there are {', '.join(profiles)}",
+                field="model",
+            )
+    return _document(names, lambda fit: _pairs_outcome(fit(profiles, device), pairs))
 
 
 def leave_batch_sizes_out(
@@ -111,15 +117,16 @@ def leave_batch_sizes_out(
         raise InputError(
             "co-location was measured at fewer than two batch sizes; none can be left out", field="colocation"
         )
-    outcomes: dict[str, Outcome] = {}
-    for name in names:
+
+    def outcome(fit: Fit) -> Outcome:
         parts = []
         for size in sizes:
             seen = {model: _without(profile, size) for model, profile in profiles.items()}
             unseen = [pair for pair in pairs if size in (pair[0].batch, pair[1].batch)]
-            parts.append(_pairs_outcome(FITS[name](seen, device), unseen, first_only=True))
-        outcomes[name] = Outcome.joined(parts)
-    return _document(outcomes)
+            parts.append(_pairs_outcome(fit(seen, device), unseen, first_only=True))
+        return Outcome.joined(parts)
+
+    return _document(names, outcome)
 
 
 def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FITS) -> dict[str, object]:
@@ -131,27 +138,36 @@ def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FI
     folds = min(POINT_FOLDS, len(points))
     if len(points) < 4:
         raise InputError("fewer than four points were measured; none can be left out", field="points")
-    outcomes: dict[str, Outcome] = {}
-    for name in names:
+
+    def outcome(fit: Fit) -> Outcome:
         parts = []
         for fold in range(folds):
             kept = tuple(p for i, p in enumerate(points) if i % folds != fold)
-            # A smaller fit may not know the largest batch: its profile must still speak for it.
-            seen = replace(profile, points=kept, colocation=())
-            model = FITS[name]({profile.model: seen}, device)
+            model = fit({profile.model: replace(profile, points=kept, colocation=())}, device)
             asked = [p for i, p in enumerate(points) if i % folds == fold]
             parts.append(_alone_outcome(model, profile.model, asked))
-        outcomes[name] = Outcome.joined(parts)
-    return _document(outcomes)
+        return Outcome.joined(parts)
+
+    return _document(names, outcome)
 
 
-def _document(outcomes: Mapping[str, Outcome]) -> dict[str, object]:
-    return {"latency_models": {name: outcome.report() for name, outcome in outcomes.items()}}
+def _document(names: Iterable[str], outcome: Callable[[Fit], Outcome]) -> dict[str, object]:
+    """One report a latency model; those that cannot be fitted on so little are left out, not all of them."""
+    reports: dict[str, object] = {}
+    refused: InputError | None = None
+    for name in names:
+        try:
+            reports[name] = outcome(FITS[name]).report()
+        except InputError as error:
+            refused = error
+    if not reports and refused is not None:
+        raise refused
+    return {"latency_models": reports}
 
 
 def _pairs_outcome(model: LatencyModel, pairs: Sequence[Pair], first_only: bool = False) -> Outcome:
     slots = Slots.of(
-        [[_index(model, tenant.model) for tenant in pair] for pair in pairs],
+        [[model.models.index(tenant.model) for tenant in pair] for pair in pairs],
         [[tenant.batch for tenant in pair] for pair in pairs],
         [[tenant.percent for tenant in pair] for pair in pairs],
     )
@@ -166,7 +182,7 @@ def _pairs_outcome(model: LatencyModel, pairs: Sequence[Pair], first_only: bool 
 
 
 def _alone_outcome(model: LatencyModel, name: str, points: Sequence[Measurement]) -> Outcome:
-    slots = Slots.alone(_index(model, name), [p.batch for p in points], [p.percent for p in points])
+    slots = Slots.alone(model.models.index(name), [p.batch for p in points], [p.percent for p in points])
     answer = model.estimate(slots, QUANTILE)
     return Outcome(
         (name,) * len(points),
@@ -194,14 +210,6 @@ def _without(profile: Profile, size: int) -> Profile:
         c for c in profile.colocation if c.batch != size and all(n.batch != size for n in c.neighbours)
     )
     return replace(profile, colocation=kept)
-
-
-def _index(model: LatencyModel, name: str) -> int:
-    if name not in model.models:
-        raise InputError(
-            f"{name} has no profile on this device; there are {', '.join(model.models)}", field="model"
-        )
-    return model.models.index(name)
 
 
 def _percent(value: np.float64) -> float:

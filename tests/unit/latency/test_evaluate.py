@@ -91,6 +91,15 @@ def test_points_left_out_are_predicted_once_each() -> None:
         assert document["latency_models"][name]["overall"]["n"] == 12  # type: ignore[index]
 
 
+def test_a_model_that_cannot_be_fitted_on_so_little_does_not_silence_the_others() -> None:
+    few = profiles()["a"]
+    few = Profile("a", "gpu", ShareKind.MPS_PERCENT, Environment(), few.points[:5])
+    document = evaluate.leave_points_out(GPU, few)
+    # Eq 11 needs six points; four are left of five.
+    assert "igniter" not in document["latency_models"]  # type: ignore[operator]
+    assert document["latency_models"]["ours"]["overall"]["n"] == 5  # type: ignore[index]
+
+
 def test_what_cannot_be_compared_is_said() -> None:
     with pytest.raises(InputError, match="no pair"):
         evaluate.against_pairs(GPU, profiles(), [])
