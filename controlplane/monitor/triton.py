@@ -127,6 +127,15 @@ def execution_ms(batch: BatchStatistics) -> float:
     return total_ns / batch.executions / NANOS_PER_MILLI
 
 
+def mean_execution_ms(window: ModelStatistics, batch: int) -> float:
+    """Mean time of the executions of one batch size. Raises EngineError where there was none."""
+    executions = window.batches.get(batch)
+    if executions is None:
+        seen = ", ".join(str(size) for size in sorted(window.batches)) or "none"
+        raise EngineError(f"{window.model}: batches of {batch} were wanted; Triton formed batches of {seen}")
+    return execution_ms(executions)
+
+
 def queue_ms(statistics: ModelStatistics) -> float | None:
     """Mean time a request waited for its execution; None where none succeeded."""
     return statistics.queue_ns / statistics.successes / NANOS_PER_MILLI if statistics.successes else None

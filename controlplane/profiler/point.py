@@ -22,12 +22,12 @@ from controlplane.profiler.sweep import Trust
 
 _RAMP_BATCHES = 3
 _RAMP_ANSWERS = 6
-_LEAST_BATCHES = 8
+LEAST_BATCHES = 8
 _LOOKS = 10
 """At the counters within a point, for the deviation."""
 WAITING = 3
 """Requests kept in the server for each of a batch's: one batch runs, one waits, one is on its way."""
-_LATE_S = 60.0
+LATE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,10 @@ class Bench:
     ) -> None:
         self._statistics.__exit__(kind, error, trace)
 
+    def statistics(self, endpoint: str) -> ModelStatistics:
+        """The endpoint's counters now."""
+        return self._statistics.read(endpoint)
+
     def version(self) -> str:
         """Triton's version."""
         return self._statistics.version()
@@ -88,44 +92,42 @@ class Bench:
         """
         concurrency = WAITING * batch
         with self.loop(endpoint, request, concurrency) as loop:
-            loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=_LATE_S)
+            loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=LATE_S)
             before = self._read(endpoint, loop)
             counted = [before.statistics]
-            while loop.answered < before.answered + _LEAST_BATCHES * batch or len(counted) <= _LOOKS:
+            while loop.answered < before.answered + LEAST_BATCHES * batch or len(counted) <= _LOOKS:
                 loop.run(seconds / _LOOKS)
                 counted.append(self._statistics.read(endpoint))
-                if self._clock.monotonic() > before.at_s + _LATE_S:
-                    raise EngineError(f"{endpoint}: too few batches of {batch} within {_LATE_S:.0f} s")
+                if self._clock.monotonic() > before.at_s + LATE_S:
+                    raise EngineError(f"{endpoint}: too few batches of {batch} within {LATE_S:.0f} s")
             after = self._read(endpoint, loop)
             answers = loop.answers(before.answered)
         window = triton.difference(before.statistics, after.statistics)
-        executions = window.batches.get(batch)
-        if executions is None:
-            seen = ", ".join(str(size) for size in sorted(window.batches)) or "none"
-            raise EngineError(f"{endpoint}: batches of {batch} were wanted; Triton formed batches of {seen}")
+        mean_ms = triton.mean_execution_ms(window, batch)
+        executions = window.batches[batch].executions
         usage = self._usage(before, after)
         return Watched(
             point=Measurement(
                 percent=self._server.spec.percent,
                 batch=batch,
-                execution_ms=triton.execution_ms(executions),
+                execution_ms=mean_ms,
                 concurrency=concurrency,
                 std_ms=deviation_ms(counted, batch),
-                n=executions.executions,
+                n=executions,
                 capacity_rps=rate_rps(answers, batch),
                 throttled=usage.throttled,
                 host_busy=usage.host_busy,
             ),
-            trust=Trust(usage.received, formed=executions.executions / window.executions),
+            trust=Trust(usage.received, formed=executions / window.executions),
         )
 
     def frontend_ms(self, endpoint: str, request: ModelInferRequest, seconds: float) -> float:
         """What a lone request spends neither waiting nor in its execution."""
         with self.loop(endpoint, request, 1) as loop:
-            loop.wait_for(_RAMP_ANSWERS, deadline_s=_LATE_S)
+            loop.wait_for(_RAMP_ANSWERS, deadline_s=LATE_S)
             before = self._read(endpoint, loop)
             loop.run(seconds)
-            loop.wait_for(before.answered + _LEAST_BATCHES, deadline_s=_LATE_S)
+            loop.wait_for(before.answered + LEAST_BATCHES, deadline_s=LATE_S)
             after = self._read(endpoint, loop)
             answers = loop.answers(before.answered)
         window = triton.difference(before.statistics, after.statistics)

@@ -126,16 +126,19 @@ class Profiler:
 
     @contextlib.contextmanager
     def serving(
-        self, source: SourceModel, place: Place, percent: float, batches: Sequence[int]
+        self, source: SourceModel, place: Place, percent: float, batches: Sequence[int], slot: int = 0
     ) -> Iterator[Server]:
-        """A server of one model, with an endpoint for each batch as a plan would have it; gone afterwards."""
+        """A server of one model, with an endpoint for each batch as a plan would have it; gone afterwards.
+
+        `slot` tells apart servers that run at once.
+        """
         endpoints = {endpoint_of(source.name, batch): batch for batch in batches}
         tree = profiling_tree(source, endpoints=endpoints, gpu_type=place.device.name)
         revision = sha256(f"{percent:g}|{tree.content_hash}".encode()).hexdigest()[:10]
         directory = self.scratch / place.name / f"{source.name}-{revision}"
         write_tree(directory, tree)
         spec = ServerSpec(
-            labels=Labels(self.fleet(place), "profile", source.name, Role.PROFILE, revision),
+            labels=Labels(self.fleet(place), "profile", f"{source.name}.{slot}", Role.PROFILE, revision),
             repository=str(directory.resolve()),
             endpoints=tuple(endpoints),
             device=place.name,

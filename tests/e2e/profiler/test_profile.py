@@ -13,6 +13,7 @@ from bare_triton import ROOT, bare_triton
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.files.profiles import partial_path, read_partial, read_profiles, write_profile
+from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.load import ClosedLoop, open_loop
 from controlplane.profiler.requests import example_request
 from controlplane.profiler.session import Place, Profiler, Wishes
@@ -103,6 +104,24 @@ def test_one_program_at_a_time_measures_on_a_device(tmp_path: Path, launcher: Pr
     one = profiler(tmp_path, launcher, Steps())
     with one.exclusive(PLACE), pytest.raises(EngineError, match="another program is measuring on cpu-0"):
         profiler(tmp_path, launcher, Steps()).measure(REPOSITORY, "transformer_tiny", PLACE, FEW)
+
+
+def test_models_are_measured_beside_each_other_while_all_are_busy(
+    tmp_path: Path, launcher: ProcessLauncher
+) -> None:
+    steps = Steps()
+    measuring = profiler(tmp_path, launcher, steps)
+    found = Neighbourhood(measuring, REPOSITORY, PLACE).measure(["transformer_tiny"], budget_s=1)
+    # The time is up after the first household: a pair of itself, two batches each.
+    assert len(steps.done) == 1
+    points = found["transformer_tiny"]
+    assert {(p.batch, p.neighbours[0].batch) for p in points} == {(3, 3), (3, 10), (10, 3), (10, 10)}
+    assert {(p.percent, p.neighbours[0].model, p.neighbours[0].percent) for p in points} == {
+        (50, "transformer_tiny", 50)
+    }
+    times_ms = {p.batch: p.execution_ms for p in points}
+    assert times_ms[10] > 1.5 * times_ms[3]
+    assert launcher.servers(measuring.fleet(PLACE)) == ()
 
 
 def test_loads_end_with_every_answer_or_with_the_servers_words(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""Measures models side by side on one device, all of them busy: what neighbours cost each other."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.profile import ColocationPoint, Neighbour
+from controlplane.monitor import triton
+from controlplane.profiler.neighbours import Household, Tenant, households
+from controlplane.profiler.point import LATE_S, LEAST_BATCHES, WAITING, Bench
+from controlplane.profiler.requests import Shapes, example_request
+from controlplane.profiler.session import Place, Profiler, endpoint_of
+from controlplane.render.config import batch_limit
+from controlplane.render.source import SourceModel, read_source
+
+_POINT_S = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    source: SourceModel
+    request: ModelInferRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """Models of one repository, measured beside each other on one device."""
+
+    profiler: Profiler
+    repository: Path
+    place: Place
+
+    def measure(
+        self, models: Sequence[str], *, budget_s: float, shapes: Mapping[str, Shapes] | None = None
+    ) -> dict[str, tuple[ColocationPoint, ...]]:
+        """Model -> its points beside others, as many as `budget_s` allows; at least one pair.
+
+        Raises InputError for fewer than one model or one that cannot be measured, EngineError where a server
+        fails.
+        """
+        if not models:
+            raise InputError("name at least one model to measure beside others", field="models")
+        subjects = {}
+        for model in dict.fromkeys(models):
+            source = read_source(self.repository, model)
+            subjects[model] = _Subject(source, example_request(source, (shapes or {}).get(model, {})))
+        limits = {model: batch_limit(s.source.config) for model, s in subjects.items()}
+        every = list(households(limits, self.place.device.grid))
+        found: dict[str, list[ColocationPoint]] = {model: [] for model in subjects}
+        clock, began_s = self.profiler.clock, self.profiler.clock.monotonic()
+        with self.profiler.exclusive(self.place):
+            for done, household in enumerate(every):
+                passed_s = clock.monotonic() - began_s
+                if done and passed_s * (done + 1) / done > budget_s:
+                    break
+                left_s = None if not done else min(budget_s - passed_s, passed_s / done * (len(every) - done))
+                names = " + ".join(f"{t.model} {t.percent:g} %" for t in household)
+                self.profiler.progress.advance(names, done, len(every), left_s)
+                for model, point in self._together(household, subjects):
+                    found[model].append(point)
+        return {model: tuple(points) for model, points in found.items()}
+
+    def _together(
+        self, household: Household, subjects: Mapping[str, _Subject]
+    ) -> list[tuple[str, ColocationPoint]]:
+        """Every combination of the tenants' batches on one start of their servers."""
+        points = []
+        with contextlib.ExitStack() as stack:
+            benches = []
+            for slot, tenant in enumerate(household):
+                source = subjects[tenant.model].source
+                server = stack.enter_context(
+                    self.profiler.serving(source, self.place, tenant.percent, tenant.batches, slot=slot)
+                )
+                bench = Bench(server, self.profiler.launcher, self.profiler.clock)
+                benches.append(stack.enter_context(bench))
+            requests = [subjects[t.model].request for t in household]
+            for batches in itertools.product(*(t.batches for t in household)):
+                times_ms = _times_ms(household, benches, requests, batches)
+                points += list(
+                    zip((t.model for t in household), _points(household, batches, times_ms), strict=True)
+                )
+        return points
+
+
+def _times_ms(
+    household: Household,
+    benches: Sequence[Bench],
+    requests: Sequence[ModelInferRequest],
+    batches: Sequence[int],
+) -> list[float]:
+    """Mean execution of each tenant while all of them run back to back."""
+    endpoints = [endpoint_of(t.model, batch) for t, batch in zip(household, batches, strict=True)]
+    with contextlib.ExitStack() as stack:
+        loops = [
+            stack.enter_context(bench.loop(endpoint, request, WAITING * batch))
+            for bench, endpoint, request, batch in zip(benches, endpoints, requests, batches, strict=True)
+        ]
+        for loop, batch in zip(loops, batches, strict=True):
+            loop.wait_for(WAITING * batch, deadline_s=LATE_S)
+        before = [b.statistics(e) for b, e in zip(benches, endpoints, strict=True)]
+        answered = [loop.answered for loop in loops]
+        loops[0].run(_POINT_S)
+        for loop, first, batch in zip(loops, answered, batches, strict=True):
+            loop.wait_for(first + LEAST_BATCHES * batch, deadline_s=LATE_S)
+        after = [b.statistics(e) for b, e in zip(benches, endpoints, strict=True)]
+    return [
+        triton.mean_execution_ms(triton.difference(old, new), batch)
+        for old, new, batch in zip(before, after, batches, strict=True)
+    ]
+
+
+def _points(household: Household, batches: Sequence[int], times_ms: Sequence[float]) -> list[ColocationPoint]:
+    there = [_neighbour(t, b) for t, b in zip(household, batches, strict=True)]
+    return [
+        ColocationPoint(
+            percent=one.percent,
+            batch=one.batch,
+            neighbours=tuple(other for j, other in enumerate(there) if j != i),
+            execution_ms=time_ms,
+        )
+        for i, (one, time_ms) in enumerate(zip(there, times_ms, strict=True))
+    ]
+
+
+def _neighbour(tenant: Tenant, batch: int) -> Neighbour:
+    return Neighbour(tenant.model, tenant.percent, batch)
