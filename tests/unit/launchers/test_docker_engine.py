@@ -1,0 +1,133 @@
+"""The engine's errors in our words. Its texts are those of Docker 20.10 and 28."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import docker.errors
+import pytest
+import requests.exceptions
+
+from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, MissingTool
+from launchers import docker_engine
+from launchers.containers import VENDOR_IMAGE, ContainerOptions, Network, Pull
+
+pytestmark = pytest.mark.unit
+
+
+def api_error(said: str) -> docker.errors.APIError:
+    return docker.errors.APIError("500 Server Error", explanation=said)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "says"),
+    [
+        (
+            api_error('could not select device driver "" with capabilities: [[gpu]]'),
+            EngineError,
+            "NVIDIA container toolkit",
+        ),
+        (api_error("write /var/lib/docker/x: no space left on device"), EngineError, "docker system df"),
+        (
+            api_error('Conflict. The container name "/a" is already in use by container "b"'),
+            EngineError,
+            "docker rm",
+        ),
+        (api_error("Requested CPUs are not available - requested 9"), EngineError, "core does not exist"),
+        (api_error("something else"), EngineError, "Docker: something else"),
+        (docker.errors.ImageNotFound("404", explanation="No such image: x"), EngineError, "pull it"),
+        (requests.exceptions.ReadTimeout("slow"), LaunchTimeout, "did not answer"),
+        (requests.exceptions.ConnectionError("gone"), MissingTool, r"apt-get install docker\.io"),
+        (
+            docker.errors.DockerException("PermissionError(13, 'Permission denied')"),
+            EngineError,
+            "usermod -aG",
+        ),
+    ],
+)
+def test_errors_say_what_to_do(raised: Exception, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says), docker_engine.told("unix:///run/docker.sock"):
+        raise raised
+
+
+def test_a_socket_nobody_listens_on(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "d.sock"))
+    with pytest.raises(MissingTool, match="refused"), docker_engine.engine(f"unix://{tmp_path}/d.sock"):
+        pass
+
+
+def test_only_engines_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    assert docker_engine.address() == docker_engine.DEFAULT_ADDRESS
+    monkeypatch.setenv("DOCKER_HOST", "unix:///run/user/1000/podman/podman.sock")
+    assert docker_engine.address() == "unix:///run/user/1000/podman/podman.sock"
+    monkeypatch.setenv("DOCKER_HOST", "ssh://else")
+    with pytest.raises(EngineError, match="not on this host"):
+        docker_engine.address()
+    assert not docker_engine.reachable()
+
+
+class Registry:
+    """An engine whose only image is to be fetched."""
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self.lines = lines
+        self.images = SimpleNamespace(get=self._get)
+        self.api = SimpleNamespace(pull=self._pull)
+
+    def _get(self, image: str) -> None:
+        raise docker.errors.ImageNotFound("404", explanation=f"No such image: {image}")
+
+    def _pull(self, image: str, stream: bool, decode: bool) -> Iterator[dict[str, Any]]:
+        yield from self.lines
+
+
+def downloading(layer: str, current: int, total: int) -> dict[str, Any]:
+    return {"status": "Downloading", "id": layer, "progressDetail": {"current": current, "total": total}}
+
+
+def test_a_pull_tells_how_far_it_is() -> None:
+    lines = [
+        {"status": "Pulling from library/x", "id": "latest"},
+        downloading("a", 25_000_000, 100_000_000),
+        downloading("a", 26_000_000, 100_000_000),
+        downloading("b", 50_000_000, 100_000_000),
+        {"status": "Download complete", "id": "a"},
+        {"status": "Download complete", "id": "b"},
+    ]
+    said: list[str] = []
+    docker_engine.have_image(Registry(lines), ContainerOptions(image="x"), said.append)
+    assert said == [
+        "pulling x: 25 % of 100 MB",
+        "pulling x: 38 % of 200 MB",
+        "pulling x: 75 % of 200 MB",
+        "pulling x: 100 % of 200 MB",
+    ]
+
+
+def test_a_pull_that_fails_or_may_not_be() -> None:
+    broken = Registry([{"error": "no space left on device"}])
+    with pytest.raises(EngineError, match="cannot be pulled: no space left"):
+        docker_engine.have_image(broken, ContainerOptions(image="x"), print)
+    with pytest.raises(EngineError, match="may not be pulled: docker pull x"):
+        docker_engine.have_image(broken, ContainerOptions(image="x", pull=Pull.NEVER), print)
+
+
+def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("TRISECT_IMAGE", "TRISECT_PULL", "TRISECT_NETWORK"):
+        monkeypatch.delenv(variable, raising=False)
+    assert ContainerOptions.from_environment() == ContainerOptions(VENDOR_IMAGE, Pull.MISSING, Network.HOST)
+    monkeypatch.setenv("TRISECT_IMAGE", "mine@sha256:00")
+    monkeypatch.setenv("TRISECT_PULL", "never")
+    monkeypatch.setenv("TRISECT_NETWORK", "bridge")
+    assert ContainerOptions.from_environment() == ContainerOptions(
+        "mine@sha256:00", Pull.NEVER, Network.BRIDGE
+    )
+    monkeypatch.setenv("TRISECT_PULL", "maybe")
+    with pytest.raises(InputError, match="none of missing, always, never"):
+        ContainerOptions.from_environment()
