@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.latency.protocol import BoolArray, IntArray, Slots
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 from controlplane.planners.board import ask
 from controlplane.planners.menu import Menu
 
@@ -21,11 +21,12 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """One row a GPU: whether its items fit, and the index of each one's share (GPUs, slots)."""
+    """One row a GPU: whether its items fit, the index of each one's share and how neighbours slow it."""
 
     fits: BoolArray
     share: IntArray
-    total: np.ndarray[tuple[int], np.dtype[np.float64]]
+    total: FloatArray
+    slowdown: FloatArray
 
 
 def padded(groups: Sequence[Sequence[int]]) -> IntArray:
@@ -50,6 +51,7 @@ def grow(menu: Menu, groups: IntArray, quantile: float | None) -> Grown:
     share = np.minimum(share, last)
     total = np.where(present, menu.percents[share], 0.0).sum(axis=1)
     fits &= total <= 100.0 + SLACK
+    slowdown = np.ones(groups.shape)
     live = np.flatnonzero(fits)
     while live.size:
         who, here, at = item[live], present[live], share[live]
@@ -63,6 +65,7 @@ def grow(menu: Menu, groups: IntArray, quantile: float | None) -> Grown:
         key = (slots.model, slots.batch.astype(np.int64) - 1, at)
         slow = np.where(here, execution / menu.alone.execution[key], 0.0) * (1.0 - SLACK)
         slow_cycle = np.where(here, cycle / menu.alone.cycle[key], 0.0) * (1.0 - SLACK)
+        slowdown[live] = np.maximum(slow, slow_cycle)
         rises = here & (
             (menu.execution_tolerance[who, at] < slow) | (menu.cycle_tolerance[who, at] < slow_cycle)
         )
@@ -83,4 +86,4 @@ def grow(menu: Menu, groups: IntArray, quantile: float | None) -> Grown:
         # Rows where nothing rose are done.
         changed = np.unique(live[rows])
         live = changed[fits[changed]]
-    return Grown(fits, share, total)
+    return Grown(fits, share, total, slowdown)

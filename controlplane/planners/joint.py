@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import Workload
-from controlplane.latency.protocol import BoolArray, FloatArray
+from controlplane.latency.protocol import BoolArray
 from controlplane.planners import waiting
 from controlplane.planners.board import JITTER_P99, Board, loads
 from controlplane.planners.bound import lower_bound
 from controlplane.planners.finish import Draft, finish, gpu_of, partition_of
 from controlplane.planners.kinds import Kind, kinds_of
-from controlplane.planners.menu import POOL_CARE, Alone, Item, Menu
-from controlplane.planners.packing import Packing, dissolve
+from controlplane.planners.menu import POOL_CARE, Alone, Correction, Item, Menu
+from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.refusal import refusal
 from controlplane.planners.standby import held
@@ -32,8 +32,14 @@ DEFAULT_ITERATIONS = 24
 ALL_TAKEN = "all GPUs are taken"
 CARE = 0.999
 """Times what the exact queue says an item tolerates: neighbours may still change a little."""
-OVERLOADED = 0.93
+OVERLOADED = 0.97
 """The same where the queue does not settle and says nothing."""
+STEP = 0.995
+"""At least so much is taken from what a refused item tolerates."""
+BARELY = 0.005
+"""A slowdown below this is none: what differs is the table's own error."""
+MOST_EXCESS = 20.0
+"""Neighbours' effect on a request is taken as at most this many times that on a full batch."""
 MOST_CORRECTIONS = 12
 MOST_WAYS = 4
 """Ways to serve a workload that are tried when the exact queue refuses the ones before."""
@@ -61,12 +67,16 @@ def strategy() -> Joint:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """The GPUs, the items whose promise breaks, those and their pools, and the factor for `Menu.scaled`."""
+    """The GPUs, the items whose promise breaks, those and their pools, and how queue and table differ."""
 
     gpus: tuple[PlannedGpu, ...]
     refused: frozenset[int]
     refusing: BoolArray
-    factor: FloatArray
+    correction: Correction
+
+
+def _cost(said: _Said) -> float:
+    return sum(g.price_per_hour for g in said.gpus)
 
 
 @dataclass(slots=True)
@@ -137,28 +147,43 @@ class _Search:
             name: Menu.of(items, device, request.rule, self.quantile, self.alone[name])
             for name, device in request.devices.items()
         }
-        factor = np.ones(len(items))
+        correction = Correction.none(len(items))
         if request.rule is Rule.P99:
             # A first packing shows what neighbours do to small batches, which no table knows.
-            first = self.construct(menus, factor, items, homes, iterations=0)
-            factor = self.ask_queue(first, menus, items, factor).factor
+            first = self.construct(menus, correction, items, homes, iterations=0)
+            correction = self.ask_queue(first, menus, items, correction).correction
             self.lost = {n: i for n, i in self.lost.items() if not i.reason.startswith(ALL_TAKEN)}
         iterations = request.iterations
         if iterations is None:
             iterations = DEFAULT_ITERATIONS * (1 + len(self.workloads) // 100)
-        packings = self.construct(menus, factor, items, homes, iterations)
-        return self.settle(packings, menus, items, factor)
+        packings = self.construct(menus, correction, items, homes, iterations)
+        best = self.settle(packings, menus, items, correction)
+        if request.rule is not Rule.P99 or self.banned:
+            return best.gpus
+        # The corrections left room behind: use it, and keep the result where it costs less.
+        kept = dict(self.lost)
+        again = {
+            n: dissolve(p.copy(), iterations, random.Random(request.seed), self.stop)
+            for n, p in packings.items()
+        }
+        if sum(len(p.groups) for p in again.values()) < len(best.gpus):
+            second = self.settle(again, menus, items, best.correction)
+            if not second.refused and not self.banned and _cost(second) < _cost(best):
+                return second.gpus
+            self.lost, self.banned = kept, set()
+        return best.gpus
 
     def construct(
-        self, menus: Mapping[str, Menu], factor: FloatArray, items: Sequence[Item], homes: Sequence[str],
+        self, menus: Mapping[str, Menu], correction: Correction, items: Sequence[Item], homes: Sequence[str],
         iterations: int,
     ) -> dict[str, Packing]:  # fmt: skip
         """Pack each type's items; what finds no GPU of its type tries the others."""
         packings: dict[str, Packing] = {}
         over: list[int] = []
         for name, device in self.request.devices.items():
-            packing = Packing(menus[name].scaled(factor), self.quantile, device.pool.count)
-            over += packing.fill([i for i, home in enumerate(homes) if home == name])
+            packing = Packing(menus[name].corrected(correction), self.quantile, device.pool.count)
+            mine = [i for i, home in enumerate(homes) if home == name]
+            over += packing.fill(mine, THOROUGH if iterations else FIRST_LOOK)
             packings[name] = dissolve(packing, iterations, random.Random(self.request.seed), self.stop)
         for i in over:
             if not any(p.insert(i) for n, p in packings.items() if n != homes[i]):
@@ -168,6 +193,9 @@ class _Search:
     def give_up(self, packings: Mapping[str, Packing], items: Sequence[Item], item: int) -> None:
         """No GPU is left for an item: its workload goes, with all its servers."""
         for w in items[item].workloads:
+            if any(not p.full for p in packings.values()):
+                # Not for want of GPUs: the exact queue refuses this way to serve it.
+                self.banned.add(w.name)
             types = ", ".join(f"{d.pool.count} {n}" for n, d in self.request.devices.items())
             self.lost[w.name] = Infeasible(w.name, f"{ALL_TAKEN}: {types}")
         same = {i for i, other in enumerate(items) if other is items[item]}
@@ -181,61 +209,68 @@ class _Search:
 
     def settle(
         self, packings: dict[str, Packing], menus: Mapping[str, Menu], items: Sequence[Item],
-        factor: FloatArray,
-    ) -> tuple[PlannedGpu, ...]:  # fmt: skip
+        correction: Correction,
+    ) -> _Said:  # fmt: skip
         """Ask the exact queue; give more to what it refuses until it refuses nothing."""
+        said = self.ask_queue(packings, menus, items, correction)
         for _ in range(MOST_CORRECTIONS):
-            said = self.ask_queue(packings, menus, items, factor)
             if not said.refused:
                 break
-            factor = np.where(said.refusing, np.minimum(said.factor, factor * CARE), factor)
-            self.correct(packings, menus, items, factor, said.refused)
-        return said.gpus
+            now, told = said.refusing, said.correction
+            correction = Correction(
+                np.where(now, np.minimum(told.scale, correction.scale * STEP), correction.scale),
+                np.where(now, np.maximum(told.excess, correction.excess / STEP), correction.excess),
+            )
+            self.correct(packings, menus, items, correction, said.refused)
+            said = self.ask_queue(packings, menus, items, correction)
+        return replace(said, correction=correction)
 
     def ask_queue(
         self, packings: Mapping[str, Packing], menus: Mapping[str, Menu], items: Sequence[Item],
-        factor: FloatArray,
+        correction: Correction,
     ) -> _Said:  # fmt: skip
         """What the judge's own arithmetic says of every item where it stands."""
         gpus, at = self.planned(packings, items)
         rule, devices = self.request.rule, self.request.devices
         if rule is not Rule.P99:
-            return _Said(gpus, frozenset(), np.zeros(len(items), dtype=np.bool_), factor)
+            return _Said(gpus, frozenset(), np.zeros(len(items), dtype=np.bool_), correction)
         boards = {
             name: Board.of([g for g in gpus if g.type == name], devices[name])
             for name, p in packings.items()
             if p.groups
         }
         found = loads(boards, devices, rule, self.quantile)
-        told = factor.copy()
+        scale, excess = correction.scale.copy(), correction.excess.copy()
         refused: set[int] = set()
         for name, board in boards.items():
             kept = held(board, found[name], rule)
             execution, p99 = found[name].times.execution_ms, found[name].p99_ms
             for i, row in enumerate(at[name]):
                 for j, n in enumerate(row):
-                    told[n] = self._tolerated(
-                        menus[name], items[n], n, board, (i, j), float(execution[i, j]), float(p99[i, j])
-                    )
+                    scale[n], excess[n] = self._told(
+                        menus[name], items[n], board, (i, j), float(execution[i, j]), float(p99[i, j]),
+                        scale[n],
+                    )  # fmt: skip
                     if not kept[i, j]:
                         refused.add(n)
         # A pool stands or falls as one.
-        pools: dict[int, float] = {}
+        least: dict[int, float] = {}
+        most: dict[int, float] = {}
         for n, item in enumerate(items):
-            pools[id(item)] = min(told[n], pools.get(id(item), np.inf))
+            least[id(item)] = min(scale[n], least.get(id(item), np.inf))
+            most[id(item)] = max(excess[n], most.get(id(item), 0.0))
         bad = {id(items[n]) for n in refused}
-        told = np.array([pools[id(item)] for item in items])
+        told = Correction(np.array([least[id(i)] for i in items]), np.array([most[id(i)] for i in items]))
         return _Said(gpus, frozenset(refused), np.array([id(i) in bad for i in items], dtype=np.bool_), told)
 
-    def _tolerated(
-        self, menu: Menu, item: Item, n: int, board: Board, at: tuple[int, int], execution: float, p99: float
-    ) -> float:
-        """How many times the table's slowdown an item tolerates, by the exact P99 where it stands."""
-        if not np.isfinite(p99):
-            return OVERLOADED
+    def _told(
+        self, menu: Menu, item: Item, board: Board, at: tuple[int, int], execution: float, p99: float,
+        scale: float,
+    ) -> tuple[float, float]:  # fmt: skip
+        """An item's scale and excess, by the exact P99 where it stands."""
         m, batch = int(board.slots.model[at]), int(board.slots.batch[at])
-        if batch not in waiting.BATCHES:
-            return 1.0
+        if not np.isfinite(p99):
+            return scale * OVERLOADED, 2.0
         share = int(np.searchsorted(menu.percents, board.slots.percent[at] - 1e-9))
         full = float(menu.alone.execution[m, batch - 1, share])
         amounts_to = waiting.effective_slowdown(
@@ -243,18 +278,24 @@ class _Search:
             float(menu.alone.execution[m, 0, share]), item.servers, waiting.BATCHES.index(batch),
             JITTER_P99 * float(board.jitter[at]),
         )  # fmt: skip
-        return CARE * (execution / full) / amounts_to / (POOL_CARE if item.servers > 1 else 1.0)
+        if item.servers > 1:
+            amounts_to /= POOL_CARE
+        slowdown = execution / full
+        if slowdown < 1.0 + BARELY:
+            return CARE * slowdown / amounts_to, 1.0
+        excess = (amounts_to * scale / CARE - 1.0) / (slowdown - 1.0)
+        return scale, float(np.clip(excess, 1.0, MOST_EXCESS))
 
     def correct(
         self, packings: dict[str, Packing], menus: Mapping[str, Menu], items: Sequence[Item],
-        factor: FloatArray, refused: frozenset[int],
+        correction: Correction, refused: frozenset[int],
     ) -> None:  # fmt: skip
         """Grow the GPUs of refused items (and of their whole pool) again, by what they tolerate now."""
         pools = {id(items[i]) for i in refused}
         touched = {i for i, item in enumerate(items) if id(item) in pools}
         evicted: list[int] = []
         for name, packing in packings.items():
-            packing.menu = menus[name].scaled(factor)
+            packing.menu = menus[name].corrected(correction)
             for g in range(len(packing.groups) - 1, -1, -1):
                 if touched.isdisjoint(packing.groups[g]):
                     continue
@@ -268,10 +309,8 @@ class _Search:
         evicted.sort(key=lambda i: -min(p.least(i) for p in packings.values()))
         pending = [i for i in evicted if not any(p.squeeze(i) for p in packings.values())]
         for packing in packings.values():
-            pending = packing.fill(pending)
+            pending = packing.fill(pending, FIRST_LOOK)
         for i in pending:
-            if any(not p.full for p in packings.values()):
-                self.banned.update(w.name for w in items[i].workloads)
             self.give_up(packings, items, i)
 
     def planned(

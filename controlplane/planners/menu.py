@@ -97,6 +97,23 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
+class Correction:
+    """How the exact queue differs from the table, per item (items,).
+
+    `scale`: times the slowdown an item tolerates, alone. `excess`: neighbours slow small batches more than
+    the full one that a latency model is asked about; their effect counts this many times.
+    """
+
+    scale: FloatArray
+    excess: FloatArray
+
+    @staticmethod
+    def none(items: int) -> Correction:
+        """The table as it is."""
+        return Correction(np.ones(items), np.ones(items))
+
+
+@dataclass(frozen=True, slots=True)
 class Menu:
     """All items on one GPU type: rows are items, columns shares.
 
@@ -207,14 +224,21 @@ class Menu:
         """A model's place in the latency model."""
         return self.device.latency.models.index(model)
 
-    def smallest(self, slowdown: float) -> FloatArray:
+    def smallest(self, slowdown: FloatArray | float) -> FloatArray:
         """The smallest share, in percent, at which each item tolerates this; infinite where none does."""
-        fits = (self.execution_tolerance >= slowdown) & (self.cycle_tolerance >= slowdown)
+        asked = np.broadcast_to(slowdown, self.least.shape)[:, None]
+        fits = (self.execution_tolerance >= asked) & (self.cycle_tolerance >= asked)
         return np.where(fits.any(axis=1), self.percents[fits.argmax(axis=1)], np.inf)
 
-    def scaled(self, factor: FloatArray) -> Menu:
-        """The same menu where items (items,) tolerate this many times the slowdown of the table."""
-        execution = self.execution_tolerance * factor[:, None]
+    def beside(self, slowdown: FloatArray | float) -> FloatArray:
+        """As `smallest`; a whole GPU for an item that holds alone only."""
+        size = self.smallest(slowdown)
+        return np.where(np.isfinite(size) | ~np.isfinite(self.smallest(1.0)), size, 100.0)
+
+    def corrected(self, by: Correction) -> Menu:
+        """The same menu by what the exact queue said of each item."""
+        scaled = self.execution_tolerance * by.scale[:, None]
+        execution = 1.0 + (scaled - 1.0) / by.excess[:, None]
         fits = (execution >= 1.0) & (self.cycle_tolerance >= 1.0)
         least = np.where(fits.any(axis=1), fits.argmax(axis=1), self.percents.size)
         return replace(self, execution_tolerance=execution, least=least)

@@ -19,8 +19,11 @@ from controlplane.planners.menu import Menu
 
 TYPICAL_SLOWDOWN = 1.04
 """Beside average neighbours; only a guess."""
-GUESSES = (1.04, 1.07, 1.1, 1.15, 1.2)
-"""What is assumed while packing, one after the other, for what did not fit before."""
+LOOKS = 2
+"""Packings made to see how neighbours slow items."""
+FIRST_LOOK: tuple[float | None, ...] = (0.75,)
+THOROUGH: tuple[float | None, ...] = (None, 0.5, 0.75)
+"""For `Packing.fill`."""
 CANDIDATES = 12
 """GPUs an item is tried on at once."""
 
@@ -62,23 +65,54 @@ class Packing:
         shares = [row[: len(g)] for row, g in zip(grown.share.tolist(), groups, strict=True)]
         return grown.fits.tolist(), shares, grown.total.tolist()
 
-    def fill(self, items: Sequence[int]) -> list[int]:
-        """Pack all items at once; returns those that found no GPU."""
-        pending = list(items)
-        for slowdown in GUESSES:
-            if not pending:
-                return []
-            size = self.expected(slowdown)
-            lost = [i for i in pending if not np.isfinite(size[i])]
-            evicted = self._realize(best_fit([i for i in pending if np.isfinite(size[i])], size), size)
-            evicted.sort(key=lambda i: -float(size[i]))
-            pending = lost + [i for i in evicted if not self.squeeze(i)]
-        return [i for i in pending if not self.insert(i)]
+    def fill(self, items: Sequence[int], hopes: Sequence[float | None]) -> list[int]:
+        """Pack all items at once; returns those that found no GPU.
 
-    def expected(self, slowdown: float = TYPICAL_SLOWDOWN) -> FloatArray:
-        """What each item takes beside neighbours that slow it so, in percent; alone where it bears none."""
-        size = self.menu.smallest(slowdown)
-        return np.where(np.isfinite(size), size, self.menu.smallest(1.0))
+        `hopes` are tried in turn and the best packing is kept: each is the part of the slowdown seen that
+        items are sized for, None for `TYPICAL_SLOWDOWN`. Packed too tightly, items must move; too loosely,
+        room is lost.
+        """
+        observed = self._observed(items)
+        best: tuple[int, Packing, list[int]] | None = None
+        for hope in hopes:
+            trial = self.copy()
+            guess = (
+                np.full_like(observed, TYPICAL_SLOWDOWN) if hope is None else 1.0 + (observed - 1.0) * hope
+            )
+            size = self.menu.beside(guess)
+            groups = best_fit([i for i in items if np.isfinite(size[i])], size)
+            lost = [i for i in items if not np.isfinite(size[i])]
+            evicted = sorted(trial._realize(groups, size), key=lambda i: -float(size[i]))
+            lost += [i for i in evicted if not trial.insert(i)]
+            self.tries = trial.tries
+            count = len(trial.groups) + len(items) * len(lost)
+            if best is None or count < best[0]:
+                best = (count, trial, lost)
+        assert best is not None
+        _, trial, lost = best
+        self.groups, self.shares, self.totals = trial.groups, trial.shares, trial.totals
+        return lost
+
+    def _observed(self, items: Sequence[int]) -> FloatArray:
+        """How neighbours slow each item in packings that are made to see just that; shape (items,)."""
+        menu = self.menu
+        slowdown = np.full(menu.model.size, TYPICAL_SLOWDOWN)
+        for _ in range(LOOKS):
+            size = menu.beside(slowdown)
+            groups = best_fit([i for i in items if np.isfinite(size[i])], size)
+            rows = padded([g for g in groups if len(g) > 1])
+            if not rows.size:
+                break
+            self.tries += 1
+            seen = grow(menu, rows, self.quantile).slowdown
+            who, how = rows[rows >= 0], seen[rows >= 0]
+            model = menu.model[who]
+            count = np.bincount(model, minlength=int(menu.model.max()) + 1)
+            mean = np.bincount(model, how, count.size) / np.maximum(count, 1)
+            known = (menu.model >= 0) & (count[menu.model] > 0)
+            slowdown = np.where(known, mean[menu.model], slowdown)
+            slowdown[who] = np.maximum(slowdown[who], how)
+        return slowdown
 
     def _realize(self, groups: list[list[int]], size: FloatArray) -> list[int]:
         """Open a GPU for each group, without those that do not fit after all; returns them."""
@@ -121,10 +155,14 @@ class Packing:
         room = 100.0 - np.array(self.totals) if self.totals else np.empty(0)
         order = np.argsort(room, kind="stable")
         order = order[(room[order] >= least - 1e-9) & (order != avoid)]
-        # Where it just about fits neighbours must not slow it at all: ask there only when the rest said no.
-        roomy = order[room[order] >= likely - 1e-9][:CANDIDATES]
+        roomy = order[room[order] >= likely - 1e-9]
+        # The fullest first; then some of all others, so that room anywhere is found; last those where it
+        # fits only if neighbours hardly slow it.
+        others = roomy[CANDIDATES:]
+        if others.size > CANDIDATES:
+            others = others[np.linspace(0, others.size - 1, CANDIDATES).astype(int)]
         tight = order[room[order] < likely - 1e-9][-CANDIDATES:]
-        for some in (roomy.tolist(), tight.tolist()):
+        for some in (roomy[:CANDIDATES].tolist(), others.tolist(), tight.tolist()):
             fits, shares, totals = self.ask([[*self.groups[g], item] for g in some])
             held = [n for n, ok in enumerate(fits) if ok]
             if held:
