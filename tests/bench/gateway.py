@@ -73,6 +73,26 @@ def against_direct(ports: Any, triton: rig.Triton, rounds: int, window_ms: int) 
             )
 
 
+def price(places: Places, ports: Any, triton: rig.Triton, telemetry: GatewayTelemetry) -> None:
+    """CPU time a request, which a busy machine does not falsify as it does latencies."""
+
+    def used(pids: list[int]) -> float:
+        times = [psutil.Process(pid).cpu_times() for pid in pids]
+        return 1000 * sum(t.user + t.system for t in times)
+
+    roles = {role: list(processes.find(places, role)) for role in processes.KEPT_UP}
+    server = psutil.Process(triton.process.pid)
+    roles["tritonserver and model"] = [server.pid, *(child.pid for child in server.children(recursive=True))]
+    for protocol, port in (("grpc", ports.grpc), ("http", ports.http)):
+        before = {role: used(pids) for role, pids in roles.items()}
+        lines = telemetry.counts().received
+        drive(protocol, port, 32, 1000)
+        time.sleep(0.5)
+        count = telemetry.counts().received - lines
+        costs = ", ".join(f"{role} {(used(pids) - before[role]) / count:.3f}" for role, pids in roles.items())
+        print(f"{protocol + ', CPU ms a request':<28}{costs} ({count} requests)")
+
+
 def memory(places: Places, ports: Any) -> None:
     values = np.zeros(LARGE, dtype=np.float32)
 
@@ -146,9 +166,11 @@ def main() -> None:
         gateway.commit({"echo": Route((triton.backend,))})
         places = Places.of(Path(here) / "gateway")
         against_direct(ports, triton, given.rounds, given.window_ms)
+        telemetry = GatewayTelemetry(gateway.telemetry_socket)
+        price(places, ports, triton, telemetry)
         asyncio.run(streams(places, ports, 4.0))
         memory(places, ports)
-        counts = GatewayTelemetry(gateway.telemetry_socket).counts()
+        counts = telemetry.counts()
         print(f"{'telemetry':<28}{counts.received:>10} lines, {counts.lost} lost")
 
 
