@@ -28,21 +28,33 @@ def needs_cgroups() -> None:
         pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Guarded]:
-    with rig.guarded(tmp_path) as made:
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with rig.guarded(tmp_path_factory.mktemp("guard")) as made:
         made.apply(rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS)))
-        made.await_guarded()
         yield made
+
+
+@pytest.fixture
+def fleet(host: Guarded) -> Guarded:
+    """Guarded, with a controller that was started by `apply` or anew; on whichever share it is by now."""
+    host.start_controller()
+    host.await_guarded()
+    return host
+
+
+def share(fleet: Guarded) -> float:
+    (active,) = [s for s in fleet.servers() if s.name == fleet.active("w")]
+    return active.spec.percent
 
 
 def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     needs_cgroups()
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         time.sleep(3.0)
-        before = fleet.active("w")
+        before, percent = fleet.active("w"), share(fleet)
         cut_s = time.time()
-        fleet.cut_quota(PERCENT, PERCENT / 2.5)
+        fleet.cut_quota(percent, percent / 2.5)
         moved = fleet.await_event("redirect", since_s=cut_s)
         time.sleep(4.0)
     assert load.failed() == []
@@ -52,7 +64,25 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     settled = load.between(moved.at_s + 2.0, time.time())
     assert len(late) <= 0.1 * len(settled)
     fleet.await_guarded()
-    assert {s.spec.percent for s in fleet.servers()} == {60.0, 70.0}, "the next larger share stands by"
+    assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}, "the next larger one"
+
+
+@pytest.mark.parametrize(
+    "wait_s", [1.2, *(pytest.param(0.25 * i, marks=pytest.mark.soak) for i in range(10))]
+)
+def test_a_killed_controller_is_replaced_and_the_next_goes_on(fleet: Guarded, wait_s: float) -> None:
+    needs_cgroups()
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        time.sleep(1.0)
+        percent, cut_s = share(fleet), time.time()
+        fleet.cut_quota(percent, percent / 2.5)
+        time.sleep(wait_s)
+        fleet.controller().send_signal(signal.SIGKILL)
+        with fleet.serving():
+            fleet.await_event("redirect", since_s=cut_s)
+            fleet.await_guarded()
+    assert load.failed() == []
+    assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}
 
 
 @pytest.mark.parametrize(
@@ -83,24 +113,6 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
     fleet.await_guarded()
     assert before not in {s.name for s in fleet.servers()}
     assert not triton.is_running() or triton.status() == psutil.STATUS_ZOMBIE
-
-
-@pytest.mark.parametrize(
-    "wait_s", [1.2, *(pytest.param(0.25 * i, marks=pytest.mark.soak) for i in range(10))]
-)
-def test_a_killed_controller_is_replaced_and_the_next_goes_on(fleet: Guarded, wait_s: float) -> None:
-    needs_cgroups()
-    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
-        time.sleep(1.0)
-        cut_s = time.time()
-        fleet.cut_quota(PERCENT, PERCENT / 2.5)
-        time.sleep(wait_s)
-        fleet.controller().send_signal(signal.SIGKILL)
-        with fleet.serving():
-            fleet.await_event("redirect", since_s=cut_s)
-            fleet.await_guarded()
-    assert load.failed() == []
-    assert {s.spec.percent for s in fleet.servers()} == {60.0, 70.0}
 
 
 def test_once_repairs_and_ends(fleet: Guarded) -> None:

@@ -1,0 +1,68 @@
+"""Queue-correlated traffic that keeps its P99 raises no alarm; traffic of a slower server does."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane.control import sequential
+from controlplane.control.sequential import Promise
+from controlplane.domain.observation import Answer
+
+ROOT = Path(__file__).parents[3]
+
+
+def served(requests: int, load: float, *, rate_rps: float, seed: int) -> list[tuple[float, float]]:
+    """(end, sojourn) in seconds of a queue with Poisson arrivals and constant service (Lindley)."""
+    draw = random.Random(seed)
+    service_s = load / rate_rps
+    arrived = free = 0.0
+    ends = []
+    for _ in range(requests):
+        arrived += draw.expovariate(rate_rps)
+        free = max(arrived, free) + service_s
+        ends.append((free, free - arrived))
+    return ends
+
+
+def alarms(promise: Promise, ends: list[tuple[float, float]]) -> int:
+    count = 0
+    evidence = sequential.fresh(promise)
+    for start in range(0, len(ends), 100):
+        answers = [Answer(end, 1000.0 * took, False, "w", "s") for end, took in ends[start : start + 100]]
+        evidence, broken = sequential.weigh(evidence, promise, answers)
+        if broken:
+            count += 1
+            evidence = sequential.restart(evidence)
+    return count
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("load", [0.5, 0.7, 0.8])
+def test_a_queue_at_its_slo_is_left_alone_and_a_slower_one_is_not(load: float) -> None:
+    kept = served(100_000, load, rate_rps=1000.0, seed=1)
+    p99_ms = 1000.0 * sorted(took for _, took in kept)[99_000]
+    promise = Promise("w", p99_ms, 1000.0)
+    assert alarms(promise, kept) == 0
+    assert alarms(promise, served(20_000, load * 1.25, rate_rps=1000.0, seed=2)) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_at_most_one_false_alarm_a_workload_week() -> None:
+    told = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "bench" / "guard.py"), "--full", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=3500,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    counted = json.loads(told.stdout)["false_alarms"]
+    assert counted["workload_weeks"] == pytest.approx(52.0)
+    assert counted["alarms"] <= 52
