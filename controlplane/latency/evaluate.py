@@ -103,6 +103,18 @@ def against_pairs(
     return _document(names, lambda fit: _pairs_outcome(fit(profiles, device), pairs))
 
 
+def built_in(
+    device: Device, profiles: Mapping[str, Profile], names: Iterable[str] = FITS
+) -> dict[str, object]:
+    """What a catalogue says of itself: its pairs with batch sizes left out, else its points alone."""
+    sizes = {t.batch for p in profiles.values() for pair in _own_pairs(p) for t in pair}
+    if len(sizes) > 1:
+        return leave_batch_sizes_out(device, profiles, names)
+    return _document(
+        names, lambda fit: Outcome.joined([_points_outcome(fit, device, p) for p in profiles.values()])
+    )
+
+
 def leave_batch_sizes_out(
     device: Device, profiles: Mapping[str, Profile], names: Iterable[str] = FITS
 ) -> dict[str, object]:
@@ -134,21 +146,7 @@ def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FI
 
     Raises InputError for fewer than four points.
     """
-    points = sorted(profile.points, key=lambda p: (p.percent, p.batch, p.concurrency))
-    folds = min(POINT_FOLDS, len(points))
-    if len(points) < 4:
-        raise InputError("fewer than four points were measured; none can be left out", field="points")
-
-    def outcome(fit: Fit) -> Outcome:
-        parts = []
-        for fold in range(folds):
-            kept = tuple(p for i, p in enumerate(points) if i % folds != fold)
-            model = fit({profile.model: replace(profile, points=kept, colocation=())}, device)
-            asked = [p for i, p in enumerate(points) if i % folds == fold]
-            parts.append(_alone_outcome(model, profile.model, asked))
-        return Outcome.joined(parts)
-
-    return _document(names, outcome)
+    return _document(names, lambda fit: _points_outcome(fit, device, profile))
 
 
 def _document(names: Iterable[str], outcome: Callable[[Fit], Outcome]) -> dict[str, object]:
@@ -163,6 +161,20 @@ def _document(names: Iterable[str], outcome: Callable[[Fit], Outcome]) -> dict[s
     if not reports and refused is not None:
         raise refused
     return {"latency_models": reports}
+
+
+def _points_outcome(fit: Fit, device: Device, profile: Profile) -> Outcome:
+    points = sorted(profile.points, key=lambda p: (p.percent, p.batch, p.concurrency))
+    if len(points) < 4:
+        raise InputError("fewer than four points were measured; none can be left out", field="points")
+    folds = min(POINT_FOLDS, len(points))
+    parts = []
+    for fold in range(folds):
+        kept = tuple(p for i, p in enumerate(points) if i % folds != fold)
+        model = fit({profile.model: replace(profile, points=kept, colocation=())}, device)
+        asked = [p for i, p in enumerate(points) if i % folds == fold]
+        parts.append(_alone_outcome(model, profile.model, asked))
+    return Outcome.joined(parts)
 
 
 def _pairs_outcome(model: LatencyModel, pairs: Sequence[Pair], first_only: bool = False) -> Outcome:

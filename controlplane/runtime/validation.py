@@ -29,5 +29,5 @@ def validation(device: str | None, pairs: Path | None, profile: Path | None) -> 
         )
     known, profiles = known_device(device), catalogue.profiles(device)
     if pairs is None:
-        return evaluate.leave_batch_sizes_out(known, profiles)
+        return evaluate.built_in(known, profiles)
     return evaluate.against_pairs(known, profiles, read_pairs(pairs))

@@ -100,6 +100,13 @@ def test_a_model_that_cannot_be_fitted_on_so_little_does_not_silence_the_others(
     assert document["latency_models"]["ours"]["overall"]["n"] == 5  # type: ignore[index]
 
 
+def test_a_catalogue_without_pairs_is_judged_by_its_points() -> None:
+    with_pairs = evaluate.built_in(GPU, profiles(), ["ours"])["latency_models"]["ours"]["overall"]  # type: ignore[index]
+    without = evaluate.built_in(GPU, profiles(False), ["ours"])["latency_models"]["ours"]["overall"]  # type: ignore[index]
+    assert with_pairs["n"] == 90
+    assert without["n"] == 24
+
+
 def test_what_cannot_be_compared_is_said() -> None:
     with pytest.raises(InputError, match="no pair"):
         evaluate.against_pairs(GPU, profiles(), [])
