@@ -1,4 +1,6 @@
-"""The profiler on the sample models: `.venv/bin/python tests/bench/profile.py [MODEL ...]` (default: one).
+"""The profiler on the sample models: `.venv/bin/python tests/bench/profile.py [--device cpu-1] [MODEL ...]`.
+
+By default one model, on the first core.
 
 Each model's eleven points, the time they take, and how well Eq 11 fitted on them foretells points at shares
 and batches that are not among them. Timing needs a quiet host: points that got less of the processor than
@@ -7,8 +9,8 @@ their share are counted.
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -57,8 +59,13 @@ def _fields(profile: Profile) -> dict[str, object]:
     return {name: getattr(profile, name) for name in profile.__slots__}
 
 
-def main(models: list[str]) -> None:
-    table = Table(title="Profiles on cpu-0", title_justify="left")
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu-0")
+    parser.add_argument("models", nargs="*", default=["transformer_tiny"])
+    asked = parser.parse_args()
+    place = Place(DEVICE, asked.device)
+    table = Table(title=f"Profiles on {place.name}", title_justify="left")
     for column in ("model", "seconds", "iGniter's", "ratio", "error on unseen %", "target %", "left out %"):
         table.add_column(column, justify="left" if column == "model" else "right")
     with tempfile.TemporaryDirectory() as directory:
@@ -66,11 +73,11 @@ def main(models: list[str]) -> None:
         profiler = Profiler(
             ProcessLauncher(root / "state"), SystemClock(), Quiet(), root / "profiles", root / "scratch"
         )
-        for model in models:
+        for model in asked.models:
             began = time.monotonic()
-            seen = profiler.measure(REPOSITORY, model, Place(DEVICE, "cpu-0"), resume=False)
+            seen = profiler.measure(REPOSITORY, model, place, resume=False)
             seconds = time.monotonic() - began
-            unseen = profiler.measure(REPOSITORY, model, Place(DEVICE, "cpu-0"), UNSEEN, resume=False)
+            unseen = profiler.measure(REPOSITORY, model, place, UNSEEN, resume=False)
             table.add_row(
                 model,
                 f"{seconds:.1f}",
@@ -95,4 +102,4 @@ def print_points(*profiles: Profile) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["transformer_tiny"])
+    main()
