@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import shutil
 import socket
 import sys
@@ -24,7 +25,6 @@ from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreach
 from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable
 from controlplane.gateway.traits import traits_of
 
-_SLOTS = 96
 _MEMBERS = 8
 _START_DEADLINE_S = 60.0
 _RESTART_DEADLINE_S = 10.0
@@ -77,8 +77,9 @@ class HaproxyGateway:
                     )
             else:
                 _refuse_taken(self._host, self._ports)
+                slot_count = store.slot_count(resource.getrlimit(resource.RLIMIT_NOFILE)[1], _MEMBERS)
                 settings = GatewaySettings(
-                    *wanted, *_own_ports(), slots=_SLOTS, members=_MEMBERS, haproxy=program
+                    *wanted, *_own_ports(), slots=slot_count, members=_MEMBERS, haproxy=program
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)

@@ -23,7 +23,10 @@ GENERATION = "generation"
 """Key in the checks' map that tells which table a running HAProxy holds; no backend has this name."""
 
 _MAXCONN = 8192
+_SLOTS = 96
 _DESCRIPTORS_KEPT = 128
+_CHECKS_A_LINE = 3
+"""Descriptors that HAProxy sets aside for a server line of `h_i` and its twin of `g_i`."""
 
 
 def load(places: Places, settings: GatewaySettings) -> tuple[int, SlotTable]:
@@ -88,11 +91,18 @@ def frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
 
 
 def maxconn(descriptor_limit: int, settings: GatewaySettings) -> int:
-    """Connections HAProxy may hold: two descriptors each, beside one a health check and its own."""
+    """Connections HAProxy may hold: two descriptors each, beside those of health checks and its own."""
     if descriptor_limit == resource.RLIM_INFINITY:
         return _MAXCONN
-    checks = 2 * settings.slots * (settings.members + 1)
+    checks = _CHECKS_A_LINE * settings.slots * (settings.members + 1)
     return max(16, min(_MAXCONN, (descriptor_limit - checks - _DESCRIPTORS_KEPT) // 2))
+
+
+def slot_count(descriptor_limit: int, members: int) -> int:
+    """Slots that leave half of the descriptors to connections."""
+    if descriptor_limit == resource.RLIM_INFINITY:
+        return _SLOTS
+    return max(4, min(_SLOTS, descriptor_limit // 2 // (_CHECKS_A_LINE * (members + 1))))
 
 
 def _lines(table: SlotTable, slot: Slot) -> SlotLines:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,11 @@ def test_no_file_is_an_empty_table_and_a_broken_one_is_named(tmp_path: Path) -> 
 
 
 def test_connections_stay_below_the_descriptor_limit() -> None:
-    checks = 2 * SETTINGS.slots * (SETTINGS.members + 1)
-    for limit in (1024, 4096, 20000):
-        assert 2 * store.maxconn(limit, SETTINGS) + checks < limit
+    for limit in (1024, 2048, 4096, 20000):
+        slots = store.slot_count(limit, 8)
+        settings = replace(SETTINGS, slots=slots, members=8)
+        assert 16 < 2 * store.maxconn(limit, settings) + 3 * slots * 9 < limit
+    assert store.slot_count(resource.RLIM_INFINITY, 8) == store.slot_count(20000, 8) == 96
     assert store.maxconn(resource.RLIM_INFINITY, SETTINGS) == store.maxconn(10**6, SETTINGS) == 8192
 
 
