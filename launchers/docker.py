@@ -52,14 +52,14 @@ class DockerLauncher:
         self._say = say
         self._starting = Starting()
         self._mps = MpsDaemons()
+        self._quota: str | None = None
 
     def enforcement(self) -> str | None:
         """The CPU quota of the engine's kernel; on a GPU it is MPS, per server."""
-        try:
-            with self._engine() as client:
-                return QUOTA if client.info().get("CpuCfsQuota") else None
-        except EngineError:
-            return None
+        if self._quota is None:
+            with contextlib.suppress(EngineError), self._engine() as client:
+                self._quota = QUOTA if client.info().get("CpuCfsQuota") else None
+        return self._quota
 
     def capabilities(self) -> tuple[Capability, ...]:
         """The engine, its quota, the image, and whether a container could get a GPU."""
