@@ -77,6 +77,7 @@ class Controller:
         self._crew, self._observer = self._hands()
         self._adopted: _Adopted | None = None
         self._looked_s = 0.0
+        self._trouble = ""
         self.ticked_s = time.monotonic()
         self.busy_s = 0.0
 
@@ -93,7 +94,9 @@ class Controller:
                 self.step()
             except TrisectError as error:
                 # The engine or the gateway does not answer now; traffic flows without us. Look again.
-                self._tell("warning", "controller", self._fleet.name, str(error))
+                if str(error) != self._trouble:
+                    self._tell("warning", "controller", self._fleet.name, str(error))
+                self._trouble = str(error)
                 self._adopted = None
                 stop.wait(_LOOK_AROUND_S)
             self.ticked_s = time.monotonic()
