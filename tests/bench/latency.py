@@ -116,14 +116,16 @@ def speed() -> Table:
     slots = Slots.of(
         rng.integers(0, 4, (1000, 4)), rng.integers(1, 33, (1000, 4)), rng.choice([10, 20, 30, 40], (1000, 4))
     )
-    times = []
+    spent, waited = [], []
     for _ in range(30):
-        start = time.perf_counter()
+        cpu, wall = time.process_time(), time.perf_counter()
         model.estimate(slots)
-        times.append(1000.0 * (time.perf_counter() - start))
-    median = float(np.median(times))
-    made = table("One call, 1,000 GPUs of four workloads", "latency model", "ms", "target ms", "ratio")
-    made.add_row("ours", f"{median:.1f}", "10.0", f"{median / 10.0:.2f}")
+        spent.append(1000.0 * (time.process_time() - cpu))
+        waited.append(1000.0 * (time.perf_counter() - wall))
+    median = float(np.median(spent))
+    columns = ("latency model", "ms of one core", "ms waited", "target ms", "ratio")
+    made = table("One call, 1,000 GPUs of four workloads: medians of 30", *columns)
+    made.add_row("ours", f"{median:.1f}", f"{float(np.median(waited)):.1f}", "10.0", f"{median / 10.0:.2f}")
     return made
 
 
