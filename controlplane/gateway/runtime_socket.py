@@ -15,12 +15,8 @@ from controlplane.domain.errors import GatewayError
 _LINE_LIMIT = 8192
 """Bytes of commands sent at once; HAProxy takes one buffer (tune.bufsize)."""
 
-_STATISTICS_AT_ONCE = 64
-
-_FINE = re.compile(
-    r"^(no need to change|IP changed from|port changed from|New version created:|"
-    r"(addr|port) changed from|.*, port changed from)"
-)
+_FINE = re.compile(r"^(no need to change|IP changed from|New version created:)")
+"""What HAProxy says of a command that it took; to most it says nothing."""
 
 
 class Unreachable(GatewayError):
