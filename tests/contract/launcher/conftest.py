@@ -36,7 +36,6 @@ def docker_engine() -> Iterator[tuple[PrivateEngine, str]]:
 @pytest.fixture(
     params=[
         pytest.param("process", marks=pytest.mark.e2e),
-        pytest.param("process with a duty cycle", marks=pytest.mark.e2e),
         pytest.param("docker", marks=pytest.mark.docker),
     ]
 )

@@ -14,6 +14,17 @@ from launcher_rig import BROKEN, HANGING, Fleet, get, infer
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Role, ServerState
 
+WITH_A_DUTY_CYCLE = pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param("process", marks=pytest.mark.e2e),
+        pytest.param("process with a duty cycle", marks=pytest.mark.e2e),
+        pytest.param("docker", marks=pytest.mark.docker),
+    ],
+    indirect=True,
+)
+"""For what a server that is stopped and let go on all the time could break."""
+
 
 def test_a_started_server_answers_as_itself_with_every_model_ready(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec(percent=50))
@@ -48,6 +59,7 @@ def test_a_new_program_finds_what_runs_with_all_its_labels(fleet: Fleet) -> None
     assert fleet.engine.launcher().servers(fleet.name[:-1]) == ()
 
 
+@WITH_A_DUTY_CYCLE
 def test_stop_lets_requests_in_flight_finish(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
     with ThreadPoolExecutor(4) as pool:
@@ -85,6 +97,7 @@ def connections(port: int) -> int:
     return sum(1 for f in fields if f[1] == f"0100007F:{port:04X}" and f[3] == "01")
 
 
+@WITH_A_DUTY_CYCLE
 def test_a_model_that_fails_to_load_is_told_in_its_own_words(fleet: Fleet) -> None:
     spec = fleet.spec(source=BROKEN)
     with pytest.raises(EngineError, match="the weights are not here"):
@@ -110,6 +123,7 @@ def test_a_killed_server_is_started_again_and_its_neighbour_does_not_notice(flee
     assert infer(fleet.start(spec)) == [0.0, 0.0]
 
 
+@WITH_A_DUTY_CYCLE
 def test_a_share_is_held_under_load(fleet: Fleet) -> None:
     assert fleet.launcher.enforcement() is not None
     server = fleet.start(fleet.spec(percent=25))
