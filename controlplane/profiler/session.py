@@ -28,7 +28,7 @@ from controlplane.ports import Clock, Launcher, Progress
 from controlplane.profiler.load import off_core
 from controlplane.profiler.point import Bench, Watched
 from controlplane.profiler.requests import Shapes, example_request
-from controlplane.profiler.sweep import Point, chosen_points, point_seconds
+from controlplane.profiler.sweep import Point, chosen_points, needed_s, point_seconds
 from controlplane.render.config import batch_limit
 from controlplane.render.repository import profiling_tree
 from controlplane.render.source import SourceModel, read_source
@@ -36,8 +36,6 @@ from controlplane.render.source import SourceModel, read_source
 START_S = 60.0
 _ATTEMPTS = 3
 """Times a disturbed point is measured; the one that got most of its share counts."""
-_REPEAT_UNTIL = 0.75
-"""Of the budget: later, no point is measured again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +239,7 @@ class _Run:
             watched = bench.saturate(endpoint, self._request, point.batch, self._seconds)
             if best is None or watched.trust.order > best.trust.order:
                 best = watched
-            late = self._passed_s() > _REPEAT_UNTIL * self._budget_s
-            if not watched.trust.disturbed or late:
+            if not watched.trust.disturbed or self._late():
                 break
         assert best is not None
         return best.point
@@ -250,6 +247,13 @@ class _Run:
     def _keep(self, point: Measurement) -> None:
         self._profile = replace(self._profile, points=(*self._profile.points, point))
         write_partial(self._profiler.profiles, self._profile)
+
+    def _late(self) -> bool:
+        """Whether the budget has no room for a repetition."""
+        known = {(m.percent, m.batch) for m in self._profile.points}
+        left = [p for p in self._left if (p.percent, p.batch) not in known]
+        starts = len({p.percent for p in left})
+        return self._passed_s() + needed_s(len(left), starts, self._seconds) > self._budget_s
 
     def _passed_s(self) -> float:
         return self._profiler.clock.monotonic() - self._began_s

@@ -23,6 +23,14 @@ _LEAST_RECEIVED = 0.9
 _LEAST_FORMED = 0.7
 """Triton counts each batch size apart, so some batches of another size do no harm."""
 
+_START_S = 3.5
+"""A start, at the smallest share the longest."""
+_WATCHED = 0.6
+"""The part of a point's time that is measured; the rest is warming up and slow batches."""
+_PLANNED = 0.85
+"""Of the budget; the rest is for repetitions."""
+_SHORTEST_S, _LONGEST_S = 0.3, 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -105,9 +113,12 @@ class Trust:
         return self.formed * min(1.0, 1.0 if self.received is None else self.received)
 
 
-def point_seconds(budget_s: float, points: int, starts: int, start_s: float = 3.5) -> float:
-    """How long to watch each point so that a whole model takes about `budget_s`.
+def point_seconds(budget_s: float, points: int, starts: int) -> float:
+    """How long to watch each point so that a whole model takes about `budget_s`."""
+    left_s = _PLANNED * budget_s - starts * _START_S
+    return min(_LONGEST_S, max(_SHORTEST_S, left_s / max(points, 1) * _WATCHED))
 
-    A third of what the starts leave is kept for warming up, slow batches and repetitions.
-    """
-    return min(3.0, max(0.3, (budget_s - starts * start_s) / max(points, 1) * 0.6))
+
+def needed_s(points: int, starts: int, seconds: float) -> float:
+    """What so many points and starts take. Where more than that is left, a point may be measured again."""
+    return starts * _START_S + points * seconds / _WATCHED
