@@ -19,7 +19,9 @@ from controlplane.latency.protocol import BoolArray
 from controlplane.planners import waiting
 from controlplane.planners.board import JITTER_P99, Board, loads
 from controlplane.planners.bound import lower_bound
+from controlplane.planners.changes import renamed
 from controlplane.planners.finish import Draft, finish, gpu_of, partition_of
+from controlplane.planners.keep import kept
 from controlplane.planners.kinds import Kind, kinds_of
 from controlplane.planners.menu import POOL_CARE, Alone, Correction, Item, Menu
 from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve
@@ -57,7 +59,18 @@ class Joint:
         """See `Strategy.plan`."""
         started = request.clock.monotonic()
         draft = _Search.of(request, started).run()
-        return finish(self.name, request, draft, started)
+        if request.previous is None:
+            return finish(self.name, request, draft, started)
+        fresh = finish(
+            self.name, request, replace(draft, gpus=renamed(draft.gpus, request.previous)), started
+        )
+        gpus = kept(request.previous, request)
+        if gpus is None:
+            return fresh
+        same = finish(self.name, request, replace(draft, gpus=gpus, infeasible=()), started)
+        # What runs now moves nothing: it stays unless another plan costs less.
+        worth = (len(fresh.infeasible), sum(g.price_per_hour for g in fresh.gpus))
+        return same if same.verified and (0, sum(g.price_per_hour for g in same.gpus)) <= worth else fresh
 
 
 def strategy() -> Joint:
@@ -161,7 +174,7 @@ class _Search:
         if request.rule is not Rule.P99 or self.banned:
             return best.gpus
         # The corrections left room behind: use it, and keep the result where it costs less.
-        kept = dict(self.lost)
+        lost = dict(self.lost)
         again = {
             n: dissolve(p.copy(), iterations, random.Random(request.seed), self.stop)
             for n, p in packings.items()
@@ -170,7 +183,7 @@ class _Search:
             second = self.settle(again, menus, items, best.correction)
             if not second.refused and not self.banned and _cost(second) < _cost(best):
                 return second.gpus
-            self.lost, self.banned = kept, set()
+            self.lost, self.banned = lost, set()
         return best.gpus
 
     def construct(

@@ -84,8 +84,10 @@ def tolerance(
         knots = np.array(SHAPES)
         part = (shape - knots[cell]) / (knots[cell + 1] - knots[cell])
         allowed = load[:, cell] * (1.0 - part) + load[:, cell + 1] * part
-    slowdown: FloatArray = allowed * batch / (per_ms[:, None] * full_ms)
-    return slowdown
+    slowdown = allowed * batch / (per_ms[:, None] * full_ms)
+    # Nobody is faster than a lone request.
+    answer: FloatArray = np.minimum(slowdown, slo_ms[:, None] / first_ms)
+    return answer
 
 
 def effective_slowdown(

@@ -1,0 +1,99 @@
+"""What holds of every plan, whatever is asked for; under half-SLO where the rule does not matter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import planning
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from planning import planned, workload
+
+from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.workload import Workload
+from controlplane.planners.verify import verify
+
+pytestmark = pytest.mark.unit
+
+FEW = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def workloads(draw: st.DrawFn, most: int = 8) -> list[Workload]:
+    count = draw(st.integers(1, most))
+    return [
+        workload(
+            f"w{i}",
+            draw(st.sampled_from(planning.MODELS)),
+            float(draw(st.integers(3, 90))),
+            float(draw(st.integers(5, 900))),
+        )
+        for i in range(count)
+    ]
+
+
+def cost(plan: Plan) -> float:
+    return sum(g.price_per_hour for g in plan.gpus)
+
+
+def placed_and_refused(plan: Plan) -> set[str]:
+    return {w.name for _, _, w in plan.placements()} | {i.workload for i in plan.infeasible}
+
+
+@pytest.mark.parametrize("strategy", ["igniter", "ffd++", "joint"])
+@FEW
+@given(asked=workloads())
+def test_every_plan_returned_is_accepted_and_loses_nobody(strategy: str, asked: list[Workload]) -> None:
+    plan = planned(strategy, asked)
+    assert verify(plan, {"v100": planning.v100()}, asked) == ()
+    assert placed_and_refused(plan) == {w.name for w in asked}
+
+
+@settings(FEW, max_examples=6)
+@given(asked=workloads(most=5))
+def test_every_p99_plan_is_accepted(asked: list[Workload]) -> None:
+    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    assert plan.verified
+    assert placed_and_refused(plan) == {w.name for w in asked}
+
+
+@FEW
+@given(asked=workloads(), seed=st.randoms())
+def test_the_order_of_the_spec_does_not_matter(asked: list[Workload], seed: object) -> None:
+    shuffled = list(asked)
+    seed.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert planned("joint", shuffled).gpus == planned("joint", asked).gpus
+
+
+@FEW
+@given(asked=workloads(), part=st.floats(0.3, 1.0))
+def test_lower_rates_cost_no_more_than_what_runs(asked: list[Workload], part: float) -> None:
+    before = planned("joint", asked)
+    held = [w for w in asked if w.name not in {i.workload for i in before.infeasible}]
+    lower = [replace(w, rate_rps=w.rate_rps * part) for w in held]
+    after = planned("joint", lower, previous=before)
+    assert after.verified
+    assert not after.infeasible
+    assert cost(after) <= cost(before) + 1e-9
+
+
+@FEW
+@given(asked=workloads(most=5))
+def test_two_equal_workloads_swap_without_effect(asked: list[Workload]) -> None:
+    twin = replace(asked[0], name="twin", endpoint="twin")
+    plan = planned("joint", [*asked, twin])
+    names = {"twin": asked[0].name, asked[0].name: "twin"}
+    swapped = [replace(w, name=names.get(w.name, w.name), endpoint=names.get(w.name, w.name)) for w in asked]
+    other = planned("joint", [*swapped, replace(twin, name=asked[0].name, endpoint=asked[0].name)])
+    shapes = [sorted((p.percent, p.models[0].batch) for p in g.partitions) for g in plan.gpus]
+    assert shapes == [sorted((p.percent, p.models[0].batch) for p in g.partitions) for g in other.gpus]
+
+
+@FEW
+@given(asked=workloads())
+def test_no_plan_is_below_the_lower_bound(asked: list[Workload]) -> None:
+    plan = planned("joint", asked)
+    assert plan.totals is not None
+    assert plan.totals.lower_bound_cost_per_hour is not None
+    assert plan.totals.lower_bound_cost_per_hour <= cost(plan) + 1e-9
