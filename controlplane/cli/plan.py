@@ -30,6 +30,12 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="The plan that runs now: as few moves as the cost allows.")
+    ] = None,
+    explain: Annotated[
+        str | None, typer.Option(help="A workload: why this share and batch, what others would give.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan here (.svg, .png or .pdf).")] = None,
     json: options.Json = False,
     quantile: Annotated[
@@ -49,13 +55,16 @@ def plan(
     import os
 
     from controlplane.files.documents import to_json
-    from controlplane.files.plans import plan_document, write_plan
+    from controlplane.files.plans import plan_document, read_plan, write_plan
     from controlplane.files.specs import read_spec
+    from controlplane.report.change_table import change_table
+    from controlplane.report.explanation_table import explanation_table
     from controlplane.report.plan_table import plan_table, show
     from controlplane.runtime.clock import SystemClock
-    from controlplane.runtime.planning import Choices, make_plan, refuse_violations
+    from controlplane.runtime.planning import Choices, explain_workload, make_plan, refuse_violations
 
     parsed, document = read_spec(spec)
+    previous = read_plan(against)[0] if against is not None else None
     made = make_plan(
         parsed,
         document,
@@ -63,11 +72,16 @@ def plan(
         profiles=profiles,
         cores=len(os.sched_getaffinity(0)),
         clock=SystemClock(),
+        previous=previous,
     )
     if json:
         print(to_json(plan_document(made)), end="")
     else:
         show(plan_table(made))
+        if previous is not None:
+            show(change_table(previous, made))
+        if explain is not None:
+            show(explanation_table(explain_workload(made, explain, profiles)))
     if output is not None:
         if not allow_violations:
             refuse_violations(made, document)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from controlplane.domain.device import CPU_DEVICE, GpuPool
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Plan, ProfileUse, Rule, Violation
+from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violation
 from controlplane.domain.profile import Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
@@ -19,6 +19,7 @@ from controlplane.files.profiles import profile_document
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated, Factor
 from controlplane.planners import registry, verify
+from controlplane.planners.explain import Explanation, explain
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest
 from controlplane.ports import Clock
@@ -86,7 +87,17 @@ def make_plan(
 
 def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
     """What the judge says of a plan with the profiles at hand. Raises InputError where one is missing."""
-    devices = {}
+    return verify.verify(plan, _devices_of(plan, profiles))
+
+
+def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explanation, ...] | Infeasible:
+    """Why a workload got its share and batch. Raises InputError for one the plan does not know."""
+    return explain(plan, workload, _devices_of(plan, profiles))
+
+
+def _devices_of(plan: Plan, profiles: Path) -> dict[str, PlanningDevice]:
+    """What is known now about the GPU types a plan uses. Raises InputError where a profile is missing."""
+    devices: dict[str, PlanningDevice] = {}
     factors = read_calibration(profiles)
     for gpu in plan.gpus:
         if gpu.type in devices:
@@ -101,7 +112,7 @@ def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
             )
         request = GpuRequest(gpu.type, None, gpu.price_per_hour)
         devices[gpu.type] = _device(request, known, plan.latency_model, None, factors)
-    return verify.verify(plan, devices)
+    return devices
 
 
 def _device(

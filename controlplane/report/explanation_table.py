@@ -1,0 +1,37 @@
+"""Why a workload got what it got."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from controlplane.domain.plan import Infeasible
+from controlplane.planners.explain import Explanation
+from controlplane.report.plan_table import number
+
+
+def explanation_table(found: tuple[Explanation, ...] | Infeasible) -> RenderableType:
+    """For each partition of the workload, the planned share and batch beside the next ones."""
+    if isinstance(found, Infeasible):
+        return Text(f"\n{found.workload} is infeasible: {found.reason}")
+    return Group(*(_one(explanation) for explanation in found))
+
+
+def _one(explanation: Explanation) -> Table:
+    beside = f", beside {', '.join(explanation.neighbours)}" if explanation.neighbours else ", alone"
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", title_justify="left",
+        title=f"\n{explanation.workload} in {explanation.partition} on {explanation.gpu}{beside}",
+    )  # fmt: skip
+    table.add_column("", no_wrap=True)
+    for name in ("share %", "batch", "exec ms", "P99 ms", "use"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("holds", no_wrap=True)
+    for a in explanation.alternatives:
+        holds = "yes" if a.holds else f"no: {', '.join(a.breaks)}"
+        table.add_row(
+            a.what, f"{a.percent:g}", str(a.batch), number(a.execution_ms), number(a.p99_ms),
+            number(a.utilisation, 2), holds,
+        )  # fmt: skip
+    return table
