@@ -49,11 +49,7 @@ class Eq5:
     @staticmethod
     def fit(points: Points) -> Eq5:
         """Alternate between g for a given share law and the share law for a given g; log residuals."""
-        best: tuple[float, Eq5] | None = None
-        for kappa in KAPPAS:
-            candidate = _fit_for(points, float(kappa))
-            best = candidate if best is None or candidate[0] < best[0] else best
-        assert best is not None
+        best = min((_fit_for(points, float(k)) for k in KAPPAS), key=lambda candidate: candidate[0])
         refined = minimize_scalar(
             lambda log_kappa: _fit_for(points, float(np.exp(log_kappa)))[0],
             bounds=np.log([max(best[1].kappa / 1.5, KAPPAS[0]), min(best[1].kappa * 1.5, KAPPAS[-1])]),
@@ -146,24 +142,27 @@ def _fit_for(points: Points, kappa: float) -> tuple[float, Eq5]:
     # The share law's slope at the start: a straight fit of ln t on ln b and (1 - p)^kappa.
     plane = np.stack([np.ones_like(away), np.log(points.batch), away], axis=-1)
     xi = float(np.clip(np.linalg.lstsq(plane, np.log(points.time_ms), rcond=None)[0][2], 0.0, XI_LIMIT))
-    best: tuple[float, Eq5] | None = None
+    best = (np.inf, Eq5(0.0, np.zeros(4), xi, kappa))
     for _ in range(SWEEPS):
         whole = points.time_ms * np.exp(-xi * away)
-        found: tuple[float, float, FloatArray] | None = None
-        for beta in DECAYS / largest:
-            amplitude = _relative_nnls(_columns(points.batch, float(beta)), whole)
-            residual = np.log(np.maximum(_columns(points.batch, float(beta)) @ amplitude, 1e-9) / whole)
-            error = float(residual @ residual)
-            found = (error, float(beta), amplitude) if found is None or error < found[0] else found
-        assert found is not None
-        error, beta_found, amplitude = found
-        if best is None or error < best[0]:
-            best = (error, Eq5(beta_found, amplitude, xi, kappa))
-        left = np.log(points.time_ms / np.maximum(_columns(points.batch, beta_found) @ amplitude, 1e-9))
+        error, beta, amplitude = min(
+            (_fit_whole(points.batch, whole, float(beta)) for beta in DECAYS / largest),
+            key=lambda found: found[0],
+        )
+        if error < best[0]:
+            best = (error, Eq5(beta, amplitude, xi, kappa))
+        left = np.log(points.time_ms / np.maximum(_columns(points.batch, beta) @ amplitude, 1e-9))
         spread = float(away @ away)
         xi = float(np.clip(left @ away / spread, 0.0, XI_LIMIT)) if spread > 0 else 0.0
-    assert best is not None
     return best
+
+
+def _fit_whole(batch: FloatArray, whole: FloatArray, beta: float) -> tuple[float, float, FloatArray]:
+    """(sum of squared log residuals, beta, the amplitudes) of g on times at the whole GPU."""
+    columns = _columns(batch, beta)
+    amplitude = _relative_nnls(columns, whole)
+    residual = np.log(np.maximum(columns @ amplitude, 1e-9) / whole)
+    return float(residual @ residual), beta, amplitude
 
 
 def _relative_nnls(columns: FloatArray, target: FloatArray) -> FloatArray:

@@ -84,17 +84,7 @@ class Trend:
     @staticmethod
     def fit(points: Points) -> Trend:
         """Least squares of the relative residuals, by NNLS for each candidate k4."""
-        best: tuple[float, Trend] | None = None
-        for offset in SHARE_OFFSETS:
-            columns = _terms(points.percent, points.batch, offset) / points.time_ms[:, None]
-            scale = np.linalg.norm(columns, axis=0)
-            rows = np.vstack([columns / scale, RIDGE * np.eye(columns.shape[1])])
-            solution, _ = nnls(rows, np.concatenate([np.ones(len(columns)), np.zeros(columns.shape[1])]))
-            error = float(np.sum(np.log(np.maximum((columns / scale) @ solution, 1e-9)) ** 2))
-            if best is None or error < best[0]:
-                best = (error, Trend(offset, solution / scale))
-        assert best is not None
-        return best[1]
+        return min((_fit_for(points, k4) for k4 in SHARE_OFFSETS), key=lambda candidate: candidate[0])[1]
 
     def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
         """Time in ms, of the arrays' common shape."""
@@ -258,3 +248,13 @@ def _rising(table: FloatArray, lower: bool = False) -> FloatArray:
     if lower:
         return np.minimum.accumulate(np.minimum.accumulate(table, axis=1)[::-1], axis=0)[::-1]
     return np.maximum.accumulate(np.maximum.accumulate(table[:, ::-1], axis=1), axis=0)[:, ::-1]
+
+
+def _fit_for(points: Points, offset: float) -> tuple[float, Trend]:
+    """(sum of squared log residuals, the best trend with this k4)."""
+    columns = _terms(points.percent, points.batch, offset) / points.time_ms[:, None]
+    scale = np.linalg.norm(columns, axis=0)
+    rows = np.vstack([columns / scale, RIDGE * np.eye(columns.shape[1])])
+    solution, _ = nnls(rows, np.concatenate([np.ones(len(columns)), np.zeros(columns.shape[1])]))
+    error = float(np.sum(np.log(np.maximum((columns / scale) @ solution, 1e-9)) ** 2))
+    return error, Trend(offset, solution / scale)
