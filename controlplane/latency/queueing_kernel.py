@@ -290,10 +290,12 @@ def _quantile(density: FloatArray, bin_ms: float, atom: float, atom_ms: float, w
 
 
 @njit(cache=True)
-def poisson_point(rate: float, service: FloatArray, b: int, quantile: float) -> tuple[float, float, float]:
+def poisson_point(
+    rate: float, service: FloatArray, b: int, quantile: float, states: FloatArray
+) -> tuple[float, float, float]:
     """Mean, median and upper quantile of the sojourn at one server, Poisson arrivals.
 
-    `rate` per ms, `service[k - 1]` = t(k) in ms for k = 1..b.
+    `rate` per ms, `service[k - 1]` = t(k) in ms for k = 1..b; `states`, (LONGEST,), is overwritten.
     """
     if not rate > 0.0:
         return service[0], service[0], service[0]
@@ -303,7 +305,6 @@ def poisson_point(rate: float, service: FloatArray, b: int, quantile: float) -> 
     if mean[b] >= SATURATED * b:
         return math.inf, math.inf, math.inf
     small = np.zeros(b)
-    states = np.empty(LONGEST)
     kept, idle = solve_chain(mean, b, small, states)
     full = states[:kept]
     cells = min(max(16, math.ceil(4.0 * service[b - 1] / service[:b].min())), 128)
@@ -317,17 +318,17 @@ def poisson_point(rate: float, service: FloatArray, b: int, quantile: float) -> 
     total, weighted = alone, alone * service[0]
     for i in range(table.shape[0]):
         here = table[i].sum()
-        if here <= 1e-10 * service[0]:
+        if here <= 1e-9 * service[0]:
             continue
         wait = (i + 0.5) * cell
         rest = here
         poisson_into(rate * wait, pmf, b)
+        sizes[:] = 0.0
+        for r in range(b - 1):
+            for k in range(r + 1, b):
+                sizes[k] += table[i, r] * pmf[k - 1 - r]
         for k in range(1, b):
-            chance = 0.0
-            for r in range(k):
-                chance += table[i, r] * pmf[k - 1 - r]
-            sizes[k] = chance
-            rest -= chance
+            rest -= sizes[k]
         sizes[b] = max(rest, 0.0)
         for k in range(1, b + 1):
             if sizes[k] > 0.0:
@@ -383,13 +384,19 @@ def _summary(sojourn: FloatArray, quantile: float) -> FloatArray:
 
 @njit(cache=True)
 def pool_point(
-    rate: float, service: FloatArray, b: int, servers: int, quantile: float, gaps: FloatArray
+    rate: float,
+    service: FloatArray,
+    b: int,
+    servers: int,
+    quantile: float,
+    gaps: FloatArray,
+    states: FloatArray,
 ) -> tuple[float, float, float]:
     """As `poisson_point` for `servers` behind one queue; `gaps` are exponential with mean 1."""
     if not rate > 0.0:
         return service[0], service[0], service[0]
     quick = service[:b] / servers
-    exact = np.array(poisson_point(rate, quick, b, quantile))
+    exact = np.array(poisson_point(rate, quick, b, quantile, states))
     if math.isinf(exact[2]):
         return math.inf, math.inf, math.inf
     sojourn = np.empty(gaps.size)
@@ -424,12 +431,13 @@ def _point(
     constant: bool,
     quantile: float,
     gaps: FloatArray,
+    states: FloatArray,
 ) -> tuple[float, float, float]:
     if constant:
         return constant_point(rate, service, b, servers, quantile)
     if servers == 1:
-        return poisson_point(rate, service, b, quantile)
-    return pool_point(rate, service, b, servers, quantile, gaps)
+        return poisson_point(rate, service, b, quantile, states)
+    return pool_point(rate, service, b, servers, quantile, gaps, states)
 
 
 @njit(cache=True)
@@ -444,8 +452,9 @@ def solve_all(
 ) -> FloatArray:
     """Mean, median and upper quantile for every row: shape (N, 3)."""
     answers = np.empty((rate.size, 3))
+    states = np.empty(LONGEST)
     for n in range(rate.size):
-        point = _point(rate[n], service[n], batch[n], servers[n], constant[n], quantile, gaps)
+        point = _point(rate[n], service[n], batch[n], servers[n], constant[n], quantile, gaps, states)
         answers[n, 0], answers[n, 1], answers[n, 2] = point
     return answers
 
@@ -462,6 +471,7 @@ def largest_rates(
 ) -> FloatArray:
     """The largest rate, per ms, whose quantile is at most `limit`, by bisection to a 4096th of capacity."""
     answers = np.empty(limit.size)
+    states = np.empty(LONGEST)
     for n in range(limit.size):
         if service[n, 0] > limit[n]:
             answers[n] = 0.0
@@ -469,7 +479,7 @@ def largest_rates(
         low, high = 0.0, servers[n] * batch[n] / service[n, batch[n] - 1]
         for _ in range(12):
             middle = 0.5 * (low + high)
-            point = _point(middle, service[n], batch[n], servers[n], constant[n], quantile, gaps)
+            point = _point(middle, service[n], batch[n], servers[n], constant[n], quantile, gaps, states)
             if point[2] <= limit[n]:
                 low = middle
             else:

