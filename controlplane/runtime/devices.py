@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Profile
 from controlplane.files import catalogue
 from controlplane.files.profiles import read_profiles
+
+_MAKERS = {"nvidia", "tesla", "geforce", "quadro", ""}
 
 
 def known_device(name: str) -> Device:
@@ -27,6 +31,40 @@ def known_profiles(device: str, directory: Path) -> dict[str, Profile]:
 
 
 def host_devices() -> dict[str, tuple[str, ...]]:
-    """Device type -> this host's devices of it, in the order plans count them."""
+    """Device type -> this host's devices of it, in the order plans count them: cores, and GPUs by UUID."""
     cores = sorted(os.sched_getaffinity(0))
-    return {CPU_DEVICE: tuple(f"{CPU_DEVICE}-{core}" for core in cores)}
+    return {CPU_DEVICE: tuple(f"{CPU_DEVICE}-{core}" for core in cores), **by_type(_gpus())}
+
+
+def by_type(gpus: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """(product name, UUID) of each GPU -> UUIDs by device type, in the given order."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, uuid in gpus:
+        kind = gpu_type(name)
+        found[kind] = (*found.get(kind, ()), uuid)
+    return found
+
+
+def gpu_type(name: str) -> str:
+    """What plans call a GPU: `v100` for `Tesla V100-SXM2-16GB`, `rtx3090` for `NVIDIA GeForce RTX 3090`."""
+    words = [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w not in _MAKERS]
+    models = [w for w in words if re.fullmatch(r"[a-z]+\d+[a-z]*", w)]
+    return models[0] if models else "".join(words)
+
+
+def _gpus() -> list[tuple[str, str]]:
+    """Product name and UUID of every GPU, by index; none without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        told = [(pynvml.nvmlDeviceGetName(h), pynvml.nvmlDeviceGetUUID(h)) for h in handles]
+    finally:
+        pynvml.nvmlShutdown()
+    return [
+        (n if isinstance(n, str) else n.decode(), u if isinstance(u, str) else u.decode()) for n, u in told
+    ]
