@@ -50,14 +50,12 @@ def pid_of(tmp_path: Path) -> str:
     return (pipes_of(tmp_path) / "nvidia-cuda-mps-control.pid").read_text()
 
 
-def test_the_inventory(daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_inventory(daemons: MpsDaemons) -> None:
     assert gpus.inventory() == (
         gpus.Gpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True),
         gpus.Gpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False),
     )
     assert gpus.reading(UUID) == gpus.Reading(250.0, 1530.0, 1024.0)
-    monkeypatch.delitem(sys.modules, "pynvml")
-    monkeypatch.setenv("LD_LIBRARY_PATH", "")
 
 
 def test_a_daemon_is_started_once_and_used_again(daemons: MpsDaemons, tmp_path: Path) -> None:
