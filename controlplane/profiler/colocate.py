@@ -14,9 +14,10 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Neighbour
 from controlplane.monitor import triton
 from controlplane.profiler.neighbours import Household, Tenant, households
-from controlplane.profiler.point import LATE_S, LEAST_BATCHES, WAITING, Bench
+from controlplane.profiler.point import LATE_S, LEAST_BATCHES, Bench
 from controlplane.profiler.requests import Shapes, example_request
 from controlplane.profiler.session import Place, Profiler, endpoint_of
+from controlplane.profiler.sweep import in_flight
 from controlplane.render.config import batch_limit
 from controlplane.render.source import SourceModel, read_source
 
@@ -100,11 +101,11 @@ def _times_ms(
     endpoints = [endpoint_of(t.model, batch) for t, batch in zip(household, batches, strict=True)]
     with contextlib.ExitStack() as stack:
         loops = [
-            stack.enter_context(bench.loop(endpoint, request, WAITING * batch))
+            stack.enter_context(bench.loop(endpoint, request, in_flight(batch)))
             for bench, endpoint, request, batch in zip(benches, endpoints, requests, batches, strict=True)
         ]
         for loop, batch in zip(loops, batches, strict=True):
-            loop.wait_for(WAITING * batch, deadline_s=LATE_S)
+            loop.wait_for(in_flight(batch), deadline_s=LATE_S)
         before = [b.statistics(e) for b, e in zip(benches, endpoints, strict=True)]
         answered = [loop.answered for loop in loops]
         loops[0].run(_POINT_S)

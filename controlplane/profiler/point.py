@@ -18,15 +18,13 @@ from controlplane.domain.profile import Measurement
 from controlplane.monitor import triton
 from controlplane.ports import Clock, Launcher
 from controlplane.profiler.load import Answers, ClosedLoop
-from controlplane.profiler.sweep import Trust
+from controlplane.profiler.sweep import Trust, in_flight
 
 _RAMP_BATCHES = 3
 _RAMP_ANSWERS = 6
 LEAST_BATCHES = 8
 _LOOKS = 10
 """At the counters within a point, for the deviation."""
-WAITING = 3
-"""Requests kept in the server for each of a batch's: one batch runs, one waits, one is on its way."""
 LATE_S = 60.0
 
 
@@ -90,7 +88,7 @@ class Bench:
         So a batch costs what it costs in service, where each request's way through the server uses up the
         same share. Raises EngineError where Triton formed none.
         """
-        concurrency = WAITING * batch
+        concurrency = in_flight(batch)
         with self.loop(endpoint, request, concurrency) as loop:
             loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=LATE_S)
             before = self._read(endpoint, loop)

@@ -90,6 +90,14 @@ def default_percents(grid: ShareGrid, count: int) -> tuple[float, ...]:
     return tuple(sorted({min(grid.percents(), key=lambda p: (abs(p - w), p)) for w in wanted}))
 
 
+def in_flight(batch: int) -> int:
+    """Requests of one inference to keep in the server, so that batches of `batch` run back to back.
+
+    One batch runs, one waits, one is on its way; of small ones more, as a client is not always prompt.
+    """
+    return max(3 * batch, 8)
+
+
 @dataclass(frozen=True, slots=True)
 class Trust:
     """How far a measured point can be trusted.
