@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -225,9 +225,3 @@ class _Run:
             )
             for row in self._loop.log()
         ]
-
-
-def with_rates(plan: Plan, rates_rps: Mapping[str, float]) -> dict[str, Demand]:
-    """The plan's demands with other rates: what a burst or a forecast error does to it."""
-    demands = {p.name: Demand.of(p.arrivals, 0.0) for _, _, p in plan.placements()}
-    return {name: replace(demands[name], rate_rps=rate) for name, rate in rates_rps.items()}

@@ -7,14 +7,14 @@ import math
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.simulate import kernel, quantiles
+from controlplane.simulate import kernel, quantiles, records
 from controlplane.simulate.network import Component, Conditions, jitter_table, seed_of
 
 
 class Loop:
     """The event loop of one component, from time 0 on; `answers` single requests are kept.
 
-    counts: answers per latency bin, shape (workloads, BINS). tallies: `kernel.TALLY`, one a workload.
+    counts: answers per latency bin, shape (workloads, BINS). tallies: `records.TALLY`, one a workload.
     """
 
     def __init__(self, part: Component, conditions: Conditions, seed: int, answers: int) -> None:
@@ -26,19 +26,19 @@ class Loop:
         width = max([1, *(s.largest for s in servers)])
         jittered = any(s.jitter > 0 for s in servers)
 
-        self._executors = np.zeros(len(busy), kernel.EXECUTOR)
+        self._executors = np.zeros(len(busy), records.EXECUTOR)
         self._executors["server"] = busy
         self._executors["queue"] = [queue_of[s] for s in busy]
         self._executors["end"] = math.inf
         self._executors["pace"] = 1.0
-        self._servers = np.zeros(len(servers), kernel.SERVER)
+        self._servers = np.zeros(len(servers), records.SERVER)
         self._servers["gpu"] = [place[s.gpu] for s in servers]
         self._servers["bit"] = [s.bit for s in servers]
         self._servers["batch"] = [s.batch for s in servers]
         self._servers["salt"] = [
             seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers
         ]
-        self._queues = np.zeros(len(queues), kernel.QUEUE)
+        self._queues = np.zeros(len(queues), records.QUEUE)
         for q, queue in enumerate(queues):
             members = [servers[s] for s in queue.servers]
             self._queues[q]["delay"] = max(s.delay_ms for s in members)
@@ -49,8 +49,8 @@ class Loop:
         self._queues["timeout"] = conditions.timeout_ms
         self._queues["wake"] = math.inf
         self._queues["timer"] = math.inf
-        self._gpus = np.zeros(len(part.gpus), kernel.GPU)
-        self.tallies = np.zeros(len(part.streams), kernel.TALLY)
+        self._gpus = np.zeros(len(part.gpus), records.GPU)
+        self.tallies = np.zeros(len(part.streams), records.TALLY)
         self.tallies["slo"] = [s.slo_ms for s in part.streams]
         self.counts = np.zeros((len(part.streams), quantiles.BINS), np.int64)
         self._mask_time = np.zeros((len(part.gpus), masks))

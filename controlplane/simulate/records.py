@@ -1,0 +1,72 @@
+"""What the event loop keeps of each executor, server, queue, GPU and workload: one record each. In ms."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Records = NDArray[np.void]
+
+EXECUTOR = np.dtype(
+    [
+        ("server", np.int64),
+        ("queue", np.int64),
+        ("size", np.int64),  # of the running batch, 0 while idle
+        ("started", np.float64),
+        ("end", np.float64),  # inf while idle
+        ("since", np.float64),  # idle since
+        ("remaining", np.float64),  # ms of work, as of `stamp`
+        ("stamp", np.float64),
+        ("pace", np.float64),  # ms of time a ms of work has taken since
+    ]
+)
+SERVER = np.dtype(
+    [
+        ("gpu", np.int64),
+        ("bit", np.int64),  # in its GPU's set of busy servers
+        ("batch", np.int64),
+        ("running", np.int64),  # busy executors
+        ("salt", np.uint64),  # seeds the draws of jitter
+        ("draws", np.uint64),
+        ("served", np.int64),  # requests
+        ("batches", np.int64),
+        ("busy", np.float64),  # ms of executor time
+    ]
+)
+QUEUE = np.dtype(
+    [
+        ("delay", np.float64),  # ms; 0 is the greedy batcher
+        ("preferred", np.int64),  # the batcher's preferred size, where it has a delay
+        ("largest", np.int64),  # what it may send once the delay is exceeded
+        ("ahead", np.int64),  # payloads formed ahead: two an instance
+        ("limit", np.int64),  # requests that may wait
+        ("timeout", np.float64),  # ms a request may wait
+        ("wake", np.float64),  # when the queue must be looked at next
+        ("head", np.int64),  # of its ring
+        ("waiting", np.int64),
+        ("bound", np.int64),  # of those, the oldest that are in payloads
+        ("payloads", np.int64),
+        ("open", np.int64),  # 1 while the last payload takes more
+        ("next_preferred", np.int64),  # the batcher sleeps on until so many wait
+        ("timer", np.float64),  # or until this time
+        ("next", np.int64),  # the arrivals still to come are times[next:stop]
+        ("stop", np.int64),
+    ]
+)
+GPU = np.dtype(
+    [
+        ("mask", np.int64),  # busy servers, as the paces have it
+        ("wanted", np.int64),  # and as it is after the event at hand
+        ("since", np.float64),
+    ]
+)
+TALLY = np.dtype(
+    [
+        ("slo", np.float64),
+        ("requests", np.int64),
+        ("drops", np.int64),
+        ("late", np.int64),
+        ("sum_ms", np.float64),
+        ("max_ms", np.float64),
+    ]
+)
