@@ -20,6 +20,8 @@ RATE_RPS = 60.0
 SLO_MS = 100.0
 WORK_S = 0.004
 PERCENT = 50.0
+ROOMY_PERCENT = 80.0
+PLAN = rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS))
 
 
 def needs_cgroups() -> None:
@@ -31,15 +33,19 @@ def needs_cgroups() -> None:
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with rig.guarded(tmp_path_factory.mktemp("guard")) as made:
-        made.apply(rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS)))
+        made.apply(PLAN)
         yield made
 
 
 @pytest.fixture
 def fleet(host: Guarded) -> Guarded:
-    """Guarded, with a controller that was started by `apply` or anew; on whichever share it is by now."""
+    """Guarded, with a controller that was started by `apply` or anew; with room for two larger shares."""
     host.start_controller()
     host.await_guarded()
+    if share(host) > ROOMY_PERCENT:
+        host.apply(PLAN)
+        rig.await_true(lambda: share(host) == PERCENT, 30.0, "the plan again")
+        host.await_guarded()
     return host
 
 
