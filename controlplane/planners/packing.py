@@ -24,6 +24,8 @@ LOOKS = 2
 FIRST_LOOK: tuple[float | None, ...] = (0.75,)
 THOROUGH: tuple[float | None, ...] = (None, 0.5, 0.75)
 """For `Packing.fill`."""
+REPEATS = 3
+"""Attempts on GPUs that failed before: only the order among equal swaps differs then."""
 CANDIDATES = 12
 """GPUs an item is tried on at once."""
 
@@ -254,6 +256,7 @@ def dissolve(packing: Packing, iterations: int, chance: random.Random, stop: Sto
     """
     best = packing
     failed: set[tuple[int, ...]] = set()
+    again = 0
     for attempt in range(iterations):
         if stop() or len(best.groups) < 2:
             break
@@ -265,7 +268,8 @@ def dissolve(packing: Packing, iterations: int, chance: random.Random, stop: Sto
             if spare - (100.0 - best.totals[g]) >= sum(best.least(i) for i in best.groups[g])
         ]  # fmt: skip
         fresh = [g for g in candidates if tuple(best.groups[g]) not in failed]
-        if not candidates:
+        again += not fresh
+        if not candidates or again > REPEATS:
             break
         gpu = fresh[0] if fresh else chance.choice(candidates)
         failed.add(tuple(best.groups[gpu]))
