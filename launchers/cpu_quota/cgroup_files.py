@@ -14,6 +14,7 @@ from launchers.cpu_quota.mechanism import Group
 
 _ENTER = 'echo $$ > "$0/cgroup.procs" || exit 126; exec "$@"'
 _REMOVE_S = 5.0
+_TRIAL = "trisect-trial"
 
 
 def write(file: Path, value: str) -> None:
@@ -45,7 +46,11 @@ def enters(folder: Path) -> bool:
 @contextlib.contextmanager
 def trial_folder(base: Path) -> Iterator[Path]:
     """A group for a trial, removed at the end. Raises OSError."""
-    folder = base / f"trisect-trial-{os.getpid()}-{threading.get_ident()}"
+    for old in base.glob(f"{_TRIAL}-*"):
+        # Of a program that was killed in the middle of its trial.
+        if not Path(f"/proc/{old.name.split('-')[2]}").exists():
+            remove(old)
+    folder = base / f"{_TRIAL}-{os.getpid()}-{threading.get_ident()}"
     folder.mkdir()
     try:
         yield folder

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
-from launchers.cpu_quota.cgroup_files import counters, write
+from launchers.cpu_quota.cgroup_files import counters, trial_folder, write
 from launchers.cpu_quota.cgroup_v2 import usage_of
 from launchers.cpu_quota.duty_cycle import DutyCycle
 from launchers.cpu_quota.mechanism import bandwidth
@@ -104,6 +104,14 @@ def test_a_busy_process_gets_its_share_from_its_first_instruction(held: Mechanis
         held.leave(group)
     assert held.groups(group.fleet) == ()
     assert not held.leave(group)
+
+
+def test_what_a_killed_trial_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / "trisect-trial-999999999-1").mkdir()
+    (tmp_path / f"trisect-trial-{os.getpid()}-1").mkdir()
+    with trial_folder(tmp_path) as mine:
+        assert {p.name for p in tmp_path.iterdir()} == {mine.name, f"trisect-trial-{os.getpid()}-1"}
+    assert not mine.exists()
 
 
 def state(process: psutil.Process) -> str:
