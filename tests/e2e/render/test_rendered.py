@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +16,10 @@ from tritonclient.utils import np_to_triton_dtype
 
 from controlplane.domain.plan import Partition, Placement, ServedModel
 from controlplane.files.tree import write_tree
+from controlplane.profiler.load import ClosedLoop
+from controlplane.profiler.requests import example_request
 from controlplane.render.repository import render_partition
+from controlplane.render.source import read_source
 
 pytestmark = pytest.mark.e2e
 
@@ -82,27 +84,17 @@ def test_the_preferred_size_caps_the_dynamic_batch_and_takes_a_clients_larger_on
     triton: BareTriton, model: str
 ) -> None:
     endpoint, batch = f"of-{model}", BATCH[model]
+    request = example_request(read_source(REPOSITORY, model), {})
+    request.model_name = endpoint
     before = batch_sizes(triton, endpoint)
-    arrived = threading.Semaphore(0)
-    failures: list[object] = []
-    requests = 60
-
-    def done(result: object, error: object) -> None:
-        if error is not None:
-            failures.append(error)
-        arrived.release()
-
+    with ClosedLoop(triton.grpc, request.SerializeToString(), 4 * batch + 8) as loop:
+        loop.wait_for(40 * batch, deadline_s=60)
+    after = batch_sizes(triton, endpoint)
+    seen = {b: n - before.get(b, 0) for b, n in after.items() if n > before.get(b, 0)}
+    assert sum(b * n for b, n in seen.items()) == loop.answered
+    assert max(seen) == batch
+    # More than a batch always waits, so nearly all run in full ones.
+    assert batch * seen[batch] >= loop.answered // 2
     with triton_grpc.InferenceServerClient(triton.grpc) as client:
-        tensor = an_input(model, 1)
-        for _ in range(requests):
-            client.async_infer(endpoint, [tensor], done)
-        assert all(arrived.acquire(timeout=30) for _ in range(requests))
-        after = batch_sizes(triton, endpoint)
-        seen = {b: n - before.get(b, 0) for b, n in after.items() if n > before.get(b, 0)}
-        assert failures == []
-        assert sum(b * n for b, n in seen.items()) == requests
-        assert max(seen) == batch
-        # They came faster than they ran, so full batches formed, however busy the client's host.
-        assert batch * seen[batch] >= requests // 4
         assert client.infer(endpoint, [an_input(model, 16)]).as_numpy("OUTPUT").shape[0] == 16
     assert batch_sizes(triton, endpoint)[16] == before.get(16, 0) + 1
