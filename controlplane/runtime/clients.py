@@ -26,6 +26,8 @@ from controlplane.domain.errors import EngineError
 
 _LATE_S = 30.0
 _HTTP_WORKERS = 12
+_WINDOWS = 3
+"""perf_analyzer compares the last three windows it measured, and gives up with fewer."""
 NANOS_PER_MILLI = 1e6
 
 
@@ -104,7 +106,8 @@ def perf_analyzer(
         command = [
             str(home / "bin" / "perf_analyzer"), "-m", endpoint, "-u", target, "-i", "grpc", "-b", "1",
             "--async", "--input-data=zero", f"--request-rate-range={rate_rps:g}",
-            "--request-distribution=poisson", "-p", str(round(seconds * 1000)), "-s", "999", "-r", "1",
+            "--request-distribution=poisson", "-p", str(round(seconds * 1000 / _WINDOWS)), "-s", "999",
+            "-r", str(_WINDOWS),
             "--percentile=99", f"--profile-export-file={out}",
         ]  # fmt: skip
         told = subprocess.run(
