@@ -1,7 +1,7 @@
 """The default strategy: batch, share, GPU, servers and shadow chosen together.
 
 Each workload's ways to be served come from `kinds`, each share's worth from `menu`; `packing` builds and
-improves, `exact` settles small cases. The tables a search runs on are guides: before a plan leaves, the exact
+improves. The tables a search runs on are guides: before a plan leaves, the exact
 queue is asked about every partition, and what it refuses is given more.
 """
 
