@@ -6,7 +6,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
-PIP := -m pip install --quiet --disable-pip-version-check
+# Twice quiet: errors only, not every note of this host's pip configuration.
+PIP := -m pip install -qq --disable-pip-version-check
 
 .PHONY: setup demo test test-packages test-gpu lint bench soak clean host-packages
 .DELETE_ON_ERROR:
@@ -25,7 +26,7 @@ setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
 $(TRITON)/.done: .venv/.done
 	@echo "setup: tritonserver 2.51"
 	@rm -rf $(TRITON) .tools/triton-wheel && mkdir -p $(TRITON)/bin .tools/triton-wheel
-	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --dest .tools/triton-wheel nvidia-pytriton==0.7.0
+	@$(PY) -m pip download -qq --disable-pip-version-check --no-deps --dest .tools/triton-wheel nvidia-pytriton==0.7.0
 	@cd .tools/triton-wheel && ../../$(PY) -m zipfile -e nvidia_pytriton-*.whl .
 	@cp .tools/triton-wheel/pytriton/tritonserver/bin/tritonserver $(TRITON)/bin/
 	@cp -r .tools/triton-wheel/nvidia_pytriton.libs $(TRITON)/lib
@@ -39,7 +40,7 @@ $(TRITON)/.done: .venv/.done
 $(PERF)/.done: .venv/.done
 	@echo "setup: perf_analyzer 2.51"
 	@rm -rf $(PERF) .tools/perf-wheel && mkdir -p $(PERF)/bin $(PERF)/lib .tools/perf-wheel
-	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --dest .tools/perf-wheel \
+	@$(PY) -m pip download -qq --disable-pip-version-check --no-deps --dest .tools/perf-wheel \
 	  tritonclient==2.51.0 nvidia-cuda-runtime-cu12==12.6.77
 	@cd .tools/perf-wheel && for wheel in *.whl; do ../../$(PY) -m zipfile -e $$wheel .; done
 	@find .tools/perf-wheel -name perf_analyzer -type f -size +1M -exec cp {} $(PERF)/bin/perf_analyzer \;

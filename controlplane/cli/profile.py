@@ -26,6 +26,9 @@ def profile(
     shape: Annotated[
         list[str] | None, typer.Option(help="A dynamic input's shape without the batch, like TOKENS:128.")
     ] = None,
+    colocation: Annotated[
+        float | None, typer.Option(help="Seconds to measure them beside each other too.", min=5)
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where an interrupted run stopped.")] = True,
 ) -> None:
     """Measure MODELS: one Triton per share, every batch on it back to back, means from Triton itself."""
@@ -34,7 +37,7 @@ def profile(
     from controlplane.profiler.session import Profiler, Wishes
     from controlplane.report.progress import Bar
     from controlplane.runtime.clock import SystemClock
-    from controlplane.runtime.profiling import profile_models
+    from controlplane.runtime.profiling import profile_models, profile_neighbours
 
     wishes = Wishes(
         percents=options.numbers(percents, "--percents", float),
@@ -53,3 +56,7 @@ def profile(
             error = measured.holdout_error.get("igniter")
             told = "" if error is None else f", Eq 11 errs by {100 * error:.1f} % on points left out"
             print(f"{path}: {len(measured.points)} points{told}", flush=True)
+        if colocation is not None:
+            gained = profile_neighbours(profiler, repository, models or [], place, budget_s=colocation)
+            for model, points in gained.items():
+                print(f"{model}: {points} points beside others", flush=True)

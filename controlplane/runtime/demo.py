@@ -26,6 +26,7 @@ from controlplane.ports import Launcher, Progress
 from controlplane.profiler.load import ClosedLoop, poisson_times
 from controlplane.profiler.requests import example_request
 from controlplane.profiler.session import Place, Profiler, Wishes
+from controlplane.profiler.sweep import in_flight
 from controlplane.render.source import read_source
 from controlplane.report.demo_table import DemoRow
 from controlplane.runtime import clients
@@ -144,7 +145,9 @@ class Demo:
                 readers[placement.endpoint] = stack.enter_context(
                     triton.StatisticsClient(servers[partition.id])
                 )
-                loop = stack.enter_context(ClosedLoop(target, request.SerializeToString(), 2 * served.batch))
+                loop = stack.enter_context(
+                    ClosedLoop(target, request.SerializeToString(), in_flight(served.batch))
+                )
             loop.run(_WARM_UP_S)
             before = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}
             loop.run(self.scene.closed_loop_s)

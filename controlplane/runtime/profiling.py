@@ -9,8 +9,10 @@ from pathlib import Path
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Profile
 from controlplane.files.documents import nearest
-from controlplane.files.profiles import write_profile
+from controlplane.files.profiles import read_profiles, write_profile
 from controlplane.latency import crossval, igniter
+from controlplane.profiler.colocate import Neighbourhood
+from controlplane.profiler.neighbours import merged
 from controlplane.profiler.session import Place, Profiler, Wishes
 
 
@@ -37,6 +39,28 @@ def profile_models(
         measured = profiler.measure(repository, model, place, wishes, resume=resume)
         fitted = with_fits(measured)
         yield fitted, write_profile(profiler.profiles, fitted)
+
+
+def profile_neighbours(
+    profiler: Profiler, repository: Path, models: Sequence[str], place: Place, *, budget_s: float
+) -> dict[str, int]:
+    """Measure models beside each other, pairs before triples, and add the points to their profiles.
+
+    Returns how many points each profile gained. Raises InputError for a model without a profile.
+    """
+    chosen = list(models) or source_models(repository)
+    known = read_profiles(profiler.profiles, place.device.name)
+    for model in chosen:
+        if model not in known:
+            raise InputError("has no profile yet: measure it alone first", field=model)
+    found = Neighbourhood(profiler, repository, place).measure(chosen, budget_s=budget_s)
+    for model, points in found.items():
+        profile = known[model]
+        write_profile(
+            profiler.profiles,
+            with_fits(replace(profile, colocation=merged(profile.colocation, points))),
+        )
+    return {model: len(points) for model, points in found.items()}
 
 
 def with_fits(profile: Profile) -> Profile:
