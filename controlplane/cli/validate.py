@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,19 +19,46 @@ def validate(
     catalogue: Annotated[str | None, typer.Option(help="A built-in device, like v100.")] = None,
     pairs: Annotated[Path | None, typer.Option(help="Measured pairs to predict (CSV).")] = None,
     profile: Annotated[Path | None, typer.Option(help="A profile's points, each left out in turn.")] = None,
+    fleet: Annotated[str | None, typer.Option(help="A running fleet, under its traffic.")] = None,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    seconds: Annotated[float, typer.Option(help="How long to watch the fleet.", min=2)] = 10.0,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Let the next plan learn from what the fleet showed.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
-    """How far each latency model is from measurements it has not seen.
+    """How far the latency models are from measurements they have not seen.
 
-    With --catalogue alone: the built-in measurements, whole batch sizes left out in turn.
+    With --catalogue alone: the built-in measurements, whole batch sizes left out in turn. With --fleet: the
+    executions of its servers beside what the plan's latency model says.
     """
+    if fleet is not None:
+        _running(fleet, profiles, seconds, calibrate=calibrate, json=json)
+        return
     from controlplane.files.documents import to_json
     from controlplane.report.plan_table import show
     from controlplane.report.validation_table import validation_table
     from controlplane.runtime.validation import validation
 
-    found: dict[str, Any] = validation(catalogue, pairs, profile)
+    found = validation(catalogue, pairs, profile)
     if json:
         print(to_json(found), end="")
     else:
         show(validation_table(found))
+
+
+def _running(fleet: str, profiles: Path, seconds: float, *, calibrate: bool, json: bool) -> None:
+    from controlplane.cli import wiring
+    from controlplane.files.documents import to_json
+    from controlplane.report.observed_table import observed_document, observed_table
+    from controlplane.report.plan_table import show
+    from controlplane.runtime.calibrating import learn, observe
+
+    seen = observe(wiring.existing_fleet(fleet)[0], profiles, seconds)
+    if json:
+        print(to_json(observed_document(seen)), end="")
+    else:
+        show(observed_table(seen))
+    if calibrate:
+        written = learn(profiles, seen)
+        wiring.say(f"calibrated: {written}" if written else "nothing usable was seen; nothing is changed")

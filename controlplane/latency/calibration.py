@@ -66,6 +66,20 @@ class Factor:
         return self.model, self.device, self.neighbours
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One batch size of one partition, which executed `busy` of the time.
+
+    `refused` says why the observation teaches nothing, None where it does.
+    """
+
+    partition: str
+    batch: int
+    busy: float
+    observation: Observation
+    refused: str | None
+
+
 def refusal(observation: Observation) -> str | None:
     """Why an observation would change nothing, or None where it is usable."""
     if observation.batches < FEWEST_BATCHES:
