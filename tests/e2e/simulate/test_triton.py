@@ -16,7 +16,14 @@ def triton():
         yield running, overhead(running, GREEDY)
 
 
-@pytest.mark.parametrize(("model", "load"), [(GREEDY, 0.75), (DELAYED, 0.5), (TWO, 0.6)])
+@pytest.mark.parametrize(
+    ("model", "load"),
+    [
+        (GREEDY, 0.75),
+        pytest.param(DELAYED, 0.5, marks=pytest.mark.soak),
+        pytest.param(TWO, 0.6, marks=pytest.mark.soak),
+    ],
+)
 def test_the_simulator_is_the_real_triton(triton, model, load):
     running, added = triton
     runs = [compare(running, model, added, load, 6.0, seed) for seed in range(2)]
