@@ -123,6 +123,11 @@ def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, 
 
 def _predicted_ms(latency: LatencyModel, one: _Watched, others: Sequence[_Watched], batch: int) -> float:
     names = [one.partition.models[0].model, *(w.partition.models[0].model for w in others)]
+    for name in names:
+        if name not in latency.models:
+            raise InputError(
+                f"no profile on {one.gpu.type} to predict it from; `ctl profile {name}` makes one", field=name
+            )
     models = [latency.models.index(name) for name in names]
     batches = [float(batch), *(float(w.partition.models[0].batch) for w in others)]
     percents = [one.partition.percent, *(w.partition.percent for w in others)]
