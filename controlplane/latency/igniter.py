@@ -249,9 +249,10 @@ def _solve(points: Points) -> FloatArray:
     found = least_squares(
         lambda x: _eq_11(x * scale, points.percent, points.batch) / points.time_ms - 1.0,
         x0=np.array([0.0, 0.8, 0.1, 0.1, 0.2]),
-        # The sum in the fraction stays positive on measured shares; k1 and k3 may be slightly negative.
+        # The sum in the fraction stays positive on measured shares; k1 and k3 may be slightly negative. Below
+        # a CPU quota's share a part goes into its period's edges, which k4 takes out.
         bounds=(
-            np.array([-0.3, 1e-6, -0.5, -0.5 * min(lowest, 2.0), 0.0]),
+            np.array([-0.3, 1e-6, -0.5, -0.3 * lowest, 0.0]),
             np.array([2.0, 10.0, 10.0, 100.0, 1.0]),
         ),
         loss="soft_l1",
