@@ -80,25 +80,21 @@ test-packages:
 	  apt-get -qq -o DPkg::Lock::Timeout=120 update >/dev/null && \
 	  apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends docker.io >/dev/null || true; }
 
-LAUNCHERS := tests/contract/launcher tests/e2e/test_docker_fleet.py
-
-# Each part with the time it took; the first failure ends the run. Launchers mostly wait and unit tests
+# Each part with the time it took; the first failure ends the run. Containers mostly wait and unit tests
 # mostly compute, so these two share the time.
 test: setup test-packages
 	@timed() { local name="$$1" start=$$SECONDS; shift; echo "== $$name: $$*"; "$$@" || exit 1; \
 	    echo "== $$name took $$((SECONDS - start)) s"; }; \
-	told() { wait $$launchers; local result=$$?; cat .tools/launchers.log; return $$result; }; \
+	told() { wait $$containers; local result=$$?; cat .tools/containers.log; return $$result; }; \
 	timed style .venv/bin/ruff check .; \
 	timed format .venv/bin/ruff format --check .; \
 	timed types .venv/bin/mypy; \
 	timed imports .venv/bin/lint-imports; \
-	$(PY) -m pytest -q -m "(docker or e2e) and not soak" --timeout 300 $(LAUNCHERS) >.tools/launchers.log 2>&1 & \
-	launchers=$$!; \
+	$(PY) -m pytest -q -m "docker and not soak" --timeout 300 >.tools/containers.log 2>&1 & containers=$$!; \
 	trap 'wait' EXIT; \
 	timed unit $(PY) -m pytest -q -m "unit and not soak"; \
-	timed launchers told; \
-	timed servers $(PY) -m pytest -q -m "e2e and not docker and not soak" --timeout 300 \
-	  $(addprefix --ignore ,$(LAUNCHERS))
+	timed containers told; \
+	timed servers $(PY) -m pytest -q -m "e2e and not docker and not soak" --timeout 300
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup
