@@ -29,12 +29,13 @@ def demo(
     metrics_port: options.MetricsPort = _DEFAULTS.metrics_port,
     plan_file: Annotated[Path | None, typer.Option(help="Keep the plan in this file.")] = None,
 ) -> None:
-    """Profile the sample models, plan, apply, load with unmodified clients, compare, destroy."""
+    """Profile the sample models, plan, apply, load, compare, break a promise and see it repaired, destroy."""
     from controlplane.cli import wiring
     from controlplane.files.fleets import state_root
     from controlplane.report.demo_table import demo_table
     from controlplane.report.plan_table import show
     from controlplane.report.progress import Bar
+    from controlplane.report.repair_table import repair_lines, repair_table
     from controlplane.runtime.demo import Demo, Scene, run
 
     perf = Path(".tools/perf")
@@ -49,9 +50,16 @@ def demo(
     with Bar() as bar:
         fleet = wiring.fleet(_FLEET, launcher_name=launcher, endpoints=scene.endpoints)
         actors = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, wiring.say)
-        rows = run(actors, plan_file)
-    show(demo_table(rows))
-    failed = sum(row.failed for row in rows)
-    print(f"\n{sum(row.answered for row in rows)} requests answered, {failed} failed")
-    if failed:
+        story = run(actors, plan_file)
+    show(demo_table(story.rows))
+    failed = sum(row.failed for row in story.rows)
+    print(f"\n{sum(row.answered for row in story.rows)} requests answered, {failed} failed\n")
+    if story.repair is None:
+        print(f"no violation was repaired: {story.untold}")
+        raise typer.Exit(1)
+    print("\n".join(repair_lines(story.repair)), end="\n\n")
+    show(repair_table(story.repair))
+    lost = sum(span.failed for span in story.repair.spans)
+    print(f"\n{lost} requests failed")
+    if failed or lost:
         raise typer.Exit(1)

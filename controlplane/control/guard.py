@@ -132,6 +132,9 @@ class _Turn:
         health = _health(self.seen, seat)
         if health in (Health.READY, Health.UNLOADED) and seat.since_s > now:
             watch = replace(watch, standby=replace(seat, since_s=now))
+            self._say(
+                Level.INFO, watch.ward.id, f"{seat.server} stands by with {seat.percent:g} % of {seat.gpu}"
+            )
         if health in (Health.GONE, Health.FAILING):
             reason = self.seen.servers.get(seat.server, signals.GONE).reason or str(health)
             if seat.gpu not in self.state.lost_gpus:

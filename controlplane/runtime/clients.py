@@ -1,7 +1,7 @@
 """Clients nobody here wrote, at Poisson times: tritonclient over HTTP and gRPC, and perf_analyzer.
 
 Latencies count from when a request was due: a stalled server is charged for all that it held up. What
-perf_analyzer reports counts from when it sent.
+perf_analyzer reports counts from when it sent. Moments are seconds since the epoch, as a fleet's events are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +29,18 @@ _HTTP_WORKERS = 12
 _WINDOWS = 3
 """perf_analyzer compares the last three windows it measured, and gives up with fewer."""
 NANOS_PER_MILLI = 1e6
+NANOS_PER_SECOND = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one client saw: latencies of answered requests in ms, and the words of those that failed."""
+    """What one client saw: when each answer was due and how long it took; the words of those that failed."""
 
     client: str
+    due_s: NDArray[np.float64]
     latency_ms: NDArray[np.float64]
     failures: tuple[str, ...]
+    failed_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,8 @@ class Tensor:
     value: NDArray[Any]
 
 
-def over_grpc(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Sequence[float]) -> Seen:
-    """Requests at these times from now, by tritonclient.grpc."""
+def over_grpc(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iterable[float]) -> Seen:
+    """Requests at these times from now, in seconds, by tritonclient.grpc."""
     import tritonclient.grpc as triton
 
     inputs = [triton.InferInput(t.name, t.value.shape, t.datatype) for t in tensors]
@@ -62,14 +65,16 @@ def over_grpc(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Sequ
         return lambda result, error: ended.put((due, time.monotonic(), str(error) if error else None))
 
     with triton.InferenceServerClient(target) as client:
+        sent = 0
         for due in _paced(due_s):
             client.async_infer(endpoint, inputs, done(due), client_timeout=_LATE_S)
-        answers = [ended.get(timeout=_LATE_S + 5) for _ in due_s]
+            sent += 1
+        answers = [ended.get(timeout=_LATE_S + 5) for _ in range(sent)]
     return _seen("tritonclient gRPC", answers)
 
 
-def over_http(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Sequence[float]) -> Seen:
-    """Requests at these times from now, by tritonclient.http, one client a thread as it asks for."""
+def over_http(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iterable[float]) -> Seen:
+    """Requests at these times from now, in seconds, by tritonclient.http, one client a thread."""
     import tritonclient.http as triton
 
     local = threading.local()
@@ -118,13 +123,14 @@ def perf_analyzer(
         experiments = json.loads(out.read_text())["experiments"]
     requests = [r for e in experiments for r in e["requests"]]
     answered = [r for r in requests if r["response_timestamps"]]
+    due = [r["timestamp"] / NANOS_PER_SECOND for r in answered]
     latency = [(r["response_timestamps"][-1] - r["timestamp"]) / NANOS_PER_MILLI for r in answered]
     failures = () if told.returncode == 0 else (told.stdout.strip()[-300:],)
     lost = tuple("no answer" for _ in range(len(requests) - len(answered)))
-    return Seen("perf_analyzer gRPC", np.array(latency), failures + lost)
+    return Seen("perf_analyzer gRPC", np.array(due), np.array(latency), failures + lost)
 
 
-def _paced(due_s: Sequence[float]) -> Any:
+def _paced(due_s: Iterable[float]) -> Iterator[float]:
     """Yields each time, on time.monotonic's clock, when it has come."""
     start = time.monotonic()
     for offset in due_s:
@@ -134,5 +140,13 @@ def _paced(due_s: Sequence[float]) -> Any:
 
 
 def _seen(client: str, answers: Sequence[tuple[float, float, str | None]]) -> Seen:
-    latency = [1000.0 * (ended - due) for due, ended, error in answers if error is None]
-    return Seen(client, np.array(latency), tuple(e for _, _, e in answers if e is not None))
+    epoch = time.time() - time.monotonic()
+    answered = [(due, ended) for due, ended, error in answers if error is None]
+    failed = [(due, error) for due, _, error in answers if error is not None]
+    return Seen(
+        client,
+        np.array([epoch + due for due, _ in answered]),
+        np.array([1000.0 * (ended - due) for due, ended in answered]),
+        tuple(error for _, error in failed),
+        tuple(epoch + due for due, _ in failed),
+    )

@@ -1,13 +1,13 @@
 """The whole story on this host, every number measured while you watch.
 
-Profile the sample models, plan them, apply the plan, hold what clients see against what was predicted,
-destroy the fleet.
+Profile the sample models, plan them, apply the plan, hold what clients see against what was predicted, make
+a prediction wrong and watch the guard repair it, destroy the fleet.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,7 +29,8 @@ from controlplane.profiler.session import Place, Profiler, Wishes
 from controlplane.profiler.sweep import in_flight
 from controlplane.render.source import read_source
 from controlplane.report.demo_table import DemoRow
-from controlplane.runtime import clients
+from controlplane.report.repair_table import Repair
+from controlplane.runtime import clients, service, violation
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.devices import host_devices
 from controlplane.runtime.execute import Say
@@ -52,7 +53,7 @@ class Scene:
     perf_home: Path | None
     profile_budget_s: float = 20.0
     closed_loop_s: float = 6.0
-    poisson_s: float = 20.0
+    poisson_s: float = 15.0
     seed: int = 1
 
 
@@ -85,7 +86,7 @@ class Demo:
                 f"  {profile.model}: {len(profile.points)} points, {alone.execution_ms:.1f} ms alone at "
                 f"batch 1, Eq 11 errs by {error:.1f} % on points left out"
             )
-        plan = make_plan(spec, document, Choices("igniter"), profiles=profiles, cores=1, clock=SystemClock())
+        plan = make_plan(spec, document, Choices("joint"), profiles=profiles, cores=1, clock=SystemClock())
         if plan.infeasible:
             first = plan.infeasible[0]
             slow = f"this host is too slow, or too busy now, for {self.scene.spec}"
@@ -133,6 +134,21 @@ class Demo:
             )
         return rows
 
+    def violate(self, plan: Plan) -> Repair:
+        """Cut one server's quota under load and let the guard find out. Raises EngineError."""
+        placed = [(partition, placement) for _, partition, placement in plan.placements()]
+        hit = violation.victim(placed, self._active())
+        self.say(
+            f"forced violation: all workloads loaded, then {hit.placement.name}'s server is held to "
+            f"{100 * hit.part:.0f} % of its quota behind the controller's back"
+        )
+        turns = {placement.endpoint: i for i, (_, placement) in enumerate(placed)}
+
+        def load(placement: Placement, due_s: Iterator[float]) -> clients.Seen:
+            return self._tritonclient(turns[placement.endpoint], placement, due_s)
+
+        return violation.force(self.fleet, placed, hit, load, self.scene.seed)
+
     def _executions(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, float]:
         servers = self._active()
         target = f"{self.scene.endpoints.host}:{self.scene.endpoints.grpc_port}"
@@ -172,17 +188,18 @@ class Demo:
 
     def _client(self, turn: int, placement: Placement, due_s: Sequence[float]) -> clients.Seen:
         """Workloads take turns with the three clients."""
-        at = self.scene.endpoints
-        grpc, http = f"{at.host}:{at.grpc_port}", f"{at.host}:{at.http_port}"
-        seconds = self.scene.poisson_s
+        at, seconds = self.scene.endpoints, self.scene.poisson_s
         if turn % 3 == 2 and self.scene.perf_home is not None:
-            return clients.perf_analyzer(
-                self.scene.perf_home, grpc, placement.endpoint, placement.rate_rps, seconds, 6 * seconds + 60
-            )
-        tensors = _tensors(self.scene.repository, placement.model)
+            grpc, deadline_s = f"{at.host}:{at.grpc_port}", 6 * seconds + 60
+            home, rate_rps = self.scene.perf_home, placement.rate_rps
+            return clients.perf_analyzer(home, grpc, placement.endpoint, rate_rps, seconds, deadline_s)
+        return self._tritonclient(turn, placement, due_s)
+
+    def _tritonclient(self, turn: int, placement: Placement, due_s: Iterable[float]) -> clients.Seen:
+        at, tensors = self.scene.endpoints, _tensors(self.scene.repository, placement.model)
         if turn % 3 == 1:
-            return clients.over_http(http, placement.endpoint, tensors, due_s)
-        return clients.over_grpc(grpc, placement.endpoint, tensors, due_s)
+            return clients.over_http(f"{at.host}:{at.http_port}", placement.endpoint, tensors, due_s)
+        return clients.over_grpc(f"{at.host}:{at.grpc_port}", placement.endpoint, tensors, due_s)
 
     def _active(self) -> dict[str, Server]:
         return {
@@ -203,7 +220,19 @@ def _tensors(repository: Path, model: str) -> list[clients.Tensor]:
     return tensors
 
 
-def run(demo: Demo, keep_plan: Path | None) -> list[DemoRow]:
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What was seen: the plan held against reality, and the repair of a forced violation.
+
+    `untold` says why there was no violation to repair, where this host allows none.
+    """
+
+    rows: tuple[DemoRow, ...]
+    repair: Repair | None
+    untold: str = ""
+
+
+def run(demo: Demo, keep_plan: Path | None) -> Story:
     """The whole story; whatever happens, the fleet is gone afterwards."""
     with tempfile.TemporaryDirectory() as profiles:
         plan = demo.plan(Path(profiles))
@@ -212,7 +241,12 @@ def run(demo: Demo, keep_plan: Path | None) -> list[DemoRow]:
     try:
         demo.say(f"apply: {sum(1 for _ in plan.partitions())} partitions, each with a shadow standing by")
         demo.apply(plan)
-        return demo.measure(plan)
+        rows = tuple(demo.measure(plan))
+        try:
+            return Story(rows, demo.violate(plan))
+        except EngineError as error:
+            return Story(rows, None, str(error))
     finally:
         demo.say("destroy")
+        service.stop(demo.fleet.files)
         demo.fleet.destroy()

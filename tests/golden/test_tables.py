@@ -24,6 +24,7 @@ from controlplane.domain.plan import (
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.demo_table import DemoRow, demo_table
 from controlplane.report.plan_table import plan_table
+from controlplane.report.repair_table import Repair, Span, repair_lines, repair_table
 from controlplane.report.status_table import StatusRow, status_table
 
 pytestmark = pytest.mark.unit
@@ -72,3 +73,14 @@ def test_a_status() -> None:
 def test_a_demo() -> None:
     row = DemoRow("rank", "tiny", 35, 4, 20.0, 21.5, 25, "perf_analyzer gRPC", 500, 0, 24.1, 88.4, 200)
     assert text(demo_table([row])) == (HERE / "demo_table.txt").read_text()
+
+
+def test_a_repair() -> None:
+    spans = (
+        Span("before the cut", -5.0, 0.0, 400, 0, 14.0, 70.25),
+        Span("until redirected", 0.0, 1.9, 0, 0, None, None),
+        Span("served by the shadow", 2.9, 8.0, 410, 1, 300.0, 600.0),
+    )
+    repair = Repair("detect", 200, 30, 15, 1.92, "slow server", 1.95, 3.2, "40 % of cpu-0", spans)
+    told = "".join(f"{line}\n" for line in repair_lines(repair)) + text(repair_table(repair))
+    assert told == (HERE / "repair_table.txt").read_text()

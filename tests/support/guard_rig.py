@@ -25,6 +25,7 @@ import tritonclient.grpc.aio as grpc_aio
 
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.runtime.history import Event, History
+from controlplane.runtime.squeeze import squeeze
 from launchers.process import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
@@ -208,16 +209,8 @@ class Guarded:
 
     def cut_quota(self, percent: float, to_percent: float) -> None:
         """Hold the one server that has `percent` of a core to `to_percent`, behind everybody's back."""
-        quota, cut = round(percent * 100), round(to_percent * 100)
-        for group in CGROUPS.rglob(f"trisect~{self.fleet}~*"):
-            v1, v2 = group / "cpu.cfs_quota_us", group / "cpu.max"
-            if v1.exists() and int(v1.read_text()) == quota:
-                v1.write_text(f"{cut}\n")
-                return
-            if v2.exists() and v2.read_text().split()[0] == str(quota):
-                v2.write_text(f"{cut} 10000\n")
-                return
-        raise AssertionError(f"no cgroup with a quota of {percent:g} %")
+        (server,) = [s for s in self.servers() if s.spec.percent == percent]
+        squeeze(server, to_percent / percent)
 
     def leftovers(self) -> list[str]:
         found = []

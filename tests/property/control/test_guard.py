@@ -70,6 +70,8 @@ class World:
         seen = FleetSeen(self.now_s, tuple(self.answers()), self.servers())
         self.state, effects = guard.tick(before, seen)
         validate_state(self.state)
+        # Who leaves a dead server takes its shadow whatever the account says, in the same tick too.
+        died = any(isinstance(e, Redirect) and e.cause in DEAD for e in effects)
         for effect in effects:
             match effect:
                 case Redirect(partition, source, target, cause):
@@ -77,8 +79,10 @@ class World:
                     assert self.machines[target].health is Health.READY
                     if cause not in DEAD:
                         assert self.now_s >= self.redirected_s.get(partition, -math.inf) + Limits().settle_s
-                        assert not overdrawn(self.state, self.state.watches[partition].active.gpu) or (
-                            cause is Cause.SHARE
+                        assert (
+                            died
+                            or cause is Cause.SHARE
+                            or not overdrawn(self.state, self.state.watches[partition].active.gpu)
                         )
                     self.active[partition] = target
                     self.redirected_s[partition] = self.now_s
