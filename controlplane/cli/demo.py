@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.files.fleets import Endpoints
+from controlplane.domain.fleet import Endpoints
 
 _DEFAULTS = Endpoints()
 _FLEET = "demo"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from controlplane.cli.options import LauncherName
 from controlplane.domain.errors import InputError
-from controlplane.files.fleets import Endpoints, FleetFiles, FleetSettings, state_root
+from controlplane.domain.fleet import Endpoints
+from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Launcher
 from controlplane.report.status_table import StatusRow
 from controlplane.runtime.clock import SystemClock

@@ -100,6 +100,16 @@ class ShareUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where the gateway listens."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+
+
+@dataclass(frozen=True, slots=True)
 class Backend:
     """Where a route leads: one server's ports, and its unique name.
 

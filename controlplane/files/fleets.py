@@ -8,24 +8,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Endpoints
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_json
 from controlplane.files.plans import read_plan, write_plan
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoints:
-    """Where the gateway listens."""
-
-    host: str = "127.0.0.1"
-    http_port: int = 8000
-    grpc_port: int = 8001
-    metrics_port: int = 8002
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +27,7 @@ class FleetSettings:
     repository: str
     output: str
     devices: Mapping[str, str]
-    endpoints: Endpoints = Endpoints()
+    endpoints: Endpoints = field(default_factory=Endpoints)
 
 
 class _Endpoints(Strict):

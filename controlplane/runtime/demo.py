@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from controlplane.domain.errors import EngineError, InfeasibleError
-from controlplane.domain.fleet import Role, Server
+from controlplane.domain.fleet import Endpoints, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
-from controlplane.files.fleets import Endpoints, FleetSettings
+from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import write_plan
 from controlplane.files.specs import read_spec
 from controlplane.monitor import triton

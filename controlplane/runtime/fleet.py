@@ -6,7 +6,6 @@ One command at a time works on a fleet: a lock file says so, and the kernel free
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,19 +15,16 @@ from typing import Any
 import filelock
 
 from controlplane.control.converge import Action, Actual, Commit, Stop, converge, destroy
-from controlplane.control.desired import Desired, NamedRoute, Rendered, desired_fleet
+from controlplane.control.desired import Desired, NamedRoute, desired_fleet
 from controlplane.control.redirect import redirected
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Server
 from controlplane.domain.plan import Plan
-from controlplane.domain.tree import Link, Tree
 from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
-from controlplane.files.tree import write_tree
 from controlplane.ports import Clock, Gateway, Launcher
-from controlplane.render.repository import render_partition
 from controlplane.runtime.execute import Executor, Limits, Say, observe
 
 
@@ -72,37 +68,6 @@ def locked(files: FleetFiles, *, patience_s: float = 2.0) -> Iterator[None]:
         lock.release()
 
 
-def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
-    """Write OUTPUT/<fleet>/<plan hash>/<partition> for every partition; returns them by partition id.
-
-    Raises InputError for a source model that cannot be served, EngineError where the disk refuses.
-    """
-    root = output.resolve() / fleet / plan_hash(plan)
-    trees = {
-        partition.id: render_partition(partition, gpu_type=gpu.type, repository=repository.resolve())
-        for gpu, partition in plan.partitions()
-    }
-    rendered = {}
-    for partition_id, tree in trees.items():
-        write_tree(root / partition_id, tree)
-        rendered[partition_id] = Rendered(str(root / partition_id), _fingerprint(tree))
-    return rendered
-
-
-def _fingerprint(tree: Tree) -> str:
-    """Of all that is rendered and, by size and time, of the weights it links to."""
-    stamp = hashlib.sha256(tree.content_hash.encode())
-    for entry in tree.entries.values():
-        if isinstance(entry, Link):
-            target = Path(entry.target)
-            # The Python that runs a model writes its __pycache__ there.
-            files = (p for p in (target, *target.rglob("*")) if p.is_file() and p.suffix != ".pyc")
-            for path in sorted(files):
-                found = path.stat()
-                stamp.update(f"{path}|{found.st_size}|{found.st_mtime_ns}\n".encode())
-    return stamp.hexdigest()
-
-
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """One fleet and what it is run with."""
@@ -121,6 +86,9 @@ class Fleet:
 
     def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
         """The fleet a plan means, rendered on disk."""
+        # Here, because it takes protobuf and numpy with it, which looking at a fleet needs not.
+        from controlplane.runtime.rendering import render_plan
+
         rendered = render_plan(
             plan, repository=Path(settings.repository), output=Path(settings.output), fleet=self.name
         )

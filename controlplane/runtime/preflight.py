@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.fleet import Endpoints
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
-from controlplane.files.fleets import Endpoints, FleetSettings
+from controlplane.files.fleets import FleetSettings
 from controlplane.ports import Launcher
 from controlplane.runtime.devices import host_devices
 from controlplane.runtime.execute import Say

@@ -1,0 +1,44 @@
+"""A plan's model repositories on disk, and what they were made from."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from controlplane.control.desired import Rendered
+from controlplane.domain.plan import Plan
+from controlplane.domain.tree import Link, Tree
+from controlplane.files.plans import plan_hash
+from controlplane.files.tree import write_tree
+from controlplane.render.repository import render_partition
+
+
+def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
+    """Write OUTPUT/<fleet>/<plan hash>/<partition> for every partition; returns them by partition id.
+
+    Raises InputError for a source model that cannot be served, EngineError where the disk refuses.
+    """
+    root = output.resolve() / fleet / plan_hash(plan)
+    trees = {
+        partition.id: render_partition(partition, gpu_type=gpu.type, repository=repository.resolve())
+        for gpu, partition in plan.partitions()
+    }
+    rendered = {}
+    for partition_id, tree in trees.items():
+        write_tree(root / partition_id, tree)
+        rendered[partition_id] = Rendered(str(root / partition_id), _fingerprint(tree))
+    return rendered
+
+
+def _fingerprint(tree: Tree) -> str:
+    """Of all that is rendered and, by size and time, of the weights it links to."""
+    stamp = hashlib.sha256(tree.content_hash.encode())
+    for entry in tree.entries.values():
+        if isinstance(entry, Link):
+            target = Path(entry.target)
+            # The Python that runs a model writes its __pycache__ there.
+            files = (p for p in (target, *target.rglob("*")) if p.is_file() and p.suffix != ".pyc")
+            for path in sorted(files):
+                found = path.stat()
+                stamp.update(f"{path}|{found.st_size}|{found.st_mtime_ns}\n".encode())
+    return stamp.hexdigest()
