@@ -9,34 +9,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from controlplane.planners.kinds import Kind
 from controlplane.planners.protocol import Device
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Dollars (or what prices are in) per hour; GPUs only where there is one type."""
-
-    cost_per_hour: float
-    gpus: int | None
+def prices(devices: Mapping[str, Device]) -> dict[str, float]:
+    """What a GPU of each type costs; 1 each where all are free, so that GPUs count."""
+    told = {name: d.pool.price_per_hour for name, d in devices.items()}
+    return told if any(told.values()) else dict.fromkeys(told, 1.0)
 
 
-def lower_bound(kinds: Sequence[Sequence[Kind]], devices: Mapping[str, Device]) -> Bound:
-    """Of all plans for the workloads that can be held at all; `kinds` as from `kinds_of`."""
+def lower_bound(kinds: Sequence[Sequence[Kind]], devices: Mapping[str, Device]) -> float:
+    """By `prices`, of all plans for the workloads that can be held at all; `kinds` as from `kinds_of`."""
     held = [k for k in kinds if k]
-    price = {name: d.pool.price_per_hour for name, d in devices.items()}
+    price = prices(devices)
     if len(devices) == 1:
-        only = next(iter(price.values()))
         # Ways to serve differ in how they fill bins: large parts only bound where there is no other way.
         area = sum(min(k.item.servers * k.floor for k in ways) for ways in held)
         sizes = [ways[0].floor if len(ways) == 1 else 0.0 for ways in held]
         loose = area - sum(sizes)
         gpus = max(_bins(sizes, loose), math.ceil(area / 100.0 - 1e-9))
-        return Bound(gpus * only, gpus)
-    cost = sum(min(price[k.device] * k.item.servers * k.floor / 100.0 for k in ways) for ways in held)
-    return Bound(cost, None)
+        return gpus * next(iter(price.values()))
+    return sum(min(price[k.device] * k.item.servers * k.floor / 100.0 for k in ways) for ways in held)
 
 
 def _bins(sizes: Sequence[float], loose: float) -> int:

@@ -18,13 +18,13 @@ from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import BoolArray
 from controlplane.planners import waiting
 from controlplane.planners.board import JITTER_P99, Board, loads
-from controlplane.planners.bound import lower_bound
 from controlplane.planners.changes import renamed
 from controlplane.planners.finish import Draft, finish, gpu_of, partition_of
 from controlplane.planners.keep import kept
 from controlplane.planners.kinds import Kind, kinds_of
 from controlplane.planners.menu import POOL_CARE, Alone, Correction, Item, Menu
 from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve
+from controlplane.planners.proof import proven
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.refusal import refusal
 from controlplane.planners.standby import held
@@ -124,7 +124,6 @@ class _Search:
         return True
 
     def run(self) -> Draft:
-        bound = lower_bound(self.kinds, self.request.devices)
         for w, ways in zip(self.workloads, self.kinds, strict=True):
             if not ways:
                 self.refuse(w)
@@ -140,9 +139,10 @@ class _Search:
                     del ways[0]
                     if not ways:
                         self.refuse(w)
-        return Draft(
-            gpus, tuple(self.lost[w.name] for w in self.request.workloads if w.name in self.lost),
-            self.stopped_by, bound.cost_per_hour, bound.gpus,
+        lost = tuple(self.lost[w.name] for w in self.request.workloads if w.name in self.lost)
+        draft = Draft(gpus, lost, self.stopped_by)
+        return proven(
+            draft, self.workloads, self.kinds, self.request, self.alone, self.quantile, self.stop
         )  # fmt: skip
 
     def refuse(self, workload: Workload) -> None:

@@ -1,0 +1,173 @@
+"""What one GPU may hold: every set of items that fits it, with the least share of each.
+
+Adding an item slows the others and never speeds them up, so a set fits only where all its subsets do: sets
+grow item by item from those that fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.domain.workload import Arrivals
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
+from controlplane.planners.board import service_curves, waits
+from controlplane.planners.growth import SLACK, grow
+from controlplane.planners.kinds import TABLE_ERROR, Kind
+from controlplane.planners.menu import Correction, Item, Menu
+from controlplane.planners.standby import SLACK as JUDGED
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Sets of items that fit one GPU: item numbers and the index of each one's share, -1 where empty.
+
+    Both have the shape (sets, slots).
+    """
+
+    item: IntArray
+    share: IntArray
+
+    def take(self, rows: IntArray) -> Contents:
+        """These sets."""
+        return Contents(self.item[rows], self.share[rows])
+
+
+def hopeful(menu: Menu) -> Menu:
+    """The menu with the waiting table's error taken in every item's favour: what it refuses, a queue does.
+
+    Under half-SLO the menu is no guess and stays as it is (every cycle is bounded there).
+    """
+    if np.isfinite(menu.cycle_tolerance).any():
+        return menu
+    items = menu.least.size
+    return menu.corrected(Correction(np.full(items, 1.0 / (1.0 - TABLE_ERROR)), np.ones(items)))
+
+
+def contents_of(
+    device: str, menu: Menu, ways: Sequence[Kind], owner: Sequence[int], quantile: float | None, most: int
+) -> Contents | None:
+    """All sets of `ways` that fit a GPU of type `device` by its menu; None where there are more than `most`.
+
+    Ways of one `owner` serve the same workload: a set holds one of them at most, and no more of a pool than
+    it has servers.
+    """
+    size = np.where([way.device == device for way in ways], menu.smallest(1.0), np.inf)
+    level = [[i] for i in range(len(ways)) if np.isfinite(size[i])]
+    found: list[Contents] = []
+    count = 0
+    while level:
+        rows = np.array(level, dtype=np.int64)
+        grown = grow(menu, rows, quantile)
+        fitting = Contents(rows[grown.fits], grown.share[grown.fits])
+        count += fitting.item.shape[0]
+        if count > most:
+            return None
+        found.append(fitting)
+        level = _larger(fitting.item, size, ways, owner)
+        if len(level) > most:
+            return None
+    return _joined(found)
+
+
+def _larger(
+    fitting: IntArray, size: FloatArray, ways: Sequence[Kind], owner: Sequence[int]
+) -> list[list[int]]:
+    """Each set with one item more, in the order of the items, where plain sizes leave room."""
+    level = []
+    for row, room in zip(fitting.tolist(), (100.0 - size[fitting].sum(axis=1)).tolist(), strict=True):
+        owners = {owner[i] for i in row}
+        for i in range(row[-1], len(ways)):
+            if size[i] > room + SLACK:
+                continue
+            if owner[i] not in owners or (i == row[-1] and row.count(i) < ways[i].item.servers):
+                level.append([*row, i])
+    return level
+
+
+def _joined(found: Sequence[Contents]) -> Contents:
+    width = max(len(found), 1)
+
+    def joined(parts: list[IntArray]) -> IntArray:
+        padded = [np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in parts]
+        return np.concatenate([np.empty((0, width), dtype=np.int64), *padded])
+
+    return Contents(joined([f.item for f in found]), joined([f.share for f in found]))
+
+
+@dataclass(slots=True)
+class Judge:
+    """Asks the exact queue which sets hold, and at what least shares.
+
+    A queue with longer service waits longer: what is known of one curve t(k) answers for all above or below
+    it, so most questions never reach the queue. A pool's servers are each asked as if all were like it.
+    """
+
+    menu: Menu
+    items: Sequence[Item]
+    quantile: float
+    known: dict[tuple[int, int], tuple[list[FloatArray], list[FloatArray]]] = field(default_factory=dict)
+
+    def settle(self, asked: Contents) -> tuple[BoolArray, Contents]:
+        """Which of these sets hold, and the least shares at which they do.
+
+        The shares of `asked` are right or too small: they rise where a P99 is missed.
+        """
+        menu, present = self.menu, asked.item >= 0
+        item, share = np.where(present, asked.item, 0), np.where(present, asked.share, 0)
+        last = menu.percents.size - 1
+        fits = np.ones(item.shape[0], dtype=np.bool_)
+        live = np.arange(item.shape[0])
+        while live.size:
+            who, here, at = item[live], present[live], share[live]
+            slots = Slots(
+                model=np.where(here, menu.model[who], 0),
+                batch=np.where(here, menu.batch[who, at], 1).astype(np.float64),
+                percent=np.where(here, menu.percents[at], 100.0),
+                mask=here,
+            )
+            rows, columns = np.nonzero(here)
+            curves = service_curves(menu.device.latency, slots, rows, columns, self.quantile)
+            late = ~self._held(who[rows, columns], curves, slots.batch[rows, columns].astype(np.int64))
+            rows, columns = live[rows[late]], columns[late]
+            fits[rows[share[rows, columns] == last]] = False
+            share[rows, columns] = np.minimum(share[rows, columns] + 1, last)
+            fits &= np.where(present, menu.percents[share], 0.0).sum(axis=1) <= 100.0 + SLACK
+            changed = np.unique(rows)
+            live = changed[fits[changed]]
+        return fits, Contents(asked.item, np.where(present, share, -1))
+
+    def _held(self, items: IntArray, curves: FloatArray, batch: IntArray) -> BoolArray:
+        held = np.zeros(items.size, dtype=np.bool_)
+        unknown = []
+        for n, (i, b) in enumerate(zip(items.tolist(), batch.tolist(), strict=True)):
+            curve = curves[n, :b]
+            good, bad = self.known.setdefault((i, b), ([], []))
+            if any((curve <= other).all() for other in good):
+                held[n] = True
+            elif not any((curve >= other).all() for other in bad):
+                unknown.append(n)
+        if unknown:
+            rows = np.array(unknown)
+            held[rows] = self._queue(items[rows], curves[rows], batch[rows])
+            for n in unknown:
+                b = int(batch[n])
+                self.known[int(items[n]), b][0 if held[n] else 1].append(curves[n, :b])
+        return held
+
+    def _queue(self, items: IntArray, curves: FloatArray, batch: IntArray) -> BoolArray:
+        asked = [self.items[i] for i in items.tolist()]
+        profiles = [self.menu.device.profiles[i.model] for i in asked]
+        answer = waits(
+            np.array([i.rate_rps * i.servers for i in asked]),
+            curves,
+            batch,
+            np.array([i.servers for i in asked]),
+            np.array([all(w.arrivals is Arrivals.CONSTANT for w in i.workloads[:2]) for i in asked]),
+            np.array([p.frontend_ms or 0.0 for p in profiles]),
+            np.array([p.jitter or 0.0 for p in profiles]),
+        )
+        slo = np.array([i.slo_ms for i in asked])
+        return np.asarray(answer.p99_ms <= slo * (1.0 + JUDGED))

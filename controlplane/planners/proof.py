@@ -1,0 +1,57 @@
+"""How far a draft is from the best possible: its lower bound, and in small cases the best plan itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from controlplane.domain.workload import Workload
+from controlplane.planners import exact
+from controlplane.planners.bound import lower_bound, prices
+from controlplane.planners.finish import Draft
+from controlplane.planners.kinds import Kind
+from controlplane.planners.menu import Alone
+from controlplane.planners.protocol import PlanRequest
+
+OPTIMAL = "optimal"
+"""`Totals.stopped_by` of a plan that is proven to be the cheapest."""
+SAME_COST = 1e-6
+
+
+def proven(
+    draft: Draft, workloads: Sequence[Workload], kinds: Sequence[Sequence[Kind]], request: PlanRequest,
+    alone: Mapping[str, Alone], quantile: float | None, stop: Callable[[], bool],
+) -> Draft:  # fmt: skip
+    """The draft with its bound, or a better one; `kinds` are the ways to serve each of `workloads`."""
+    lost = {i.workload for i in draft.infeasible}
+    price = prices(request.devices)
+    if any(ways and w.name in lost for w, ways in zip(workloads, kinds, strict=True)):
+        # Perhaps they fit after all, placed otherwise.
+        found = exact.solve(kinds, request, alone, quantile, math.inf, stop)
+        if found is not None and found.gpus is not None:
+            impossible = {w.name for w, ways in zip(workloads, kinds, strict=True) if not ways}
+            refused = tuple(i for i in draft.infeasible if i.workload in impossible)
+            return _bounded(replace(draft, gpus=found.gpus, infeasible=refused), found.bound, True, request)
+    placed = [ways if w.name not in lost else [] for w, ways in zip(workloads, kinds, strict=True)]
+    cost = sum(price[g.type] for g in draft.gpus)
+    bound = lower_bound(placed, request.devices)
+    if bound >= cost - SAME_COST:
+        return _bounded(draft, bound, True, request)
+    answer = exact.solve(placed, request, alone, quantile, cost, stop)
+    if answer is None:
+        return _bounded(draft, bound, False, request)
+    better = draft if answer.gpus is None else replace(draft, gpus=answer.gpus)
+    return _bounded(better, max(bound, answer.bound), answer.proven, request)
+
+
+def _bounded(draft: Draft, bound: float, optimal: bool, request: PlanRequest) -> Draft:
+    told = {d.pool.price_per_hour for d in request.devices.values()}
+    one = next(iter(told)) if len(request.devices) == 1 else None
+    gpus = None if one is None else round(bound / (one or 1.0))
+    return replace(
+        draft,
+        stopped_by=OPTIMAL if optimal else draft.stopped_by,
+        bound_cost_per_hour=bound if any(told) else 0.0,
+        bound_gpus=gpus,
+    )
