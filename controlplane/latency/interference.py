@@ -200,50 +200,14 @@ class Interference:
 
     def slowdown(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Relative slowdown of each slot by the others on its GPU, its deviation; shapes (GPUs, slots)."""
-        shape, width = slots.mask.shape, slots.mask.shape[1]
-        if width < 2:
-            return np.zeros(shape), np.zeros(shape)
-        gpu, own, other = np.nonzero(
-            slots.mask[:, :, None] & slots.mask[:, None, :] & ~np.eye(width, dtype=bool)
-        )
-        if not gpu.size:
-            return np.zeros(shape), np.zeros(shape)
-        model, neighbour = slots.model[gpu, own], slots.model[gpu, other]
-        log_batch = np.log(slots.batch)
-        looked = self._look_up(
-            model, neighbour, log_batch[gpu, own], log_batch[gpu, other], slots.percent[gpu, other]
-        )
-        delay = self.delay_ms[model, neighbour] + self.item_ms[model, neighbour] * slots.batch[gpu, own]
-        # No neighbour speeds a model up: with one more, every term of the sum stays or grows.
-        effect = np.maximum(looked[:, 0] + delay / alone_ms[gpu, own], 0.0)
-        flat = gpu * width + own
-        sums = (np.bincount(flat, w, slots.mask.size).reshape(shape) for w in (effect, looked[:, 1]))
-        # Deviations of one model's neighbours share their cause: they add up, they do not average out.
-        total, deviation = (np.asarray(s, dtype=np.float64) for s in sums)
-        load = np.where(slots.mask, slots.batch / alone_ms / self.peak[slots.model], 0.0)
-        beyond = np.maximum(load.sum(axis=1, keepdims=True) - 1.0, 0.0)
-        count = slots.mask.sum(axis=1, keepdims=True)
-        total += np.where(count > 1, beyond * self.excess[slots.model], 0.0)
-        total += np.maximum(count - 2, 0) * self.further_ms[slots.model] / alone_ms
-        return total, deviation
+        from controlplane.latency.lookup_kernel import slowdowns
 
-    def _look_up(
-        self, model: IntArray, neighbour: IntArray, own: FloatArray, other: FloatArray, percent: FloatArray
-    ) -> FloatArray:
-        i, x = _cell(self.log_batch, own)
-        j, y = _cell(self.log_batch, other)
-        k, z = _cell(self.percent, percent)
-        _, models, sizes, _, shares, _ = self.table.shape
-        first = (((model * models + neighbour) * sizes + i) * sizes + j) * shares + k
-        flat = self.table.reshape(-1, 2)
-        value = np.zeros((model.size, 2))
-        for along_own, own_weight in ((0, 1.0 - x), (sizes * shares, x)):
-            for along_other, other_weight in ((0, 1.0 - y), (shares, y)):
-                weight = own_weight * other_weight
-                corner = first + (along_own + along_other)
-                value += (weight * (1.0 - z))[:, None] * flat[corner]
-                value += (weight * z)[:, None] * flat[corner + 1]
-        return value
+        found = np.zeros((2, *slots.mask.shape))
+        slowdowns(
+            slots.model, slots.batch, slots.percent, slots.mask, alone_ms, self.log_batch, self.percent,
+            self.table, self.delay_ms, self.item_ms, self.excess, self.further_ms, self.peak, found,
+        )  # fmt: skip
+        return found[0], found[1]
 
 
 def tabulate(
@@ -299,12 +263,6 @@ def tabulate(
         further_ms=np.array([p.further_delay_ms() for p in processes]),
         peak=peak,
     )
-
-
-def _cell(knots: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
-    inside = np.minimum(np.maximum(value, knots[0]), knots[-1])
-    index = np.minimum(knots.searchsorted(inside, side="right") - 1, knots.size - 2)
-    return index, (inside - knots[index]) / (knots[index + 1] - knots[index])
 
 
 def _features(rows: Rows, scales: Scales) -> FloatArray:

@@ -54,7 +54,7 @@ class Slots:
             model=np.where(present, models, 0),
             batch=np.where(present, batches, 1.0),
             percent=np.where(present, percents, 100.0),
-            mask=present,
+            mask=np.array(present),
         )
 
     @staticmethod

@@ -51,23 +51,12 @@ class Tables:
         self, model: IntArray, batch: FloatArray, percent: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Execution and cycle time in ms and the expected relative deviation; shapes as given."""
-        largest = self.largest[model]
-        # Outside the table time stays proportional: to 1 / share below its knots, to the batch above them.
-        beyond = np.maximum(batch / largest, 1.0) * np.maximum(LOWEST_PERCENT / percent, 1.0)
-        inside = np.minimum(batch, largest)
-        row = np.minimum(inside.astype(np.int64), np.maximum(largest - 1, 1))
-        part = (inside - row)[..., None]
-        log_percent = np.maximum(np.log(percent), self.log_percent[0])
-        width = self.log_percent.size
-        knot = np.minimum(self.log_percent.searchsorted(log_percent, side="right") - 1, width - 2)
-        left = self.log_percent[knot]
-        x = ((log_percent - left) / (self.log_percent[knot + 1] - left))[..., None]
-        # One gather for the four corners: a small question costs numpy's overhead, not its arithmetic.
-        corner = (model * self.values.shape[1] + row - 1) * width + knot
-        above = corner + width * (row < largest)
-        found = self.values.reshape(-1, 3)[np.stack([corner, corner + 1, above, above + 1])]
-        low, high = (1.0 - x) * found[0] + x * found[1], (1.0 - x) * found[2] + x * found[3]
-        small, large = np.exp(low[..., :2]), np.exp(high[..., :2])
-        time = beyond[..., None] * (small + part * (large - small))
-        deviation = (1.0 - part[..., 0]) * low[..., 2] + part[..., 0] * high[..., 2]
-        return time[..., 0], time[..., 1], deviation
+        from controlplane.latency.lookup_kernel import times_alone
+
+        found = np.empty((3, model.size))
+        times_alone(
+            model.ravel(), batch.ravel(), percent.ravel(), self.log_percent, self.largest, self.values,
+            LOWEST_PERCENT, found,
+        )  # fmt: skip
+        execution, cycle, deviation = found.reshape(3, *model.shape)
+        return execution, cycle, deviation

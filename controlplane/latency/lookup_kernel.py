@@ -1,0 +1,120 @@
+"""Times alone and neighbours' effects, looked up by compiled code: planners ask thousands of small questions.
+
+In numpy a question of a dozen GPUs costs a hundred calls and hardly any arithmetic. See `tables` and
+`interference` for what is looked up.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
+
+
+@njit(cache=True)
+def times_alone(
+    model: IntArray,
+    batch: FloatArray,
+    percent: FloatArray,
+    log_knots: FloatArray,
+    largest: IntArray,
+    values: FloatArray,
+    lowest_percent: float,
+    out: FloatArray,
+) -> None:
+    """Execution, cycle and deviation of each (model, batch, percent) into `out` (3, n).
+
+    `log_knots`, `largest` and `values` are those of `tables.Tables`.
+    """
+    width = log_knots.size
+    for n in range(model.size):
+        m = model[n]
+        most = largest[m]
+        # Outside the table time stays proportional: to 1 / share below its knots, to the batch above them.
+        beyond = max(batch[n] / most, 1.0) * max(lowest_percent / percent[n], 1.0)
+        inside = min(batch[n], float(most))
+        row = min(int(inside), max(most - 1, 1))
+        part = inside - row
+        at = max(math.log(percent[n]), log_knots[0])
+        knot = min(np.searchsorted(log_knots, at, side="right") - 1, width - 2)
+        x = (at - log_knots[knot]) / (log_knots[knot + 1] - log_knots[knot])
+        above = min(row, most - 1)
+        small, large = values[m, row - 1], values[m, above]
+        for q in range(2):
+            low = math.exp((1.0 - x) * small[knot, q] + x * small[knot + 1, q])
+            high = math.exp((1.0 - x) * large[knot, q] + x * large[knot + 1, q])
+            out[q, n] = beyond * (low + part * (high - low))
+        low = (1.0 - x) * small[knot, 2] + x * small[knot + 1, 2]
+        high = (1.0 - x) * large[knot, 2] + x * large[knot + 1, 2]
+        out[2, n] = (1.0 - part) * low + part * high
+
+
+@njit(cache=True, inline="always")
+def _cell(knots: FloatArray, value: float) -> tuple[int, float]:
+    inside = min(max(value, knots[0]), knots[-1])
+    index = min(np.searchsorted(knots, inside, side="right") - 1, knots.size - 2)
+    return index, (inside - knots[index]) / (knots[index + 1] - knots[index])
+
+
+@njit(cache=True)
+def slowdowns(
+    model: IntArray,
+    batch: FloatArray,
+    percent: FloatArray,
+    mask: BoolArray,
+    alone_ms: FloatArray,
+    log_batch: FloatArray,
+    knots: FloatArray,
+    table: FloatArray,
+    delay_ms: FloatArray,
+    item_ms: FloatArray,
+    excess: FloatArray,
+    further_ms: FloatArray,
+    peak: FloatArray,
+    out: FloatArray,
+) -> None:
+    """Slowdown and its deviation of every slot into `out` (2, GPUs, slots), which is 0 before.
+
+    The first five arrays are (GPUs, slots); the others are those of `interference.Interference`.
+    """
+    gpus, width = mask.shape
+    cells = np.empty((2, width), dtype=np.int64)
+    parts = np.empty((2, width))
+    for g in range(gpus):
+        count, load = 0, 0.0
+        for j in range(width):
+            if mask[g, j]:
+                count += 1
+                load += batch[g, j] / alone_ms[g, j] / peak[model[g, j]]
+                cells[0, j], parts[0, j] = _cell(log_batch, math.log(batch[g, j]))
+                cells[1, j], parts[1, j] = _cell(knots, percent[g, j])
+        if count < 2:
+            continue
+        beyond = max(load - 1.0, 0.0)
+        for j in range(width):
+            if not mask[g, j]:
+                continue
+            m, i, x = model[g, j], cells[0, j], parts[0, j]
+            total, deviation = 0.0, 0.0
+            for other in range(width):
+                if other == j or not mask[g, other]:
+                    continue
+                n = model[g, other]
+                a, y = cells[0, other], parts[0, other]
+                s, z = cells[1, other], parts[1, other]
+                effect, spread = 0.0, 0.0
+                for du in range(2):
+                    for dv in range(2):
+                        weight = (x if du else 1.0 - x) * (y if dv else 1.0 - y)
+                        corner = table[m, n, i + du, a + dv]
+                        effect += weight * ((1.0 - z) * corner[s, 0] + z * corner[s + 1, 0])
+                        spread += weight * ((1.0 - z) * corner[s, 1] + z * corner[s + 1, 1])
+                # No neighbour speeds a model up: with one more, every term of the sum stays or grows.
+                total += max(effect + (delay_ms[m, n] + item_ms[m, n] * batch[g, j]) / alone_ms[g, j], 0.0)
+                # Deviations of one model's neighbours share their cause: they add up, not average out.
+                deviation += spread
+            total += beyond * excess[m] + (count - 2) * further_ms[m] / alone_ms[g, j]
+            out[0, g, j], out[1, g, j] = total, deviation
