@@ -15,6 +15,7 @@ the caller's to add. The first call in a fresh installation compiles for some se
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -111,7 +112,12 @@ def _gaps(rows: _Rows) -> FloatArray:
     from controlplane.latency.queueing_kernel import POOL
 
     pools = bool(np.any((rows.servers > 1) & ~rows.constant))
-    return np.random.default_rng(1).exponential(1.0, POOL) if pools else np.empty(0)
+    return _stream(POOL) if pools else np.empty(0)
+
+
+@functools.cache
+def _stream(arrivals: int) -> FloatArray:
+    return np.random.default_rng(1).exponential(1.0, arrivals)
 
 
 def _capacity(rows: _Rows) -> FloatArray:

@@ -347,39 +347,68 @@ def poisson_point(
 
 
 @njit(cache=True)
-def _run(
-    interval: float, gaps: FloatArray, service: FloatArray, b: int, servers: int, sojourn: FloatArray
-) -> None:
-    """Request by request: arrivals `interval * gaps[i]` apart, one queue, the server that frees first."""
+def _run(arrival: FloatArray, service: FloatArray, b: int, servers: int, sojourn: FloatArray) -> None:
+    """Request by request: one queue, the server that frees first."""
     free = np.zeros(servers)
-    arrival = np.cumsum(gaps) * interval
-    tie = 1e-9 * interval
+    tie = 1e-9 * arrival[arrival.size - 1] / arrival.size
     i = 0
-    while i < gaps.size:
+    while i < arrival.size:
         first = 0
         for s in range(1, servers):
             if free[s] < free[first]:
                 first = s
         start = max(free[first], arrival[i])
-        size = 1
-        while size < b and i + size < gaps.size and arrival[i + size] <= start + tie:
-            size += 1
-        end = start + service[size - 1]
+        last = min(i + b, arrival.size)
+        behind = i + 1
+        while behind < last and arrival[behind] <= start + tie:
+            behind += 1
+        end = start + service[behind - i - 1]
         free[first] = end
-        for j in range(i, i + size):
+        for j in range(i, behind):
             sojourn[j] = end - arrival[j]
-        i += size
+        i = behind
+
+
+BUCKETS = 4096
+
+
+@njit(cache=True)
+def _ranked(values: FloatArray, low: float, high: float, counts: IntArray, rank: int) -> float:
+    """The value with `rank` smaller ones; `counts` is its histogram over even buckets of [low, high]."""
+    bucket, below = 0, 0
+    while below + counts[bucket] <= rank:
+        below += counts[bucket]
+        bucket += 1
+    inside = np.empty(counts[bucket])
+    found = 0
+    scale = BUCKETS / (high - low)
+    for value in values:
+        if min(int((value - low) * scale), BUCKETS - 1) == bucket:
+            inside[found] = value
+            found += 1
+    return float(np.sort(inside)[rank - below])
 
 
 @njit(cache=True)
 def _summary(sojourn: FloatArray, quantile: float) -> FloatArray:
     """Mean, median and upper quantile of what was run, without its beginning."""
     settled = sojourn[SETTLED:]
+    low, high = settled.min(), settled.max()
+    if not high > low:
+        return np.array([low, low, low])
+    counts = np.zeros(BUCKETS, dtype=np.int64)
+    scale = BUCKETS / (high - low)
+    for value in settled:
+        counts[min(int((value - low) * scale), BUCKETS - 1)] += 1
     upper = math.ceil(quantile * settled.size) - 1
     middle = math.ceil(0.5 * settled.size) - 1
-    ordered = np.partition(settled, upper)
-    median = np.partition(ordered[: upper + 1], middle)[middle]
-    return np.array([settled.mean(), median, ordered[upper]])
+    return np.array(
+        [
+            settled.mean(),
+            _ranked(settled, low, high, counts, middle),
+            _ranked(settled, low, high, counts, upper),
+        ]
+    )
 
 
 @njit(cache=True)
@@ -400,9 +429,10 @@ def pool_point(
     if math.isinf(exact[2]):
         return math.inf, math.inf, math.inf
     sojourn = np.empty(gaps.size)
-    _run(1.0 / rate, gaps, service, b, servers, sojourn)
+    arrival = np.cumsum(gaps) / rate
+    _run(arrival, service, b, servers, sojourn)
     pool = _summary(sojourn, quantile)
-    _run(1.0 / rate, gaps, quick, b, 1, sojourn)
+    _run(arrival, quick, b, 1, sojourn)
     answer = np.maximum(pool + exact - _summary(sojourn, quantile), service[:b].min())
     return answer[0], answer[1], answer[2]
 
@@ -417,7 +447,7 @@ def constant_point(
     if rate * service[b - 1] >= SATURATED * b * servers:
         return math.inf, math.inf, math.inf
     sojourn = np.empty(SETTLED + SCHEDULE)
-    _run(1.0 / rate, np.ones(SETTLED + SCHEDULE), service, b, servers, sojourn)
+    _run(np.arange(1, SETTLED + SCHEDULE + 1) / rate, service, b, servers, sojourn)
     answer = _summary(sojourn, quantile)
     return answer[0], answer[1], answer[2]
 
