@@ -36,13 +36,17 @@ def apply(
         bool, typer.Option("--require-quota", help="Fail where nothing can enforce the shares.")
     ] = False,
     allow_violations: options.AllowViolations = False,
+    as_planned: Annotated[
+        bool, typer.Option("--as-planned", help="Undo redirects since this same plan was applied.")
+    ] = False,
     no_serve: Annotated[
         bool, typer.Option("--no-serve", help="Start no controller: nothing watches what was applied.")
     ] = False,
 ) -> None:
     """Make what runs match PLAN: start, prove, route, drain, stop, in that order.
 
-    The same plan twice does nothing. Interrupted anywhere, the next apply goes on from what runs.
+    The same plan twice does nothing, and keeps the larger shares the guard went over to. Interrupted
+    anywhere, the next apply goes on from what runs.
     """
     from controlplane.cli import wiring
     from controlplane.files.plans import read_plan
@@ -56,7 +60,7 @@ def apply(
     settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
     preflight.check_quota(built.launcher, wiring.say, required=require_quota)
     if dry_run or (not yes and sys.stdin.isatty()):
-        actions = built.preview(parsed, settings)
+        actions = built.preview(parsed, settings, as_planned=as_planned)
         steps = describe(actions)
         print("\n".join(steps) or "nothing to do")
         if dry_run:
@@ -65,7 +69,7 @@ def apply(
         if dry_run or (steps and not typer.confirm("Go on?")):
             return
     wiring.say(f"launching with {built.launcher.name}")
-    outcome = built.apply(parsed, settings)
+    outcome = built.apply(parsed, settings, as_planned=as_planned)
     if not no_serve:
         service.start_detached(built.files)
     if not outcome.actions:

@@ -20,21 +20,21 @@ def status(
     json: options.Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
 ) -> None:
-    """Every partition: its share and what holds it, role, route, rate, and P99 against the SLO."""
+    """Every server: its share and what holds it, role, route, rate, P99 against the SLO; and its guard."""
     from rich.live import Live
 
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json
     from controlplane.report.plan_table import show
-    from controlplane.report.status_table import status_document, status_table
+    from controlplane.report.status_table import status_document, status_view
 
-    rows = wiring.status_source(fleet)
+    look = wiring.status_source(fleet)
     if json:
-        print(to_json(status_document(fleet, rows())), end="")
+        print(to_json(status_document(fleet, look())), end="")
     elif watch:
-        with Live(status_table(rows()), auto_refresh=False) as live:
+        with Live(status_view(look()), auto_refresh=False) as live:
             while True:
                 time.sleep(1.0)
-                live.update(status_table(rows()), refresh=True)
+                live.update(status_view(look()), refresh=True)
     else:
-        show(status_table(rows()))
+        show(status_view(look()))

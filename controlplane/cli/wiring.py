@@ -15,7 +15,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Launcher
-from controlplane.report.status_table import StatusRow
+from controlplane.report.status_table import Status
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet import Fleet
 from controlplane.runtime.history import Event
@@ -114,23 +114,23 @@ def unrecorded_fleet(name: str) -> Fleet:
     return fleet(name, launcher_name=None, endpoints=Endpoints())
 
 
-def status_source(name: str) -> Callable[[], list[StatusRow]]:
+def status_source(name: str) -> Callable[[], Status]:
     """A function that looks at a fleet anew each time it is called."""
     from controlplane.monitor.telemetry import GatewayTelemetry
-    from controlplane.runtime.status import seen_windows, status_rows
+    from controlplane.runtime.status import fleet_status
 
     found, settings = existing_fleet(name)
     plan = found.files.plan()
     telemetry = GatewayTelemetry(gateway(found.files, settings.endpoints).telemetry_socket)
-    return lambda: status_rows(found.launcher, found.gateway, name, plan, seen_windows(telemetry))
+    return lambda: fleet_status(found, plan, telemetry)
 
 
 def serve(name: str, *, once: bool, host: str, port: int) -> None:
     """Be the controller of a fleet; events are JSON lines on stderr."""
-    from controlplane.runtime import service
+    from controlplane.runtime import serving
 
     found, _ = existing_fleet(name)
-    service.guard(found, lambda event: say(json.dumps(asdict(event))), once=once, host=host, port=port)
+    serving.guard(found, lambda event: say(json.dumps(asdict(event))), once=once, host=host, port=port)
     sys.stderr.flush()
     # A start under way would hold a normal exit up for its whole deadline; its server is found by its labels.
     os._exit(0)
@@ -139,8 +139,7 @@ def serve(name: str, *, once: bool, host: str, port: int) -> None:
 def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Event, ...]:
     """What a fleet's history holds."""
     from controlplane.runtime.history import History
-    from controlplane.runtime.service import history_path
 
     found, _ = existing_fleet(name)
     begin = 0.0 if since_s is None else time.time() - since_s
-    return History(history_path(found.files)).events(since_s=begin, limit=limit)
+    return History(found.files.history).events(since_s=begin, limit=limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.domain.fleet import Labels, Role, ServerSpec
@@ -83,6 +83,65 @@ def desired_fleet(
             backups.setdefault(placement.endpoint, standby.name)
     routes = {e: NamedRoute(tuple(names), backups.get(e)) for e, names in members.items()}
     return Desired(servers, routes, frozenset(warm))
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A partition that runs on another server than planned, since it was redirected."""
+
+    partition: str
+    planned: ServerSpec
+    present: ServerSpec
+
+
+def moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[str, NamedRoute]) -> list[Moved]:
+    """The partitions whose routes lead to another server of theirs than the planned one, in order.
+
+    `servers` are those that run. One that serves other content than the plan's does not count.
+    """
+    running = {spec.name: spec for spec in servers}
+    routed = {name for route in routes.values() for name in route.members}
+    found = []
+    for planned in desired.servers.values():
+        if planned.labels.role is not Role.ACTIVE or planned.name in routed:
+            continue
+        for present in (running[name] for name in sorted(routed) if name in running):
+            if _stands_for(present, planned, desired):
+                found.append(Moved(planned.labels.partition, planned, present))
+                break
+    return found
+
+
+def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[str, NamedRoute]) -> Desired:
+    """The same fleet with every moved partition left as it is, with what stands by for it."""
+    specs, wanted, running = dict(desired.servers), dict(desired.routes), tuple(servers)
+    for one in moved(desired, running, routes):
+        mine = [s for s in running if _stands_for(s, one.planned, desired)]
+        specs = {n: s for n, s in specs.items() if s.labels.partition != one.partition}
+        specs.update((s.name, s) for s in mine)
+        for endpoint in one.planned.endpoints:
+            members = wanted[endpoint].members
+            members = tuple(one.present.name if m == one.planned.name else m for m in members)
+            wanted[endpoint] = NamedRoute(members, wanted[endpoint].backup)
+    for endpoint, route in wanted.items():
+        present = routes[endpoint].backup if endpoint in routes else None
+        backup = next((b for b in (present, route.backup) if b in specs and b not in route.members), None)
+        wanted[endpoint] = NamedRoute(route.members, backup)
+    return Desired(specs, wanted, desired.warm & specs.keys())
+
+
+def descendant(planned: ServerSpec, *fixed: object) -> str:
+    """The revision of a server that serves what a planned one does, on whatever `fixed` says it is."""
+    digest = hashlib.sha256("|".join(map(str, fixed)).encode()).hexdigest()
+    return f"{planned.labels.revision}-{digest[:10]}"
+
+
+def _stands_for(present: ServerSpec, planned: ServerSpec, desired: Desired) -> bool:
+    if present.labels.partition != planned.labels.partition:
+        return False
+    return present.name in desired.servers or present.labels.revision.startswith(
+        f"{planned.labels.revision}-"
+    )
 
 
 def _spec(

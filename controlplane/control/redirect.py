@@ -1,34 +1,36 @@
-"""A redirect by hand: from the active servers to their shadows, or back. Pure."""
+"""A redirect by hand: from the servers that answer to those that stand by, and back. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from controlplane.control.desired import Desired, NamedRoute
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Role
 
 
 def redirected(
-    desired: Desired, current: Mapping[str, NamedRoute], endpoints: Iterable[str]
+    desired: Desired, current: Mapping[str, NamedRoute], endpoints: Iterable[str], running: Collection[str]
 ) -> dict[str, NamedRoute]:
-    """The routes with each of `endpoints` turned over: active -> shadow, anything else -> active.
+    """The routes with each of `endpoints` turned over to what stands by; one that is half turned goes back.
 
-    Raises InputError for an endpoint without a hot shadow.
+    Raises InputError for an endpoint with nothing hot standing by.
     """
     routes = dict(current)
     for endpoint in endpoints:
         planned = desired.routes[endpoint]
-        shadows = tuple(
+        others = tuple(
             name
             for name, spec in desired.servers.items()
-            if spec.labels.role is Role.SHADOW and endpoint in spec.endpoints and name not in desired.warm
+            if endpoint in spec.endpoints
+            and name in running
+            and name not in planned.members
+            and name not in desired.warm
         )
         present = current.get(endpoint)
         if present is None or present.members != planned.members:
             routes[endpoint] = planned
-        elif shadows:
-            routes[endpoint] = NamedRoute(shadows, backup=planned.members[0])
+        elif others:
+            routes[endpoint] = NamedRoute(others, backup=planned.members[0])
         else:
             raise InputError("has no hot shadow to redirect to", field=endpoint)
     return routes

@@ -60,6 +60,24 @@ class FleetSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Guarding:
+    """How the controller guards one partition; times are seconds since the epoch.
+
+    `standby` is the server's name, ready or not; None where nothing stands by. `failed_starts` failed in a
+    row; with the breaker open nothing is started before `retry_at_s`.
+    """
+
+    partition: str
+    phase: str
+    since_s: float
+    standby: str | None
+    standby_ready: bool
+    failed_starts: int
+    breaker_open: bool
+    retry_at_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyWindow:
     """Requests of one endpoint that ended within `seconds`; latencies are None where none ended."""
 

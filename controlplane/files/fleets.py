@@ -60,6 +60,8 @@ class FleetFiles:
         self.directory = root / fleet
         self.lock = self.directory / "lock"
         self.gateway = self.directory / "gateway"
+        self.guarding = self.directory / "guard.json"
+        self.history = self.directory / "history.sqlite"
         self._settings = self.directory / "fleet.json"
         self._plan = self.directory / "plan.json"
         self._previous = self.directory / "plan.previous.json"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from controlplane.report.plan_table import number
@@ -60,6 +61,87 @@ def status_table(rows: Sequence[StatusRow]) -> Table:
     return table
 
 
-def status_document(fleet: str, rows: Sequence[StatusRow]) -> Mapping[str, Any]:
+@dataclass(frozen=True, slots=True)
+class GuardRow:
+    """How one partition is guarded. Times are seconds ago; None: unknown, or it never happened.
+
+    `phase` is None where no controller watches.
+    """
+
+    partition: str
+    phase: str | None = None
+    phase_since_s: float | None = None
+    shadow: str | None = None
+    shadow_ready: bool = False
+    failed_starts: int = 0
+    breaker_open: bool = False
+    retry_in_s: float | None = None
+    redirected_s: float | None = None
+    redirect: str | None = None
+    said_s: float | None = None
+    said: str | None = None
+
+
+def guard_table(rows: Sequence[GuardRow]) -> Table:
+    """One line a partition: its phase, its shadow, how starting goes, the last redirect, the last warning."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("partition", "guard", "shadow", "starts", "last redirect", "last warning"):
+        table.add_column(name, no_wrap=name != "last warning")
+    for row in rows:
+        if row.phase is None:
+            phase, shadow, starts = "not watched", "–", "–"
+        else:
+            phase = f"{row.phase} for {_age(row.phase_since_s)}"
+            shadow = "none" if row.shadow is None else "ready" if row.shadow_ready else "not ready"
+            starts = _starts(row)
+        cause = (row.redirect or "").rpartition(": ")[2]
+        redirect = "never" if row.redirect is None else f"{_age(row.redirected_s)} ago: {cause}"
+        said = "–" if row.said is None else f"{_age(row.said_s)} ago: {row.said}"
+        table.add_row(row.partition, phase, shadow, starts, redirect, said)
+    return table
+
+
+def _starts(row: GuardRow) -> str:
+    if not row.failed_starts:
+        return "fine"
+    next_try = "" if row.retry_in_s is None else f", next in {_age(row.retry_in_s)}"
+    return f"{'breaker open: ' if row.breaker_open else ''}{row.failed_starts} failed{next_try}"
+
+
+def _age(seconds: float | None) -> str:
+    """A time span as people say it."""
+    if seconds is None:
+        return "–"
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A fleet at one moment. `controller` is its pid, None where none runs."""
+
+    servers: tuple[StatusRow, ...]
+    guard: tuple[GuardRow, ...]
+    controller: int | None
+
+
+def status_view(status: Status) -> RenderableType:
+    """Both tables, and a word where nobody guards."""
+    parts: list[RenderableType] = [status_table(status.servers)]
+    if status.guard:
+        parts += ["", guard_table(status.guard)]
+    if status.controller is None:
+        parts += ["", "no controller runs: nothing is redirected or restarted (`ctl serve` starts one)"]
+    return Group(*parts)
+
+
+def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
     """The JSON of `ctl status`."""
-    return {"fleet": fleet, "servers": [asdict(row) for row in rows]}
+    return {
+        "fleet": fleet,
+        "controller": status.controller,
+        "servers": [asdict(row) for row in status.servers],
+        "guard": [asdict(row) for row in status.guard],
+    }

@@ -35,6 +35,7 @@ from controlplane.domain.fleet import Backend, Role, Route, Server, ServerSpec, 
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings
+from controlplane.runtime.board import Board
 from controlplane.runtime.crew import Crew, spec_for
 from controlplane.runtime.execute import backend, named
 from controlplane.runtime.fleet import Fleet, locked
@@ -75,6 +76,7 @@ class Controller:
         self._notice = notice
         self._limits = limits
         self._crew, self._observer = self._hands()
+        self._board = Board(fleet.files.guarding, fleet.clock)
         self._adopted: _Adopted | None = None
         self._looked_s = 0.0
         self._trouble = ""
@@ -125,6 +127,7 @@ class Controller:
         seen = self._observer.look(adopted.state)
         state, effects = guard.tick(adopted.state, seen)
         routes = guard.routes(state, seen)
+        self._board.show(state)
         if not effects and routes == adopted.routes:
             adopted.state = state
             return

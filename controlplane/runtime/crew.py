@@ -5,15 +5,15 @@ Everything slow runs in a small pool. What was started, under way or failed is t
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from controlplane.control.desired import descendant
 from controlplane.control.guard_state import DrainAndStop, Launch, Load
 from controlplane.domain.errors import TrisectError
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
+from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health
 from controlplane.monitor import inference
 from controlplane.ports import Gateway, Launcher
@@ -36,20 +36,9 @@ class Condition:
 
 def spec_for(launch: Launch, planned: ServerSpec, device: str) -> ServerSpec:
     """The server of a launch: as planned, on another share. The guard's name makes its revision unique."""
-    fixed = f"{planned.labels.revision}|{device}|{launch.percent:g}|{launch.server}"
-    labels = planned.labels
-    return replace(
-        planned,
-        labels=Labels(
-            labels.fleet,
-            labels.plan_hash,
-            labels.partition,
-            Role.SHADOW,
-            hashlib.sha256(fixed.encode()).hexdigest()[:10],
-        ),
-        device=device,
-        percent=launch.percent,
-    )
+    revision = descendant(planned, device, f"{launch.percent:g}", launch.server)
+    labels = replace(planned.labels, role=Role.SHADOW, revision=revision)
+    return replace(planned, labels=labels, device=device, percent=launch.percent)
 
 
 class Crew:

@@ -15,11 +15,11 @@ from typing import Any
 import filelock
 
 from controlplane.control.converge import Action, Actual, Commit, Stop, converge, destroy
-from controlplane.control.desired import Desired, NamedRoute, desired_fleet
+from controlplane.control.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
 from controlplane.control.redirect import redirected
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Server
+from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -96,17 +96,21 @@ class Fleet:
             plan, fleet=self.name, plan_hash=plan_hash(plan), rendered=rendered, devices=settings.devices
         )
 
-    def preview(self, plan: Plan, settings: FleetSettings) -> tuple[Action, ...]:
+    def preview(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> tuple[Action, ...]:
         """What `apply` would do now."""
-        return converge(self.desired(plan, settings), observe(self.launcher, self.gateway, self.name))
+        actual = observe(self.launcher, self.gateway, self.name)
+        return converge(self._wanted(plan, settings, actual, as_planned), actual)
 
-    def apply(self, plan: Plan, settings: FleetSettings) -> Outcome:
-        """Converge onto a plan. Raises InputError, EngineError, GatewayError; traffic on what stays flows."""
+    def apply(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> Outcome:
+        """Converge onto a plan.
+
+        Partitions that were redirected since this very plan was applied stay where they are, unless
+        `as_planned`. Raises InputError, EngineError, GatewayError; traffic on what stays flows.
+        """
         with locked(self.files):
-            desired = self.desired(plan, settings)
             self.gateway.start()
             actual = observe(self.launcher, self.gateway, self.name)
-            actions = converge(desired, actual)
+            actions = converge(self._wanted(plan, settings, actual, as_planned), actual)
             before = self.files.plan()
             if actions or before != plan:
                 # Written first: whatever happens next, `status` and `destroy` know how to look.
@@ -141,7 +145,9 @@ class Fleet:
                     )
             actual = observe(self.launcher, self.gateway, self.name)
             turned = [endpoints[w] for w in workloads]
-            routes = redirected(self.desired(plan, settings), actual.routes, turned)
+            running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
+            present = as_moved(self.desired(plan, settings), running, actual.routes)
+            routes = redirected(present, actual.routes, turned, {spec.name for spec in running})
             self._run((Commit(routes),), actual)
             return {e: routes[e] for e in turned}
 
@@ -158,6 +164,22 @@ class Fleet:
                 shutil.rmtree(Path(settings.output) / self.name, ignore_errors=True)
         shutil.rmtree(self.files.directory, ignore_errors=True)
         return Outcome(actions, ())
+
+    def _wanted(self, plan: Plan, settings: FleetSettings, actual: Actual, as_planned: bool) -> Desired:
+        """What a plan means here and now; says what it keeps or undoes of what was redirected since."""
+        desired = self.desired(plan, settings)
+        running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
+        before = self.files.plan()
+        keep = not as_planned and before is not None and plan_hash(before) == plan_hash(plan)
+        for one in moved(desired, running, actual.routes):
+            has = f"{one.partition} was redirected to {one.present.percent:g} % of {one.present.device}"
+            planned = f"{one.planned.percent:g} % of {one.planned.device}"
+            self.say(
+                f"{has} and stays there; `--as-planned` brings back the plan's {planned}"
+                if keep
+                else f"{has}: that is undone, {planned} is planned"
+            )
+        return as_moved(desired, running, actual.routes) if keep else desired
 
     def _run(self, actions: tuple[Action, ...], actual: Actual) -> None:
         journal = FleetJournal(self.files, self.clock)

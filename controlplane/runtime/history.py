@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from controlplane.domain.errors import EngineError
 
 _KEEP = 20_000
 _PRUNE_EVERY = 256
+_SELECT = "SELECT at_s, level, kind, subject, reason FROM events"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -60,18 +62,24 @@ class History:
 
     def events(self, *, since_s: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
         """The newest `limit` events from `since_s` on, oldest first. Raises EngineError for a broken file."""
+        rows = self._read(f"{_SELECT} WHERE at_s >= ? ORDER BY id DESC LIMIT ?", (since_s, limit))
+        return tuple(Event(*row) for row in reversed(rows))
+
+    def latest(self, kind: str, levels: Sequence[str]) -> dict[str, Event]:
+        """Subject -> its newest event of this kind and one of these levels. Raises EngineError likewise."""
+        marks = ", ".join("?" for _ in levels)
+        newest = f"SELECT MAX(id) FROM events WHERE kind = ? AND level IN ({marks}) GROUP BY subject"
+        rows = self._read(f"{_SELECT} WHERE id IN ({newest})", (kind, *levels))
+        return {event.subject: event for event in (Event(*row) for row in rows)}
+
+    def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         if not self._path.exists():
-            return ()
+            return []
         try:
             with self._open() as database:
-                rows = database.execute(
-                    "SELECT at_s, level, kind, subject, reason FROM events WHERE at_s >= ? "
-                    "ORDER BY id DESC LIMIT ?",
-                    (since_s, limit),
-                ).fetchall()
+                return database.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise EngineError(f"{self._path}: cannot be read: {error}; delete it to begin anew") from error
-        return tuple(Event(*row) for row in reversed(rows))
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -10,23 +10,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
 
-from controlplane.control.guard_state import Limits
 from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.gateway import read_settings
-from controlplane.gateway.places import Places
-from controlplane.monitor.request_log import RequestLog
 from controlplane.runtime.clock import wait_until
-from controlplane.runtime.controller import Controller, Notice
-from controlplane.runtime.exporter import Meters, serve
-from controlplane.runtime.fleet import Fleet
-from controlplane.runtime.history import Event, History
 
 _LOG_LIMIT_BYTES = 8 * 2**20
 _START_S = 15.0
@@ -109,41 +100,3 @@ def _lock(files: FleetFiles) -> filelock.FileLock:
 
 def _pid_file(files: FleetFiles) -> Path:
     return files.directory / "controller.pid"
-
-
-def guard(fleet: Fleet, notice: Notice, *, once: bool, host: str, port: int) -> None:
-    """Be the fleet's controller until SIGTERM or SIGINT, or with `once` until nothing is left to do.
-
-    Raises EngineError where the fleet has a controller, GatewayError for a taken port.
-    """
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    with only_controller(fleet.files):
-        fleet.gateway.start()
-        settings = read_settings(Places.of(fleet.files.gateway).settings)
-        log = RequestLog(settings.log_port)
-        history = History(history_path(fleet.files))
-        meters = Meters()
-
-        def both(event: Event) -> None:
-            meters.count(event)
-            notice(event)
-
-        controller = Controller(fleet, log, history, both, Limits())
-        exporter = serve(controller, meters, host, port) if port else None
-        try:
-            if once:
-                controller.repair(stopping)
-            else:
-                controller.run(stopping)
-        finally:
-            controller.close()
-            log.close()
-            if exporter is not None:
-                exporter.shutdown()
-
-
-def history_path(files: FleetFiles) -> Path:
-    """Where a fleet's history is."""
-    return files.directory / "history.sqlite"

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from controlplane.control.guard_state import Level
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import LatencyWindow
+from controlplane.domain.observation import Guarding, LatencyWindow
 from controlplane.domain.plan import Placement, Plan
+from controlplane.files.guarding import read_guarding
 from controlplane.ports import Gateway, Launcher, Telemetry
-from controlplane.report.status_table import StatusRow
+from controlplane.report.status_table import GuardRow, Status, StatusRow
+from controlplane.runtime import service
+from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.history import Event, History
 
 WINDOW_S = 60.0
+_WARNINGS = (Level.WARNING.value, Level.CRITICAL.value)
+_LEVELS = (Level.INFO.value, *_WARNINGS)
 
 
 def seen_windows(telemetry: Telemetry) -> Mapping[str, LatencyWindow]:
@@ -44,6 +52,56 @@ def status_rows(
         _row(server, frozenset(led_to.get(server.name, ())), promised, rates, windows)
         for server in launcher.servers(fleet)
     ]
+
+
+def guard_rows(
+    plan: Plan | None,
+    told: Sequence[Guarding],
+    redirects: Mapping[str, Event],
+    warnings: Mapping[str, Event],
+    now_s: float,
+) -> list[GuardRow]:
+    """One row a planned partition. `told` is what the controller told last, nothing where none runs."""
+    guarding = {one.partition: one for one in told}
+    rows = []
+    for _, partition in plan.partitions() if plan is not None else ():
+        row = GuardRow(partition.id)
+        if (known := guarding.get(partition.id)) is not None:
+            row = replace(
+                row,
+                phase=known.phase,
+                phase_since_s=now_s - known.since_s,
+                shadow=known.standby,
+                shadow_ready=known.standby_ready,
+                failed_starts=known.failed_starts,
+                breaker_open=known.breaker_open,
+                retry_in_s=None if known.retry_at_s is None else max(0.0, known.retry_at_s - now_s),
+            )
+        if (moved := redirects.get(partition.id)) is not None:
+            row = replace(row, redirected_s=now_s - moved.at_s, redirect=moved.reason)
+        if (said := warnings.get(partition.id)) is not None:
+            row = replace(row, said_s=now_s - said.at_s, said=said.reason)
+        rows.append(row)
+    return rows
+
+
+def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Status:
+    """A fleet now. Raises EngineError, and InputError for files nobody of ours wrote."""
+    history = History(fleet.files.history)
+    controller = service.pid(fleet.files)
+    return Status(
+        tuple(status_rows(fleet.launcher, fleet.gateway, fleet.name, plan, seen_windows(telemetry))),
+        tuple(
+            guard_rows(
+                plan,
+                read_guarding(fleet.files.guarding) if controller is not None else (),
+                history.latest("redirect", _LEVELS),
+                history.latest("said", _WARNINGS),
+                fleet.clock.wall(),
+            )
+        ),
+        controller,
+    )
 
 
 def _row(

@@ -72,7 +72,7 @@ def force(
 
     Raises EngineError where the quota cannot be cut, or where nothing came of it.
     """
-    history = History(service.history_path(fleet.files))
+    history = History(fleet.files.history)
     service.start_detached(fleet.files)
     for partition, _ in placed:
         _await(history, "said", partition.id, 0.0, "stands by")

@@ -25,7 +25,7 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.demo_table import DemoRow, demo_table
 from controlplane.report.plan_table import plan_table
 from controlplane.report.repair_table import Repair, Span, repair_lines, repair_table
-from controlplane.report.status_table import StatusRow, status_table
+from controlplane.report.status_table import GuardRow, Status, StatusRow, status_view
 
 pytestmark = pytest.mark.unit
 
@@ -67,7 +67,28 @@ def test_a_status() -> None:
         ),
         StatusRow("a", "shadow", "running", "cpu-0", 40, None, ("a",), False, 3, 4),
     ]  # fmt: skip
-    assert text(status_table(rows)) == (HERE / "status_table.txt").read_text()
+    guard = [
+        GuardRow(
+            "a",
+            "settling",
+            1.2,
+            "a.1",
+            True,
+            1,
+            False,
+            None,
+            1.2,
+            "x -> y: slow server",
+            1.2,
+            "shadow a.1 lost",
+        ),
+        GuardRow(
+            "b", "down", 200.0, None, False, 5, True, 550.0, None, None, 7300.0, "5 starts failed in a row"
+        ),
+        GuardRow("c"),
+    ]
+    told = text(status_view(Status(tuple(rows), tuple(guard), None)))
+    assert told == (HERE / "status_table.txt").read_text()
 
 
 def test_a_demo() -> None:

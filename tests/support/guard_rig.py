@@ -103,7 +103,7 @@ class Guarded:
             check=False,
         )
 
-    def apply(self, document: dict[str, Any], *more: str) -> None:
+    def apply(self, document: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
         path = self.directory / "plan.json"
         path.write_text(json.dumps(document))
         ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
@@ -113,6 +113,7 @@ class Guarded:
         assert told.returncode == 0, told.stderr
         if "--no-serve" not in more:
             self.await_event("adopt")
+        return told
 
     def events(self) -> tuple[Event, ...]:
         return History(self.files / "history.sqlite").events()

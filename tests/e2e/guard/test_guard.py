@@ -43,7 +43,7 @@ def fleet(host: Guarded) -> Guarded:
     host.start_controller()
     host.await_guarded()
     if share(host) > ROOMY_PERCENT:
-        host.apply(PLAN)
+        host.apply(PLAN, "--as-planned")
         rig.await_true(lambda: share(host) == PERCENT, 30.0, "the plan again")
         host.await_guarded()
     return host
@@ -71,6 +71,16 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     assert len(late) <= 0.1 * len(settled)
     fleet.await_guarded()
     assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}, "the next larger one"
+    told = json.loads(fleet.ctl("status", "--json").stdout)
+    (row,) = told["guard"]
+    assert (row["phase"], row["shadow_ready"], row["breaker_open"]) == ("guarded", True, False)
+    assert "slow server" in row["redirect"]
+    assert row["redirected_s"] == pytest.approx(time.time() - moved.at_s, abs=5.0)
+    assert told["controller"] == fleet.controller().pid
+    again = fleet.apply(PLAN)
+    assert again.stdout.strip() == "nothing to do"
+    assert f"was redirected to {percent + 10:g} %" in again.stderr
+    assert share(fleet) == percent + 10
 
 
 @pytest.mark.parametrize(

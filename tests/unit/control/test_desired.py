@@ -6,10 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.control.desired import Desired, NamedRoute, Rendered, desired_fleet
+from controlplane.control.desired import (
+    Desired,
+    NamedRoute,
+    Rendered,
+    as_moved,
+    descendant,
+    desired_fleet,
+    moved,
+)
 from controlplane.control.redirect import redirected
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Role
+from controlplane.domain.fleet import Role, ServerSpec
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
 
@@ -61,13 +69,64 @@ def test_the_name_changes_with_all_that_is_fixed_and_nothing_else() -> None:
 
 def test_a_redirect_turns_over_and_back() -> None:
     desired = fleet(part("A", "A"), part("B", "B"))
-    there = redirected(desired, desired.routes, ["A"])
+    there = redirected(desired, desired.routes, ["A"], desired.servers)
     shadow, active = name(desired, "A", Role.SHADOW), name(desired, "A", Role.ACTIVE)
     assert there == {**desired.routes, "A": NamedRoute((shadow,), backup=active)}
-    assert redirected(desired, there, ["A"]) == desired.routes
+    assert redirected(desired, there, ["A"], desired.servers) == desired.routes
 
 
 def test_a_redirect_needs_a_hot_shadow() -> None:
     desired = fleet(part("A", "A", ShadowPolicy.WARM))
     with pytest.raises(InputError, match="no hot shadow"):
-        redirected(desired, desired.routes, ["A"])
+        redirected(desired, desired.routes, ["A"], desired.servers)
+
+
+def test_a_redirect_needs_a_shadow_that_runs() -> None:
+    desired = fleet(part("A", "A"))
+    with pytest.raises(InputError, match="no hot shadow"):
+        redirected(desired, desired.routes, ["A"], {name(desired, "A", Role.ACTIVE)})
+
+
+def guards_own(desired: Desired, partition: str, percent: float) -> ServerSpec:
+    planned = desired.servers[name(desired, partition, Role.ACTIVE)]
+    labels = replace(planned.labels, role=Role.SHADOW, revision=descendant(planned, percent))
+    return replace(planned, labels=labels, percent=percent)
+
+
+def test_a_plan_applied_again_keeps_what_the_guard_went_over_to() -> None:
+    desired = fleet(part("A", "A"), part("B", "B"))
+    larger, next_one = guards_own(desired, "A", 40), guards_own(desired, "A", 50)
+    b = desired.routes["B"]
+    running = [larger, next_one, *(desired.servers[n] for n in (b.members[0], b.backup or ""))]
+    routes = {"A": NamedRoute((larger.name,), next_one.name), "B": b}
+    (one,) = moved(desired, running, routes)
+    assert (one.partition, one.planned.percent, one.present.percent) == ("A", 30, 40)
+    kept = as_moved(desired, running, routes)
+    assert set(kept.servers) == {spec.name for spec in running}
+    assert kept.routes == routes
+
+
+def test_one_half_of_a_pool_moves_alone() -> None:
+    desired = fleet(part("W-1", "W"), part("W-2", "W"))
+    first, second = desired.routes["W"].members
+    larger = guards_own(desired, "W-1", 40)
+    backup = name(desired, "W-2", Role.SHADOW)
+    routes = {"W": NamedRoute((larger.name, second), backup)}
+    running = [larger, desired.servers[second], desired.servers[backup]]
+    kept = as_moved(desired, running, routes)
+    assert kept.routes == routes
+    assert first not in kept.servers
+
+
+def test_turned_over_by_hand_stays_and_turns_back() -> None:
+    desired = fleet(part("A", "A"))
+    there = redirected(desired, desired.routes, ["A"], desired.servers)
+    kept = as_moved(desired, desired.servers.values(), there)
+    assert (dict(kept.servers), kept.routes) == (desired.servers, there)
+    assert redirected(kept, there, ["A"], kept.servers) == desired.routes
+
+
+def test_other_weights_are_not_what_was_planned() -> None:
+    old, new = fleet(part("A", "A")), fleet(part("A", "A"), content="d")
+    larger = guards_own(old, "A", 40)
+    assert moved(new, [larger], {"A": NamedRoute((larger.name,))}) == []

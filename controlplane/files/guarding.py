@@ -1,0 +1,39 @@
+"""What the controller tells other processes about how it guards: one small file, replaced at every change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from controlplane.domain.observation import Guarding
+from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_json
+
+
+class _Guarding(Strict):
+    partition: str
+    phase: str
+    since_s: float
+    standby: str | None
+    standby_ready: bool
+    failed_starts: int
+    breaker_open: bool
+    retry_at_s: float | None
+
+
+class _File(Strict):
+    schema_version: int
+    partitions: list[_Guarding]
+
+
+def write_guarding(path: Path, partitions: Sequence[Guarding]) -> None:
+    """Replace what was told before. Raises EngineError where the disk refuses."""
+    write_json(path, {"schema_version": SCHEMA_VERSION, "partitions": [asdict(p) for p in partitions]})
+
+
+def read_guarding(path: Path) -> tuple[Guarding, ...]:
+    """What was told last; nothing where no controller ever told. Raises InputError for a broken file."""
+    if not path.exists():
+        return ()
+    parsed = read(path).parse(_File)
+    return tuple(Guarding(**told.model_dump()) for told in parsed.partitions)

@@ -1,0 +1,49 @@
+"""The controller at work: its locks, its ears and its endpoint around the one loop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from controlplane.control.guard_state import Limits
+from controlplane.files.gateway import read_settings
+from controlplane.gateway.places import Places
+from controlplane.monitor.request_log import RequestLog
+from controlplane.runtime.controller import Controller, Notice
+from controlplane.runtime.exporter import Meters, serve
+from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.history import Event, History
+from controlplane.runtime.service import only_controller
+
+
+def guard(fleet: Fleet, notice: Notice, *, once: bool, host: str, port: int) -> None:
+    """Be the fleet's controller until SIGTERM or SIGINT, or with `once` until nothing is left to do.
+
+    Raises EngineError where the fleet has a controller, GatewayError for a taken port.
+    """
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    with only_controller(fleet.files):
+        fleet.gateway.start()
+        settings = read_settings(Places.of(fleet.files.gateway).settings)
+        log = RequestLog(settings.log_port)
+        history = History(fleet.files.history)
+        meters = Meters()
+
+        def both(event: Event) -> None:
+            meters.count(event)
+            notice(event)
+
+        controller = Controller(fleet, log, history, both, Limits())
+        exporter = serve(controller, meters, host, port) if port else None
+        try:
+            if once:
+                controller.repair(stopping)
+            else:
+                controller.run(stopping)
+        finally:
+            controller.close()
+            log.close()
+            if exporter is not None:
+                exporter.shutdown()
