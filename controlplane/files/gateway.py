@@ -44,20 +44,19 @@ class SlotsRecord:
     slots: tuple[SlotRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
+class GatewaySettings(Strict):
     """What the gateway was started with.
 
-    Ports are TCP ports, but for the two that a line is sent to for every request (UDP): `log_port` is the
-    controller's, `monitor_port` the monitor's. The facade's are on loopback, for HAProxy only.
+    Ports are TCP ports, but for the one that a line is sent to for every request (UDP): `log_port`. The
+    facade's are on loopback, for HAProxy only.
     """
 
+    schema_version: int = SCHEMA_VERSION
     host: str
     http_port: int
     grpc_port: int
     metrics_port: int
     log_port: int
-    monitor_port: int
     facade_http_port: int
     facade_grpc_port: int
     slots: int
@@ -90,21 +89,6 @@ class _Slots(Strict):
     schema_version: int
     generation: int
     slots: list[_Slot]
-
-
-class _Settings(Strict):
-    schema_version: int
-    host: str
-    http_port: int
-    grpc_port: int
-    metrics_port: int
-    log_port: int
-    monitor_port: int
-    facade_http_port: int
-    facade_grpc_port: int
-    slots: int
-    members: int
-    haproxy: str
 
 
 def write_slots(path: Path, record: SlotsRecord) -> None:
@@ -148,10 +132,9 @@ def read_slots(path: Path) -> SlotsRecord:
 
 def write_settings(path: Path, settings: GatewaySettings) -> None:
     """Replace the file in one step. Raises EngineError where the disk refuses."""
-    write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(settings)})
+    write_json(path, settings.model_dump())
 
 
 def read_settings(path: Path) -> GatewaySettings:
     """What `write_settings` wrote. Raises InputError where it is missing or broken."""
-    content = read(path).parse(_Settings)
-    return GatewaySettings(**content.model_dump(exclude={"schema_version"}))
+    return read(path).parse(GatewaySettings)

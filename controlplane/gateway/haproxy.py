@@ -78,8 +78,18 @@ class HaproxyGateway:
             else:
                 _refuse_taken(self._host, self._ports)
                 slot_count = store.slot_count(resource.getrlimit(resource.RLIMIT_NOFILE)[1], _MEMBERS)
+                log_port, facade_http_port, facade_grpc_port = _own_ports()
                 settings = GatewaySettings(
-                    *wanted, *_own_ports(), slots=slot_count, members=_MEMBERS, haproxy=program
+                    host=self._host,
+                    http_port=self._ports.http,
+                    grpc_port=self._ports.grpc,
+                    metrics_port=self._ports.metrics,
+                    log_port=log_port,
+                    facade_http_port=facade_http_port,
+                    facade_grpc_port=facade_grpc_port,
+                    slots=slot_count,
+                    members=_MEMBERS,
+                    haproxy=program,
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
@@ -248,19 +258,19 @@ def _haproxy() -> str:
     return found
 
 
-def _own_ports() -> tuple[int, int, int, int]:
-    """Two for the log (UDP) and two for the facade (TCP).
+def _own_ports() -> tuple[int, int, int]:
+    """One for the log (UDP) and two for the facade (TCP).
 
     Below the range that outgoing connections use: a port must still be there after a restart.
     """
-    kinds = (socket.SOCK_DGRAM, socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_STREAM)
+    kinds = (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_STREAM)
     found: list[int] = []
     for port in random.sample(_OWN_PORTS, len(_OWN_PORTS)):
         with socket.socket(socket.AF_INET, kinds[len(found)]) as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             found.append(port)
         if len(found) == len(kinds):
-            return found[0], found[1], found[2], found[3]
+            return found[0], found[1], found[2]
     raise GatewayError(f"no free port between {_OWN_PORTS.start} and {_OWN_PORTS.stop}")
 
 

@@ -35,9 +35,16 @@ def find(places: Places, role: str) -> tuple[int, ...]:
 
 
 def spawn(
-    places: Places, role: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+    places: Places,
+    role: str,
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, so that it outlives whoever started it."""
+    """Start a process in a session of its own, so that it outlives whoever started it.
+
+    It inherits `descriptors` under their numbers.
+    """
     environment = {**os.environ, **(environment or {}), LABEL: str(places.state), ROLE_LABEL: role}
     with places.log(role).open("ab") as log:
         return subprocess.Popen(
@@ -48,6 +55,7 @@ def spawn(
             env=environment,
             cwd="/",
             start_new_session=True,
+            pass_fds=descriptors,
         )
 
 

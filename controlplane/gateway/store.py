@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Mapping
 
 from controlplane.files.documents import write_text
@@ -84,7 +85,8 @@ def frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         facade_grpc_port=settings.facade_grpc_port,
         models_map=str(places.models_map),
         checks_map=str(places.checks_map),
-        log_addresses=tuple(f"127.0.0.1:{port}" for port in (settings.log_port, settings.monitor_port)),
+        log_address=f"127.0.0.1:{settings.log_port}",
+        process=f"h{time.time_ns() // 10**6:x}",
         maxconn=maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings),
         threads=max(1, min(4, len(os.sched_getaffinity(0)) // 2)),
     )

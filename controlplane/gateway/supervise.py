@@ -12,6 +12,7 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ _LONGEST_WAIT_S = 5.0
 _YOUNG_S = 10.0
 _BIND_DEADLINE_S = 5.0
 _LOG_LIMIT_BYTES = 4 * 2**20
+_LOG_RECEIVE_BYTES = 8 * 2**20
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class Supervisor:
             Charge(processes.FACADE, self._start_facade),
             Charge(processes.MONITOR, self._start_monitor),
         ]
+        self._log: socket.socket | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
 
@@ -82,12 +85,12 @@ class Supervisor:
 
     def _start(self, charge: Charge) -> None:
         _trim(self._places.log(charge.role))
-        child = charge.start()
-        charge.child = child
         charge.started_at = time.monotonic()
         try:
-            charge.handle = os.pidfd_open(child.pid)
-        except ProcessLookupError:
+            charge.child = charge.start()
+            charge.handle = os.pidfd_open(charge.child.pid)
+        except OSError as error:
+            print(f"{charge.role} does not start: {error}", flush=True)
             self._died(charge)
 
     def _await(self) -> None:
@@ -143,7 +146,11 @@ class Supervisor:
         )
 
     def _start_monitor(self) -> subprocess.Popen[bytes]:
-        # Known by name only: what watches the gateway stands beside it, not below it.
+        # Known by name only: what watches the gateway stands beside it, not below it. Its socket is held
+        # here, so that lines wait for the next one.
+        if self._log is None:
+            self._log = _log_socket(store.settings_of(self._places).log_port)
+        log_fd = self._log.fileno()
         return processes.spawn(
             self._places,
             processes.MONITOR,
@@ -154,8 +161,17 @@ class Supervisor:
                 *("--slots", str(self._places.slots)),
                 *("--haproxy", str(self._places.runtime_socket)),
                 *("--listen", str(self._places.monitor_socket)),
+                *("--log-fd", str(log_fd)),
             ],
+            descriptors=(log_fd,),
         )
+
+
+def _log_socket(port: int) -> socket.socket:
+    log = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    log.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOG_RECEIVE_BYTES)
+    log.bind(("127.0.0.1", port))
+    return log
 
 
 def _trim(log: Path) -> None:

@@ -1,7 +1,8 @@
 """The gateway's monitor, a process of its own: `python -m controlplane.monitor.collect`.
 
-It reads the gateway's log over UDP, answers questions on a Unix socket, and serves the fleet's metrics. The
-gateway's supervisor keeps it up; traffic does not depend on it.
+It reads the gateway's log over UDP, answers questions on a Unix socket, hands the log on to who follows it,
+and serves the fleet's metrics. The gateway's supervisor keeps it up, and holds the log's socket too: lines
+wait there while this process is restarted. Traffic does not depend on it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,15 @@ from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import SlotsRecord, read_settings, read_slots
 from controlplane.monitor import exposition
-from controlplane.monitor.records import Losses, Record, parse
+from controlplane.monitor.records import Losses, parse
+from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.windows import Windows
 
-_RECEIVE_BYTES = 8 * 2**20
-_AT_ONCE = 256
+_AT_ONCE = 512
+_GATHER_S = 0.02
+_FOLLOWER_LIMIT_BYTES = 16 * 2**20
 _SCRAPE_S = 3.0
-_TIDY_S = 1.0
+_TIDY_BEATS = 5
 _UNKNOWN = "unknown"
 _NOBODY = "none"
 
@@ -87,21 +90,16 @@ class Monitor:
         self.losses = Losses()
         self.totals = exposition.Totals()
 
-    def receive(self, log: socket.socket) -> None:
-        """Take what has come; the rest stays for the next turn, so that questions are answered in between."""
-        for _ in range(_AT_ONCE):
-            try:
-                line = log.recv(2048)
-            except BlockingIOError:
-                return
-            record = parse(line)
-            if record is None:
-                continue
-            self.losses.count(record.sender, record.count)
-            if isinstance(record, Record):
-                server = self.addresses.server(record.host, record.port)
-                self.windows.add(record, server)
-                self.totals.add(record, server)
+    def take(self, line: bytes) -> None:
+        """A line came."""
+        record = parse(line)
+        if record is None:
+            return
+        self.losses.count(record.sender, record.number)
+        if record.endpoint:
+            server = self.addresses.server(record.host, record.port)
+            self.windows.add(record, server)
+            self.totals.add(record, server)
 
     def answer(self, question: Mapping[str, Any]) -> Any:
         """To one question of `controlplane.monitor.telemetry`."""
@@ -118,6 +116,57 @@ class Monitor:
             case {"counts": _}:
                 return {"received": self.losses.received, "lost": self.losses.lost}
         return None
+
+
+class Log:
+    """The socket that every request's line comes to, and those who follow it."""
+
+    def __init__(self, log: socket.socket, monitor: Monitor) -> None:
+        self._log = log
+        self._monitor = monitor
+        self._followers: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.get_running_loop()
+        log.setblocking(False)
+
+    def listen(self) -> None:
+        """Begin to read, once those who followed the process before are back: what waits is for them too."""
+        self._loop.call_later(2.5 * AGAIN_S, self._drain)
+
+    @contextlib.contextmanager
+    def followed(self, by: asyncio.StreamWriter) -> Iterator[None]:
+        """Every line goes to this one too."""
+        self._followers.add(by)
+        try:
+            yield
+        finally:
+            self._followers.discard(by)
+
+    def hand_on(self, lines: bytes) -> None:
+        """To the followers; one that does not keep up is cut off, and sees that it was."""
+        for follower in tuple(self._followers):
+            if follower.transport.get_write_buffer_size() > _FOLLOWER_LIMIT_BYTES:
+                self._followers.discard(follower)
+                follower.transport.abort()
+            else:
+                follower.write(lines)
+
+    def _woken(self) -> None:
+        # Woken for every line this process would cost more than its reading, and slow the sender down.
+        self._loop.remove_reader(self._log)
+        self._loop.call_later(_GATHER_S, self._drain)
+
+    def _drain(self) -> None:
+        lines: list[bytes] = []
+        with contextlib.suppress(BlockingIOError):
+            while len(lines) < _AT_ONCE:
+                lines.append(self._log.recv(2048).rstrip())
+        self.hand_on(b"\n".join((*lines, b"")))
+        for line in lines:
+            self._monitor.take(line)
+        if len(lines) < _AT_ONCE:
+            self._loop.add_reader(self._log, self._woken)
+        else:  # questions are answered in between
+            self._loop.call_soon(self._drain)
 
 
 class _Page(Collector):
@@ -162,23 +211,25 @@ async def _statistics(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text.removeprefix("# "))))
 
 
-async def _run(settings: Path, slots: Path, haproxy: Path, listen: Path) -> None:
+async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: Path) -> None:
     given = read_settings(settings)
     monitor = Monitor(Addresses(slots))
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as log:
-        log.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-        log.setblocking(False)
-        log.bind(("127.0.0.1", given.monitor_port))
-        loop.add_reader(log, monitor.receive, log)
+    with socket.socket(fileno=log_fd) as incoming:
+        log = Log(incoming, monitor)
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError, ValueError):
                 while line := await reader.readline():
-                    writer.write(json.dumps(monitor.answer(json.loads(line))).encode() + b"\n")
+                    question = json.loads(line)
+                    if question == FOLLOW:
+                        with log.followed(by=writer):
+                            await reader.read()
+                        break
+                    writer.write(json.dumps(monitor.answer(question)).encode() + b"\n")
                     await writer.drain()
             writer.close()
 
@@ -194,11 +245,16 @@ async def _run(settings: Path, slots: Path, haproxy: Path, listen: Path) -> None
             await runner.setup()
             await web.TCPSite(runner, given.host, given.metrics_port).start()
             questions = await asyncio.start_unix_server(talk, str(listen))
+            log.listen()
+            beats = 0
             while not stopped.is_set():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopped.wait(), _TIDY_S)
-                monitor.addresses.refresh()
-                monitor.windows.forget(time.time())
+                    await asyncio.wait_for(stopped.wait(), BEAT_S)
+                log.hand_on(b"\n")
+                beats += 1
+                if beats % _TIDY_BEATS == 0:
+                    monitor.addresses.refresh()
+                    monitor.windows.forget(time.time())
             questions.close()
             await runner.cleanup()
 
@@ -208,8 +264,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The monitor of a gateway.")
     for name in ("settings", "slots", "haproxy", "listen"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--log-fd", type=int, required=True, help="the UDP socket, inherited")
     given = parser.parse_args()
-    asyncio.run(_run(given.settings, given.slots, given.haproxy, given.listen))
+    asyncio.run(_run(given.log_fd, given.settings, given.slots, given.haproxy, given.listen))
     return 0
 
 

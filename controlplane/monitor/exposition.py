@@ -36,7 +36,7 @@ class Totals:
 
     def add(self, record: Record, server: str) -> None:
         """A request ended."""
-        protocol = "grpc" if record.sender.split(":")[1] in {"grpc", "facade"} else "http"
+        protocol = record.protocol
         code = "abandoned" if record.abandoned else str(record.http)
         if protocol == "grpc" and not record.abandoned:
             code = str(record.grpc or 0)

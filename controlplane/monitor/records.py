@@ -1,30 +1,32 @@
-"""One line of the gateway's log: what a request was, where it went, how it ended, and when.
+"""One line of the gateway's log: what an inference was, where it went, how it ended, and when.
 
-    <sender> <count> <model> <host> <port> <http status> <grpc status> <flags> <bytes in> <bytes out>
-      <start s> <start us> <end s> <end us> <backend>
+    <sender> <number> <endpoint> <host> <port> <http status> <grpc status> <flags> <bytes in> <bytes out>
+      <start us> <end us>
 
-The sender is `h:<frontend>:<pid>` for HAProxy and `f:facade:<pid>` for the facade.
+HAProxy and the facade both write it, over UDP on loopback. The sender is `<protocol>:<process>` and numbers
+its lines. HAProxy leaves the endpoint out (`-`) of what is no inference or what it handed to the facade.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-_FIELDS = 15
+_FIELDS = 12
+_CANCELLED = "1"
 _SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 """UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One inference that ended at the gateway. `grpc` is None for one over HTTP or with status OK.
+class Record(NamedTuple):
+    """One line. `endpoint` is empty where it tells of no inference: only its number counts then.
 
-    `host` and `port` are the server's, port 0 where none was there to take it. `ended_s` is since the epoch.
-    `abandoned` says that its client left.
+    `grpc` is None over HTTP and for status OK. `host` and `port` are the server's, port 0 where none was
+    there to take it. `ended_s` is since the epoch. `abandoned` says that its client left.
     """
 
     sender: str
-    count: int
+    number: int
     endpoint: str
     host: str
     port: int
@@ -37,45 +39,39 @@ class Record:
     abandoned: bool
 
     @property
+    def protocol(self) -> str:
+        """`http` or `grpc`."""
+        return self.sender.partition(":")[0]
+
+    @property
     def failed(self) -> bool:
         """Whether the fault is the fleet's: a client that asks nonsense or leaves is none."""
         return not self.abandoned and (self.http >= 500 or self.grpc in _SERVER_FAULTS_GRPC)
 
 
-@dataclass(frozen=True, slots=True)
-class Other:
-    """A line of no inference that a server answered; its count still counts."""
-
-    sender: str
-    count: int
-
-
-def parse(line: bytes) -> Record | Other | None:
+def parse(line: bytes) -> Record | None:
     """None for what is no line of the gateway's."""
     words = line.decode(errors="replace").split()
     if len(words) != _FIELDS:
         return None
-    sender, count, model, host, port, http, grpc, flags, size, sent, start, start_us, end, end_us, backend = (
-        words
-    )
+    sender, number, endpoint, host, port, http, grpc, flags, size, sent, start_us, end_us = words
     try:
-        # What the facade was handed by HAProxy it counts itself.
-        if model == "-" or backend.startswith("facade_"):
-            return Other(sender, int(count))
-        ended_s = int(end) + int(end_us) / 1e6
+        if endpoint == "-":
+            return Record(sender, int(number), "", host, 0, 0, None, 0, 0, 0.0, 0.0, False)
+        ended_us = int(end_us)
         return Record(
-            sender=sender,
-            count=int(count),
-            endpoint=model,
-            host=host,
-            port=int(port) if port.isdigit() else 0,
-            http=int(http),
-            grpc=int(grpc) if grpc.isdigit() and grpc != "0" else None,
-            bytes_in=int(size),
-            bytes_out=int(sent),
-            ended_s=ended_s,
-            latency_ms=max(0.0, 1000.0 * (ended_s - int(start) - int(start_us) / 1e6)),
-            abandoned=flags.startswith("C") or grpc == "1",
+            sender,
+            int(number),
+            endpoint,
+            host,
+            int(port) if port.isdigit() else 0,
+            int(http),
+            int(grpc) if grpc.isdigit() and grpc != "0" else None,
+            int(size),
+            int(sent),
+            ended_us / 1e6,
+            max(0.0, (ended_us - int(start_us)) / 1e3),
+            flags.startswith("C") or grpc == _CANCELLED,
         )
     except ValueError:
         return None

@@ -1,104 +1,80 @@
-"""The gateway's log, read as it is written: one line for every request that ended, over UDP on loopback.
-
-    <h|f> <count> <model> <host> <port> <http status> <grpc status> <flags> <bytes in> <bytes out>
-      <start s> <start us> <end s> <end us> <backend>
-
-The count tells how many lines were lost. Who binds the port reads the log; there is one controller a fleet.
-"""
+"""Every request as it ends, for who acts on it: the monitor's own lines, followed over its socket."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
+from pathlib import Path
 
-from controlplane.domain.errors import GatewayError
+from controlplane.monitor.records import Record, parse
 
-_FIELDS = 15
-_RECEIVE_BYTES = 4 * 2**20
+FOLLOW = {"follow": True}
+"""The question whose answer does not end: each line, and an empty one now and then."""
+
+BEAT_S = 0.2
+"""The monitor is never silent longer towards a follower."""
+
+AGAIN_S = 0.1
+"""How soon a follower comes back to a monitor that was gone."""
+
+_DEAF_S = 3 * BEAT_S
 _KEEP = 200_000
-_LINE_BYTES = 2048
-_GATHER_S = 0.02
-_SERVER_FAULTS_GRPC = frozenset({"2", "4", "8", "13", "14", "15"})
-"""UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE and DATA_LOSS."""
-
-
-class RequestEnd(NamedTuple):
-    """One request that ended at the gateway, by the server's address; `ended_s` is since the epoch."""
-
-    endpoint: str
-    host: str
-    port: int
-    ended_s: float
-    latency_ms: float
-    failed: bool
 
 
 class RequestLog:
-    """Listens in a thread of its own. Raises GatewayError where another one already does."""
+    """Follows in a thread of its own, from now on, and follows again whenever the monitor is back."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-        try:
-            self._socket.bind(("127.0.0.1", port))
-        except OSError as error:
-            self._socket.close()
-            raise GatewayError(f"the gateway's log (UDP {port}) is read by somebody else") from error
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._lines: deque[bytes] = deque(maxlen=_KEEP)
-        self._counts: dict[str, int] = {}
-        self.lost = 0
-        threading.Thread(target=self._read, name="request-log", daemon=True).start()
+        self._closed = threading.Event()
+        self._began_s: float | None = None
+        self._heard_s = 0.0
+        threading.Thread(target=self._follow, name="request-log", daemon=True).start()
 
-    def take(self) -> list[RequestEnd]:
-        """The requests that ended since the call before, in the order of their lines."""
+    def take(self) -> list[Record]:
+        """The requests that ended since the call before, in the order of their lines.
+
+        Without those that met no server, and those whose clients left.
+        """
         taken = []
         with contextlib.suppress(IndexError):
             while True:
-                words = self._lines.popleft().decode(errors="replace").split()
-                if len(words) != _FIELDS:
-                    continue
-                self._count(words[0], int(words[1]))
-                end = parse(words)
-                if end is not None:
-                    taken.append(end)
+                record = parse(self._lines.popleft())
+                if record is not None and record.endpoint and record.port and not record.abandoned:
+                    taken.append(record)
         return taken
 
+    @property
+    def heard_since_s(self) -> float:
+        """Since when (monotonic) no line can have passed unheard: now, where nothing is heard."""
+        now = time.monotonic()
+        began = self._began_s
+        return now if began is None or now - self._heard_s > _DEAF_S else began
+
     def close(self) -> None:
-        """Stop listening."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        """Stop following."""
+        self._closed.set()
 
-    def _read(self) -> None:
-        try:
-            while line := self._socket.recv(_LINE_BYTES):
-                self._lines.append(line)
-                # Woken for every line a thread costs more than the reading: let some gather.
-                time.sleep(_GATHER_S)
-                with contextlib.suppress(BlockingIOError):
-                    while line := self._socket.recv(_LINE_BYTES, socket.MSG_DONTWAIT):
-                        self._lines.append(line)
-        except OSError:
-            return
+    def _follow(self) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+                stream.settimeout(_DEAF_S)
+                stream.connect(str(self._path))
+                stream.sendall(json.dumps(FOLLOW).encode() + b"\n")
+                self._read(stream)
+            self._began_s = None
+            self._closed.wait(AGAIN_S)
 
-    def _count(self, source: str, count: int) -> None:
-        before = self._counts.get(source)
-        # A process that was restarted counts from its start again.
-        if before is not None and count > before + 1:
-            self.lost += count - before - 1
-        self._counts[source] = count
-
-
-def parse(words: list[str]) -> RequestEnd | None:
-    """The request of a line; None for one that no model's server answered or that its client gave up."""
-    _, _, model, host, port, status, grpc, flags, _, _, start, start_us, end, end_us, _ = words
-    if model == "-" or not port.isdigit() or flags[:1] == "C":
-        return None
-    started_s = int(start) + int(start_us) / 1e6
-    ended_s = int(end) + int(end_us) / 1e6
-    failed = int(status) >= 500 or grpc in _SERVER_FAULTS_GRPC
-    return RequestEnd(model, host, int(port), ended_s, 1000.0 * (ended_s - started_s), failed)
+    def _read(self, stream: socket.socket) -> None:
+        rest = b""
+        while not self._closed.is_set() and (part := stream.recv(2**16)):
+            self._heard_s = time.monotonic()
+            if self._began_s is None:
+                self._began_s = self._heard_s
+            *lines, rest = (rest + part).split(b"\n")
+            self._lines.extend(lines)

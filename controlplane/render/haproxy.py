@@ -43,7 +43,10 @@ class SlotLines:
 
 @dataclass(frozen=True, slots=True)
 class HaproxyFrame:
-    """Everything in the file that does not change while the gateway runs. Paths are absolute."""
+    """Everything in the file that does not change while the gateway runs. Paths are absolute.
+
+    `process` tells one start of HAProxy from the next in the log: the numbers of its lines begin anew.
+    """
 
     host: str
     http_port: int
@@ -53,7 +56,8 @@ class HaproxyFrame:
     facade_grpc_port: int
     models_map: str
     checks_map: str
-    log_addresses: tuple[str, ...]
+    log_address: str
+    process: str
     maxconn: int
     threads: int
 

@@ -18,7 +18,7 @@ from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, ServerSeen
 from controlplane.monitor.canary import Canaries
-from controlplane.monitor.request_log import RequestEnd
+from controlplane.monitor.records import Record
 from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, queue_ms
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.crew import Crew
@@ -37,8 +37,12 @@ _HURRIED_S = 0.5
 class Requests(Protocol):
     """Every request that ended."""
 
-    def take(self) -> Iterable[RequestEnd]:
+    def take(self) -> Iterable[Record]:
         """Those that ended since the call before, in order."""
+
+    @property
+    def heard_since_s(self) -> float:
+        """Since when (monotonic) none can have passed unheard."""
 
 
 class Observer:
@@ -145,7 +149,8 @@ class Observer:
     def _in_flight(self, watch: Watch, server: Server, now: float) -> int:
         """What it owes, asked only where it fell silent under load; one that owes nothing is idle."""
         name = watch.active.server
-        answered = self._answered_s.get(name, now)
+        # Silence is a server's own only while its answers would be heard.
+        answered = max(self._answered_s.get(name, now), self._requests.heard_since_s)
         asked, owed = self._owed.get(name, (-1e9, 0))
         idle = asked > answered and owed == 0
         expected = (now - answered) * sum(rates[0] for rates in watch.rates_rps)

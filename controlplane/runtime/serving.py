@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 
 from controlplane.control.guard_state import Limits
-from controlplane.files.gateway import read_settings
 from controlplane.gateway.places import Places
 from controlplane.monitor.request_log import RequestLog
 from controlplane.runtime.controller import Controller, Notice
 from controlplane.runtime.exporter import Meters, serve
 from controlplane.runtime.fleet import Fleet
 from controlplane.runtime.history import Event, History
+from controlplane.runtime.onlooker import Onlooker
 from controlplane.runtime.service import only_controller
 
 
-def guard(fleet: Fleet, notice: Notice, *, once: bool, host: str, port: int) -> None:
+def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: str, port: int) -> None:
     """Be the fleet's controller until SIGTERM or SIGINT, or with `once` until nothing is left to do.
 
+    With `plan_only` nothing is done, only said; a controller may run beside it.
     Raises EngineError where the fleet has a controller, GatewayError for a taken port.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    with only_controller(fleet.files):
-        fleet.gateway.start()
-        settings = read_settings(Places.of(fleet.files.gateway).settings)
-        log = RequestLog(settings.log_port)
+    kind = Onlooker if plan_only else Controller
+    with contextlib.nullcontext() if plan_only else only_controller(fleet.files):
+        if not plan_only:
+            fleet.gateway.start()
+        log = RequestLog(Places.of(fleet.files.gateway).monitor_socket)
         history = History(fleet.files.history)
         meters = Meters()
 
@@ -35,7 +38,7 @@ def guard(fleet: Fleet, notice: Notice, *, once: bool, host: str, port: int) -> 
             meters.count(event)
             notice(event)
 
-        controller = Controller(fleet, log, history, both, Limits())
+        controller = kind(fleet, log, history, both, Limits())
         exporter = serve(controller, meters, host, port) if port else None
         try:
             if once:

@@ -22,7 +22,8 @@ def test_the_configuration_is_the_one_that_was_reviewed() -> None:
         facade_grpc_port=8004,
         models_map="/state/models.map",
         checks_map="/state/checks.map",
-        log_addresses=("127.0.0.1:9998", "127.0.0.1:9999"),
+        log_address="127.0.0.1:9998",
+        process="h1",
         maxconn=4000,
         threads=1,
     )

@@ -37,7 +37,7 @@ async def _run(places: Places) -> None:
         fleet, upstream = Fleet(places, session), Upstream()
         broadcast = Broadcast(fleet, session, places)
         settings = store.settings_of(places)
-        records = Records(settings.log_port, settings.monitor_port)
+        records = Records(settings.log_port)
         order = asyncio.Lock()
 
         async def reload() -> None:

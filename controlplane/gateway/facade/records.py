@@ -1,8 +1,4 @@
-"""The facade's telemetry: a line for every request that HAProxy cannot time, in HAProxy's own form.
-
-f:facade:<pid> <count> <model> <host> <port> <http status> <grpc status> <flags> <bytes in> <bytes out>
-<start s> <start us> <end s> <end us> <backend>
-"""
+"""The facade's telemetry: a line (`controlplane.monitor.records`) for what HAProxy cannot time."""
 
 from __future__ import annotations
 
@@ -17,12 +13,12 @@ from controlplane.domain.fleet import Backend
 class Records:
     """Sends and forgets: a monitor that is not there loses lines, and sees by the count how many."""
 
-    def __init__(self, *ports: int) -> None:
+    def __init__(self, port: int) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._ports = ports
-        self._source = f"f:facade:{os.getpid()}"
-        self._count = 0
+        self._address = ("127.0.0.1", port)
+        self._process = f"f{os.getpid()}"
+        self._counts = {"http": 0, "grpc": 0}
         self.handled_bytes = 0
         """Of all inferences so far, both ways."""
 
@@ -43,18 +39,18 @@ class Records:
         grpc: int | None,
     ) -> None:
         """A request ended now. `grpc` is None for one over HTTP."""
-        self._count += 1
+        protocol = "http" if grpc is None else "grpc"
+        self._counts[protocol] += 1
         self.handled_bytes += size + answer_size
         end_us = time.time_ns() // 1000
         start_us = end_us - int((time.monotonic() - started_s) * 1e6)
         line = (
-            f"{self._source} {self._count} {endpoint} {backend.host} {backend.grpc_port} {http} "
-            f"{'-' if grpc is None else grpc} ---- {size} {answer_size} "
-            f"{start_us // 10**6} {start_us % 10**6} {end_us // 10**6} {end_us % 10**6} facade"
+            f"{protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.host} "
+            f"{backend.grpc_port} {http} {'-' if grpc is None else grpc} -- {size} {answer_size} "
+            f"{start_us} {end_us}"
         )
-        for port in self._ports:
-            with contextlib.suppress(OSError):
-                self._socket.sendto(line.encode(), ("127.0.0.1", port))
+        with contextlib.suppress(OSError):
+            self._socket.sendto(line.encode(), self._address)
 
     def close(self) -> None:
         """Close the socket."""

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import statistics
 import time
 import urllib.request
+from pathlib import Path
 
 import gateway_rig as rig
 import numpy as np
@@ -12,10 +15,16 @@ import tritonclient.grpc as tg
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.domain.fleet import Backend, Route
+from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.places import Places
+from controlplane.monitor.request_log import RequestLog
 from controlplane.monitor.telemetry import GatewayTelemetry
 
 pytestmark = pytest.mark.e2e
+
+AT_THE_KILL = 20
+"""Lines that a monitor may have read and not yet handed on: it gathers them for 20 ms."""
 
 Running = tuple[HaproxyGateway, Ports]
 Pair = dict[str, rig.Triton]
@@ -56,6 +65,39 @@ def test_every_request_is_seen_with_its_server_and_its_time(fresh: Running, pair
     seconds = telemetry.seconds(60)
     assert sum(second.requests for second in seconds) == len(load.outcomes)
     assert all(second.p99_ms is not None and second.bytes_out > 0 for second in seconds)
+
+
+def test_a_monitor_that_is_killed_misses_nothing(fresh: Running, pair: Pair, tmp_path: Path) -> None:
+    made, ports = fresh
+    made.commit({"echo": Route((pair["one"].backend,))})
+    places = Places.of(tmp_path / "gateway")
+    load = rig.Load(ports)
+    log = RequestLog(made.telemetry_socket)
+    heard = 0
+    rig.until(lambda: log.heard_since_s < time.monotonic() - 0.01)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(load.unary(100, stop))
+        await asyncio.sleep(0.3)
+        (monitor,) = processes.find(places, processes.MONITOR)
+        os.kill(monitor, signal.SIGKILL)
+        await asyncio.to_thread(rig.until, lambda: log.heard_since_s > time.monotonic() - 0.01)
+        await asyncio.to_thread(rig.until, lambda: log.heard_since_s < time.monotonic() - 0.01)
+        await asyncio.sleep(0.3)
+        stop.set()
+        await task
+
+    def all_heard() -> bool:
+        nonlocal heard
+        heard += len(log.take())
+        return heard >= len(load.outcomes) - AT_THE_KILL
+
+    asyncio.run(run())
+    assert load.failed() == []
+    rig.until(all_heard)
+    log.close()
+    assert GatewayTelemetry(made.telemetry_socket).counts().lost == 0
 
 
 def test_refusals_and_dead_servers_are_told_apart(fresh: Running, pair: Pair) -> None:

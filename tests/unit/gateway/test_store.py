@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,18 @@ pytestmark = pytest.mark.unit
 
 ONE = Backend("one", "127.0.0.1", 9000, 9001)
 TWO = Backend("two", "127.0.0.1", 9010, 9011)
-SETTINGS = GatewaySettings("127.0.0.1", 8000, 8001, 8002, 9998, 9999, 9003, 9004, 4, 2, "/usr/sbin/haproxy")
+SETTINGS = GatewaySettings(
+    host="127.0.0.1",
+    http_port=8000,
+    grpc_port=8001,
+    metrics_port=8002,
+    log_port=9998,
+    facade_http_port=9003,
+    facade_grpc_port=9004,
+    slots=4,
+    members=2,
+    haproxy="/usr/sbin/haproxy",
+)
 
 
 def test_a_table_comes_back_as_it_was_saved(tmp_path: Path) -> None:
@@ -43,7 +53,7 @@ def test_no_file_is_an_empty_table_and_a_broken_one_is_named(tmp_path: Path) -> 
 def test_connections_stay_below_the_descriptor_limit() -> None:
     for limit in (1024, 2048, 4096, 20000):
         slots = store.slot_count(limit, 8)
-        settings = replace(SETTINGS, slots=slots, members=8)
+        settings = SETTINGS.model_copy(update={"slots": slots, "members": 8})
         assert 16 < 2 * store.maxconn(limit, settings) + 3 * slots * 9 < limit
     assert store.slot_count(resource.RLIM_INFINITY, 8) == store.slot_count(20000, 8) == 96
     assert store.maxconn(resource.RLIM_INFINITY, SETTINGS) == store.maxconn(10**6, SETTINGS) == 8192

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 
@@ -11,70 +10,16 @@ import pytest
 from controlplane.control.desired import Desired, NamedRoute
 from controlplane.control.guard_state import Launch, Limits, Ward
 from controlplane.control.sequential import Promise
-from controlplane.domain.errors import EngineError, GatewayError
+from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.monitor.request_log import RequestLog, parse
 from controlplane.runtime import service
-from controlplane.runtime.clock import wait_until
 from controlplane.runtime.controller import take_over
 from controlplane.runtime.crew import spec_for
 from controlplane.runtime.history import Event, History
 
 pytestmark = pytest.mark.unit
-
-LINE = "h:grpc:7 {count} alexnet 127.0.0.1 9001 {http} {grpc} {flags} 12 34 100 500000 100 750000 g_3"
-
-
-def words(count: int = 1, http: int = 200, grpc: str = "-", flags: str = "----") -> list[str]:
-    return LINE.format(count=count, http=http, grpc=grpc, flags=flags).split()
-
-
-def test_a_line_is_a_request_with_its_time() -> None:
-    end = parse(words())
-    assert end is not None
-    assert (end.endpoint, end.host, end.port, end.failed) == ("alexnet", "127.0.0.1", 9001, False)
-    assert (end.ended_s, end.latency_ms) == (100.75, pytest.approx(250.0))
-
-
-@pytest.mark.parametrize(
-    ("http", "grpc", "failed"),
-    [(200, "0", False), (400, "-", False), (200, "3", False), (500, "-", True), (200, "14", True)],
-)
-def test_a_bad_input_is_an_answer_and_a_server_error_is_not(http: int, grpc: str, failed: bool) -> None:
-    end = parse(words(http=http, grpc=grpc))
-    assert end is not None
-    assert end.failed is failed
-
-
-def test_what_no_server_answered_or_the_client_left_is_no_request() -> None:
-    assert parse(words(flags="CD--")) is None
-    no_server = words()
-    no_server[4] = "-"
-    assert parse(no_server) is None
-    no_model = words()
-    no_model[2] = "-"
-    assert parse(no_model) is None
-
-
-def test_the_log_is_read_in_order_and_counts_what_is_lost() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = RequestLog(port)
-    try:
-        with pytest.raises(GatewayError, match="somebody else"):
-            RequestLog(port)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            for count in (1, 2, 5):
-                sender.sendto(" ".join(words(count)).encode(), ("127.0.0.1", port))
-            sender.sendto(b"not a line of ours", ("127.0.0.1", port))
-        taken = []
-        assert wait_until(lambda: taken.extend(log.take()) or len(taken) == 3, deadline_s=5.0)
-        assert log.lost == 2
-    finally:
-        log.close()
 
 
 def test_history_is_bounded_and_read_oldest_first(tmp_path: Path) -> None:

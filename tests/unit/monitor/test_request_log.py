@@ -1,0 +1,86 @@
+"""Following a log whose sender comes and goes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.monitor.records import Record
+from controlplane.monitor.request_log import FOLLOW, RequestLog
+
+pytestmark = pytest.mark.unit
+
+LINE = b"grpc:h7 %d alexnet %s %s 200 - %s 12 34 100500000 100750000\n"
+
+
+def line(count: int, host: bytes = b"127.0.0.1", port: bytes = b"9001", flags: bytes = b"--") -> bytes:
+    return LINE % (count, host, port, flags)
+
+
+@contextlib.contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.settimeout(5.0)
+        server.bind(str(path))
+        server.listen()
+        yield server
+    path.unlink()
+
+
+@contextlib.contextmanager
+def accepted(server: socket.socket) -> Iterator[socket.socket]:
+    stream, _ = server.accept()
+    with stream:
+        assert json.loads(stream.makefile("rb").readline()) == FOLLOW
+        yield stream
+
+
+def taken(log: RequestLog, count: int) -> list[Record]:
+    found: list[Record] = []
+    deadline = time.monotonic() + 5.0
+    while len(found) < count and time.monotonic() < deadline:
+        found += log.take()
+        time.sleep(0.005)
+    return found
+
+
+def test_requests_that_a_server_answered_are_taken_in_order(tmp_path: Path) -> None:
+    with listening(tmp_path / "s") as server:
+        log = RequestLog(tmp_path / "s")
+        try:
+            with accepted(server) as stream:
+                stream.sendall(line(1) + b"\nno line of ours\n" + line(2, b"-", b"-") + line(3, flags=b"CD"))
+                half = line(4)
+                stream.sendall(half[:20])
+                stream.sendall(half[20:])
+                found = taken(log, 2)
+            assert [record.number for record in found] == [1, 4]
+            assert (found[0].endpoint, found[0].host, found[0].port) == ("alexnet", "127.0.0.1", 9001)
+            assert (found[0].ended_s, found[0].latency_ms, found[0].failed) == (100.75, 250.0, False)
+        finally:
+            log.close()
+
+
+def test_a_gap_in_hearing_is_known_and_the_log_followed_again(tmp_path: Path) -> None:
+    before = time.monotonic()
+    log = RequestLog(tmp_path / "s")
+    try:
+        assert log.heard_since_s >= before, "nobody is there yet"
+        with listening(tmp_path / "s") as server:
+            with accepted(server) as stream:
+                stream.sendall(line(1))
+                assert len(taken(log, 1)) == 1
+                began = log.heard_since_s
+                assert log.heard_since_s == began < time.monotonic()
+            with accepted(server) as stream:
+                stream.sendall(line(2))
+                assert [record.number for record in taken(log, 1)] == [2]
+                assert log.heard_since_s > began
+    finally:
+        log.close()
