@@ -7,7 +7,7 @@ questions of it, so that a plan is predicted the way it is judged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Laten
 from controlplane.planners.protocol import Device
 
 MEAN_QUANTILE = 0.5
-"""Asked of a model whose means alone count."""
+"""Queues of a model whose means alone count."""
 ROWS_AT_ONCE = 4096
 JITTER_P99 = 2.326
 """How many deviations of a batch's own time its 99th percentile lies above the mean, for a normal."""
@@ -139,6 +139,31 @@ class Waits:
     p99_ms: FloatArray
 
 
+@dataclass(slots=True)
+class Queues:
+    """Queues solved while one plan is made: most partitions stay as they are between questions."""
+
+    known: dict[bytes, tuple[float, float]] = field(default_factory=dict)
+
+    def solve(
+        self, rate: FloatArray, curves: FloatArray, batch: IntArray, servers: IntArray, constant: BoolArray
+    ) -> FloatArray:
+        """Mean and P99 of each row's queue, (n, 2); see `latency.queueing`."""
+        from controlplane.latency import queueing
+
+        beyond = np.arange(curves.shape[1]) >= batch[:, None]
+        told = np.column_stack([rate, batch, servers, constant, np.where(beyond, 0.0, curves)])
+        keys = [row[: 4 + b].tobytes() for row, b in zip(told, batch.tolist(), strict=True)]
+        rows = {key: n for n, key in enumerate(keys) if key not in self.known}
+        if rows:
+            fresh = np.array(list(rows.values()))
+            arrivals = [Arrivals.CONSTANT if c else Arrivals.POISSON for c in constant[fresh].tolist()]
+            solved = queueing.solve(rate[fresh], curves[fresh], batch[fresh], servers[fresh], arrivals)
+            pairs = zip(solved.mean_ms.tolist(), solved.p99_ms.tolist(), strict=True)
+            self.known.update(zip(rows, pairs, strict=True))
+        return np.array([self.known[key] for key in keys])
+
+
 def waits(
     rate: FloatArray,
     curves: FloatArray,
@@ -147,16 +172,14 @@ def waits(
     constant: BoolArray,
     frontend_ms: FloatArray,
     jitter: FloatArray,
+    queues: Queues | None = None,
 ) -> Waits:
     """The queue of each row: `latency.queueing`, plus the time outside it and a batch's own spread."""
-    from controlplane.latency import queueing
-
     if not rate.size:
         return Waits(np.empty(0), np.empty(0))
-    arrivals = [Arrivals.CONSTANT if c else Arrivals.POISSON for c in constant]
-    solved = queueing.solve(rate, curves, batch, servers, arrivals)
+    solved = (queues or Queues()).solve(rate, curves, batch, servers, constant)
     own = curves[np.arange(rate.size), batch - 1]
-    return Waits(solved.mean_ms + frontend_ms, solved.p99_ms + frontend_ms + JITTER_P99 * jitter * own)
+    return Waits(solved[:, 0] + frontend_ms, solved[:, 1] + frontend_ms + JITTER_P99 * jitter * own)
 
 
 PoolKey = tuple[tuple[str, float], ...]
@@ -189,8 +212,9 @@ class Loads:
 
 
 def loads(
-    boards: Mapping[str, Board], devices: Mapping[str, Device], rule: Rule, quantile: float | None
-) -> dict[str, Loads]:
+    boards: Mapping[str, Board], devices: Mapping[str, Device], rule: Rule, quantile: float | None,
+    queues: Queues | None = None,
+) -> dict[str, Loads]:  # fmt: skip
     """Answer for all boards at once: a pool may stretch over GPU types. Keys are those of `boards`."""
     answers: dict[str, Loads] = {}
     grouped: dict[PoolKey, list[tuple[str, int, int]]] = {}
@@ -215,7 +239,7 @@ def loads(
     first = [members[0] for members in grouped.values()]
     boards_of = [boards[name] for name, _, _ in first]
     at = [(i, j) for _, i, j in first]
-    answer = pool_waits(boards_of, at, pools)
+    answer = pool_waits(boards_of, at, pools, queues)
     for n, members in enumerate(grouped.values()):
         for name, i, j in members:
             mine = answers[name]
@@ -225,7 +249,9 @@ def loads(
     return answers
 
 
-def pool_waits(boards: Sequence[Board], at: Sequence[tuple[int, int]], pools: Sequence[Pool]) -> Waits:
+def pool_waits(
+    boards: Sequence[Board], at: Sequence[tuple[int, int]], pools: Sequence[Pool], queues: Queues | None
+) -> Waits:
     """The waits of each pool, where partition `at[n]` of `boards[n]` is one of its servers."""
     count = len(pools)
     batch = np.array([p.curve.size for p in pools], dtype=np.int64)
@@ -242,4 +268,5 @@ def pool_waits(boards: Sequence[Board], at: Sequence[tuple[int, int]], pools: Se
         np.array([b.constant[x] for b, x in pairs], dtype=np.bool_),
         np.array([b.frontend_ms[x] for b, x in pairs]),
         np.array([b.jitter[x] for b, x in pairs]),
+        queues,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from controlplane.domain.plan import (
     Violation,
 )
 from controlplane.domain.workload import ShadowPolicy, Workload
-from controlplane.planners.board import Board, Loads, loads
+from controlplane.planners.board import Board, Loads, Queues, loads
 from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.planners.shadows import with_shadows
 from controlplane.planners.verify import verify
@@ -36,6 +36,8 @@ class Draft:
     stopped_by: str = "converged"
     bound_cost_per_hour: float | None = None
     bound_gpus: int | None = None
+    queues: Queues = field(default_factory=Queues)
+    """Solved on the way."""
 
 
 def partition_of(
@@ -78,10 +80,12 @@ def finish(strategy: str, request: PlanRequest, draft: Draft, started_s: float) 
     quantile = request.quantile if request.rule is Rule.P99 else None
     types = list(dict.fromkeys(g.type for g in draft.gpus))
     boards = {t: Board.of([g for g in draft.gpus if g.type == t], request.devices[t]) for t in types}
-    found = loads(boards, request.devices, request.rule, quantile)
+    found = loads(boards, request.devices, request.rule, quantile, draft.queues)
     wishes = {w.name: w.shadow for w in request.workloads}
     with_predictions = [g for t in types for g in _predicted(boards[t], found[t])]
-    gpus = with_shadows(with_predictions, wishes, boards, found, request.devices, request.rule, quantile)
+    gpus = with_shadows(
+        with_predictions, wishes, boards, found, request.devices, request.rule, quantile, draft.queues
+    )
     latency = next(iter(request.devices.values())).latency.name if request.devices else ""
     plan = Plan(
         strategy=strategy,
@@ -92,7 +96,10 @@ def finish(strategy: str, request: PlanRequest, draft: Draft, started_s: float) 
         seed=request.seed,
         infeasible=draft.infeasible,
     )
-    violations = (*verify(plan, request.devices, request.workloads), *_missing(plan, request.workloads))
+    violations = (
+        *verify(plan, request.devices, request.workloads, draft.queues),
+        *_missing(plan, request.workloads),
+    )
     totals = Totals(
         gpus=len(gpus),
         percent=sum(g.percent for g in gpus),

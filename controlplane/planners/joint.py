@@ -15,33 +15,23 @@ import numpy as np
 
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import Workload
-from controlplane.latency.protocol import BoolArray
-from controlplane.planners import waiting
-from controlplane.planners.board import JITTER_P99, Board, loads
+from controlplane.planners.board import Queues
+from controlplane.planners.bound import prices
 from controlplane.planners.changes import renamed
 from controlplane.planners.finish import Draft, finish, gpu_of, partition_of
+from controlplane.planners.hearing import Hearing, Said
 from controlplane.planners.keep import kept
 from controlplane.planners.kinds import Kind, kinds_of
-from controlplane.planners.menu import POOL_CARE, Alone, Correction, Item, Menu
+from controlplane.planners.menu import Alone, Correction, Item, Menu
 from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve
 from controlplane.planners.proof import proven
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.refusal import refusal
-from controlplane.planners.standby import held
 
 DEFAULT_ITERATIONS = 24
 """Attempts to empty a GPU, and as many more for every hundred workloads."""
-ALL_TAKEN = "all GPUs are taken"
-CARE = 0.999
-"""Times what the exact queue says an item tolerates: neighbours may still change a little."""
-OVERLOADED = 0.97
-"""The same where the queue does not settle and says nothing."""
 STEP = 0.995
 """At least so much is taken from what a refused item tolerates."""
-BARELY = 0.005
-"""A slowdown below this is none: what differs is the table's own error."""
-MOST_EXCESS = 20.0
-"""Neighbours' effect on a request is taken as at most this many times that on a full batch."""
 MOST_CORRECTIONS = 12
 MANY = 400
 """Items from which one packing is made instead of several: on 1,000 they differ by less than 1 %."""
@@ -80,22 +70,14 @@ def strategy() -> Joint:
     return Joint()
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """The GPUs, the items whose promise breaks, those and their pools, and how queue and table differ."""
-
-    gpus: tuple[PlannedGpu, ...]
-    refused: frozenset[int]
-    refusing: BoolArray
-    correction: Correction
-
-
-def _cost(said: _Said) -> float:
-    return sum(g.price_per_hour for g in said.gpus)
-
-
 @dataclass(slots=True)
 class _Search:
+    """One plan in the making.
+
+    `items` are the servers of every way to serve a workload, `home` the GPU type of each and `owner`
+    its workload's number; `ways` are the items of each way, cheapest first, and `way` the one in force.
+    """
+
     request: PlanRequest
     quantile: float | None
     workloads: list[Workload]
@@ -104,7 +86,13 @@ class _Search:
     started: float
     stopped_by: str = "converged"
     lost: dict[str, Infeasible] = field(default_factory=dict)
-    banned: set[str] = field(default_factory=set)
+    items: list[Item] = field(default_factory=list)
+    home: list[str] = field(default_factory=list)
+    owner: list[int] = field(default_factory=list)
+    ways: list[list[list[int]]] = field(default_factory=list)
+    way: list[int] = field(default_factory=list)
+    menus: dict[str, Menu] = field(default_factory=dict)
+    queues: Queues = field(default_factory=Queues)
 
     @staticmethod
     def of(request: PlanRequest, started: float) -> _Search:
@@ -113,7 +101,20 @@ class _Search:
         workloads = sorted(request.workloads, key=lambda w: (w.model, w.slo_ms, w.rate_rps, w.name))
         alone = {name: Alone.of(d, quantile) for name, d in request.devices.items()}
         kinds = kinds_of(workloads, request.devices, alone, request.rule, quantile)
-        return _Search(request, quantile, workloads, alone, kinds, started)
+        search = _Search(request, quantile, workloads, alone, kinds, started)
+        for number, choices in enumerate(kinds):
+            search.ways.append([])
+            for kind in choices[:MOST_WAYS]:
+                first = len(search.items)
+                search.items += [kind.item] * kind.item.servers
+                search.home += [kind.device] * kind.item.servers
+                search.owner += [number] * kind.item.servers
+                search.ways[-1].append(list(range(first, len(search.items))))
+        search.menus = {
+            name: Menu.of(search.items, device, request.rule, quantile, alone[name])
+            for name, device in request.devices.items()
+        }
+        return search
 
     def stop(self) -> bool:
         """Whether the ceiling in seconds is reached."""
@@ -124,114 +125,112 @@ class _Search:
         return True
 
     def run(self) -> Draft:
-        for w, ways in zip(self.workloads, self.kinds, strict=True):
+        self.start()
+        for w, ways in zip(self.workloads, self.ways, strict=True):
             if not ways:
-                self.refuse(w)
-        ways_left = [list(ways) for ways in self.kinds]
-        for _ in range(MOST_WAYS):
-            self.banned = set()
-            gpus = self.pack([ways[0] if ways else None for ways in ways_left])
-            if not self.banned:
-                break
-            for w, ways in zip(self.workloads, ways_left, strict=True):
-                if w.name in self.banned:
-                    self.lost.pop(w.name, None)
-                    del ways[0]
-                    if not ways:
-                        self.refuse(w)
+                self.lost[w.name] = refusal(w, self.request, self.alone, self.quantile)
+        gpus = self.pack()
         lost = tuple(self.lost[w.name] for w in self.request.workloads if w.name in self.lost)
-        draft = Draft(gpus, lost, self.stopped_by)
+        draft = Draft(gpus, lost, self.stopped_by, queues=self.queues)
         return proven(
             draft, self.workloads, self.kinds, self.request, self.alone, self.quantile, self.stop
         )  # fmt: skip
 
-    def refuse(self, workload: Workload) -> None:
-        """Note that nothing holds a workload."""
-        self.lost[workload.name] = refusal(workload, self.request, self.alone, self.quantile)
+    def start(self) -> None:
+        """Serve every workload in its cheapest way."""
+        self.way = [0] * len(self.workloads)
+        self.lost = {}
 
-    def pack(self, chosen: Sequence[Kind | None]) -> tuple[PlannedGpu, ...]:
-        """GPUs for workloads served in these ways."""
+    def active(self) -> list[int]:
+        """The items in force."""
+        return [
+            i for ways, now in zip(self.ways, self.way, strict=True) if now < len(ways) for i in ways[now]
+        ]
+
+    def pack(self) -> tuple[PlannedGpu, ...]:
+        """GPUs for all workloads."""
         request = self.request
-        items: list[Item] = []
-        homes: list[str] = []
-        for kind in chosen:
-            if kind is not None:
-                items += [kind.item] * kind.item.servers
-                homes += [kind.device] * kind.item.servers
-        menus = {
-            name: Menu.of(items, device, request.rule, self.quantile, self.alone[name])
-            for name, device in request.devices.items()
-        }
-        correction = Correction.none(len(items))
+        correction = Correction.none(len(self.items))
+        hearing = Hearing.of(self.items, self.menus, self.quantile, self.queues)
         if request.rule is Rule.P99:
             # A first packing shows what neighbours do to small batches, which no table knows.
-            first = self.construct(menus, correction, items, homes, iterations=0)
-            correction = self.ask_queue(first, menus, items, correction).correction
-            self.lost = {n: i for n, i in self.lost.items() if not i.reason.startswith(ALL_TAKEN)}
+            correction = hearing.ask(self.construct(correction, iterations=0), correction).correction
         iterations = request.iterations
         if iterations is None:
             iterations = DEFAULT_ITERATIONS * (1 + len(self.workloads) // 100)
-        packings = self.construct(menus, correction, items, homes, iterations)
-        best = self.settle(packings, menus, items, correction)
-        if request.rule is not Rule.P99 or self.banned:
-            return best.gpus
+        packings = self.construct(correction, iterations)
+        if request.rule is not Rule.P99:
+            return self.planned(packings)
+        _, correction = self.settle(packings, hearing, correction)
         # The corrections left room behind: use it, and keep the result where it costs less.
-        lost = dict(self.lost)
+        before, lost = list(self.way), dict(self.lost)
         again = {
             n: dissolve(p.copy(), iterations, random.Random(request.seed), self.stop)
             for n, p in packings.items()
         }
-        if sum(len(p.groups) for p in again.values()) < len(best.gpus):
-            second = self.settle(again, menus, items, best.correction)
-            if not second.refused and not self.banned and _cost(second) < _cost(best):
-                return second.gpus
-            self.lost, self.banned = lost, set()
-        return best.gpus
+        if self.cost(again) < self.cost(packings):
+            broken, _ = self.settle(again, hearing, correction)
+            if len(self.lost) <= len(lost) and not broken and self.cost(again) < self.cost(packings):
+                return self.planned(again)
+            self.way, self.lost = before, lost
+        return self.planned(packings)
 
-    def construct(
-        self, menus: Mapping[str, Menu], correction: Correction, items: Sequence[Item], homes: Sequence[str],
-        iterations: int,
-    ) -> dict[str, Packing]:  # fmt: skip
+    def cost(self, packings: Mapping[str, Packing]) -> float:
+        """By `bound.prices`."""
+        price = prices(self.request.devices)
+        return sum(price[name] * len(p.groups) for name, p in packings.items())
+
+    def construct(self, correction: Correction, iterations: int) -> dict[str, Packing]:
         """Pack each type's items; what finds no GPU of its type tries the others."""
         packings: dict[str, Packing] = {}
         over: list[int] = []
+        active = self.active()
         for name, device in self.request.devices.items():
-            packing = Packing(menus[name].corrected(correction), self.quantile, device.pool.count)
-            mine = [i for i, home in enumerate(homes) if home == name]
+            packing = Packing(self.menus[name].corrected(correction), self.quantile, device.pool.count)
+            mine = [i for i in active if self.home[i] == name]
             over += packing.fill(mine, THOROUGH if iterations and self.cheap(mine) else FIRST_LOOK)
             packings[name] = dissolve(packing, iterations, random.Random(self.request.seed), self.stop)
         for i in over:
-            if not any(p.insert(i) for n, p in packings.items() if n != homes[i]):
-                self.give_up(packings, items, i)
+            if not any(p.insert(i) for n, p in packings.items() if n != self.home[i]):
+                self.next_way(packings, i)
         return packings
 
     def cheap(self, items: Sequence[int]) -> bool:
         """Whether several packings are affordable: under P99 the latency model answers slowly."""
         return self.request.rule is not Rule.P99 or len(items) <= MANY
 
-    def give_up(self, packings: Mapping[str, Packing], items: Sequence[Item], item: int) -> None:
-        """No GPU is left for an item: its workload goes, with all its servers."""
-        for w in items[item].workloads:
-            if any(not p.full for p in packings.values()):
-                # Not for want of GPUs: the exact queue refuses this way to serve it.
-                self.banned.add(w.name)
+    def next_way(self, packings: Mapping[str, Packing], item: int) -> None:
+        """Serve an item's workload in the next way that finds room; it is lost where none does."""
+        number = self.owner[item]
+        ways = self.ways[number]
+        if self.way[number] == len(ways) or item not in ways[self.way[number]]:
+            return
+        while True:
+            for packing in packings.values():
+                packing.discard(set(ways[self.way[number]]))
+            self.way[number] += 1
+            if self.way[number] == len(ways):
+                break
+            if all(self.place(packings, i) for i in ways[self.way[number]]):
+                return
+        workload = self.workloads[number]
+        if all(p.full for p in packings.values()):
             types = ", ".join(f"{d.pool.count} {n}" for n, d in self.request.devices.items())
-            self.lost[w.name] = Infeasible(w.name, f"{ALL_TAKEN}: {types}")
-        same = {i for i, other in enumerate(items) if other is items[item]}
-        for packing in packings.values():
-            for g in range(len(packing.groups) - 1, -1, -1):
-                left = [i for i in packing.groups[g] if i not in same]
-                if not left:
-                    packing.remove(g)
-                elif len(left) < len(packing.groups[g]):
-                    packing.regrow(g, left)
+            self.lost[workload.name] = Infeasible(workload.name, f"all GPUs are taken: {types}")
+        else:
+            # The exact queue refuses all its ways.
+            self.lost[workload.name] = refusal(workload, self.request, self.alone, self.quantile)
+
+    def place(self, packings: Mapping[str, Packing], item: int) -> bool:
+        """Put an item on a GPU of its type, else of another."""
+        order = sorted(packings, key=lambda n: n != self.home[item])
+        return any(packings[n].insert(item) for n in order)
 
     def settle(
-        self, packings: dict[str, Packing], menus: Mapping[str, Menu], items: Sequence[Item],
-        correction: Correction,
-    ) -> _Said:  # fmt: skip
-        """Ask the exact queue; give more to what it refuses until it refuses nothing."""
-        said = self.ask_queue(packings, menus, items, correction)
+        self, packings: dict[str, Packing], hearing: Hearing, correction: Correction
+    ) -> tuple[frozenset[int], Correction]:
+        """Give more to what the exact queue refuses until it refuses nothing; returns what it still does."""
+        said = hearing.ask(packings, correction)
         for _ in range(MOST_CORRECTIONS):
             if not said.refused:
                 break
@@ -240,81 +239,16 @@ class _Search:
                 np.where(now, np.minimum(told.scale, correction.scale * STEP), correction.scale),
                 np.where(now, np.maximum(told.excess, correction.excess / STEP), correction.excess),
             )
-            self.correct(packings, menus, items, correction, said.refused)
-            said = self.ask_queue(packings, menus, items, correction)
-        return replace(said, correction=correction)
+            self.correct(packings, correction, said)
+            said = hearing.ask(packings, correction)
+        return said.refused, correction
 
-    def ask_queue(
-        self, packings: Mapping[str, Packing], menus: Mapping[str, Menu], items: Sequence[Item],
-        correction: Correction,
-    ) -> _Said:  # fmt: skip
-        """What the judge's own arithmetic says of every item where it stands."""
-        gpus, at = self.planned(packings, items)
-        rule, devices = self.request.rule, self.request.devices
-        if rule is not Rule.P99:
-            return _Said(gpus, frozenset(), np.zeros(len(items), dtype=np.bool_), correction)
-        boards = {
-            name: Board.of([g for g in gpus if g.type == name], devices[name])
-            for name, p in packings.items()
-            if p.groups
-        }
-        found = loads(boards, devices, rule, self.quantile)
-        scale, excess = correction.scale.copy(), correction.excess.copy()
-        refused: set[int] = set()
-        for name, board in boards.items():
-            kept = held(board, found[name], rule)
-            execution, p99 = found[name].times.execution_ms, found[name].p99_ms
-            for i, row in enumerate(at[name]):
-                for j, n in enumerate(row):
-                    scale[n], excess[n] = self._told(
-                        menus[name], items[n], board, (i, j), float(execution[i, j]), float(p99[i, j]),
-                        scale[n],
-                    )  # fmt: skip
-                    if not kept[i, j]:
-                        refused.add(n)
-        # A pool stands or falls as one.
-        least: dict[int, float] = {}
-        most: dict[int, float] = {}
-        for n, item in enumerate(items):
-            least[id(item)] = min(scale[n], least.get(id(item), np.inf))
-            most[id(item)] = max(excess[n], most.get(id(item), 0.0))
-        bad = {id(items[n]) for n in refused}
-        told = Correction(np.array([least[id(i)] for i in items]), np.array([most[id(i)] for i in items]))
-        return _Said(gpus, frozenset(refused), np.array([id(i) in bad for i in items], dtype=np.bool_), told)
-
-    def _told(
-        self, menu: Menu, item: Item, board: Board, at: tuple[int, int], execution: float, p99: float,
-        scale: float,
-    ) -> tuple[float, float]:  # fmt: skip
-        """An item's scale and excess, by the exact P99 where it stands."""
-        m, batch = int(board.slots.model[at]), int(board.slots.batch[at])
-        if not np.isfinite(p99):
-            return scale * OVERLOADED, 2.0
-        share = int(np.searchsorted(menu.percents, board.slots.percent[at] - 1e-9))
-        full = float(menu.alone.execution[m, batch - 1, share])
-        amounts_to = waiting.effective_slowdown(
-            item.rate_rps, p99 - float(board.frontend_ms[at]), full,
-            float(menu.alone.execution[m, 0, share]), item.servers, waiting.BATCHES.index(batch),
-            JITTER_P99 * float(board.jitter[at]),
-        )  # fmt: skip
-        if item.servers > 1:
-            amounts_to /= POOL_CARE
-        slowdown = execution / full
-        if slowdown < 1.0 + BARELY:
-            return CARE * slowdown / amounts_to, 1.0
-        excess = (amounts_to * scale / CARE - 1.0) / (slowdown - 1.0)
-        return scale, float(np.clip(excess, 1.0, MOST_EXCESS))
-
-    def correct(
-        self, packings: dict[str, Packing], menus: Mapping[str, Menu], items: Sequence[Item],
-        correction: Correction, refused: frozenset[int],
-    ) -> None:  # fmt: skip
+    def correct(self, packings: dict[str, Packing], correction: Correction, said: Said) -> None:
         """Grow the GPUs of refused items (and of their whole pool) again, by what they tolerate now."""
-        pools = {id(items[i]) for i in refused}
-        touched = {i for i, item in enumerate(items) if id(item) in pools}
+        touched = set(np.flatnonzero(said.refusing).tolist())
         evicted: list[int] = []
         for name, packing in packings.items():
-            packing.menu = menus[name].corrected(correction)
+            packing.menu = self.menus[name].corrected(correction)
             for g in range(len(packing.groups) - 1, -1, -1):
                 if touched.isdisjoint(packing.groups[g]):
                     continue
@@ -330,27 +264,22 @@ class _Search:
         for packing in packings.values():
             pending = packing.fill(pending, FIRST_LOOK)
         for i in pending:
-            self.give_up(packings, items, i)
+            self.next_way(packings, i)
 
-    def planned(
-        self, packings: Mapping[str, Packing], items: Sequence[Item]
-    ) -> tuple[tuple[PlannedGpu, ...], dict[str, list[list[int]]]]:
-        """GPUs as values, and which item stands where."""
+    def planned(self, packings: Mapping[str, Packing]) -> tuple[PlannedGpu, ...]:
+        """GPUs as values, fullest first."""
         gpus: list[PlannedGpu] = []
-        at: dict[str, list[list[int]]] = {}
         number: dict[int, int] = {}
         for name, packing in packings.items():
             device, menu = self.request.devices[name], packing.menu
             order = sorted(range(len(packing.groups)), key=lambda g: (-packing.totals[g], packing.groups[g]))
-            at[name] = []
             for n, g in enumerate(order):
                 pairs = sorted(
                     zip(packing.groups[g], packing.shares[g], strict=True), key=lambda p: (-p[1], p[0])
                 )
-                at[name].append([i for i, _ in pairs])
                 partitions = []
                 for i, share in pairs:
-                    item = items[i]
+                    item = self.items[i]
                     number[id(item)] = number.get(id(item), 0) + 1
                     suffix = f"-{number[id(item)]}" if item.servers > 1 else ""
                     partitions.append(
@@ -360,4 +289,4 @@ class _Search:
                         )
                     )  # fmt: skip
                 gpus.append(gpu_of(n, device, partitions))
-        return tuple(gpus), at
+        return tuple(gpus)

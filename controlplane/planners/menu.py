@@ -15,7 +15,7 @@ import numpy as np
 
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, Workload
-from controlplane.latency.protocol import FloatArray, IntArray, Slots
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 from controlplane.planners import waiting
 from controlplane.planners.board import JITTER_P99, ask
 from controlplane.planners.protocol import Device
@@ -50,6 +50,11 @@ class Item:
     def slo_ms(self) -> float:
         """The strictest."""
         return min(w.slo_ms for w in self.workloads)
+
+    @property
+    def constant(self) -> bool:
+        """Whether its arrivals are: several streams together are not."""
+        return len(self.workloads) == 1 and self.workloads[0].arrivals is Arrivals.CONSTANT
 
     @property
     def name(self) -> str:
@@ -135,90 +140,33 @@ class Menu:
     @staticmethod
     def of(items: Sequence[Item], device: Device, rule: Rule, quantile: float | None, alone: Alone) -> Menu:
         """Items whose model has no profile fit nowhere."""
+        # Servers of a pool are one item several times.
+        distinct = list({id(i): i for i in items}.values())
+        place = {id(i): n for n, i in enumerate(distinct)}
+        asked = _Asked.of(distinct, device)
         percents = np.array(device.pool.device.grid.percents())
-        index = {name: i for i, name in enumerate(device.latency.models)}
-        model = np.array([index.get(i.model, -1) for i in items], dtype=np.int64)
-        shape = (len(items), percents.size)
+        shape = (len(distinct), percents.size)
         batch = np.ones(shape, dtype=np.int64)
         execution, cycle = np.zeros(shape), np.zeros(shape)
-        for m, name in enumerate(device.latency.models):
-            for servers in sorted({i.servers for i in items}):
-                chosen = [n for n, i in enumerate(items) if model[n] == m and i.servers == servers]
-                for start in range(0, len(chosen), AT_ONCE):
-                    rows = np.array(chosen[start : start + AT_ONCE])
-                    some = [items[n] for n in rows.tolist()]
-                    rate = np.array([i.rate_rps for i in some])
-                    slo = np.array([i.slo_ms for i in some])
-                    if rule is Rule.P99:
-                        profile = device.profiles[name]
-                        slo = slo - (profile.frontend_ms or 0.0)
-                        found = _under_p99(alone, m, rate, slo, servers, JITTER_P99 * (profile.jitter or 0.0))
-                    else:
-                        found = _under_half_slo(alone, m, rate, slo)
-                    batch[rows], execution[rows], cycle[rows] = found
-        fits = (execution >= 1.0) & (cycle >= 1.0)
-        least = np.where(fits.any(axis=1), fits.argmax(axis=1), percents.size)
-        memory = np.array(
-            [i.memory_with_shadow_mb(device) if model[n] >= 0 else 0.0 for n, i in enumerate(items)]
-        )
-        menu = Menu(device, alone, percents, model, batch, execution, cycle, least, memory)
-        menu._one_batch_a_pool(items)
+        known = np.flatnonzero(asked.model >= 0)
+        for start in range(0, known.size, AT_ONCE):
+            rows = known[start : start + AT_ONCE]
+            under = _under_p99 if rule is Rule.P99 else _under_half_slo
+            batch[rows], execution[rows], cycle[rows] = under(alone, asked.take(rows))
+        _one_batch_a_pool(alone, asked, rule, batch, execution, cycle)
         if rule is Rule.P99:
-            menu._calibrate_constant(items)
-        return menu
-
-    def _one_batch_a_pool(self, items: Sequence[Item]) -> None:
-        """Servers of one queue serve the same batch: that of the share they would most likely get."""
-        profiles = self.device.profiles
-        for n, item in enumerate(items):
-            if item.servers == 1 or self.least[n] == self.percents.size:
-                continue
-            m, profile = int(self.model[n]), profiles[item.model]
-            fixed = int(self.batch[n, min(int(self.least[n]) + 1, self.percents.size - 1)])
-            self.batch[n] = fixed
-            if np.isinf(self.cycle_tolerance[n, 0]):
-                self.execution_tolerance[n] = (
-                    POOL_CARE
-                    * waiting.tolerance(
-                        np.array([item.rate_rps]),
-                        np.array([max(item.slo_ms - (profile.frontend_ms or 0.0), 0.0)]),
-                        self.alone.execution[m, fixed - 1],
-                        self.alone.execution[m, 0],
-                        item.servers,
-                        waiting.BATCHES.index(fixed),
-                        JITTER_P99 * (profile.jitter or 0.0),
-                    )[0]
-                )
-            else:
-                self.execution_tolerance[n] = item.slo_ms / 2.0 / self.alone.execution[m, fixed - 1]
-                self.cycle_tolerance[n] = 1000.0 * fixed / item.rate_rps / self.alone.cycle[m, fixed - 1]
-            fits = (self.execution_tolerance[n] >= 1.0) & (self.cycle_tolerance[n] >= 1.0)
-            self.least[n] = int(fits.argmax()) if fits.any() else self.percents.size
-
-    def _calibrate_constant(self, items: Sequence[Item]) -> None:
-        """The table knows Poisson arrivals; where they are constant, scale to what the queue itself says."""
-        from controlplane.latency import queueing
-
-        for n, item in enumerate(items):
-            if len(item.workloads) > 1 or item.workloads[0].arrivals is not Arrivals.CONSTANT:
-                continue
-            if self.model[n] < 0:
-                continue
-            for at in range(self.percents.size):
-                b = int(self.batch[n, at])
-                curve = self.alone.execution[self.model[n], :b, at]
-                if not np.all(np.isfinite(curve)):
-                    continue
-                low, high = 0.0, 0.998 * 1000.0 * b / (item.rate_rps * curve[-1])
-                for _ in range(10):
-                    middle = (low + high) / 2.0
-                    p99 = queueing.solve(
-                        [item.rate_rps * item.servers], curve * middle, b, item.servers, Arrivals.CONSTANT
-                    ).p99_ms[0]
-                    low, high = (middle, high) if p99 <= item.slo_ms else (low, middle)
-                self.execution_tolerance[n, at] = max(low, self.execution_tolerance[n, at])
-            fits = self.execution_tolerance[n] >= 1.0
-            self.least[n] = int(fits.argmax()) if fits.any() else self.percents.size
+            _calibrate_constant(alone, asked, batch, execution)
+        memory = np.array(
+            [
+                i.memory_with_shadow_mb(device) if m >= 0 else 0.0
+                for i, m in zip(distinct, asked.model, strict=True)
+            ]
+        )
+        rows = np.array([place[id(i)] for i in items], dtype=np.int64)
+        return Menu(
+            device, alone, percents, asked.model[rows], batch[rows], execution[rows], cycle[rows],
+            _least(execution, cycle)[rows], memory[rows],
+        )  # fmt: skip
 
     def index_of(self, model: str) -> int:
         """A model's place in the latency model."""
@@ -239,18 +187,65 @@ class Menu:
         """The same menu by what the exact queue said of each item."""
         scaled = self.execution_tolerance * by.scale[:, None]
         execution = 1.0 + (scaled - 1.0) / by.excess[:, None]
-        fits = (execution >= 1.0) & (self.cycle_tolerance >= 1.0)
-        least = np.where(fits.any(axis=1), fits.argmax(axis=1), self.percents.size)
-        return replace(self, execution_tolerance=execution, least=least)
+        return replace(self, execution_tolerance=execution, least=_least(execution, self.cycle_tolerance))
 
 
-def _under_half_slo(
-    alone: Alone, m: int, rate: FloatArray, slo: FloatArray
-) -> tuple[IntArray, FloatArray, FloatArray]:
-    execution, cycle = alone.execution[m], alone.cycle[m]
-    batch = np.arange(1, execution.shape[0] + 1, dtype=np.float64)
-    slack = (slo / 2.0)[:, None, None] / execution
-    keeps_up = (1000.0 / rate)[:, None, None] * (batch[:, None] / cycle)
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Items as arrays (items,): rates are of one server, SLOs without the time outside the queue."""
+
+    model: IntArray
+    rate: FloatArray
+    slo_ms: FloatArray
+    queue_slo_ms: FloatArray
+    servers: IntArray
+    jitter: FloatArray
+    constant: BoolArray
+
+    @staticmethod
+    def of(items: Sequence[Item], device: Device) -> _Asked:
+        index = {name: i for i, name in enumerate(device.latency.models)}
+        model = np.array([index.get(i.model, -1) for i in items], dtype=np.int64)
+        slo = np.array([i.slo_ms for i in items], dtype=np.float64)
+        profiles = [device.profiles.get(i.model) for i in items]
+        outside = np.array([(p.frontend_ms or 0.0) if p else 0.0 for p in profiles])
+        return _Asked(
+            model,
+            np.array([i.rate_rps for i in items], dtype=np.float64),
+            slo,
+            np.maximum(slo - outside, 0.0),
+            np.array([i.servers for i in items], dtype=np.int64),
+            JITTER_P99 * np.array([(p.jitter or 0.0) if p else 0.0 for p in profiles]),
+            np.array([i.constant for i in items], dtype=np.bool_),
+        )
+
+    def take(self, rows: IntArray) -> _Asked:
+        """These items."""
+        return _Asked(*(getattr(self, name)[rows] for name in _Asked.__slots__))
+
+    def tolerance(self, alone: Alone, batch_index: IntArray) -> FloatArray:
+        """By the waiting table, with one batch for each item; 0 where its model knows no such batch."""
+        batch = np.array(waiting.BATCHES)[batch_index]
+        full = alone.execution[self.model, batch - 1]
+        known = np.isfinite(full).all(axis=1)
+        found = waiting.tolerance(
+            self.rate, self.queue_slo_ms, np.where(known[:, None], full, 1.0), alone.execution[self.model, 0],
+            self.servers, batch_index, self.jitter,
+        )  # fmt: skip
+        found *= np.where(self.servers > 1, POOL_CARE, 1.0)[:, None]
+        return np.where(known[:, None], found, 0.0)
+
+
+def _least(execution: FloatArray, cycle: FloatArray) -> IntArray:
+    fits = (execution >= 1.0) & (cycle >= 1.0)
+    return np.where(fits.any(axis=1), fits.argmax(axis=1), fits.shape[1])
+
+
+def _under_half_slo(alone: Alone, asked: _Asked) -> tuple[IntArray, FloatArray, FloatArray]:
+    execution, cycle = alone.execution[asked.model], alone.cycle[asked.model]
+    batch = np.arange(1, execution.shape[1] + 1, dtype=np.float64)
+    slack = (asked.slo_ms / 2.0)[:, None, None] / execution
+    keeps_up = (1000.0 / asked.rate)[:, None, None] * (batch[:, None] / cycle)
     worst = np.minimum(slack, keeps_up)
     best = worst.argmax(axis=1)
     at = best[:, None, :]
@@ -261,24 +256,54 @@ def _under_half_slo(
     )
 
 
-def _under_p99(
-    alone: Alone, m: int, rate: FloatArray, slo: FloatArray, servers: int, jitter: float
-) -> tuple[IntArray, FloatArray, FloatArray]:
-    execution = alone.execution[m]
-    shape = (rate.size, execution.shape[1])
-    tolerances = []
-    for k, b in enumerate(waiting.BATCHES):
-        if b > execution.shape[0] or not np.isfinite(execution[b - 1]).all():
-            break
-        tolerances.append(
-            waiting.tolerance(rate, np.maximum(slo, 0.0), execution[b - 1], execution[0], servers, k, jitter)
-        )
-    found = np.stack(tolerances)
+def _under_p99(alone: Alone, asked: _Asked) -> tuple[IntArray, FloatArray, FloatArray]:
+    batches = [b for b in waiting.BATCHES if b <= alone.execution.shape[1]]
+    found = np.stack([asked.tolerance(alone, np.full(asked.model.size, k)) for k in range(len(batches))])
     # The greedy batcher rarely fills a larger batch, and a smaller one disturbs neighbours less.
     enough = (found >= found.max(axis=0) * (1.0 - WORTH)).argmax(axis=0)
     best = np.take_along_axis(found, enough[None], axis=0)[0]
-    batch = np.array(waiting.BATCHES)[enough]
-    if servers > 1:
-        best = best * POOL_CARE
     # A queue settles where even cycles would: execution is at least as long, so nothing more is asked.
-    return batch, best, np.full(shape, np.inf)
+    return np.array(batches)[enough], best, np.full_like(best, np.inf)
+
+
+def _one_batch_a_pool(
+    alone: Alone, asked: _Asked, rule: Rule, batch: IntArray, execution: FloatArray, cycle: FloatArray
+) -> None:
+    """Servers of one queue serve the same batch: that of the share they would most likely get."""
+    least = _least(execution, cycle)
+    last = batch.shape[1] - 1
+    rows = np.flatnonzero((asked.servers > 1) & (least <= last))
+    if not rows.size:
+        return
+    fixed = batch[rows, np.minimum(least[rows] + 1, last)]
+    batch[rows] = fixed[:, None]
+    pools = asked.take(rows)
+    if rule is Rule.P99:
+        execution[rows] = pools.tolerance(alone, np.searchsorted(waiting.BATCHES, fixed))
+        return
+    execution[rows] = pools.slo_ms[:, None] / 2.0 / alone.execution[pools.model, fixed - 1]
+    full = (1000.0 * fixed / pools.rate)[:, None]
+    cycle[rows] = full / alone.cycle[pools.model, fixed - 1]
+
+
+def _calibrate_constant(alone: Alone, asked: _Asked, batch: IntArray, execution: FloatArray) -> None:
+    """The table knows Poisson arrivals; where they are constant, scale to what the queue itself says."""
+    from controlplane.latency import queueing
+
+    rows, shares = np.nonzero((asked.constant & (asked.model >= 0))[:, None] & (batch > 0))
+    if not rows.size:
+        return
+    item, own = asked.take(rows), batch[rows, shares]
+    sizes = np.minimum(np.arange(1, own.max() + 1), own[:, None])
+    curves = alone.execution[item.model[:, None], sizes - 1, shares[:, None]]
+    full = curves[:, -1]
+    low, high = np.zeros(rows.size), 0.998 * 1000.0 * own / (item.rate * full)
+    for _ in range(10):
+        middle = (low + high) / 2.0
+        slowed = curves * middle[:, None]
+        p99 = queueing.solve(
+            item.rate * item.servers, slowed, own, item.servers, [Arrivals.CONSTANT] * rows.size
+        ).p99_ms
+        kept = p99 + item.jitter * slowed[:, -1] <= item.queue_slo_ms
+        low, high = np.where(kept, middle, low), np.where(kept, high, middle)
+    execution[rows, shares] = np.maximum(low, execution[rows, shares])

@@ -223,6 +223,15 @@ class Packing:
         self.totals.pop(gpu)
         return out
 
+    def discard(self, items: set[int]) -> None:
+        """Take items away, and GPUs that only they used; what is left on a GPU may need less."""
+        for g in range(len(self.groups) - 1, -1, -1):
+            left = [i for i in self.groups[g] if i not in items]
+            if not left:
+                self.remove(g)
+            elif len(left) < len(self.groups[g]):
+                self.regrow(g, left)
+
     def _set(self, gpu: int, group: list[int], share: list[int], total: float) -> None:
         self.groups[gpu], self.shares[gpu], self.totals[gpu] = group, share, total
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from controlplane.domain.plan import Partition, PlannedGpu, Rule, Shadow
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
-from controlplane.planners.board import Board, Loads
+from controlplane.planners.board import Board, Loads, Queues
 from controlplane.planners.protocol import Device
 from controlplane.planners.standby import active_here, held, turned_loads
 
@@ -37,6 +37,7 @@ def with_shadows(
     devices: Mapping[str, Device],
     rule: Rule,
     quantile: float | None,
+    queues: Queues | None,
 ) -> tuple[PlannedGpu, ...]:
     """The GPUs with the shadows asked for; more GPUs of a type where none has room for one elsewhere.
 
@@ -44,7 +45,7 @@ def with_shadows(
     expected of them.
     """
     extras = {
-        name: _extras_here(board, base[name], devices[name], wishes, rule, quantile)
+        name: _extras_here(board, base[name], devices[name], wishes, rule, quantile, queues)
         for name, board in boards.items()
     }
     made = []
@@ -64,7 +65,7 @@ def with_shadows(
         if wish_of(p, wishes).place is ShadowPlace.OTHER_GPU
     ]
     for i, j in elsewhere:
-        _elsewhere(made, i, j, wishes, boards, base, devices, rule, quantile)
+        _elsewhere(made, i, j, wishes, boards, base, devices, rule, quantile, queues)
     return tuple(made)
 
 
@@ -81,6 +82,7 @@ def _extras_here(
     wishes: Mapping[str, ShadowWish],
     rule: Rule,
     quantile: float | None,
+    queues: Queues | None,
 ) -> dict[str, float]:
     step = device.pool.device.grid.step_percent
     free = 100.0 - np.where(board.slots.mask, board.slots.percent, 0.0).sum(axis=1)
@@ -100,7 +102,7 @@ def _extras_here(
         now = np.flatnonzero(open_)
         percents = board.slots.percent[rows[now], columns[now]] + extra[now]
         turned = active_here(board, rows[now], columns[now], percents)
-        kept = held(turned, turned_loads(turned, rows[now], base, device, rule, quantile), rule)
+        kept = held(turned, turned_loads(turned, rows[now], base, device, rule, quantile, queues), rule)
         # A neighbour that breaks its promise anyhow is not the shadow's doing.
         kept = np.asarray(kept | ~held(board, base, rule)[rows[now]])
         broken = now[~kept.all(axis=1)]
@@ -123,6 +125,7 @@ def _elsewhere(
     devices: Mapping[str, Device],
     rule: Rule,
     quantile: float | None,
+    queues: Queues | None,
 ) -> None:
     """Find another GPU of the same type for the shadow of partition j of GPU i, or open one."""
     gpu, partition = made[i], made[i].partitions[j]
@@ -141,7 +144,8 @@ def _elsewhere(
         more = replace(host, partitions=(*host.partitions, replace(partition, percent=shadow.percent)))
         turned = Board.of([more], device)
         rows = np.array([row_of.get(host.id, -1)])
-        if held(turned, turned_loads(turned, rows, base[gpu.type], device, rule, quantile), rule).all():
+        beside = turned_loads(turned, rows, base[gpu.type], device, rule, quantile, queues)
+        if held(turned, beside, rule).all():
             break
     else:
         used = sum(g.type == gpu.type for g in made)

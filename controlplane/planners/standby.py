@@ -9,7 +9,7 @@ import numpy as np
 from controlplane.domain.plan import Rule, Shadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
-from controlplane.planners.board import Board, Loads, Pool, pool_waits, service_curves, times
+from controlplane.planners.board import Board, Loads, Pool, Queues, pool_waits, service_curves, times
 from controlplane.planners.protocol import Device
 
 SLACK = 1e-6
@@ -39,8 +39,9 @@ def active_here(board: Board, rows: IntArray, columns: IntArray, percents: Float
 
 
 def turned_loads(
-    turned: Board, rows: IntArray, base: Loads, device: Device, rule: Rule, quantile: float | None
-) -> Loads:
+    turned: Board, rows: IntArray, base: Loads, device: Device, rule: Rule, quantile: float | None,
+    queues: Queues | None = None,
+) -> Loads:  # fmt: skip
     """What is expected where row n is row `rows[n]` of the plan, changed; `base` is the plan unchanged.
 
     The other servers of a pool stay as they are in the plan.
@@ -61,7 +62,7 @@ def turned_loads(
             if before is not None and before.servers > 1
             else Pool(1, own)
         )
-    answer = pool_waits([turned] * len(at), at, pools)
+    answer = pool_waits([turned] * len(at), at, pools, queues)
     found.mean_ms[at_rows, at_columns] = answer.mean_ms
     found.p99_ms[at_rows, at_columns] = answer.p99_ms
     return found

@@ -19,7 +19,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import BoolArray, IntArray
-from controlplane.planners.board import Board, Loads, Times, loads
+from controlplane.planners.board import Board, Loads, Queues, Times, loads
 from controlplane.planners.protocol import Device
 from controlplane.planners.standby import SLACK, active_here, held, stands_by, turned_loads
 
@@ -30,18 +30,19 @@ EXTRA_PERCENT = 10.0
 
 
 def verify(
-    plan: Plan, devices: Mapping[str, Device], workloads: Sequence[Workload] | None = None
-) -> tuple[Violation, ...]:
+    plan: Plan, devices: Mapping[str, Device], workloads: Sequence[Workload] | None = None,
+    queues: Queues | None = None,
+) -> tuple[Violation, ...]:  # fmt: skip
     """What the plan promises and does not keep, by its own rule and quantile; empty for a good plan.
 
     `devices` maps each GPU type to the latency model and profiles it is judged by. With `workloads`, those
-    asked for: each must be there in full or be called infeasible.
+    asked for: each must be there in full or be called infeasible. `queues`: those solved already.
     """
     found = list(_structure(plan, devices))
     if workloads is not None:
         found.extend(_asked_for(plan, workloads))
     if not any(_stops(v, plan) for v in found) and _computable(plan, devices):
-        found.extend(_promises(plan, devices))
+        found.extend(_promises(plan, devices, queues or Queues()))
     return tuple(dict.fromkeys(found))
 
 
@@ -219,18 +220,18 @@ def _memory(plan: Plan) -> Iterator[Violation]:
 # -- promises ----------------------------------------------------------------------------------------------
 
 
-def _promises(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
+def _promises(plan: Plan, devices: Mapping[str, Device], queues: Queues) -> Iterator[Violation]:
     quantile = plan.quantile if plan.rule is Rule.P99 else None
     boards = {
         name: Board.of([g for g in plan.gpus if g.type == name], devices[name])
         for name in {g.type: None for g in plan.gpus}
     }
-    found = loads(boards, devices, plan.rule, quantile)
+    found = loads(boards, devices, plan.rule, quantile, queues)
     for name, board in boards.items():
         yield from _broken(board, found[name], held(board, found[name], plan.rule), plan.rule)
     for name, board in boards.items():
-        yield from _active_here(board, found[name], devices[name], plan.rule, quantile)
-    yield from _active_elsewhere(plan, boards, found, devices, quantile)
+        yield from _active_here(board, found[name], devices[name], plan.rule, quantile, queues)
+    yield from _active_elsewhere(plan, boards, found, devices, quantile, queues)
 
 
 def _broken(
@@ -255,7 +256,7 @@ def _broken(
 
 
 def _active_here(
-    board: Board, base: Loads, device: Device, rule: Rule, quantile: float | None
+    board: Board, base: Loads, device: Device, rule: Rule, quantile: float | None, queues: Queues
 ) -> Iterator[Violation]:
     """Each shadow on its own GPU made active in turn: the partition has the shadow's share then."""
     active = [
@@ -269,18 +270,18 @@ def _active_here(
     rows, columns = np.array([i for i, _, _ in active]), np.array([j for _, j, _ in active])
     turned = active_here(board, rows, columns, np.array([p for _, _, p in active]))
     before = held(board, base, rule)
-    yield from _turned(turned, rows, columns, base, before, device, rule, quantile)
+    yield from _turned(turned, rows, columns, base, before, device, rule, quantile, queues)
 
 
 def _turned(
     turned: Board, rows: IntArray, columns: IntArray, base: Loads, before: BoolArray, device: Device,
-    rule: Rule, quantile: float | None,
+    rule: Rule, quantile: float | None, queues: Queues,
 ) -> Iterator[Violation]:  # fmt: skip
     """Judge GPUs with one partition changed: row n is row `rows[n]` of the plan, changed at `columns[n]`.
 
     `before`: which promises of the plan's rows are kept unchanged.
     """
-    changed = turned_loads(turned, rows, base, device, rule, quantile)
+    changed = turned_loads(turned, rows, base, device, rule, quantile, queues)
     kept = held(turned, changed, rule)
     # What is broken without the shadow has been said.
     width = min(before.shape[1], kept.shape[1])
@@ -301,6 +302,7 @@ def _active_elsewhere(
     found: Mapping[str, Loads],
     devices: Mapping[str, Device],
     quantile: float | None,
+    queues: Queues,
 ) -> Iterator[Violation]:
     """Each shadow on another GPU made active in turn: that GPU has one partition more then."""
     by_id = {g.id: g for g in plan.gpus}
@@ -322,5 +324,5 @@ def _active_elsewhere(
         turned = Board.of([more], device)
         yield from _turned(
             turned, np.array([row]), np.array([len(host.partitions)]), found[host.type],
-            held(boards[host.type], found[host.type], plan.rule), device, plan.rule, quantile,
+            held(boards[host.type], found[host.type], plan.rule), device, plan.rule, quantile, queues,
         )  # fmt: skip

@@ -15,7 +15,7 @@ import functools
 
 import numpy as np
 
-from controlplane.latency.protocol import FloatArray
+from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.waiting_table import TABLE
 
 BATCHES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
@@ -50,52 +50,44 @@ def table() -> FloatArray:
     return answer
 
 
-def largest_load(limit: FloatArray, servers: int, batch_index: int, jitter: float) -> FloatArray:
-    """The largest u with u Y(u) <= limit, for each shape: `limit` (n,) -> (n, shapes).
+def largest_load(
+    limit: FloatArray, servers: IntArray, batch_index: IntArray, jitter: FloatArray
+) -> FloatArray:
+    """The largest u with u Y(u) <= limit, for each shape: four arrays of (n,) -> (n, shapes).
 
     `jitter` is what the spread of a batch's own time adds to Y.
     """
     loads = np.array(LOADS)
-    rows = table()[min(servers, len(SERVERS)) - 1, batch_index] + jitter
-    found = np.empty((limit.size, len(SHAPES)))
-    for s, row in enumerate(rows):
-        # Below the first entry nobody waits and u Y is a straight line through 0.
-        found[:, s] = np.interp(limit, np.append(0.0, loads * row), np.append(0.0, loads))
+    rows = table()[np.minimum(servers, len(SERVERS)) - 1, batch_index] + jitter[:, None, None]
+    # Below the first entry nobody waits and u Y is a straight line through 0.
+    knots = np.concatenate([np.zeros((*rows.shape[:2], 1)), loads * rows], axis=2)
+    loads = np.append(0.0, loads)
+    cell = (knots[:, :, 1:-1] <= limit[:, None, None]).sum(axis=2)
+    low, high = (np.take_along_axis(knots, (cell + k)[..., None], axis=2)[..., 0] for k in (0, 1))
+    part = np.clip((limit[:, None] - low) / (high - low), 0.0, 1.0)
+    found: FloatArray = loads[cell] * (1.0 - part) + loads[cell + 1] * part
     return found
 
 
 def tolerance(
-    rate: FloatArray, slo_ms: FloatArray, full_ms: FloatArray, first_ms: FloatArray, servers: int,
-    batch_index: int, jitter: float,
+    rate: FloatArray, slo_ms: FloatArray, full_ms: FloatArray, first_ms: FloatArray, servers: IntArray,
+    batch_index: IntArray, jitter: FloatArray,
 ) -> FloatArray:  # fmt: skip
     """The largest slowdown f each workload holds at each share; below 1: not even alone. Shape (n, shares).
 
-    `rate` (n,) per second into one server, `slo_ms` (n,) without the time outside the queue; `full_ms` and
-    `first_ms` (shares,) are t(b) and t(1) alone.
+    `rate` per second into one server, `slo_ms` without the time outside the queue, and the last three are
+    (n,); `full_ms` and `first_ms` (n, shares) are t(b) and t(1) alone.
     """
-    batch = BATCHES[batch_index]
-    per_ms = rate / 1000.0
-    load = largest_load(slo_ms * per_ms / batch, servers, batch_index, jitter)
-    if batch == 1:
-        allowed = np.repeat(load[:, :1], full_ms.size, axis=1)
-    else:
-        shape = np.clip((first_ms / full_ms - 1.0 / batch) / (1.0 - 1.0 / batch), 0.0, 1.0)
-        cell = np.clip(np.searchsorted(SHAPES, shape, side="right") - 1, 0, len(SHAPES) - 2)
-        knots = np.array(SHAPES)
-        part = (shape - knots[cell]) / (knots[cell + 1] - knots[cell])
-        allowed = load[:, cell] * (1.0 - part) + load[:, cell + 1] * part
-    slowdown = allowed * batch / (per_ms[:, None] * full_ms)
+    batch = np.array(BATCHES)[batch_index][:, None]
+    per_ms = rate[:, None] / 1000.0
+    load = largest_load(slo_ms * per_ms[:, 0] / batch[:, 0], servers, batch_index, jitter)
+    # A batch of one has rows for all shapes, and they are equal.
+    shape = np.clip((first_ms / full_ms - 1.0 / batch) / np.maximum(1.0 - 1.0 / batch, 0.5), 0.0, 1.0)
+    knots = np.array(SHAPES)
+    cell = np.clip(np.searchsorted(knots, shape, side="right") - 1, 0, len(SHAPES) - 2)
+    part = (shape - knots[cell]) / (knots[cell + 1] - knots[cell])
+    allowed = np.take_along_axis(load, cell, axis=1) * (1.0 - part)
+    allowed += np.take_along_axis(load, cell + 1, axis=1) * part
     # Nobody is faster than a lone request.
-    answer: FloatArray = np.minimum(slowdown, slo_ms[:, None] / first_ms)
+    answer: FloatArray = np.minimum(allowed * batch / (per_ms * full_ms), slo_ms[:, None] / first_ms)
     return answer
-
-
-def effective_slowdown(
-    rate: float, p99_ms: float, full_ms: float, first_ms: float, servers: int, batch_index: int, jitter: float
-) -> float:
-    """The slowdown at which the table gives this P99: what the exact queue's answer amounts to."""
-    found = tolerance(
-        np.array([rate]), np.array([p99_ms]), np.array([full_ms]), np.array([first_ms]), servers, batch_index,
-        jitter,
-    )  # fmt: skip
-    return float(found[0, 0])

@@ -19,8 +19,9 @@ def test_the_table_is_what_the_queue_says(servers: int, batch: int, shape: float
 def test_a_tolerated_slowdown_just_holds(batch: int) -> None:
     full, first = np.array([12.0, 9.0]), np.array([5.0 if batch > 1 else 12.0, 4.0 if batch > 1 else 9.0])
     rate = 0.7 * 1000.0 * batch / 12.0
+    one, index = np.array([1]), np.array([waiting.BATCHES.index(batch)])
     found = waiting.tolerance(
-        np.array([rate]), np.array([40.0]), full, first, 1, waiting.BATCHES.index(batch), 0.0
+        np.array([rate]), np.array([40.0]), full[None], first[None], one, index, np.zeros(1)
     )
     for at in range(2):
         curve = np.linspace(first[at], full[at], batch) * found[0, at]
