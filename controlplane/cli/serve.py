@@ -19,6 +19,9 @@ def serve(
     once: Annotated[
         bool, typer.Option("--once", help="Look, repair what is broken, and end: for cron.")
     ] = False,
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", help="Watch and say what would be done; change nothing.")
+    ] = False,
     host: options.Host = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Health and Prometheus endpoint; 0: none.", min=0, max=65535)] = 0,
 ) -> None:
@@ -28,4 +31,4 @@ def serve(
     """
     from controlplane.cli import wiring
 
-    wiring.serve(fleet, once=once, host=host, port=port)
+    wiring.serve(fleet, once=once, plan_only=plan_only, host=host, port=port)

@@ -19,9 +19,11 @@ def validate(
     catalogue: Annotated[str | None, typer.Option(help="A built-in device, like v100.")] = None,
     pairs: Annotated[Path | None, typer.Option(help="Measured pairs to predict (CSV).")] = None,
     profile: Annotated[Path | None, typer.Option(help="A profile's points, each left out in turn.")] = None,
-    fleet: Annotated[str | None, typer.Option(help="A running fleet, under its traffic.")] = None,
+    fleet: Annotated[str | None, typer.Option(help="A running fleet, from its controller's record.")] = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
-    seconds: Annotated[float, typer.Option(help="How long to watch the fleet.", min=2)] = 10.0,
+    seconds: Annotated[
+        float | None, typer.Option(help="Watch the fleet now for so long; else: what was recorded.", min=2)
+    ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Let the next plan learn from what the fleet showed.")
     ] = False,
@@ -30,7 +32,7 @@ def validate(
     """How far the latency models are from measurements they have not seen.
 
     With --catalogue alone: the built-in measurements, whole batch sizes left out in turn. With --fleet: the
-    executions of its servers beside what the plan's latency model says.
+    executions of its servers beside what the plan's latency model says, and P99s beside the SLOs.
     """
     if fleet is not None:
         _running(fleet, profiles, seconds, calibrate=calibrate, json=json)
@@ -47,18 +49,22 @@ def validate(
         show(validation_table(found))
 
 
-def _running(fleet: str, profiles: Path, seconds: float, *, calibrate: bool, json: bool) -> None:
+def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bool, json: bool) -> None:
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json
-    from controlplane.report.observed_table import observed_document, observed_table
+    from controlplane.report.observed_table import kept_table, observed_document, observed_table
     from controlplane.report.plan_table import show
-    from controlplane.runtime.calibrating import learn, observe
+    from controlplane.runtime.calibrating import learn, observe, recall
 
-    seen = observe(wiring.existing_fleet(fleet)[0], profiles, seconds)
+    found = wiring.existing_fleet(fleet)[0]
+    seen, kept = recall(found, profiles) if seconds is None else (observe(found, profiles, seconds), [])
     if json:
-        print(to_json(observed_document(seen)), end="")
+        print(to_json(observed_document(seen, kept)), end="")
     else:
         show(observed_table(seen))
+        if kept:
+            print()
+            show(kept_table(kept))
     if calibrate:
         written = learn(profiles, seen)
         wiring.say(f"calibrated: {written}" if written else "nothing usable was seen; nothing is changed")

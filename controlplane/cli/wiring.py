@@ -125,12 +125,14 @@ def status_source(name: str) -> Callable[[], Status]:
     return lambda: fleet_status(found, plan, telemetry)
 
 
-def serve(name: str, *, once: bool, host: str, port: int) -> None:
+def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> None:
     """Be the controller of a fleet; events are JSON lines on stderr."""
     from controlplane.runtime import serving
 
     found, _ = existing_fleet(name)
-    serving.guard(found, lambda event: say(json.dumps(asdict(event))), once=once, host=host, port=port)
+    serving.guard(
+        found, lambda e: say(json.dumps(asdict(e))), once=once, plan_only=plan_only, host=host, port=port
+    )
     sys.stderr.flush()
     # A start under way would hold a normal exit up for its whole deadline; its server is found by its labels.
     os._exit(0)

@@ -92,6 +92,10 @@ class FleetFiles:
         """The plan that was applied last; None where none was."""
         return read_plan(self._plan)[0] if self._plan.exists() else None
 
+    def planned_s(self) -> float | None:
+        """When that was, in seconds since the epoch."""
+        return self._plan.stat().st_mtime if self._plan.exists() else None
+
     def previous_plan(self) -> Plan | None:
         """The plan before it."""
         return read_plan(self._previous)[0] if self._previous.exists() else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.table import Table
 
 from controlplane.latency.calibration import Seen
+from controlplane.report.plan_table import number
 
 
 def observed_table(seen: Sequence[Seen]) -> Table:
@@ -29,9 +31,51 @@ def observed_table(seen: Sequence[Seen]) -> Table:
     return table
 
 
-def observed_document(seen: Sequence[Seen]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How a workload's promise was kept on one partition, from the record. `p99_ms`: the median minute's."""
+
+    workload: str
+    partition: str
+    minutes: int
+    planned_rps: float
+    rate_rps: float
+    failed: int
+    predicted_p99_ms: float | None
+    p99_ms: float | None
+    worst_p99_ms: float | None
+    slo_ms: float
+
+
+def kept_table(kept: Sequence[Kept]) -> Table:
+    """One line a workload and partition."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("workload", "partition"):
+        table.add_column(name, no_wrap=True)
+    for name in (
+        "minutes",
+        "planned/s",
+        "rate/s",
+        "failed",
+        "predicted P99 ms",
+        "P99 ms",
+        "worst minute",
+        "SLO ms",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in kept:
+        table.add_row(
+            row.workload, row.partition, str(row.minutes), number(row.planned_rps), number(row.rate_rps),
+            str(row.failed), number(row.predicted_p99_ms), number(row.p99_ms), number(row.worst_p99_ms),
+            f"{row.slo_ms:g}",
+        )  # fmt: skip
+    return table
+
+
+def observed_document(seen: Sequence[Seen], kept: Sequence[Kept]) -> dict[str, Any]:
     """The same as JSON."""
     return {
+        "promises": [asdict(row) for row in kept],
         "observed": [
             {
                 "partition": row.partition,
@@ -45,5 +89,5 @@ def observed_document(seen: Sequence[Seen]) -> dict[str, Any]:
                 "refused": row.refused,
             }
             for row in seen
-        ]
+        ],
     }

@@ -1,4 +1,4 @@
-"""Predicted against observed on a running fleet, and what the next plan learns from it.
+"""Predicted against observed, watched or from the record, and what the next plan learns from it.
 
 Triton's counters give exact means per batch size. A neighbour that is busy half the time costs about half of
 what one that is always busy does, so the prediction lies between alone and all busy, by how busy they were.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,29 +19,41 @@ import numpy as np
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role, Server, ServerState
-from controlplane.domain.observation import ModelStatistics
-from controlplane.domain.plan import Partition, Plan, PlannedGpu
+from controlplane.domain.observation import BatchStatistics, ModelStatistics
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
 from controlplane.files.calibration import read_calibration, write_calibration
 from controlplane.latency import calibration, registry
 from controlplane.latency.calibration import Observation, Seen
 from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.monitor import triton
+from controlplane.report.observed_table import Kept
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.history import History, Minute
 
 _READ_EVERY_S = 1.0
 _SATURATED = 0.7
 """A quota binds only a partition that uses it up: below this, a core's share says little of its speed."""
 
 
+Batches = Mapping[int, BatchStatistics]
+"""What was executed, by batch size."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """One partition's readings, a second apart, and how busy it was."""
+    """One partition's executions in successive windows, on the share it had, and for how long."""
 
     gpu: PlannedGpu
     partition: Partition
-    readings: tuple[ModelStatistics, ...]
-    busy: float
+    windows: tuple[Batches, ...]
+    seconds: float
+
+    @property
+    def busy(self) -> float:
+        """The part of the time that it executed."""
+        spent_ms = sum(triton.execution_ms(b) * b.executions for w in self.windows for b in w.values())
+        return min(1.0, spent_ms / self.seconds / 1000.0)
 
 
 def observe(fleet: Fleet, profiles: Path, seconds: float) -> list[Seen]:
@@ -54,10 +66,39 @@ def observe(fleet: Fleet, profiles: Path, seconds: float) -> list[Seen]:
     if plan is None:
         raise InputError(f"fleet {fleet.name!r} has no plan", field="--fleet")
     watched = _watch(plan, fleet.launcher.servers(fleet.name), seconds)
-    seen = [row for one in watched for row in _rows(one, watched, plan, profiles, fleet.clock.wall())]
+    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
     if not seen:
         raise InputError(f"no batch was executed within {seconds:g} s; is there traffic?", field="--fleet")
     return seen
+
+
+def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Kept]]:
+    """What the controller wrote down since the present plan was applied: executions, and P99s.
+
+    Raises InputError where it wrote nothing.
+    """
+    plan, since_s = fleet.files.plan(), fleet.files.planned_s()
+    minutes = History(fleet.files.history).minutes(since_s or 0.0)
+    if plan is None or not any(minute.requests for minute in minutes):
+        raise InputError(
+            "nothing was recorded since its plan was applied: let its controller run under traffic for some "
+            "minutes, or watch it now with --seconds",
+            field="--fleet",
+        )
+    watched = []
+    for gpu, partition in plan.partitions():
+        mine = [m for m in minutes if m.partition == partition.id]
+        for percent in sorted({m.percent for m in mine}):
+            at = [m for m in mine if m.percent == percent]
+            windows = tuple(m.batches for m in at)
+            present = replace(partition, percent=percent)
+            watched.append(_Watched(gpu, present, windows, sum(m.seconds for m in at)))
+    kept = [
+        _kept(partition, placement, minutes)
+        for _, partition, placement in plan.placements()
+        if any(m.partition == partition.id and m.requests for m in minutes)
+    ]
+    return _all_rows(watched, plan, profiles, fleet.clock.wall()), kept
 
 
 def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
@@ -85,33 +126,56 @@ def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watch
                 pause.wait(_READ_EVERY_S)
             for (_, partition), client, kept in zip(placed, clients, readings, strict=True):
                 kept.append(client.read(partition.workloads[0].endpoint))
-    spent_ms = rounds * _READ_EVERY_S * 1000.0
     return [
-        _Watched(gpu, partition, tuple(kept), min(1.0, _executing_ms(kept) / spent_ms))
+        _Watched(
+            gpu,
+            partition,
+            tuple(triton.difference(a, b).batches for a, b in pairwise(kept)),
+            rounds * _READ_EVERY_S,
+        )
         for (gpu, partition), kept in zip(placed, readings, strict=True)
     ]
 
 
-def _executing_ms(readings: Sequence[ModelStatistics]) -> float:
-    window = triton.difference(readings[0], readings[-1])
-    return sum(triton.execution_ms(b) * b.executions for b in window.batches.values())
+def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute]) -> Kept:
+    mine = [m for m in minutes if (m.partition, m.endpoint) == (partition.id, placement.endpoint)]
+    p99s = [m.p99_ms for m in mine if m.p99_ms is not None]
+    return Kept(
+        workload=placement.name,
+        partition=partition.id,
+        minutes=len(mine),
+        planned_rps=placement.rate_rps / placement.client_batch,
+        rate_rps=sum(m.requests for m in mine) / sum(m.seconds for m in mine),
+        failed=sum(m.failed for m in mine),
+        predicted_p99_ms=placement.predicted.p99_ms,
+        p99_ms=float(np.median(p99s)) if p99s else None,
+        worst_p99_ms=max(p99s, default=None),
+        slo_ms=placement.slo_ms,
+    )
+
+
+def _all_rows(watched: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
+    return [row for one in watched for row in _rows(one, watched, plan, profiles, at_s)]
 
 
 def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
-    others = [w for w in every if w.gpu.id == one.gpu.id and w is not one and w.busy > 0]
+    others = [
+        w for w in every if w.gpu.id == one.gpu.id and w.partition.id != one.partition.id and w.busy > 0
+    ]
     known = known_profiles(one.gpu.type, profiles)
     latency = registry.build(plan.latency_model, known_device(one.gpu.type), known)
-    window = triton.difference(one.readings[0], one.readings[-1])
     rows = []
-    for batch, counters in sorted(window.batches.items()):
+    for batch in sorted({size for window in one.windows for size in window}):
+        executions = sum(w[batch].executions for w in one.windows if batch in w)
+        means = [(triton.execution_ms(w[batch]), w[batch].executions) for w in one.windows if batch in w]
         observation = Observation(
             model=one.partition.models[0].model,
             device=one.gpu.type,
             neighbours=tuple(sorted(w.partition.models[0].model for w in others)),
             predicted_ms=_predicted_ms(latency, one, others, batch),
-            observed_ms=triton.execution_ms(counters),
-            batches=counters.executions,
-            variation=_variation(one.readings, batch),
+            observed_ms=sum(mean * n for mean, n in means) / executions,
+            batches=executions,
+            variation=_variation(means),
             at_s=at_s,
         )
         refused = calibration.refusal(observation)
@@ -137,14 +201,11 @@ def _predicted_ms(latency: LatencyModel, one: _Watched, others: Sequence[_Watche
     return float(alone + busy * (together - alone))
 
 
-def _variation(readings: Sequence[ModelStatistics], batch: int) -> float:
-    """Coefficient of variation of single batches, from the means of successive seconds: n var(mean) = var."""
-    windows = [triton.difference(a, b).batches.get(batch) for a, b in pairwise(readings)]
-    counted = [w for w in windows if w is not None]
-    if len(counted) < 2:
+def _variation(windows: Sequence[tuple[float, int]]) -> float:
+    """Coefficient of variation of single batches, from windows' means and counts: n var(mean) = var."""
+    if len(windows) < 2:
         return 0.0
-    means = np.array([triton.execution_ms(w) for w in counted])
-    weights = np.array([float(w.executions) for w in counted])
+    means, weights = (np.array(column, dtype=float) for column in zip(*windows, strict=True))
     mean = float(np.average(means, weights=weights))
-    variance = float(np.sum(weights * (means - mean) ** 2)) / (len(counted) - 1)
+    variance = float(np.sum(weights * (means - mean) ** 2)) / (len(windows) - 1)
     return math.sqrt(variance) / mean

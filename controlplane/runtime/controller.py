@@ -27,6 +27,7 @@ from controlplane.control.guard_state import (
     Say,
     Seat,
     Ward,
+    Watch,
     wards,
 )
 from controlplane.control.guard_state import Limits as GuardLimits
@@ -41,6 +42,7 @@ from controlplane.runtime.execute import backend, named
 from controlplane.runtime.fleet import Fleet, locked
 from controlplane.runtime.history import Event, History
 from controlplane.runtime.observer import Observer, Requests
+from controlplane.runtime.recorder import Recorder
 
 TICK_S = 0.1
 _LOOK_AROUND_S = 1.0
@@ -52,7 +54,7 @@ Notice = Callable[[Event], None]
 
 
 @dataclass(slots=True)
-class _Adopted:
+class Adopted:
     """What a fleet was when it was last adopted, and what has been made of it since."""
 
     state: GuardState
@@ -76,8 +78,9 @@ class Controller:
         self._notice = notice
         self._limits = limits
         self._crew, self._observer = self._hands()
+        self._recorder = Recorder(history, fleet.clock)
         self._board = Board(fleet.files.guarding, fleet.clock)
-        self._adopted: _Adopted | None = None
+        self._adopted: Adopted | None = None
         self._looked_s = 0.0
         self._trouble = ""
         self.ticked_s = time.monotonic()
@@ -99,7 +102,7 @@ class Controller:
                 if str(error) != self._trouble:
                     self._tell("warning", "controller", self._fleet.name, str(error))
                 self._trouble = str(error)
-                self._adopted = None
+                self._forget()
                 stop.wait(_LOOK_AROUND_S)
             self.ticked_s = time.monotonic()
             self.busy_s += self.ticked_s - began
@@ -125,6 +128,8 @@ class Controller:
         if adopted is None:
             return
         seen = self._observer.look(adopted.state)
+        self._recorder.hear(seen.answers)
+        self._recorder.turn(self._active(adopted.state))
         state, effects = guard.tick(adopted.state, seen)
         routes = guard.routes(state, seen)
         self._board.show(state)
@@ -136,13 +141,22 @@ class Controller:
                 self._act(adopted, state, effects, routes, seen)
         except EngineError:
             # Another command holds the fleet: what it leaves is looked at anew.
-            self._adopted = None
+            self._forget()
             time.sleep(_LOCK_TRIES_S)
 
     def close(self) -> None:
         """End what can be ended at once; servers being started are found by the next controller."""
         self._observer.close()
+        self._recorder.close()
         self._crew.close(wait=False)
+
+    def _active(self, state: GuardState) -> list[tuple[Watch, Server]]:
+        found = ((watch, self._crew.server(watch.active.server)) for watch in state.watches.values())
+        return [(watch, server) for watch, server in found if server is not None]
+
+    def _forget(self) -> None:
+        """Adopt anew at the next look."""
+        self._adopted = None
 
     def _hands(self) -> tuple[Crew, Observer]:
         crew = Crew(self._fleet.launcher, self._fleet.gateway, self._failed, self._fleet.limits)
@@ -152,7 +166,7 @@ class Controller:
 
     def _act(
         self,
-        adopted: _Adopted,
+        adopted: Adopted,
         state: GuardState,
         effects: tuple[Effect, ...],
         routes: dict[str, NamedRoute],
@@ -164,11 +178,13 @@ class Controller:
             began = time.monotonic()
             self._fleet.gateway.commit(self._routes(adopted, routes))
             took_ms = 1000.0 * (time.monotonic() - began)
-            adopted.routes = routes
-            if any(isinstance(e, Redirect) for e in effects):
-                self._tell("info", "commit", self._fleet.name, f"new routes after {took_ms:.0f} ms")
+            turned, adopted.routes = turned_over(adopted.routes, routes), routes
+            if turned:
+                self._tell("info", "commit", self._fleet.name, f"{turned} after {took_ms:.0f} ms")
         for effect in effects:
-            self._record(effect)
+            event = event_of(effect, self._fleet.clock.wall(), seen.now_s)
+            if event is not None:
+                self._note(event)
         adopted.state = state
         for effect in effects:
             match effect:
@@ -187,7 +203,7 @@ class Controller:
                 case Redirect() | OpenBreaker() | Say():
                     pass
 
-    def _routes(self, adopted: _Adopted, routes: Mapping[str, NamedRoute]) -> dict[str, Route]:
+    def _routes(self, adopted: Adopted, routes: Mapping[str, NamedRoute]) -> dict[str, Route]:
         """Routes with addresses; a server nobody knows an address of cannot be routed to."""
 
         def address(name: str) -> Backend | None:
@@ -203,7 +219,7 @@ class Controller:
                 found[endpoint] = Route(members, None if route.backup is None else address(route.backup))
         return found
 
-    def _changed_by_others(self, adopted: _Adopted) -> bool:
+    def _changed_by_others(self, adopted: Adopted) -> bool:
         now = time.monotonic()
         if now - self._looked_s < _LOOK_AROUND_S:
             return False
@@ -216,8 +232,7 @@ class Controller:
 
     def _plan_mark(self) -> object:
         """Changes whenever a plan is applied."""
-        plan = self._fleet.files.directory / "plan.json"
-        return plan.stat().st_mtime_ns if plan.exists() else None
+        return self._fleet.files.planned_s()
 
     def _adopt(self) -> None:
         """Take over what runs. Raises EngineError where another command works on the fleet."""
@@ -227,7 +242,7 @@ class Controller:
             if settings is None or plan is None:
                 raise EngineError(f"fleet {self._fleet.name!r} has no plan; apply one first")
             desired = self._fleet.desired(plan, settings)
-            self._fleet.gateway.start()
+            self._open()
             servers = self._fleet.launcher.servers(self._fleet.name)
             present = self._fleet.gateway.routes()
         self._observer.close()
@@ -235,52 +250,70 @@ class Controller:
         self._crew, self._observer = self._hands()
         taken = take_over(wards(plan), desired, settings, servers, named(present), self._limits, self._wall())
         backends = {m.server: m for r in present.values() for m in r.members}
-        self._adopted = _Adopted(
+        self._adopted = Adopted(
             taken.state, taken.planned, settings.devices, desired.warm, named(present), backends, mark
         )
         routed = {name for r in named(present).values() for name in r.members}
-        warm = {w.id for w in wards(plan) if w.policy is ShadowPolicy.WARM}
         for server in taken.kept:
             if server.name in routed:
                 self._crew.adopt(server, Health.READY)
-            elif server.spec.labels.partition in warm:
+            elif taken.state.watches[server.spec.labels.partition].ward.policy is ShadowPolicy.WARM:
                 self._crew.adopt(server, Health.UNLOADED)
             else:
-                self._crew.resume(server)
-        for server in taken.surplus:
+                self._take_on(server)
+        self._part_with(taken.surplus)
+
+    def _open(self) -> None:
+        """Have the gateway listening."""
+        self._fleet.gateway.start()
+
+    def _take_on(self, server: Server) -> None:
+        """A server that was left standing by, ready or not."""
+        self._crew.resume(server)
+
+    def _part_with(self, surplus: tuple[Server, ...]) -> None:
+        """What an interrupted command or controller left."""
+        for server in surplus:
             self._crew.adopt(server)
             self._crew.stop(DrainAndStop(server.name, drain=True))
-        self._tell(
-            "info", "adopt", self._fleet.name, f"{len(taken.kept)} servers kept, {len(taken.surplus)} stopped"
-        )
+        self._tell("info", "adopt", self._fleet.name, f"took the fleet over; {len(surplus)} servers stopped")
 
     def _wall(self) -> int:
         return int(self._fleet.clock.wall())
-
-    def _record(self, effect: Effect) -> None:
-        match effect:
-            case Redirect(partition, source, target, cause):
-                self._tell("warning", "redirect", partition, f"{source} -> {target}: {cause}")
-            case Launch(partition, server, gpu, percent, attempt):
-                reason = f"{server}: {percent:g} % of {gpu}, attempt {attempt}"
-                self._tell("info", "launch", partition, reason)
-            case DrainAndStop(server, drain):
-                self._tell("info", "stop", server, "after draining" if drain else "at once")
-            case OpenBreaker(partition, until_s):
-                wait = until_s - time.monotonic()
-                self._tell("critical", "breaker", partition, f"no start for {wait:.0f} s")
-            case Say(level, subject, reason):
-                self._tell(str(level), "said", subject, reason)
-            case Load() | Probe():
-                pass
 
     def _failed(self, subject: str, reason: str) -> None:
         self._tell("warning", "failed", subject, reason)
 
     def _tell(self, level: str, kind: str, subject: str, reason: str) -> None:
-        event = Event(self._fleet.clock.wall(), level, kind, subject, reason)
+        self._note(Event(self._fleet.clock.wall(), level, kind, subject, reason))
+
+    def _note(self, event: Event) -> None:
         self._history.write(event)
         self._notice(event)
+
+
+def turned_over(before: Mapping[str, NamedRoute], after: Mapping[str, NamedRoute]) -> str:
+    """The endpoints that others answer for than before, in words; empty for none."""
+    changed = {e: r.members for e, r in after.items() if e not in before or before[e].members != r.members}
+    return "; ".join(f"{endpoint} -> {', '.join(members)}" for endpoint, members in sorted(changed.items()))
+
+
+def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
+    """What is written down of an effect that is had at `now_s` of the guard's clock; None for no news."""
+    match effect:
+        case Redirect(partition, source, target, cause):
+            return Event(wall_s, "warning", "redirect", partition, f"{source} -> {target}: {cause}")
+        case Launch(partition, server, gpu, percent, attempt):
+            reason = f"{server}: {percent:g} % of {gpu}, attempt {attempt}"
+            return Event(wall_s, "info", "launch", partition, reason)
+        case DrainAndStop(server, drain):
+            return Event(wall_s, "info", "stop", server, "after draining" if drain else "at once")
+        case OpenBreaker(partition, until_s):
+            return Event(wall_s, "critical", "breaker", partition, f"no start for {until_s - now_s:.0f} s")
+        case Say(level, subject, reason):
+            return Event(wall_s, str(level), "said", subject, reason)
+        case Load() | Probe():
+            return None
 
 
 @dataclass(frozen=True, slots=True)

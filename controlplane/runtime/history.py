@@ -1,4 +1,4 @@
-"""What happened to a fleet and why, kept over restarts: SQLite, bounded, readable while it is written.
+"""What happened to a fleet and why, and what it was like: SQLite, bounded, readable while it is written.
 
 A disk that is full must not stop the guard: what cannot be written is counted and the loop goes on.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import BatchStatistics
 
 _KEEP = 20_000
+_KEEP_MINUTES = 50_000
 _PRUNE_EVERY = 256
 _SELECT = "SELECT at_s, level, kind, subject, reason FROM events"
 _SCHEMA = """
@@ -22,6 +24,17 @@ CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     at_s REAL NOT NULL, level TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, reason TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS minutes (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_s REAL NOT NULL, seconds REAL NOT NULL, partition TEXT NOT NULL, endpoint TEXT NOT NULL,
+    percent REAL NOT NULL, requests INTEGER NOT NULL, failed INTEGER NOT NULL, p99_ms REAL
+);
+CREATE TABLE IF NOT EXISTS batches (
+    minute INTEGER NOT NULL REFERENCES minutes (id) ON DELETE CASCADE,
+    size INTEGER NOT NULL, executions INTEGER NOT NULL,
+    input_ns INTEGER NOT NULL, infer_ns INTEGER NOT NULL, output_ns INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS batches_of_minute ON batches (minute);
 """
 
 
@@ -36,8 +49,26 @@ class Event:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """About a minute of one endpoint on one partition's active server, until `at_s` (since the epoch).
+
+    `percent` is the server's share, `batches` the executions by batch size; `p99_ms` is None without answers.
+    """
+
+    at_s: float
+    seconds: float
+    partition: str
+    endpoint: str
+    percent: float
+    requests: int
+    failed: int
+    p99_ms: float | None
+    batches: Mapping[int, BatchStatistics]
+
+
 class History:
-    """The newest events of one fleet. One writer, any number of readers."""
+    """The newest events and minutes of one fleet. One writer, any number of readers."""
 
     def __init__(self, path: Path, *, keep: int = _KEEP) -> None:
         self._path = path
@@ -65,6 +96,37 @@ class History:
         rows = self._read(f"{_SELECT} WHERE at_s >= ? ORDER BY id DESC LIMIT ?", (since_s, limit))
         return tuple(Event(*row) for row in reversed(rows))
 
+    def write_minutes(self, minutes: Sequence[Minute]) -> None:
+        """Append what was observed; where the disk refuses, `lost` grows."""
+        try:
+            with self._open() as database:
+                for one in minutes:
+                    row = (one.at_s, one.seconds, one.partition, one.endpoint, one.percent)
+                    made = database.execute(
+                        "INSERT INTO minutes (at_s, seconds, partition, endpoint, percent, requests, failed, "
+                        "p99_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                        (*row, one.requests, one.failed, one.p99_ms),
+                    ).lastrowid
+                    for size, b in one.batches.items():
+                        counters = (b.executions, b.compute_input_ns, b.compute_infer_ns, b.compute_output_ns)
+                        database.execute(
+                            "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (made, size, *counters)
+                        )
+                newest = "SELECT COALESCE(MAX(id), 0) FROM minutes"
+                database.execute(f"DELETE FROM minutes WHERE id <= ({newest}) - ?", (_KEEP_MINUTES,))
+        except (sqlite3.Error, OSError):
+            self.lost += 1
+
+    def minutes(self, since_s: float) -> tuple[Minute, ...]:
+        """What was observed from `since_s` on, oldest first. Raises EngineError for a broken file."""
+        batches: dict[int, dict[int, BatchStatistics]] = {}
+        wanted = "SELECT id FROM minutes WHERE at_s >= ?"
+        rows = self._read(f"SELECT * FROM batches WHERE minute IN ({wanted})", (since_s,))
+        for minute, size, *counters in rows:
+            batches.setdefault(minute, {})[size] = BatchStatistics(*counters)
+        rows = self._read("SELECT * FROM minutes WHERE at_s >= ? ORDER BY id", (since_s,))
+        return tuple(Minute(*(*told, batches.get(minute, {}))) for minute, *told in rows)
+
     def latest(self, kind: str, levels: Sequence[str]) -> dict[str, Event]:
         """Subject -> its newest event of this kind and one of these levels. Raises EngineError likewise."""
         marks = ", ".join("?" for _ in levels)
@@ -89,6 +151,7 @@ class History:
             # No wait for the disk: after a power cut the last events may be missing, the file is whole.
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute("PRAGMA foreign_keys=ON")
             connection.executescript(_SCHEMA)
             with connection:
                 yield connection

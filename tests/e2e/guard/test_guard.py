@@ -162,7 +162,7 @@ def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
     fleet.await_guarded()
 
 
-def test_health_and_metrics(tmp_path: Path) -> None:
+def test_health_and_metrics_and_a_look_that_changes_nothing(tmp_path: Path) -> None:
     with rig.guarded(tmp_path) as fleet:
         fleet.apply(rig.plan(rig.partition("w", 30, rate_rps=10, slo_ms=200)), "--no-serve")
         assert not (fleet.files / "controller.pid").exists()
@@ -177,3 +177,12 @@ def test_health_and_metrics(tmp_path: Path) -> None:
             assert "already has a controller" in second.stderr
         told = fleet.ctl("events", "--json")
         assert json.loads(told.stdout)["events"][0]["kind"] == "adopt"
+        before = fleet.active("w")
+        fleet.tree(before)[0].kill()
+        told = fleet.ctl("serve", "--once", "--plan-only")
+        said = [json.loads(line) for line in told.stderr.splitlines()]
+        (route,) = [e["reason"] for e in said if e["kind"] == "would route"]
+        (standby,) = [s.name for s in fleet.servers() if s.name != before]
+        assert route == f"w -> {standby}"
+        assert fleet.active("w") == before
+        assert all(not e.kind.startswith("would") and e.kind != "redirect" for e in fleet.events())

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.domain.observation import BatchStatistics, ModelStatistics
 from controlplane.files.calibration import read_calibration
 from controlplane.latency.calibration import Observation, Seen
 from controlplane.runtime.calibrating import _variation, learn
@@ -32,16 +31,8 @@ def test_what_is_refused_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def reading(executions: int, total_ms: float) -> ModelStatistics:
-    batch = BatchStatistics(executions, 0, round(total_ms * 1e6), 0)
-    return ModelStatistics("m", executions, executions, executions, 0, 0, 0, {4: batch})
-
-
 def test_the_variation_of_batches_from_the_means_of_seconds() -> None:
     # Four batches a second; means of 9, 11, 9 and 11 ms: a standard deviation of batches of 2.31 ms.
-    readings, total = [reading(0, 0.0)], 0.0
-    for second, mean in enumerate((9.0, 11.0, 9.0, 11.0), start=1):
-        total += 4 * mean
-        readings.append(reading(4 * second, total))
-    assert _variation(readings, 4) == pytest.approx(0.231, abs=0.001)
-    assert _variation(readings[:2], 4) == 0.0, "one window tells nothing"
+    windows = [(9.0, 4), (11.0, 4), (9.0, 4), (11.0, 4)]
+    assert _variation(windows) == pytest.approx(0.231, abs=0.001)
+    assert _variation(windows[:1]) == 0.0, "one window tells nothing"

@@ -1,0 +1,101 @@
+"""Writes down, once a minute, what each active server did: for `ctl validate`, off the deciding thread."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.control.guard_state import Watch
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Server
+from controlplane.domain.observation import Answer, BatchStatistics, ModelStatistics
+from controlplane.monitor.triton import StatisticsClient, difference
+from controlplane.ports import Clock
+from controlplane.runtime.history import History, Minute
+
+EVERY_S = 60.0
+
+
+@dataclass(slots=True)
+class _Heard:
+    """The answers of one endpoint by one server since the last minute."""
+
+    latency_ms: array[float] = field(default_factory=lambda: array("f"))
+    failed: int = 0
+
+
+class Recorder:
+    """Hears every answer and reads Triton's counters when a minute is over."""
+
+    def __init__(self, history: History, clock: Clock) -> None:
+        self._history = history
+        self._clock = clock
+        self._began_s = clock.monotonic()
+        self._heard: dict[tuple[str, str], _Heard] = {}
+        self._read: dict[tuple[str, str], ModelStatistics] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+
+    def hear(self, answers: Iterable[Answer]) -> None:
+        """Answers, by the guard's names for servers."""
+        for answer in answers:
+            key = (answer.server, answer.endpoint)
+            heard = self._heard.get(key)
+            if heard is None:
+                heard = self._heard[key] = _Heard()
+            if answer.failed:
+                heard.failed += 1
+            else:
+                heard.latency_ms.append(answer.latency_ms)
+
+    def turn(self, active: Sequence[tuple[Watch, Server]]) -> None:
+        """Write the minute down, if it is over. `active`: each partition with the server that answers."""
+        now_s = self._clock.monotonic()
+        if (seconds := now_s - self._began_s) < EVERY_S:
+            return
+        heard, self._heard, self._began_s = self._heard, {}, now_s
+        self._pool.submit(self._write, tuple(active), heard, seconds)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _write(
+        self,
+        active: Sequence[tuple[Watch, Server]],
+        heard: dict[tuple[str, str], _Heard],
+        seconds: float,
+    ) -> None:
+        minutes = []
+        for watch, server in active:
+            for promise in watch.ward.promises:
+                told = heard.get((watch.active.server, promise.endpoint), _Heard())
+                latency = np.frombuffer(told.latency_ms, np.float32)
+                minutes.append(
+                    Minute(
+                        at_s=self._clock.wall(),
+                        seconds=seconds,
+                        partition=watch.ward.id,
+                        endpoint=promise.endpoint,
+                        percent=server.spec.percent,
+                        requests=int(latency.size) + told.failed,
+                        failed=told.failed,
+                        p99_ms=float(np.percentile(latency, 99)) if latency.size else None,
+                        batches=self._batches(server, promise.endpoint),
+                    )
+                )
+        self._history.write_minutes(minutes)
+
+    def _batches(self, server: Server, endpoint: str) -> dict[int, BatchStatistics]:
+        """What it executed since it was read before; nothing where it was not, or does not answer."""
+        try:
+            with StatisticsClient(server, deadline_s=2.0) as client:
+                now = client.read(endpoint)
+            before = self._read.get((server.name, endpoint))
+            self._read[server.name, endpoint] = now
+            return dict(difference(before, now).batches) if before is not None else {}
+        except EngineError:
+            return {}

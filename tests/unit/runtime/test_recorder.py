@@ -1,0 +1,63 @@
+"""What is written down once a minute, and read again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from controlplane.control.guard import begin
+from controlplane.control.guard_state import Limits, Seat, Ward
+from controlplane.control.sequential import Promise
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.observation import Answer, BatchStatistics
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.runtime.clock import wait_until
+from controlplane.runtime.history import History, Minute
+from controlplane.runtime.recorder import Recorder
+
+pytestmark = pytest.mark.unit
+
+
+@dataclass
+class Hand:
+    """A clock that is set by hand."""
+
+    now_s: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wall(self) -> float:
+        return self.now_s
+
+
+def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
+    history, clock = History(tmp_path / "h.sqlite"), Hand()
+    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
+    state = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits())
+    spec = ServerSpec(Labels("f", "p", "W1", Role.SHADOW, "r"), "/r", ("w1",), "cpu-0", 60.0)
+    # Nobody listens there: a server that does not answer leaves its counters out, not the minute.
+    server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
+    active = [(state.watches["W1"], server)]
+    recorder = Recorder(history, clock)
+    recorder.hear(Answer(0.0, float(i), i == 100, "w1", "s") for i in range(1, 101))
+    recorder.turn(active)
+    clock.now_s += 61.0
+    recorder.turn(active)
+    assert wait_until(lambda: bool(history.minutes(0.0)), deadline_s=10.0)
+    (minute,) = history.minutes(0.0)
+    assert (minute.partition, minute.percent, minute.requests, minute.failed) == ("W1", 60.0, 100, 1)
+    assert minute.p99_ms == pytest.approx(98.0, abs=0.1)
+    assert minute.batches == {}
+    recorder.close()
+
+
+def test_minutes_keep_their_batches(tmp_path: Path) -> None:
+    history = History(tmp_path / "h.sqlite")
+    first = Minute(10.0, 60.0, "W1", "w1", 50.0, 7, 0, 12.5, {4: BatchStatistics(3, 1, 2, 3)})
+    second = Minute(70.0, 60.0, "W1", "w1", 60.0, 0, 0, None, {})
+    history.write_minutes([first, second])
+    assert history.minutes(0.0) == (first, second)
+    assert history.minutes(11.0) == (second,)
