@@ -1,0 +1,141 @@
+"""Goodput of assignments, in compiled code: training and search ask for millions of them.
+
+Eq 2 with its first case corrected: behind G queued requests the next one is the W-th, W = G + 1, and leaves
+with the n-th batch, n = ceil(W / b), when the batch before is done and its own has filled:
+
+    T = max(exec + (n - 1) t, (n b - W) / lambda) + t,   exec <= t
+
+Once the backlog is gone, W = 1 is the worst place in a batch. Both must hold. A queue whose capacity is below
+its rate never settles: T is infinite.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from controlplane.latency.protocol import FloatArray, IntArray
+
+
+@njit(cache=True, inline="always")
+def task_latency_ms(t: float, batch: int, rate_rps: float, backlog: float) -> float:
+    """The corrected Eq 2 with a batch just begun (exec = t), `t` in ms; see the module."""
+    gap = 1000.0 / rate_rps
+    place = backlog + 1.0
+    batches = math.ceil(place / batch)
+    behind = max(batches * t, (batches * batch - place) * gap)
+    steady = max(t, (batch - 1) * gap)
+    return max(behind, steady) + t
+
+
+@njit(cache=True)
+def best_batch(
+    alone_ms: FloatArray,
+    cycle_ms: FloatArray,
+    running_ms: FloatArray,
+    slowed: float,
+    scheduling_ms: float,
+    rate_rps: float,
+    slo_ms: float,
+    backlog: float,
+) -> tuple[int, float, float]:
+    """Problem (4) by enumeration: the batch of the largest capacity that holds (4b) and (4c).
+
+    The first three arrays are (batches,), infinite beyond the largest. Returns batch, latency in ms, capacity
+    in requests per second. Where no batch holds, the one with the least latency, or the largest capacity.
+    """
+    best, best_latency, best_capacity, held = 1, math.inf, 0.0, False
+    for k in range(alone_ms.size):
+        if alone_ms[k] == math.inf:
+            break
+        t = alone_ms[k] + running_ms[k] * slowed + scheduling_ms
+        capacity = 1000.0 * (k + 1) * alone_ms[k] / (cycle_ms[k] * t)
+        latency = math.inf
+        if capacity >= rate_rps:
+            latency = task_latency_ms(t, k + 1, rate_rps, backlog)
+        holds = latency <= slo_ms
+        if holds != held:
+            better = holds
+        elif holds or latency == best_latency:
+            better = capacity > best_capacity
+        else:
+            better = latency < best_latency
+        if better:
+            best, best_latency, best_capacity, held = k + 1, latency, capacity, holds
+    return best, best_latency, best_capacity
+
+
+@njit(cache=True)
+def outcomes(
+    gpu: IntArray,
+    unit: IntArray,
+    model: IntArray,
+    rate_rps: FloatArray,
+    slo_ms: FloatArray,
+    backlog: FloatArray,
+    type_of: IntArray,
+    alone_ms: FloatArray,
+    cycle_ms: FloatArray,
+    running_ms: FloatArray,
+    l2_percent: FloatArray,
+    cache: FloatArray,
+    kernels: FloatArray,
+    schedule: FloatArray,
+    batch: IntArray,
+    latency_ms: FloatArray,
+    capacity_rps: FloatArray,
+) -> None:
+    """Fill the last three (M, n) for assignments `gpu`, `unit` (M, n), unit - 1 being an index into the grid.
+
+    `model` to `type_of` have one row for all assignments or one each; the rest is `problem.Surfaces`'.
+    """
+    count, width = gpu.shape
+    gpus = type_of.shape[1]
+    pressed, busy = np.empty(gpus), np.empty(gpus)
+    for a in range(count):
+        p = a if model.shape[0] > 1 else 0
+        pressed[:] = 0.0
+        busy[:] = 0.0
+        for i in range(width):
+            k = gpu[a, i]
+            if k >= 0:
+                pressed[k] += l2_percent[model[p, i], type_of[p, k], unit[a, i] - 1]
+                busy[k] += 1.0
+        for i in range(width):
+            k = gpu[a, i]
+            if k < 0:
+                batch[a, i], latency_ms[a, i], capacity_rps[a, i] = 0, math.inf, 0.0
+                continue
+            m, kind, u = model[p, i], type_of[p, k], unit[a, i] - 1
+            scheduling = 0.0
+            if busy[k] > 1:
+                each = max(schedule[kind, 0] * busy[k] + schedule[kind, 1], 0.0)
+                scheduling = each * kernels[m, kind]
+            others = max(pressed[k] - l2_percent[m, kind, u], 0.0)
+            batch[a, i], latency_ms[a, i], capacity_rps[a, i] = best_batch(
+                alone_ms[m, kind, u], cycle_ms[m, kind, u], running_ms[m, kind, u], cache[m, kind] * others,
+                scheduling, rate_rps[p, i], slo_ms[p, i], backlog[p, i],
+            )  # fmt: skip
+
+
+@njit(cache=True)
+def used(
+    gpu: IntArray,
+    unit: IntArray,
+    model: IntArray,
+    type_of: IntArray,
+    percent: FloatArray,
+    memory_mib: FloatArray,
+    share: FloatArray,
+    memory: FloatArray,
+) -> None:
+    """Add what assignments take to `share` and `memory` (M, K), in percent and MiB."""
+    for a in range(gpu.shape[0]):
+        p = a if model.shape[0] > 1 else 0
+        for i in range(gpu.shape[1]):
+            k = gpu[a, i]
+            if k >= 0:
+                share[a, k] += percent[type_of[p, k], unit[a, i] - 1]
+                memory[a, k] += memory_mib[p, i, type_of[p, k]]
