@@ -7,7 +7,6 @@ queue is asked about every partition, and what it refuses is given more.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -165,7 +164,7 @@ class _Search:
         # The corrections left room behind: use it, and keep the result where it costs less.
         before, lost = list(self.way), dict(self.lost)
         again = {
-            n: dissolve(p.copy(), iterations, random.Random(request.seed), self.stop)
+            n: dissolve(p.copy(), iterations, np.random.default_rng(request.seed), self.stop)
             for n, p in packings.items()
         }
         if self.cost(again) < self.cost(packings):
@@ -189,7 +188,9 @@ class _Search:
             packing = Packing(self.menus[name].corrected(correction), self.quantile, device.pool.count)
             mine = [i for i in active if self.home[i] == name]
             over += packing.fill(mine, THOROUGH if iterations and self.cheap(mine) else FIRST_LOOK)
-            packings[name] = dissolve(packing, iterations, random.Random(self.request.seed), self.stop)
+            packings[name] = dissolve(
+                packing, iterations, np.random.default_rng(self.request.seed), self.stop
+            )
         for i in over:
             if not any(p.insert(i) for n, p in packings.items() if n != self.home[i]):
                 self.next_way(packings, i)

@@ -13,8 +13,7 @@ import numpy as np
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import FloatArray
-from controlplane.planners.menu import Alone, Item, Menu
-from controlplane.planners.packing import TYPICAL_SLOWDOWN
+from controlplane.planners.menu import TYPICAL_SLOWDOWN, Alone, Item, Menu
 from controlplane.planners.protocol import Device
 
 DEAR_PERCENT = 60.0

@@ -9,7 +9,7 @@ for slowdowns only, and the queue not at all, while a plan is searched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +25,8 @@ POOL_CARE = 0.985
 """The table's pools come from one stream of arrivals; this much is left for its noise."""
 WORTH = 0.01
 """A larger batch must tolerate this much more slowdown, relatively, to be chosen."""
+TYPICAL_SLOWDOWN = 1.04
+"""Beside average neighbours; only a guess."""
 AT_ONCE = 256
 """Items worked on together: bounds memory."""
 
@@ -124,7 +126,8 @@ class Menu:
 
     `model` (items,); `batch`, `execution_tolerance` and `cycle_tolerance` (items, shares): a partition keeps
     its promise where execution and cycle are slowed by no more. `least` (items,) is the index of the smallest
-    share that holds the item alone, the number of shares where none does. `memory_mb` (items,).
+    share that holds the item alone, the number of shares where none does; `least_percent` that share,
+    infinite where none does, and `likely_percent` what it probably takes beside others. `memory_mb` (items,).
     """
 
     device: Device
@@ -134,8 +137,10 @@ class Menu:
     batch: IntArray
     execution_tolerance: FloatArray
     cycle_tolerance: FloatArray
-    least: IntArray
     memory_mb: FloatArray
+    least: IntArray
+    least_percent: FloatArray
+    likely_percent: FloatArray
 
     @staticmethod
     def of(items: Sequence[Item], device: Device, rule: Rule, quantile: float | None, alone: Alone) -> Menu:
@@ -163,10 +168,28 @@ class Menu:
             ]
         )
         rows = np.array([place[id(i)] for i in items], dtype=np.int64)
+        return Menu._of(
+            device,
+            alone,
+            percents,
+            asked.model[rows],
+            batch[rows],
+            execution[rows],
+            cycle[rows],
+            memory[rows],
+        )
+
+    @staticmethod
+    def _of(
+        device: Device, alone: Alone, percents: FloatArray, model: IntArray, batch: IntArray,
+        execution: FloatArray, cycle: FloatArray, memory_mb: FloatArray,
+    ) -> Menu:  # fmt: skip
+        least, likely = _least(execution, cycle), _least(execution, cycle, TYPICAL_SLOWDOWN)
+        size = np.append(percents, np.inf)
+        beside = np.where(likely < percents.size, size[likely], size[least])
         return Menu(
-            device, alone, percents, asked.model[rows], batch[rows], execution[rows], cycle[rows],
-            _least(execution, cycle)[rows], memory[rows],
-        )  # fmt: skip
+            device, alone, percents, model, batch, execution, cycle, memory_mb, least, size[least], beside
+        )
 
     def index_of(self, model: str) -> int:
         """A model's place in the latency model."""
@@ -187,7 +210,10 @@ class Menu:
         """The same menu by what the exact queue said of each item."""
         scaled = self.execution_tolerance * by.scale[:, None]
         execution = 1.0 + (scaled - 1.0) / by.excess[:, None]
-        return replace(self, execution_tolerance=execution, least=_least(execution, self.cycle_tolerance))
+        return Menu._of(
+            self.device, self.alone, self.percents, self.model, self.batch, execution, self.cycle_tolerance,
+            self.memory_mb,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +262,8 @@ class _Asked:
         return np.where(known[:, None], found, 0.0)
 
 
-def _least(execution: FloatArray, cycle: FloatArray) -> IntArray:
-    fits = (execution >= 1.0) & (cycle >= 1.0)
+def _least(execution: FloatArray, cycle: FloatArray, slowdown: float = 1.0) -> IntArray:
+    fits = (execution >= slowdown) & (cycle >= slowdown)
     return np.where(fits.any(axis=1), fits.argmax(axis=1), fits.shape[1])
 
 

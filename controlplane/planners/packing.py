@@ -7,18 +7,16 @@ items go where they fit, or where one smaller item makes room for them and takes
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray
 from controlplane.planners.growth import grow, padded
-from controlplane.planners.menu import Menu
+from controlplane.planners.menu import TYPICAL_SLOWDOWN, Menu
 
-TYPICAL_SLOWDOWN = 1.04
-"""Beside average neighbours; only a guess."""
 LOOKS = 2
 """Packings made to see how neighbours slow items."""
 FIRST_LOOK: tuple[float | None, ...] = (0.75,)
@@ -48,9 +46,10 @@ class Packing:
 
     def copy(self) -> Packing:
         """One that can be changed without changing this."""
+        # What stands on one GPU is only ever replaced as a whole.
         return Packing(
-            self.menu, self.quantile, self.most, [list(g) for g in self.groups],
-            [list(s) for s in self.shares], list(self.totals), self.tries,
+            self.menu, self.quantile, self.most, list(self.groups), list(self.shares), list(self.totals),
+            self.tries,
         )  # fmt: skip
 
     @property
@@ -136,9 +135,13 @@ class Packing:
             groups = again
         return evicted
 
-    def insert(self, item: int, avoid: int = -1) -> bool:
+    def insert(self, item: int) -> bool:
         """Put an item on the GPU that it leaves fullest, or on a new one."""
-        return self.squeeze(item, avoid) or self.open(item)
+        return self.squeeze(item) or self.open(item)
+
+    def least(self, item: int) -> float:
+        """The smallest share that holds it alone, in percent; infinite where none does."""
+        return float(self.menu.least_percent[item])
 
     def open(self, item: int) -> bool:
         """Put an item on a new GPU."""
@@ -151,12 +154,12 @@ class Packing:
             self.totals.append(totals[0])
         return fits[0]
 
-    def squeeze(self, item: int, avoid: int = -1) -> bool:
+    def squeeze(self, item: int) -> bool:
         """Put an item on a GPU that is in use; the fullest one that holds it."""
-        least, likely = self.least(item), self.likely(item)
+        least, likely = self.least(item), float(self.menu.likely_percent[item])
         room = 100.0 - np.array(self.totals) if self.totals else np.empty(0)
         order = np.argsort(room, kind="stable")
-        order = order[(room[order] >= least - 1e-9) & (order != avoid)]
+        order = order[room[order] >= least - 1e-9]
         roomy = order[room[order] >= likely - 1e-9]
         # The fullest first; then some of all others, so that room anywhere is found; last those where it
         # fits only if neighbours hardly slow it.
@@ -173,38 +176,21 @@ class Packing:
                 return True
         return False
 
-    def likely(self, item: int) -> float:
-        """What an item probably takes beside neighbours, in percent."""
-        menu = self.menu
-        holds = (menu.execution_tolerance[item] >= TYPICAL_SLOWDOWN) & (
-            menu.cycle_tolerance[item] >= TYPICAL_SLOWDOWN
-        )
-        return float(menu.percents[int(holds.argmax())]) if holds.any() else self.least(item)
-
-    def least(self, item: int) -> float:
-        """The smallest share that holds it alone, in percent."""
-        at = int(self.menu.least[item])
-        return float(self.menu.percents[at]) if at < self.menu.percents.size else np.inf
-
-    def swap(self, item: int, avoid: int, chance: random.Random) -> int | None:
+    def swap(self, item: int, chance: np.random.Generator) -> int | None:
         """Put an item in the place of a smaller one; returns that one, None where nobody gives way."""
-        mine = self.least(item)
-        room = 100.0 - np.array(self.totals)
-        pairs = []
-        for g, group in enumerate(self.groups):
-            if g == avoid:
-                continue
-            for other in group:
-                gain = mine - self.least(other)
-                if 1e-9 < gain <= room[g] + 2.5 + 1e-9:
-                    pairs.append((gain - room[g] / 1e3, chance.random(), g, other))
-        pairs.sort(key=lambda p: (-p[0], p[1]))
-        some = pairs[:CANDIDATES]
-        asked = [[*(i for i in self.groups[g] if i != other), item] for *_, g, other in some]
+        least = self.menu.least_percent
+        others = np.fromiter(chain.from_iterable(self.groups), dtype=np.int64)
+        gpu = np.repeat(np.arange(len(self.groups)), [len(g) for g in self.groups])
+        room = (100.0 - np.array(self.totals))[gpu]
+        gain = least[item] - least[others]
+        near = np.flatnonzero((gain > 1e-9) & (gain <= room + 2.5 + 1e-9))
+        order = np.lexsort((chance.random(near.size), room[near] / 1e3 - gain[near]))[:CANDIDATES]
+        some = [(int(gpu[n]), int(others[n])) for n in near[order]]
+        asked = [[*(i for i in self.groups[g] if i != other), item] for g, other in some]
         fits, shares, totals = self.ask(asked)
         for n, ok in enumerate(fits):
             if ok:
-                *_, g, other = some[n]
+                g, other = some[n]
                 self._set(g, asked[n], shares[n], totals[n])
                 return other
         return None
@@ -257,7 +243,7 @@ def best_fit(items: Sequence[int], size: FloatArray) -> list[list[int]]:
 Stop = Callable[[], bool]
 
 
-def dissolve(packing: Packing, iterations: int, chance: random.Random, stop: Stop) -> Packing:
+def dissolve(packing: Packing, iterations: int, chance: np.random.Generator, stop: Stop) -> Packing:
     """Empty GPUs one by one, at most `iterations` attempts; returns the best packing found.
 
     Each attempt takes one of the emptiest GPUs away and places its items on the others; at most three times
@@ -274,16 +260,16 @@ def dissolve(packing: Packing, iterations: int, chance: random.Random, stop: Sto
         spare = sum(100.0 - t for t in best.totals)
         candidates = [
             g for g in order[: 8 + attempt]
-            if spare - (100.0 - best.totals[g]) >= sum(best.least(i) for i in best.groups[g])
+            if spare - (100.0 - best.totals[g]) >= best.menu.least_percent[best.groups[g]].sum()
         ]  # fmt: skip
         fresh = [g for g in candidates if tuple(best.groups[g]) not in failed]
         again += not fresh
         if not candidates or again > REPEATS:
             break
-        gpu = fresh[0] if fresh else chance.choice(candidates)
+        gpu = fresh[0] if fresh else candidates[chance.integers(len(candidates))]
         failed.add(tuple(best.groups[gpu]))
         trial = best.copy()
-        queue = trial.remove(gpu)
+        queue = list(trial.remove(gpu))
         if _place_all(trial, queue, chance, stop):
             best = trial
         else:
@@ -291,7 +277,7 @@ def dissolve(packing: Packing, iterations: int, chance: random.Random, stop: Sto
     return best
 
 
-def _place_all(trial: Packing, queue: list[int], chance: random.Random, stop: Stop) -> bool:
+def _place_all(trial: Packing, queue: list[int], chance: np.random.Generator, stop: Stop) -> bool:
     swaps = 3 * len(queue) + 3
     while queue:
         queue.sort(key=trial.least)
@@ -301,7 +287,7 @@ def _place_all(trial: Packing, queue: list[int], chance: random.Random, stop: St
         if swaps <= 0 or stop():
             return False
         swaps -= 1
-        out = trial.swap(item, -1, chance)
+        out = trial.swap(item, chance)
         if out is None:
             return False
         queue.append(out)
