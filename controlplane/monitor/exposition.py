@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.domain.fleet import Backend
 from controlplane.domain.observation import LatencyWindow
-from controlplane.monitor.records import Losses, Record
+from controlplane.monitor.records import Losses, Record, protocol_of
 
 _PROXY = {
     "scur": ("gauge", "haproxy_current_sessions", "Requests on it now."),
@@ -31,18 +31,34 @@ class Totals:
     """Counters since the monitor started."""
 
     def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str, str, str]] = Counter()
-        self.bytes: Counter[tuple[str, str, str]] = Counter()
+        self._sums: dict[tuple[str, str, str, int, int | None, bool], list[int]] = {}
 
     def add(self, record: Record, server: str) -> None:
         """A request ended."""
-        protocol = record.protocol
-        code = "abandoned" if record.abandoned else str(record.http)
-        if protocol == "grpc" and not record.abandoned:
-            code = str(record.grpc or 0)
-        self.requests[record.endpoint, server, protocol, code] += 1
-        self.bytes[record.endpoint, server, "in"] += record.bytes_in
-        self.bytes[record.endpoint, server, "out"] += record.bytes_out
+        key = (record.endpoint, server, record.sender, record.http, record.grpc, record.abandoned)
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = self._sums[key] = [0, 0, 0]
+        sums[0] += 1
+        sums[1] += record.bytes_in
+        sums[2] += record.bytes_out
+
+    def requests(self) -> Counter[tuple[str, str, str, str]]:
+        """By endpoint, server, protocol and status (`abandoned` where the client left)."""
+        counts: Counter[tuple[str, str, str, str]] = Counter()
+        for (endpoint, server, sender, http, grpc, abandoned), (count, _, _) in self._sums.items():
+            protocol = protocol_of(sender)
+            code = "abandoned" if abandoned else str(http if protocol == "http" else grpc or 0)
+            counts[endpoint, server, protocol, code] += count
+        return counts
+
+    def bytes(self) -> Counter[tuple[str, str, str]]:
+        """By endpoint, server and direction."""
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for (endpoint, server, *_), (_, size, sent) in self._sums.items():
+            counts[endpoint, server, "in"] += size
+            counts[endpoint, server, "out"] += sent
+        return counts
 
 
 def placed(server: str) -> tuple[str, str]:
@@ -57,10 +73,10 @@ def own(totals: Totals, losses: Losses, minute: Mapping[tuple[str, str], Latency
     requests = CounterMetricFamily(
         "trisect_requests", "Inferences that ended, by status.", labels=[*where, "protocol", "code"]
     )
-    for (endpoint, server, protocol, code), count in sorted(totals.requests.items()):
+    for (endpoint, server, protocol, code), count in sorted(totals.requests().items()):
         requests.add_metric([endpoint, server, *placed(server), protocol, code], count)
     size = CounterMetricFamily("trisect_request_bytes", "Bytes of inferences.", labels=[*where, "direction"])
-    for (endpoint, server, direction), count in sorted(totals.bytes.items()):
+    for (endpoint, server, direction), count in sorted(totals.bytes().items()):
         size.add_metric([endpoint, server, *placed(server), direction], count)
     latency = GaugeMetricFamily(
         "trisect_request_latency_milliseconds",

@@ -39,14 +39,14 @@ class Record(NamedTuple):
     abandoned: bool
 
     @property
-    def protocol(self) -> str:
-        """`http` or `grpc`."""
-        return self.sender.partition(":")[0]
-
-    @property
     def failed(self) -> bool:
         """Whether the fault is the fleet's: a client that asks nonsense or leaves is none."""
         return not self.abandoned and (self.http >= 500 or self.grpc in _SERVER_FAULTS_GRPC)
+
+
+def protocol_of(sender: str) -> str:
+    """`http` or `grpc`."""
+    return sender.partition(":")[0]
 
 
 def parse(line: bytes) -> Record | None:

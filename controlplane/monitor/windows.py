@@ -63,7 +63,9 @@ class Windows:
         number = int(record.ended_s)
         if not seconds or seconds[-1].number < number:
             seconds.append(Second(number))
-        into = next((second for second in reversed(seconds) if second.number == number), seconds[-1])
+        into = seconds[-1]
+        if into.number != number:
+            into = next((second for second in reversed(seconds) if second.number == number), into)
         into.ended_s.append(record.ended_s)
         into.latency_ms.append(record.latency_ms)
         into.bytes_in += record.bytes_in

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.monitor.records import Losses, Record, parse
+from controlplane.monitor.records import Losses, Record, parse, protocol_of
 from controlplane.monitor.windows import KEEP_S, Windows
 
 pytestmark = pytest.mark.unit
@@ -57,7 +57,7 @@ def test_lines_without_an_inference_only_count() -> None:
 def test_a_sender_says_its_protocol(protocol: str) -> None:
     made = parse(LINE.replace(b"grpc:", protocol.encode() + b":"))
     assert made is not None
-    assert made.protocol == protocol
+    assert protocol_of(made.sender) == protocol
 
 
 def test_a_request_that_no_server_took_is_one() -> None:
