@@ -24,6 +24,8 @@ THOROUGH: tuple[float | None, ...] = (None, 0.5, 0.75)
 """For `Packing.fill`."""
 REPEATS = 3
 """Attempts on GPUs that failed before: only the order among equal swaps differs then."""
+WINDOW = 256
+"""GPUs among which one is dissolved."""
 CANDIDATES = 12
 """GPUs an item is tried on at once."""
 
@@ -33,7 +35,7 @@ class Packing:
     """The GPUs of one type while a plan is searched.
 
     `groups` are item numbers per GPU, `shares` the index of each one's share, `totals` the sum in percent.
-    `most`: GPUs there are, None for no end. `tries` counts questions to the latency model.
+    `most`: GPUs there are, None for no end.
     """
 
     menu: Menu
@@ -42,14 +44,19 @@ class Packing:
     groups: list[list[int]] = field(default_factory=list)
     shares: list[list[int]] = field(default_factory=list)
     totals: list[float] = field(default_factory=list)
-    tries: int = 0
 
     def copy(self) -> Packing:
         """One that can be changed without changing this."""
         # What stands on one GPU is only ever replaced as a whole.
         return Packing(
-            self.menu, self.quantile, self.most, list(self.groups), list(self.shares), list(self.totals),
-            self.tries,
+            self.menu, self.quantile, self.most, list(self.groups), list(self.shares), list(self.totals)
+        )
+
+    def part(self, gpus: Sequence[int]) -> Packing:
+        """These GPUs only."""
+        return Packing(
+            self.menu, self.quantile, self.most, [self.groups[g] for g in gpus],
+            [self.shares[g] for g in gpus], [self.totals[g] for g in gpus],
         )  # fmt: skip
 
     @property
@@ -61,7 +68,6 @@ class Packing:
         """Which of these groups fit a GPU; their shares and totals."""
         if not groups:
             return [], [], []
-        self.tries += 1
         grown = grow(self.menu, padded(groups), self.quantile)
         shares = [row[: len(g)] for row, g in zip(grown.share.tolist(), groups, strict=True)]
         return grown.fits.tolist(), shares, grown.total.tolist()
@@ -85,7 +91,6 @@ class Packing:
             lost = [i for i in items if not np.isfinite(size[i])]
             evicted = sorted(trial._realize(groups, size), key=lambda i: -float(size[i]))
             lost += [i for i in evicted if not trial.insert(i)]
-            self.tries = trial.tries
             count = len(trial.groups) + len(items) * len(lost)
             if best is None or count < best[0]:
                 best = (count, trial, lost)
@@ -104,7 +109,6 @@ class Packing:
             rows = padded([g for g in groups if len(g) > 1])
             if not rows.size:
                 break
-            self.tries += 1
             seen = grow(menu, rows, self.quantile).slowdown
             who, how = rows[rows >= 0], seen[rows >= 0]
             model = menu.model[who]
@@ -247,34 +251,48 @@ def dissolve(packing: Packing, iterations: int, chance: np.random.Generator, sto
     """Empty GPUs one by one, at most `iterations` attempts; returns the best packing found.
 
     Each attempt takes one of the emptiest GPUs away and places its items on the others; at most three times
-    as many swaps as it had items.
+    as many swaps as it had items. Many GPUs are taken a window at a time: an attempt then costs the same
+    whatever their number, and within a window nearly all that fits anywhere fits.
     """
+    windows = -(-len(packing.groups) // WINDOW)
+    if windows <= 1:
+        return _dissolve(packing, iterations, chance, stop)
+    order = sorted(range(len(packing.groups)), key=lambda g: (packing.totals[g], g))
+    joined = Packing(packing.menu, packing.quantile, packing.most)
+    for n in range(windows):
+        part = _dissolve(packing.part(order[n::windows]), iterations // windows, chance, stop)
+        joined.groups += part.groups
+        joined.shares += part.shares
+        joined.totals += part.totals
+    return joined
+
+
+def _dissolve(packing: Packing, iterations: int, chance: np.random.Generator, stop: Stop) -> Packing:
     best = packing
     failed: set[tuple[int, ...]] = set()
     again = 0
     for attempt in range(iterations):
         if stop() or len(best.groups) < 2:
             break
-        # The total room left on the others must take the items at all.
-        order = sorted(range(len(best.groups)), key=lambda g: (best.totals[g], g))
-        spare = sum(100.0 - t for t in best.totals)
-        candidates = [
-            g for g in order[: 8 + attempt]
-            if spare - (100.0 - best.totals[g]) >= best.menu.least_percent[best.groups[g]].sum()
-        ]  # fmt: skip
-        fresh = [g for g in candidates if tuple(best.groups[g]) not in failed]
-        again += not fresh
-        if not candidates or again > REPEATS:
-            break
-        gpu = fresh[0] if fresh else candidates[chance.integers(len(candidates))]
-        failed.add(tuple(best.groups[gpu]))
+        order = sorted(range(len(best.groups)), key=lambda g: (best.totals[g], g))[: 8 + attempt]
+        fresh = next((g for g in order if tuple(best.groups[g]) not in failed and _room_for(best, g)), None)
+        if fresh is None:
+            again += 1
+            candidates = [g for g in order if _room_for(best, g)]
+            if not candidates or again > REPEATS:
+                break
+            fresh = candidates[chance.integers(len(candidates))]
+        failed.add(tuple(best.groups[fresh]))
         trial = best.copy()
-        queue = list(trial.remove(gpu))
-        if _place_all(trial, queue, chance, stop):
+        if _place_all(trial, list(trial.remove(fresh)), chance, stop):
             best = trial
-        else:
-            best.tries = trial.tries
     return best
+
+
+def _room_for(packing: Packing, gpu: int) -> bool:
+    """Whether the others have, all together, the room that a GPU's items take at least."""
+    others = 100.0 * (len(packing.groups) - 1) - sum(packing.totals) + packing.totals[gpu]
+    return bool(others >= packing.menu.least_percent[packing.groups[gpu]].sum())
 
 
 def _place_all(trial: Packing, queue: list[int], chance: np.random.Generator, stop: Stop) -> bool:
