@@ -68,6 +68,40 @@ def best_batch(
 
 
 @njit(cache=True)
+def paper_batch(
+    alone_ms: FloatArray,
+    cycle_ms: FloatArray,
+    running_ms: FloatArray,
+    slowed: float,
+    scheduling_ms: float,
+    rate_rps: float,
+    slo_ms: float,
+    backlog: float,
+) -> tuple[int, float, float]:
+    """Alg 1 as its text describes it: a binary search, as if latency and capacity rose with the batch.
+
+    Too late: smaller batches; all constraints hold: keep it and try larger ones; too little capacity alone:
+    larger ones (the printed `break` would end there). Arrays and answer as of `best_batch`; without a batch
+    that holds, batch 1 and an infinite latency.
+    """
+    best, best_latency, best_capacity = 1, math.inf, 0.0
+    low, high = 1, alone_ms.size
+    while low <= high:
+        middle = (low + high) // 2
+        k = middle - 1
+        t = alone_ms[k] + running_ms[k] * slowed + scheduling_ms
+        latency = task_latency_ms(t, middle, rate_rps, backlog)
+        if not latency <= slo_ms:
+            high = middle - 1
+            continue
+        capacity = 1000.0 * middle * alone_ms[k] / (cycle_ms[k] * t)
+        if capacity >= rate_rps:
+            best, best_latency, best_capacity = middle, latency, capacity
+        low = middle + 1
+    return best, best_latency, best_capacity
+
+
+@njit(cache=True)
 def outcomes(
     gpu: IntArray,
     unit: IntArray,
@@ -83,6 +117,7 @@ def outcomes(
     cache: FloatArray,
     kernels: FloatArray,
     schedule: FloatArray,
+    by_paper: bool,
     batch: IntArray,
     latency_ms: FloatArray,
     capacity_rps: FloatArray,
@@ -113,11 +148,18 @@ def outcomes(
             if busy[k] > 1:
                 each = max(schedule[kind, 0] * busy[k] + schedule[kind, 1], 0.0)
                 scheduling = each * kernels[m, kind]
-            others = max(pressed[k] - l2_percent[m, kind, u], 0.0)
-            batch[a, i], latency_ms[a, i], capacity_rps[a, i] = best_batch(
-                alone_ms[m, kind, u], cycle_ms[m, kind, u], running_ms[m, kind, u], cache[m, kind] * others,
-                scheduling, rate_rps[p, i], slo_ms[p, i], backlog[p, i],
-            )  # fmt: skip
+            slowed = cache[m, kind] * max(pressed[k] - l2_percent[m, kind, u], 0.0)
+            if by_paper:
+                found = paper_batch(
+                    alone_ms[m, kind, u], cycle_ms[m, kind, u], running_ms[m, kind, u], slowed, scheduling,
+                    rate_rps[p, i], slo_ms[p, i], backlog[p, i],
+                )  # fmt: skip
+            else:
+                found = best_batch(
+                    alone_ms[m, kind, u], cycle_ms[m, kind, u], running_ms[m, kind, u], slowed, scheduling,
+                    rate_rps[p, i], slo_ms[p, i], backlog[p, i],
+                )  # fmt: skip
+            batch[a, i], latency_ms[a, i], capacity_rps[a, i] = found
 
 
 @njit(cache=True)

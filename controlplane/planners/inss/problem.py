@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -25,6 +26,18 @@ REJECTED = -1
 CAPACITY_WEIGHT = 0.01
 """What normalised capacity counts beside goodput: it decides between plans of (nearly) equal goodput."""
 
+SLACK = 1e-9
+"""Percent: shares are sums of a decimal grid."""
+
+
+class Bda(StrEnum):
+    """How batches are decided once models are placed (problem (4))."""
+
+    EXACT = "exact"
+    """Every batch is tried: the queue makes Eq 2 rise and fall with the batch."""
+    PAPER = "paper"
+    """The binary search of Alg 1, as its text describes it; for comparison."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surfaces:
@@ -32,8 +45,8 @@ class Surfaces:
 
     percent (T, U), infinite beyond a type's grid; alone_ms, cycle_ms, running_ms (m, T, U, B), infinite
     beyond a model's largest batch and where it has no profile: a batch alone from load to result, between
-    ends of successive batches, and the part that the L2 slows. l2_percent (m, T, U): utilisation alone. cache (m, T):
-    alpha_cache per percent. kernels (m, T), schedule (T, 2): scheduling, (alpha_s n + beta_s) ms a kernel.
+    ends of successive batches, and the part that the L2 slows. l2_percent (m, T, U): utilisation alone.
+    cache (m, T): alpha_cache per percent. kernels (m, T), schedule (T, 2): (alpha_s n + beta_s) ms a kernel.
     peak_rps (m,): H_i, batch 1 on all of the fastest type.
     """
 
@@ -159,7 +172,7 @@ class Outcome:
     violated: BoolArray
 
 
-def goodput(problem: Problem, gpu: IntArray, share_units: IntArray) -> Outcome:
+def goodput(problem: Problem, gpu: IntArray, share_units: IntArray, bda: Bda = Bda.EXACT) -> Outcome:
     """The outcome of one assignment (n,), or of M at once (M, n): of one problem, or one of each stacked one.
 
     `gpu` in 0..K-1 or REJECTED; `share_units` in 1..U, ignored where rejected. (1a) and (1b) are `fits`' to
@@ -176,7 +189,7 @@ def goodput(problem: Problem, gpu: IntArray, share_units: IntArray) -> Outcome:
     kernel.outcomes(
         rows, units, np.atleast_2d(problem.model), rates, slos, np.atleast_2d(problem.backlog),
         np.atleast_2d(problem.type_of), s.alone_ms, s.cycle_ms, s.running_ms, s.l2_percent, s.cache,
-        s.kernels, s.schedule, batch, latency, capacity,
+        s.kernels, s.schedule, bda is Bda.PAPER, batch, latency, capacity,
     )  # fmt: skip
     violated = ~(latency <= slos)
     good = np.where(violated, 0.0, rates)
@@ -219,10 +232,6 @@ def fits(problem: Problem, gpu: IntArray, share_units: IntArray) -> BoolArray:
     share, memory = taken(problem, gpu, share_units)
     good: BoolArray = ((share <= 100.0 + SLACK) & (memory <= problem.memory_mib)).all(axis=-1)
     return good
-
-
-SLACK = 1e-9
-"""Percent: shares are sums of a decimal grid."""
 
 
 def room(problem: Problem, model: int, share: FloatArray, memory_mib: FloatArray) -> BoolArray:

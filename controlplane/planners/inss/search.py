@@ -1,0 +1,121 @@
+"""Local search for a problem's best placement: the fallback of a policy and what polishes its answer.
+
+Rounds of annealing, each from the best so far; a round is short enough that a ceiling in seconds is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.planners.inss.problem import CAPACITY_WEIGHT, REJECTED, Problem
+from controlplane.ports import Clock
+
+STEPS_A_MODEL = 1000
+"""Length of a round, for each model."""
+DEFAULT_ROUNDS = 4
+HOT, COLD = 0.1, 1e-4
+"""Temperatures of a round, in parts of what an average model is worth."""
+WARM = 0.01
+"""Where polishing begins: it improves on its start and does not leave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """What runs now, (n,) each, and what moving or resizing a model costs in parts of the value.
+
+    The value is in parts of all offered requests: moving is worth it where it serves `cost` more of them.
+    """
+
+    gpu: IntArray
+    units: IntArray
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An assignment (n,), its value less what moves cost, and whether "converged" or "budget" ended it."""
+
+    gpu: IntArray
+    units: IntArray
+    value: float
+    stopped_by: str
+
+
+def construct(problem: Problem) -> tuple[IntArray, IntArray]:
+    """A placement by demand, greatest first, with the least shares that hold."""
+    from controlplane.planners.inss import search_kernel as kernel
+
+    n = problem.model.size
+    gpu, units = np.full(n, REJECTED, dtype=np.int64), np.ones(n, dtype=np.int64)
+    order = np.argsort(-problem.rates_rps / problem.peak_rps, kind="stable")
+    kernel.construct(order, *_told(problem), gpu, units)
+    return gpu, units
+
+
+def search(
+    problem: Problem,
+    clock: Clock,
+    seed: int = 1,
+    start: tuple[IntArray, IntArray] | None = None,
+    rounds: int | None = None,
+    budget_s: float | None = None,
+    previous: Previous | None = None,
+    hot: float = HOT,
+) -> Found:
+    """The best assignment found: `rounds` of annealing, or as many as `budget_s` allows where None.
+
+    Without both there are `DEFAULT_ROUNDS`. The same seed and rounds give the same answer. `start` must hold
+    (1a) and (1b).
+    """
+    from controlplane.planners.inss import search_kernel as kernel
+
+    began = clock.monotonic()
+    gpu, units = construct(problem) if start is None else (start[0].copy(), start[1].copy())
+    n = problem.model.size
+    if previous is None:
+        before = (np.full(n, REJECTED, dtype=np.int64), np.ones(n, dtype=np.int64), np.zeros(n))
+    else:
+        before = (previous.gpu, previous.units, np.full(n, previous.cost))
+    units = np.maximum(units, 1)
+    heat = np.array([hot, min(COLD, hot)]) / n
+    worth = _worth(problem)
+    found, stopped_by, done = -np.inf, "converged", 0
+    most = rounds if rounds is not None or budget_s is not None else DEFAULT_ROUNDS
+    while most is None or done < most:
+        if budget_s is not None and clock.monotonic() - began >= budget_s:
+            stopped_by = "budget"
+            break
+        found = kernel.improve(
+            seed * 7919 + done, STEPS_A_MODEL * n, heat, gpu, units, *_told(problem), worth, before
+        )
+        done += 1
+    return Found(gpu, units, float(found), stopped_by)
+
+
+def _told(
+    problem: Problem,
+) -> tuple[
+    tuple[IntArray, FloatArray, FloatArray, FloatArray, IntArray],
+    FloatArray,
+    FloatArray,
+    FloatArray,
+    tuple[FloatArray, ...],
+]:
+    """A problem as the kernels take it: problem, memory, needs, percent, surfaces."""
+    s = problem.surfaces
+    return (
+        (problem.model, problem.rates_rps, problem.slos_ms, problem.backlog, problem.type_of),
+        problem.memory_mib,
+        problem.model_memory_mib,
+        s.percent,
+        (s.alone_ms, s.cycle_ms, s.running_ms, s.l2_percent, s.cache, s.kernels, s.schedule),
+    )
+
+
+def _worth(problem: Problem) -> FloatArray:
+    """Of each model's goodput, and of one request/s of its capacity, as in `problem.value`; (2, n)."""
+    spare = CAPACITY_WEIGHT / (problem.model.size * problem.peak_rps)
+    return np.stack([problem.rates_rps / problem.rates_rps.sum(), spare])
