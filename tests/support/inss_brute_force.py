@@ -1,0 +1,31 @@
+"""BDA by brute force in numpy, as the bench and a test hold the compiled one to it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from controlplane.planners.inss.problem import Problem
+
+
+def capacities(problem: Problem, gpu: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Capacity of all 32 batches that hold (4b) and (4c), 0 elsewhere, of placed models: (E, n, 32)."""
+    s = problem.surfaces
+    rows = np.arange(len(gpu))[:, None]
+    kind, u = problem.type_of[rows, np.maximum(gpu, 0)], units - 1
+    l2 = np.where(gpu >= 0, s.l2_percent[problem.model, kind, u], 0.0)
+    together = (gpu[:, :, None] == gpu[:, None, :]) & (gpu >= 0)[:, :, None]
+    busy = together.sum(axis=2)
+    pressed = (together * l2[:, None, :]).sum(axis=2) - l2
+    each = np.maximum(s.schedule[kind, 0] * busy + s.schedule[kind, 1], 0.0) * (busy > 1)
+    alone, running = s.alone_ms[problem.model, kind, u], s.running_ms[problem.model, kind, u]
+    with np.errstate(invalid="ignore"):
+        slowed = (s.cache[problem.model, kind] * pressed)[..., None]
+        t = alone + running * slowed + (each * s.kernels[problem.model, kind])[..., None]
+        capacity = 1000.0 * np.arange(1, 33) / (s.cycle_ms[problem.model, kind, u] * t / alone)
+    batch, gap = np.arange(1, 33), 1000.0 / problem.rates_rps[..., None]
+    longest = np.zeros_like(t)
+    for place in (np.ones_like(gap), problem.backlog[..., None] + 1.0):
+        n = np.ceil(place / batch)
+        longest = np.maximum(longest, np.maximum(t + (n - 1) * t, (n * batch - place) * gap) + t)
+    holds = (longest <= problem.slos_ms[..., None]) & (capacity >= problem.rates_rps[..., None])
+    return np.where(holds & (gpu >= 0)[..., None], capacity, 0.0)
