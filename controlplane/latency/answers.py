@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -110,7 +111,7 @@ def normal_margin(relative_error: FloatArray, quantile: float) -> FloatArray:
     return margin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Scores:
     """Errors seen on points left out, each divided by the deviation that was expected of it.
 
@@ -125,6 +126,7 @@ class Scores:
         values = np.asarray(scores, dtype=np.float64)
         return Scores(np.sort(values[np.isfinite(values)]))
 
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - a planner asks thousands of times, of a few scores
     def at(self, quantile: float) -> float:
         """The factor on the expected deviation that covers `quantile` of new points, never negative.
 

@@ -32,6 +32,8 @@ DEFAULT_ITERATIONS = 24
 STEP = 0.995
 """At least so much is taken from what a refused item tolerates."""
 MOST_CORRECTIONS = 12
+MOST_REPACKED = 2
+"""Times GPUs are dissolved again after corrections."""
 MANY = 400
 """Items from which one packing is made instead of several: on 1,000 they differ by less than 1 %."""
 MOST_WAYS = 4
@@ -153,33 +155,49 @@ class _Search:
         hearing = Hearing.of(self.items, self.menus, self.quantile, self.queues)
         if request.rule is Rule.P99:
             # A first packing shows what neighbours do to small batches, which no table knows.
-            correction = hearing.ask(self.construct(correction, iterations=0), correction).correction
+            correction = hearing.ask(self.construct(correction, thorough=False), correction).correction
+            self.skip(correction)
         iterations = request.iterations
         if iterations is None:
             iterations = DEFAULT_ITERATIONS * (1 + len(self.workloads) // 100)
-        packings = self.construct(correction, iterations)
+        packings = self.construct(correction, thorough=True)
         if request.rule is not Rule.P99:
-            return self.planned(packings)
+            return self.planned(self.dissolved(packings, iterations, request.seed))
         _, correction = self.settle(packings, hearing, correction)
-        # The corrections left room behind: use it, and keep the result where it costs less.
-        before, lost = list(self.way), dict(self.lost)
-        again = {
-            n: dissolve(p.copy(), iterations, np.random.default_rng(request.seed), self.stop)
-            for n, p in packings.items()
-        }
-        if self.cost(again) < self.cost(packings):
-            broken, _ = self.settle(again, hearing, correction)
-            if len(self.lost) <= len(lost) and not broken and self.cost(again) < self.cost(packings):
-                return self.planned(again)
-            self.way, self.lost = before, lost
+        # Corrections leave room behind: use it, as long as the result costs less.
+        for again in range(MOST_REPACKED):
+            before, lost = list(self.way), dict(self.lost)
+            trial = self.dissolved(packings, iterations, request.seed + again)
+            if self.cost(trial) >= self.cost(packings):
+                break
+            refused, told = self.settle(trial, hearing, correction)
+            if len(self.lost) > len(lost) or refused or self.cost(trial) >= self.cost(packings):
+                self.way, self.lost = before, lost
+                break
+            packings, correction = trial, told
         return self.planned(packings)
+
+    def dissolved(self, packings: Mapping[str, Packing], iterations: int, seed: int) -> dict[str, Packing]:
+        """The same workloads on fewer GPUs."""
+        chance = np.random.default_rng(seed)
+        return {n: dissolve(p.copy(), iterations, chance, self.stop) for n, p in packings.items()}
+
+    def skip(self, correction: Correction) -> None:
+        """Pass over ways to serve that the exact queue refuses whatever the share."""
+        corrected = {n: m.corrected(correction).least_percent for n, m in self.menus.items()}
+        for number, ways in enumerate(self.ways):
+            while self.way[number] + 1 < len(ways):
+                first = ways[self.way[number]][0]
+                if any(np.isfinite(least[first]) for least in corrected.values()):
+                    break
+                self.way[number] += 1
 
     def cost(self, packings: Mapping[str, Packing]) -> float:
         """By `bound.prices`."""
         price = prices(self.request.devices)
         return sum(price[name] * len(p.groups) for name, p in packings.items())
 
-    def construct(self, correction: Correction, iterations: int) -> dict[str, Packing]:
+    def construct(self, correction: Correction, thorough: bool) -> dict[str, Packing]:
         """Pack each type's items; what finds no GPU of its type tries the others."""
         packings: dict[str, Packing] = {}
         over: list[int] = []
@@ -187,10 +205,8 @@ class _Search:
         for name, device in self.request.devices.items():
             packing = Packing(self.menus[name].corrected(correction), self.quantile, device.pool.count)
             mine = [i for i in active if self.home[i] == name]
-            over += packing.fill(mine, THOROUGH if iterations and self.cheap(mine) else FIRST_LOOK)
-            packings[name] = dissolve(
-                packing, iterations, np.random.default_rng(self.request.seed), self.stop
-            )
+            over += packing.fill(mine, THOROUGH if thorough and self.cheap(mine) else FIRST_LOOK)
+            packings[name] = packing
         for i in over:
             if not any(p.insert(i) for n, p in packings.items() if n != self.home[i]):
                 self.next_way(packings, i)
