@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from controlplane.domain.fleet import Backend, Routes, Server, ServerSpec, ShareUsage
-from controlplane.domain.observation import LatencyWindow
+from controlplane.domain.observation import LatencyWindow, News
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,16 @@ class Clock(Protocol):
 
     def wall(self) -> float:
         """Seconds since the epoch."""
+
+
+class Watch(Protocol):
+    """Hears at once of servers that end. What makes no noise (a hang) has to be found by asking."""
+
+    def news(self, servers: Collection[Server]) -> tuple[News, ...]:
+        """What was told of these servers since the call before; never waits, never tells a loss twice."""
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
 
 
 class Launcher(Protocol):
@@ -62,6 +72,16 @@ class Launcher(Protocol):
 
     def stop(self, server: Server, *, drain_s: float) -> None:
         """Let requests in flight finish for up to `drain_s`, end it, sweep what it owned. Idempotent."""
+
+    def resize(self, server: Server, percent: float) -> None:
+        """Hold a running server to another percentage from now on, without a restart.
+
+        Its labels keep the share it was started with, which is what an apply compares.
+        Raises InputError where its share cannot change while it runs: on a GPU MPS fixes it.
+        """
+
+    def watch(self, fleet: str) -> Watch:
+        """Listen for this fleet's servers that end. An engine that is away is waited for."""
 
     def usage(self, server: Server) -> ShareUsage:
         """Counters of the server's share."""

@@ -99,13 +99,19 @@ class Container:
     log_files: int = 3
     core: int | None = None
     percent: float | None = None
+    cgroup_parent: str | None = None
     memory_mb: int | None = None
     gpu: str | None = None
     pipe_directory: str | None = None
 
 
 def container(
-    server: Server, options: ContainerOptions, *, core: int | None = None, gpu: MpsClient | None = None
+    server: Server,
+    options: ContainerOptions,
+    *,
+    core: int | None = None,
+    gpu: MpsClient | None = None,
+    cgroup_parent: str | None = None,
 ) -> Container:
     """The container of a server: on a pinned core with a quota, or on a GPU as a client of its MPS daemon."""
     spec = server.spec
@@ -138,6 +144,7 @@ def container(
         log_files=options.log_files,
         core=core,
         percent=spec.percent if gpu is None else None,
+        cgroup_parent=cgroup_parent if gpu is None else None,
         memory_mb=None if limit is None else round(limit),
         gpu=gpu.uuid if gpu else None,
         pipe_directory=gpu.pipe_directory if gpu else None,
@@ -195,6 +202,8 @@ def for_sdk(wanted: Container) -> dict[str, Any]:
     if wanted.core is not None:
         told["cpuset_cpus"] = str(wanted.core)
         told["cpu_shares"] = _CPU_SHARES
+    if wanted.cgroup_parent is not None:
+        told["cgroup_parent"] = wanted.cgroup_parent
     if wanted.percent is not None:
         told["cpu_quota"], told["cpu_period"] = bandwidth(wanted.percent)
     if wanted.memory_mb is not None:
@@ -237,6 +246,7 @@ def run_line(wanted: Container) -> str:
         *([f"--gpus=device={wanted.gpu}"] if wanted.gpu is not None else []),
         *([f"--cpuset-cpus={wanted.core}"] if wanted.core is not None else []),
         *([f"--cpu-shares={told['cpu_shares']}"] if "cpu_shares" in told else []),
+        *([f"--cgroup-parent={told['cgroup_parent']}"] if "cgroup_parent" in told else []),
         *([f"--cpu-period={told['cpu_period']}"] if "cpu_period" in told else []),
         *([f"--cpu-quota={told['cpu_quota']}"] if "cpu_quota" in told else []),
         *(f"--env={key}={value}" for key, value in wanted.environment.items()),

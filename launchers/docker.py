@@ -16,15 +16,29 @@ import psutil
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
-from controlplane.ports import Capability
-from launchers import containers, docker_engine, labels, process_table, readiness, server_log, shared_memory
+from controlplane.ports import Capability, Watch
+from launchers import (
+    containers,
+    docker_engine,
+    gpu_shares,
+    gpus,
+    labels,
+    mps,
+    process_table,
+    readiness,
+    server_log,
+    shared_memory,
+)
 from launchers.containers import Container, ContainerOptions
 from launchers.cores import core_of
+from launchers.cpu_quota.mechanism import bandwidth
 from launchers.docker_engine import Say
+from launchers.docker_events import EngineEvents
 from launchers.gpus import is_gpu
-from launchers.mps import MECHANISM, MpsClient, MpsDaemons
+from launchers.mps import MpsClient, MpsDaemons
 from launchers.starting import ATTEMPTS, Starting
 from launchers.triton import ServerPorts
+from launchers.watch import LauncherWatch
 
 QUOTA = "docker-cpu-quota"
 _POLL_S = 0.1
@@ -52,14 +66,11 @@ class DockerLauncher:
         self._say = say
         self._starting = Starting()
         self._mps = MpsDaemons()
-        self._quota: str | None = None
+        self._engine_told: dict[str, Any] | None = None
 
     def enforcement(self) -> str | None:
         """The CPU quota of the engine's kernel; on a GPU it is MPS, per server."""
-        if self._quota is None:
-            with contextlib.suppress(EngineError), self._engine() as client:
-                self._quota = QUOTA if client.info().get("CpuCfsQuota") else None
-        return self._quota
+        return QUOTA if self._told().get("CpuCfsQuota") else None
 
     def capabilities(self) -> tuple[Capability, ...]:
         """The engine, its quota, the image, and whether a container could get a GPU."""
@@ -95,7 +106,7 @@ class DockerLauncher:
             for _ in range(ATTEMPTS):
                 with self._starting.ports() as ports:
                     server = self._server(spec, ports)
-                    wanted = containers.container(server, self._options, core=core, gpu=gpu)
+                    wanted = self._container(server, core, gpu)
                     try:
                         if self._run(client, server, wanted, deadline):
                             return self._found(client, spec.name) or server
@@ -110,7 +121,7 @@ class DockerLauncher:
         core, gpu = self._place(spec, start=False)
         with self._starting.ports() as ports:
             server = self._server(spec, ports)
-        return containers.run_line(containers.container(server, self._options, core=core, gpu=gpu))
+        return containers.run_line(self._container(server, core, gpu))
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Every container with the fleet's label; one that does not run (or is paused) counts as exited."""
@@ -130,6 +141,21 @@ class DockerLauncher:
                     client.api.timeout = max(client.api.timeout, drain_s + _KILL_S)
                     one.stop(timeout=round(drain_s))
             self._remove(client, server.spec)
+
+    def resize(self, server: Server, percent: float) -> None:
+        """A live update of the quota, a matter of 30 ms; requests under way go on."""
+        if is_gpu(server.spec.device):
+            raise InputError(gpus.FIXED, field="percent")
+        quota, period = bandwidth(percent)
+        with self._engine() as client:
+            one = self._ours(client, server.name)
+            if one is None:
+                raise EngineError(f"{server.name} does not run")
+            one.update(cpu_quota=quota, cpu_period=period)
+
+    def watch(self, fleet: str) -> Watch:
+        """The engine's stream of events."""
+        return LauncherWatch(EngineEvents(self._address(), fleet), self._mps)
 
     def usage(self, server: Server) -> ShareUsage:
         """The engine's counters of the container."""
@@ -169,6 +195,18 @@ class DockerLauncher:
     def _engine(self) -> contextlib.AbstractContextManager[docker.DockerClient]:
         return docker_engine.engine(self._address())
 
+    def _told(self) -> dict[str, Any]:
+        """What the engine says of itself; empty while it is away."""
+        if self._engine_told is None:
+            with contextlib.suppress(EngineError), self._engine() as client:
+                self._engine_told = client.info()
+        return self._engine_told or {}
+
+    def _container(self, server: Server, core: int | None, gpu: MpsClient | None) -> Container:
+        # Below the engine's own group its containers together weigh no more than one other program.
+        parent = "/" if self._told().get("CgroupDriver") == "cgroupfs" else None
+        return containers.container(server, self._options, core=core, gpu=gpu, cgroup_parent=parent)
+
     def _image_found(self, client: docker.DockerClient) -> Capability:
         image = self._options.image
         try:
@@ -180,8 +218,18 @@ class DockerLauncher:
     def _place(self, spec: ServerSpec, *, start: bool) -> tuple[int | None, MpsClient | None]:
         """The core, or the part of a GPU; its MPS daemon is started where `start`."""
         if is_gpu(spec.device):
-            return None, self._mps.client(spec, start=start)
+            gpu_shares.check(spec, self._on_gpus())
+            client = self._mps.client(spec, start=start)
+            mps.check_user(client, client.uid)
+            return None, client
         return core_of(spec.device), None
+
+    def _on_gpus(self) -> list[ServerSpec]:
+        """Whatever of ours runs on a GPU, of any fleet."""
+        with self._engine() as client:
+            every = client.containers.list(filters={"label": containers.SERVER_LABEL}, ignore_removed=True)
+            found = [_server_of(one).spec for one in every]
+        return [spec for spec in found if is_gpu(spec.device)]
 
     def _server(self, spec: ServerSpec, ports: ServerPorts) -> Server:
         return Server(
@@ -192,7 +240,7 @@ class DockerLauncher:
             http_port=ports.http,
             grpc_port=ports.grpc,
             metrics_port=ports.metrics,
-            enforced_by=MECHANISM if is_gpu(spec.device) else self.enforcement(),
+            enforced_by=mps.MECHANISM if is_gpu(spec.device) else self.enforcement(),
         )
 
     def _of_fleet(self, client: docker.DockerClient, fleet: str) -> list[Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.domain.errors import InputError
 
 _PREFIX = "GPU-"
+FIXED = "on a GPU the share is fixed when the CUDA context is made: start a server with the other share"
+"""Why a running server's share cannot change there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,43 @@ def reading(uuid: str) -> Reading:
             None if clock is None else float(clock),
             None if memory is None else memory.used / 2**20,
         )
+
+
+class XidEvents:
+    """The driver's Xid events, without waiting; none where there is no driver, or it tells none."""
+
+    def __init__(self) -> None:
+        self._open = contextlib.ExitStack()
+        self._nvml = self._open.enter_context(_nvml())
+        self._listening: set[str] = set()
+        self._set: Any = None
+        if self._nvml is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._set = self._nvml.nvmlEventSetCreate()
+                self._open.callback(self._nvml.nvmlEventSetFree, self._set)
+
+    def take(self, uuids: Iterable[str]) -> tuple[tuple[str, int], ...]:
+        """(UUID, Xid) of what happened to these GPUs since they were first asked about."""
+        if self._set is None:
+            return ()
+        nvml = self._nvml
+        for uuid in set(uuids) - self._listening:
+            self._listening.add(uuid)
+            # NotSupported on GPUs that report none.
+            with contextlib.suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._set)
+        found: list[tuple[str, int]] = []
+        while True:
+            try:
+                told = nvml.nvmlEventSetWait_v2(self._set, 0)
+            except nvml.NVMLError:  # a timeout: nothing more
+                return tuple(found)
+            found.append((_text(nvml.nvmlDeviceGetUUID(told.device)), int(told.eventData)))
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        self._open.close()
 
 
 @contextlib.contextmanager

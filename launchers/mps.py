@@ -113,8 +113,16 @@ class MpsDaemons:
         serves = _devices(pipes)
         if serves is not None and uuid not in serves:
             raise EngineError(f"the MPS daemon in {pipes} serves {','.join(serves)}, not {uuid}")
+        if faulted(pipes):
+            raise EngineError(
+                f"the MPS server of {uuid} is in state FAULT and takes nobody until its clients are gone: "
+                "stop what runs there (ctl destroy), then apply again"
+            )
         if len(clients(pipes)) >= MOST_CLIENTS:
-            raise EngineError(f"{uuid} has {MOST_CLIENTS} MPS clients already, which is all it takes")
+            raise EngineError(
+                f"{uuid} has {MOST_CLIENTS} MPS clients already, which is all it takes: plan fewer "
+                "partitions or instances on it"
+            )
 
     def _launch(self, uuid: str, pipes: Path) -> None:
         logs = pipes.parent / "log"
@@ -137,6 +145,26 @@ class MpsDaemons:
             if time.monotonic() > deadline:
                 raise LaunchTimeout(f"the MPS daemon of {uuid} does not answer (logs: {logs})")
             time.sleep(0.02)
+
+
+def check_user(client: MpsClient, uid: int) -> None:
+    """Raise EngineError where user `uid` would wait for another user's daemon, or behind its clients."""
+    if client.daemon_uid not in (0, uid):
+        raise EngineError(
+            f"the MPS daemon in {client.pipe_directory} is user {client.daemon_uid}'s: a client of another "
+            "user would wait for ever; run as that user"
+        )
+    pipes = Path(client.pipe_directory)
+    if not answers(pipes):
+        return
+    for server in ask(pipes, "get_server_list").split():
+        with contextlib.suppress(OSError):
+            other = Path(f"/proc/{server}").stat().st_uid
+            if other != uid and ask(pipes, f"get_client_list {server}").split():
+                raise EngineError(
+                    f"the MPS server of {client.uuid} serves user {other}: a client of user {uid} would wait "
+                    "until those clients are gone; run all partitions of a GPU with one launcher and one user"
+                )
 
 
 def capability() -> Capability:
@@ -165,6 +193,17 @@ def clients(pipes: Path) -> list[int]:
     """The pids of all clients of a daemon."""
     servers = ask(pipes, "get_server_list").split()
     return [int(pid) for s in servers for pid in ask(pipes, f"get_client_list {s}").split()]
+
+
+def faulted(pipes: Path) -> bool:
+    """Whether a server of the daemon says it is in its state FAULT: a fatal exception took its clients.
+
+    False where it cannot be asked: older daemons do not know the question.
+    """
+    with contextlib.suppress(EngineError):
+        servers = ask(pipes, "get_server_list").split()
+        return any("FAULT" in ask(pipes, f"get_server_status {server}").upper() for server in servers)
+    return False
 
 
 def _program() -> str:

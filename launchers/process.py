@@ -19,12 +19,24 @@ from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
-from controlplane.ports import Capability
-from launchers import labels, mps, process_table, readiness, server_log, shared_memory, triton
+from controlplane.ports import Capability, Watch
+from launchers import (
+    gpu_shares,
+    gpus,
+    labels,
+    mps,
+    process_table,
+    readiness,
+    server_log,
+    shared_memory,
+    triton,
+)
 from launchers.cores import core_of, pinned
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.gpus import is_gpu
+from launchers.process_ends import ProcessEnds
 from launchers.starting import ATTEMPTS, Starting
+from launchers.watch import LauncherWatch
 
 _POLL_S = 0.03
 _KEPT_LOGS = 100
@@ -44,12 +56,8 @@ class Place:
 
 
 def on_gpu(client: mps.MpsClient) -> Place:
-    """The place of a client of an MPS daemon. Raises EngineError where that is another user's."""
-    if client.daemon_uid not in (0, os.getuid()):
-        raise EngineError(
-            f"the MPS daemon in {client.pipe_directory} is user {client.daemon_uid}'s: a client of another "
-            "user would wait for ever; run as that user"
-        )
+    """The place of a client of an MPS daemon. Raises EngineError where another user has it."""
+    mps.check_user(client, os.getuid())
     return Place(None, {"CUDA_VISIBLE_DEVICES": client.uuid, **client.environment})
 
 
@@ -140,6 +148,23 @@ class ProcessLauncher:
             process_table.wait_gone(leader, deadline - time.monotonic())
         self._remove(server.spec)
 
+    def resize(self, server: Server, percent: float) -> None:
+        """By the mechanism that holds it; a duty cycle cannot."""
+        if is_gpu(server.spec.device):
+            raise InputError(gpus.FIXED, field="percent")
+        mechanism = self._mechanisms.get(server.enforced_by or "")
+        if mechanism is None:
+            raise InputError(f"nothing holds {server.name} to a share", field="percent")
+        pids = tuple(m.pid for m in process_table.members(name=server.name))
+        try:
+            mechanism.resize(Group.of(server.spec), percent, pids)
+        except OSError as error:
+            raise EngineError(f"the share of {server.name} cannot be changed: {error}") from error
+
+    def watch(self, fleet: str) -> Watch:
+        """The kernel's own word on each process."""
+        return LauncherWatch(ProcessEnds(), self._mps)
+
     def usage(self, server: Server) -> ShareUsage:
         """Counters of the mechanism that holds the server; only its time and memory where nothing does."""
         pids = tuple(m.pid for m in process_table.members(name=server.name))
@@ -213,8 +238,15 @@ class ProcessLauncher:
 
     def _place(self, spec: ServerSpec, *, start: bool) -> Place:
         if is_gpu(spec.device):
+            gpu_shares.check(spec, self._on_gpus())
             return on_gpu(self._mps.client(spec, start=start))
         return Place(core_of(spec.device), {"CUDA_VISIBLE_DEVICES": "", **triton.MODEL_THREADS})
+
+    def _on_gpus(self) -> list[ServerSpec]:
+        """Whatever of ours runs on a GPU, of any fleet."""
+        leaders = (m for m in process_table.members() if m.leader)
+        found = (labels.server_of(m.text, id=str(m.pid), state=ServerState.RUNNING) for m in leaders)
+        return [s.spec for s in found if is_gpu(s.spec.device)]
 
     def _run(
         self,

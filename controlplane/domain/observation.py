@@ -33,6 +33,17 @@ class Answer(NamedTuple):
     server: str
 
 
+class News(NamedTuple):
+    """What an engine told without being asked: these servers are lost, and why.
+
+    One death names one server; a fault of a GPU (`device`, its UUID) names every server on it.
+    """
+
+    servers: tuple[str, ...]
+    reason: str
+    device: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSeen:
     """One server at one moment: its health and the requests it still owes an answer to.

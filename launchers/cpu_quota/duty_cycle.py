@@ -41,6 +41,10 @@ class DutyCycle:
         """The command that starts the stopper and then becomes the server."""
         return ["sh", "-c", _BESIDE, "sh", sys.executable, stopper.__file__, f"{percent:g}"]
 
+    def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
+        """Not offered: between two stoppers there would be none, or two that stop by different clocks."""
+        raise OSError("a duty cycle keeps the percentage it was started with")
+
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
         """The processes' time; nothing counts the periods."""
         return ShareUsage(None, None, cpu_seconds(pids))

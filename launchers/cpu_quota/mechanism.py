@@ -62,6 +62,9 @@ class Mechanism(Protocol):
     def enter(self, group: Group, percent: float) -> list[str]:
         """Make the group; what to put before a command line so that it runs inside. Raises OSError."""
 
+    def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
+        """Hold a running server, whose processes these are, to another percentage. Raises OSError."""
+
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
         """Counters of the group, whose processes these are."""
 

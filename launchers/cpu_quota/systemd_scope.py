@@ -39,7 +39,15 @@ class SystemdScope:
 
     def enter(self, group: Group, percent: float) -> list[str]:
         """The command that makes the scope and runs inside it."""
-        return self._command(f"trisect-{group.server}", percent)
+        return self._command(_unit(group), percent)
+
+    def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
+        """Have systemd write another quota."""
+        told = ["systemctl", "--user", "set-property", "--runtime", f"{_unit(group)}.scope", *_quota(percent)]
+        try:
+            subprocess.run(told, capture_output=True, text=True, timeout=10, check=True)
+        except subprocess.SubprocessError as error:
+            raise OSError(f"systemd did not change the quota: {error}") from error
 
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
         """The kernel's counters of the scope that the processes are in."""
@@ -58,10 +66,17 @@ class SystemdScope:
         return ()
 
     def _command(self, unit: str, percent: float) -> list[str]:
-        quota, period = bandwidth(percent)
         return [
             *("systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}"),
-            f"--property=CPUQuota={100 * quota / period:g}%",
-            f"--property=CPUQuotaPeriodSec={period}us",
+            *(f"--property={told}" for told in _quota(percent)),
             "--",
         ]
+
+
+def _unit(group: Group) -> str:
+    return f"trisect-{group.server}"
+
+
+def _quota(percent: float) -> list[str]:
+    quota, period = bandwidth(percent)
+    return [f"CPUQuota={100 * quota / period:g}%", f"CPUQuotaPeriodSec={period}us"]

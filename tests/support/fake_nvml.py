@@ -14,6 +14,10 @@ class NVMLError_NotSupported(NVMLError):
     """As in pynvml."""
 
 
+class NVMLError_Timeout(NVMLError):
+    """As in pynvml."""
+
+
 @dataclass
 class FakeGpu:
     """One GPU that is not there."""
@@ -29,11 +33,15 @@ class FakeNvml:
 
     NVMLError = NVMLError
     NVMLError_NotSupported = NVMLError_NotSupported
+    NVMLError_Timeout = NVMLError_Timeout
     NVML_CLOCK_SM = 1
+    nvmlEventTypeXidCriticalError = 8
     NVML_DEVICE_MIG_ENABLE = 1
 
     def __init__(self, *gpus: FakeGpu) -> None:
         self.gpus = gpus
+        self.xids: list[tuple[FakeGpu, int]] = []
+        self.listening: list[str] = []
 
     def nvmlInit(self) -> None: ...
 
@@ -67,3 +75,20 @@ class FakeNvml:
 
     def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:
         return 1530
+
+    def nvmlEventSetCreate(self) -> str:
+        return "set"
+
+    def nvmlEventSetFree(self, events: str) -> None:
+        self.listening.clear()
+
+    def nvmlDeviceRegisterEvents(self, gpu: FakeGpu, kinds: int, events: str) -> None:
+        assert kinds == self.nvmlEventTypeXidCriticalError
+        self.listening.append(gpu.uuid)
+
+    def nvmlEventSetWait_v2(self, events: str, timeout_ms: int) -> SimpleNamespace:
+        heard = [x for x in self.xids if x[0].uuid in self.listening]
+        if not heard:
+            raise NVMLError_Timeout
+        self.xids.remove(heard[0])
+        return SimpleNamespace(device=heard[0][0], eventType=8, eventData=heard[0][1])

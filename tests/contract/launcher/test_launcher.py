@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -12,7 +13,9 @@ import pytest
 from launcher_rig import BROKEN, HANGING, Fleet, get, infer
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Role, ServerState
+from controlplane.domain.fleet import Role, Server, ServerState
+from controlplane.domain.observation import News
+from controlplane.ports import Watch
 
 WITH_A_DUTY_CYCLE = pytest.mark.parametrize(
     "engine",
@@ -172,3 +175,48 @@ def test_a_device_this_host_does_not_have(fleet: Fleet, device: str) -> None:
     with pytest.raises(InputError, match="device"):
         fleet.start(fleet.spec(device=device))
     assert fleet.leftovers() == []
+
+
+def heard(watch: Watch, *servers: Server) -> tuple[News, ...]:
+    """What a watch tells of these servers, once it tells anything."""
+    deadline = time.monotonic() + 10
+    while not (told := watch.news(servers)):
+        assert time.monotonic() < deadline, "nothing was heard"
+        time.sleep(0.01)
+    return told
+
+
+def test_a_death_is_heard_at_once_and_told_once(fleet: Fleet) -> None:
+    one, other = fleet.start(fleet.spec("one")), fleet.start(fleet.spec("other"))
+    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
+        assert watch.news((one, other)) == ()
+        fleet.engine.kill(one)
+        (news,) = heard(watch, one, other)
+        assert news.servers == (one.name,)
+        assert "ended" in news.reason
+        assert news.device is None
+        assert watch.news((one, other)) == ()
+        fleet.launcher.stop(other, drain_s=0)
+        assert watch.news(()) == (), "what nobody asks about is no news"
+
+
+@WITH_A_DUTY_CYCLE
+def test_a_share_changes_in_a_running_server(fleet: Fleet) -> None:
+    server = fleet.start(fleet.spec(percent=80))
+    if server.enforced_by == "duty-cycle":
+        with pytest.raises(EngineError, match="keeps the percentage it was started with"):
+            fleet.launcher.resize(server, 20)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(infer, server, sleep_s=0.3)
+        await_running(fleet, server.http_port, 1)
+        fleet.launcher.resize(server, 20)
+        assert under_way.result() == [pytest.approx(0.3), 0.0]
+    assert fleet.launcher.servers(fleet.name) == (server,)
+    before, start = fleet.launcher.usage(server), time.monotonic()
+    infer(server, burn_s=0.3)
+    after, wall = fleet.launcher.usage(server), time.monotonic() - start
+    assert after.cpu_seconds is not None
+    assert before.cpu_seconds is not None
+    used = (after.cpu_seconds - before.cpu_seconds) / wall
+    assert used < 0.28, f"{used:.0%} of a core with a share of 20 %"

@@ -1,0 +1,67 @@
+"""Faults that take every client of a GPU: the driver's Xid events, and the MPS daemon's word on its server.
+
+A fatal fault of one MPS client ends all clients of the device, and not always their processes: a Triton
+stays up and fails every request. So a fault names all servers of the GPU, dead or not, in one observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from controlplane.domain.fleet import Server
+from controlplane.domain.observation import News
+from launchers import gpus, mps
+
+GONE_XIDS = {
+    48: "double-bit ECC error",
+    79: "GPU has fallen off the bus",
+    95: "uncontained ECC error",
+    119: "GSP RPC timeout",
+    120: "GSP error",
+}
+"""What no client survives, by NVIDIA's list of Xid errors. Others may be one program's own: MPS is asked."""
+
+
+class GpuFaults:
+    """Listens for the GPUs of the servers it is asked about."""
+
+    def __init__(self, daemons: mps.MpsDaemons) -> None:
+        self._daemons = daemons
+        self._events: gpus.XidEvents | None = None
+
+    def news(self, servers: Collection[Server], ended: Collection[str]) -> tuple[News, ...]:
+        """One item for each GPU with a fault; `ended` are the servers that were just heard to end."""
+        on: dict[str, list[str]] = {}
+        for server in servers:
+            if gpus.is_gpu(server.spec.device):
+                on.setdefault(server.spec.device, []).append(server.name)
+        if not on:
+            return ()
+        if self._events is None:
+            self._events = gpus.XidEvents()
+        xids = self._events.take(on)
+        found = []
+        for uuid, names in on.items():
+            mine = [xid for where, xid in xids if where == uuid]
+            dead = [name for name in names if name in ended]
+            reason = self._reason(uuid, mine, dead, names) if mine or dead else None
+            if reason is not None:
+                found.append(News(tuple(names), f"{uuid}: {reason}", uuid))
+        return tuple(found)
+
+    def close(self) -> None:
+        """Stop listening to the driver."""
+        if self._events is not None:
+            self._events.close()
+
+    def _reason(self, uuid: str, xids: list[int], dead: list[str], names: list[str]) -> str | None:
+        """Why this is the GPU's fault; None where it is one server's own."""
+        for xid in xids:
+            if xid in GONE_XIDS:
+                return f"Xid {xid} ({GONE_XIDS[xid]})"
+        if mps.faulted(self._daemons.pipes(uuid)):
+            after = "".join(f", Xid {xid}" for xid in xids)
+            return f"the MPS server reports a fatal fault{after}: every client of the GPU is lost"
+        if len(dead) == len(names) > 1:
+            return f"all {len(dead)} servers ended at once"
+        return None

@@ -1,0 +1,32 @@
+"""The shares of a GPU are of one GPU: more than 100 % active is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Role, ServerSpec
+
+
+def check(spec: ServerSpec, running: Iterable[ServerSpec]) -> None:
+    """Raise InputError where `spec` and the active servers it would stay beside want more than their GPU."""
+    total = spec.percent + sum(other.percent for other in running if _stays(other, spec))
+    if spec.labels.role is Role.ACTIVE and total > 100:
+        raise InputError(
+            f"{spec.name}: the active shares of {spec.device} would add up to {total:g} %: plan again, or "
+            "destroy the other fleet that uses this GPU",
+            field="percent",
+        )
+
+
+def _stays(other: ServerSpec, wanted: ServerSpec) -> bool:
+    """Whether its share adds to the new one's for good.
+
+    A shadow standing by owns nothing. What an earlier plan of the fleet started is being drained or will be:
+    while plans change, the sum rightly exceeds 100.
+    """
+    theirs, ours = other.labels, wanted.labels
+    ending = theirs.fleet == ours.fleet and (
+        theirs.plan_hash != ours.plan_hash or theirs.partition == ours.partition
+    )
+    return other.device == wanted.device and theirs.role is Role.ACTIVE and not ending
