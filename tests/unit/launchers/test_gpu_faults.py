@@ -1,4 +1,4 @@
-"""What is refused on a GPU, and its faults as one event. With fakes of NVML and MPS: nothing here ran on one."""
+"""What is refused on a GPU, and its faults as one event; with fakes of NVML and MPS: nothing ran on a GPU."""
 
 from __future__ import annotations
 
