@@ -24,7 +24,6 @@ from controlplane.runtime.clients import Seen
 from controlplane.runtime.clock import wait_until
 from controlplane.runtime.fleet import Fleet
 from controlplane.runtime.history import Event, History
-from controlplane.runtime.squeeze import squeeze
 
 _BEFORE_S = 5.0
 _AFTER_S = 5.0
@@ -85,7 +84,7 @@ def force(
         }
         stop.wait(_BEFORE_S)
         cut_s = time.time()
-        squeeze(hit.server, hit.part)
+        fleet.launcher.resize(hit.server, hit.server.spec.percent * hit.part)
         moved = _await(history, "redirect", hit.partition.id, cut_s)
         guarded = _await(history, "said", hit.partition.id, moved.at_s, "stands by")
         stop.wait(_AFTER_S)
