@@ -25,7 +25,6 @@ import tritonclient.grpc.aio as grpc_aio
 
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.runtime.history import Event, History
-from controlplane.runtime.squeeze import squeeze
 from launchers.process import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
@@ -133,8 +132,11 @@ class Guarded:
         log = self.files / "controller.log"
         return log.read_text(errors="replace")[-4000:] if log.exists() else ""
 
+    def launcher(self) -> ProcessLauncher:
+        return ProcessLauncher(self.directory / "state" / "trisect")
+
     def servers(self) -> tuple[Server, ...]:
-        return ProcessLauncher(self.directory / "state" / "trisect").servers(self.fleet)
+        return self.launcher().servers(self.fleet)
 
     def await_guarded(self, partitions: int = 1, deadline_s: float = 60.0) -> None:
         """Until every partition has a routed server and another one that stands by as its backup."""
@@ -211,7 +213,7 @@ class Guarded:
     def cut_quota(self, percent: float, to_percent: float) -> None:
         """Hold the one server that has `percent` of a core to `to_percent`, behind everybody's back."""
         (server,) = [s for s in self.servers() if s.spec.percent == percent]
-        squeeze(server, to_percent / percent)
+        self.launcher().resize(server, to_percent)
 
     def leftovers(self) -> list[str]:
         found = []
