@@ -10,6 +10,7 @@ import typer
 from controlplane.cli import options
 from controlplane.cli.exits import EXIT_INFEASIBLE
 from controlplane.domain.plan import Rule
+from controlplane.planners.inss.bda import Bda
 
 
 def register(app: typer.Typer) -> None:
@@ -46,6 +47,10 @@ def plan(
         float | None, typer.Option(help="A ceiling in seconds; the plan says if it was met.", min=0)
     ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same plan.")] = 1,
+    bda: Annotated[
+        Bda | None,
+        typer.Option(help="For inss: try every batch (exact, the default) or search as the paper does."),
+    ] = None,
     allow_violations: options.AllowViolations = False,
 ) -> None:
     """Decide share, batch, GPU and neighbours of every workload in SPEC.
@@ -54,6 +59,7 @@ def plan(
     """
     import os
 
+    from controlplane.cli.wiring import say
     from controlplane.files.documents import to_json
     from controlplane.files.plans import plan_document, read_plan, write_plan
     from controlplane.files.specs import read_spec
@@ -61,14 +67,16 @@ def plan(
     from controlplane.report.explanation_table import explanation_table
     from controlplane.report.plan_table import plan_table, show
     from controlplane.runtime.clock import SystemClock
+    from controlplane.runtime.compiling import say_when_compiling
     from controlplane.runtime.planning import Choices, explain_workload, make_plan, refuse_violations
 
+    say_when_compiling(say)
     parsed, document = read_spec(spec)
     previous = read_plan(against)[0] if against is not None else None
     made = make_plan(
         parsed,
         document,
-        Choices(strategy, rule, latency, quantile, seed, iterations, budget),
+        Choices(strategy, rule, latency, quantile, seed, iterations, budget, bda),
         profiles=profiles,
         cores=len(os.sched_getaffinity(0)),
         clock=SystemClock(),

@@ -128,7 +128,7 @@ class ProfileUse:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The plan in numbers."""
+    """The plan in numbers; `phases_ms` names the parts of `planning_ms` where a strategy tells them apart."""
 
     gpus: int
     percent: float
@@ -137,6 +137,7 @@ class Totals:
     lower_bound_gpus: int | None = None
     planning_ms: float | None = None
     stopped_by: str | None = None
+    phases_ms: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

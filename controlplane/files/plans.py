@@ -115,6 +115,7 @@ class _Totals(Strict):
     lower_bound_gpus: int | None = None
     planning_ms: float | None = None
     stopped_by: str | None = None
+    phases_ms: dict[str, float] = Field(default_factory=dict)
 
 
 class _Plan(Strict):
@@ -150,7 +151,7 @@ def read_plan(path: Path) -> tuple[Plan, Document]:
         spec_sha256=parsed.spec_sha256,
         profiles=tuple(ProfileUse(p.model, p.device, p.sha256) for p in parsed.profiles),
         infeasible=tuple(Infeasible(**i.model_dump()) for i in parsed.infeasible),
-        totals=None if parsed.totals is None else Totals(**parsed.totals.model_dump()),
+        totals=None if parsed.totals is None else _totals(parsed.totals),
     )
     return plan, document
 
@@ -341,6 +342,11 @@ def _placement_document(placement: Placement) -> dict[str, Any]:
     }
 
 
+def _totals(parsed: _Totals) -> Totals:
+    told = parsed.model_dump()
+    return Totals(**{**told, "phases_ms": tuple(told["phases_ms"].items())})
+
+
 def _totals_document(totals: Totals) -> dict[str, Any]:
     return {
         "gpus": totals.gpus,
@@ -350,6 +356,7 @@ def _totals_document(totals: Totals) -> dict[str, Any]:
         "lower_bound_gpus": totals.lower_bound_gpus,
         "planning_ms": totals.planning_ms,
         "stopped_by": totals.stopped_by,
+        "phases_ms": dict(totals.phases_ms),
     }
 
 

@@ -38,6 +38,8 @@ class Draft:
     bound_gpus: int | None = None
     queues: Queues = field(default_factory=Queues)
     """Solved on the way."""
+    phases_ms: tuple[tuple[str, float], ...] = ()
+    """What its parts took; the judge's is added."""
 
 
 def partition_of(
@@ -77,6 +79,7 @@ def memory_of(workload: Workload, device: Device) -> float | None:
 
 def finish(strategy: str, request: PlanRequest, draft: Draft, started_s: float) -> Plan:
     """Predict, add shadows, judge. `started_s` is when planning began, by the request's clock."""
+    drafted_s = request.clock.monotonic()
     quantile = request.quantile if request.rule is Rule.P99 else None
     types = list(dict.fromkeys(g.type for g in draft.gpus))
     boards = {t: Board.of([g for g in draft.gpus if g.type == t], request.devices[t]) for t in types}
@@ -100,14 +103,17 @@ def finish(strategy: str, request: PlanRequest, draft: Draft, started_s: float) 
         *verify(plan, request.devices, request.workloads, draft.queues),
         *_missing(plan, request.workloads),
     )
+    now_s = request.clock.monotonic()
+    phases_ms = (*draft.phases_ms, ("verify", (now_s - drafted_s) * 1000.0)) if draft.phases_ms else ()
     totals = Totals(
         gpus=len(gpus),
         percent=sum(g.percent for g in gpus),
         cost_per_hour=sum(g.price_per_hour for g in gpus),
         lower_bound_cost_per_hour=draft.bound_cost_per_hour,
         lower_bound_gpus=draft.bound_gpus,
-        planning_ms=(request.clock.monotonic() - started_s) * 1000.0,
+        planning_ms=(now_s - started_s) * 1000.0,
         stopped_by=draft.stopped_by,
+        phases_ms=phases_ms,
     )
     return replace(plan, verified=not violations, violations=violations, totals=totals)
 

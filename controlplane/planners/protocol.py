@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from controlplane.domain.device import GpuPool
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import LatencyModel
+from controlplane.planners.inss.bda import Bda
 from controlplane.ports import Clock
+
+if TYPE_CHECKING:
+    from controlplane.planners.inss.policy import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class PlanRequest:
     `iterations` is the search budget; `budget_s` only a ceiling, against `clock`. The same request with
     the same seed gives the same plan, unless the ceiling stopped it (Totals.stopped_by says so).
     `previous` is the plan that runs now: among plans of equal cost the one with the fewest moves wins.
+    `bda` and `policy` are inss's: how it decides batches, and the trained policy it begins with, if any.
     """
 
     workloads: tuple[Workload, ...]
@@ -44,6 +49,8 @@ class PlanRequest:
     iterations: int | None = None
     budget_s: float | None = None
     previous: Plan | None = None
+    bda: Bda = Bda.EXACT
+    policy: Weights | None = None
 
 
 class Strategy(Protocol):

@@ -7,11 +7,13 @@ from difflib import get_close_matches
 
 from controlplane.domain.errors import InputError
 from controlplane.planners import ffd, igniter, joint
+from controlplane.planners.inss import strategy as inss
 from controlplane.planners.protocol import Strategy
 
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
     "joint": joint.strategy,
     "igniter": igniter.strategy,
+    "inss": inss.strategy,
     "ffd+": ffd.plain,
     "ffd++": ffd.validated,
 }

@@ -66,6 +66,8 @@ def _footer(plan: Plan) -> list[Text]:
             text += f" (no plan is below {totals.lower_bound_cost_per_hour:.2f})"
         if totals.planning_ms is not None:
             text += f", planned in {totals.planning_ms:.1f} ms"
+            parts = ", ".join(f"{name} {ms:.1f}" for name, ms in totals.phases_ms)
+            text += f" ({parts})" if parts else ""
         lines.append(Text(text))
     rule = "P99 ≤ SLO" if plan.rule is Rule.P99 else "execution ≤ SLO/2"
     kept = "verified" if plan.verified else f"{len(plan.violations)} promises not kept"

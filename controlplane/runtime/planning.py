@@ -20,6 +20,8 @@ from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated, Factor
 from controlplane.planners import registry, verify
 from controlplane.planners.explain import Explanation, explain
+from controlplane.planners.inss import strategy as inss
+from controlplane.planners.inss.bda import Bda
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest
 from controlplane.ports import Clock
@@ -28,7 +30,7 @@ from controlplane.runtime.devices import known_device, known_profiles
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a user chose on the command line; None: the strategy's own default."""
+    """What a user chose on the command line; None: the strategy's own default. `bda` is inss's alone."""
 
     strategy: str
     rule: Rule | None = None
@@ -37,6 +39,7 @@ class Choices:
     seed: int = 1
     iterations: int | None = None
     budget_s: float | None = None
+    bda: Bda | None = None
 
 
 def make_plan(
@@ -45,6 +48,8 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """Plan a spec. Raises InputError naming the file's line for an unknown device or model."""
     strategy = registry.strategy(choices.strategy)
+    if choices.bda is not None and choices.strategy != inss.NAME:
+        raise InputError(f"is for --strategy {inss.NAME} alone, not for {choices.strategy}", field="--bda")
     latency_model = choices.latency_model or strategy.latency_model
     factors = read_calibration(profiles)
     devices = {}
@@ -79,6 +84,7 @@ def make_plan(
             iterations=choices.iterations,
             budget_s=choices.budget_s,
             previous=previous,
+            bda=choices.bda or Bda.EXACT,
         )
     )
     used = {(p.model, g.type) for g, _, p in plan.placements()}

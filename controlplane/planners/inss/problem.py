@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import numpy as np
 
 from controlplane.latency import inss as model_of_latency
 from controlplane.latency.inss import SharedCache
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
+from controlplane.latency.published import Published
+from controlplane.planners.inss.bda import Bda
 from controlplane.planners.protocol import Device
 
 LARGEST_BATCH = 32
@@ -28,15 +29,6 @@ CAPACITY_WEIGHT = 0.01
 
 SLACK = 1e-9
 """Percent: shares are sums of a decimal grid."""
-
-
-class Bda(StrEnum):
-    """How batches are decided once models are placed (problem (4))."""
-
-    EXACT = "exact"
-    """Every batch is tried: the queue makes Eq 2 rise and fall with the batch."""
-    PAPER = "paper"
-    """The binary search of Alg 1, as its text describes it; for comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,10 @@ class Surfaces:
 
     @staticmethod
     def of(devices: Mapping[str, Device]) -> Surfaces:
-        """Fit the model on each type's profiles. Raises InputError for profiles it cannot be fitted on."""
+        """From each type's own model where that is InSS's, else from one fitted on its profiles.
+
+        Raises InputError for profiles it cannot be fitted on.
+        """
         models = tuple(dict.fromkeys(name for d in devices.values() for name in d.profiles))
         grids = [d.pool.device.grid.percents() for d in devices.values()]
         shape = (len(models), len(grids), max(len(g) for g in grids), LARGEST_BATCH)
@@ -74,7 +69,9 @@ class Surfaces:
         schedule = np.zeros((shape[1], 2))
         for t, (device, grid) in enumerate(zip(devices.values(), grids, strict=True)):
             percent[t, : len(grid)] = grid
-            fitted = model_of_latency.fit(device.profiles, device.pool.device)
+            fitted = device.latency
+            if not (isinstance(fitted, Published) and isinstance(fitted.contention, SharedCache)):
+                fitted = model_of_latency.fit(device.profiles, device.pool.device)
             assert isinstance(fitted.contention, SharedCache)
             told = fitted.contention.coefficients
             schedule[t] = told.schedule

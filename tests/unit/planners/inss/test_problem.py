@@ -9,7 +9,8 @@ from inss_setup import devices, surfaces
 
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.planners.inss import instances
-from controlplane.planners.inss.problem import REJECTED, Bda, Problem, fits, goodput, room, taken, value
+from controlplane.planners.inss.bda import Bda
+from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput, room, taken, value
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,243 @@
+"""`--strategy inss`: the most goodput of a fixed set of GPUs, problem (1)-(1f).
+
+A trained policy places, local search polishes (or does it all where there is no policy, or what it says does
+not fit), enumeration batches, the judge of all strategies has the last word. InSS's own latency model plans;
+where the request's model or rule refuses a workload, it is planned again with more to spare, at last
+without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
+from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.planners.finish import Draft, finish, gpu_of, memory_of, partition_of
+from controlplane.planners.igniter import nearest_rate, nearest_slo
+from controlplane.planners.inss import search
+from controlplane.planners.inss.problem import REJECTED, Problem, Surfaces, fits, goodput
+from controlplane.planners.protocol import Device, PlanRequest
+
+NAME = "inss"
+TIGHTER = 0.9
+"""A refused workload is planned next time as if it had this part of its SLO and of its GPU's speed."""
+LEAST_CARE = 0.45
+MOST_TRIES = 10
+MOVE_COST = 0.01
+"""A move is worth it where it serves a hundredth more of all requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inss:
+    """See the module."""
+
+    name: str = NAME
+    rule: Rule = Rule.HALF_SLO
+    latency_model: str = NAME
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See `Strategy.plan`. Raises InputError where the number of GPUs is left open."""
+        started = request.clock.monotonic()
+        for name, device in request.devices.items():
+            if device.pool.count is None:
+                raise InputError(
+                    f"inss fills a fixed set of GPUs: say how many {name} there are, or plan with joint",
+                    field=f"gpus.{name}.count",
+                )
+        known = [w for w in request.workloads if any(w.model in d.profiles for d in request.devices.values())]
+        task = _Task(request, known, Surfaces.of(request.devices) if known else None)
+        task.spend("tables", started)
+        care = np.ones(len(known))
+        for _ in range(MOST_TRIES + len(known)):
+            plan = finish(self.name, request, task.draft(care), started)
+            reasons = {v.subject: v.reason for v in plan.violations}
+            refused = np.array([w.name in reasons for w in known], dtype=np.bool_)
+            if plan.verified or not refused.any():
+                break
+            if care[refused].min() > LEAST_CARE:
+                care[refused] *= TIGHTER
+                continue
+            worst = int(np.argmin(np.where(refused, care, np.inf)))
+            care[worst] = 0.0
+            task.judged[known[worst].name] = reasons[known[worst].name]
+        return plan
+
+
+def strategy() -> Inss:
+    """InSS."""
+    return Inss()
+
+
+@dataclass(slots=True)
+class _Task:
+    """One request as a problem, the time spent on it, and whom the judge refuses for good."""
+
+    request: PlanRequest
+    workloads: Sequence[Workload]
+    surfaces: Surfaces | None
+    spent_ms: dict[str, float] = field(default_factory=dict)
+    judged: dict[str, str] = field(default_factory=dict)
+
+    def draft(self, care: FloatArray) -> Draft:
+        """Placed with this part of each SLO, and of each GPU's speed for it; 0 leaves a workload out."""
+        unknown = [
+            Infeasible(w.name, f"{w.model} has no profile on {', '.join(self.request.devices)}")
+            for w in self.request.workloads
+            if w not in self.workloads
+        ]
+        chosen = [w for w, c in zip(self.workloads, care, strict=True) if c > 0]
+        if not chosen:
+            return Draft((), tuple(unknown) + tuple(self._refused(w) for w in self.workloads))
+        tight = [
+            replace(w, slo_ms=w.slo_ms * c, rate_rps=w.rate_rps / c)
+            for w, c in zip(self.workloads, care, strict=True)
+            if c > 0
+        ]
+        problem = self._problem(tight)
+        gpu, units, stopped_by = self._place(problem, chosen)
+        outcome = goodput(problem, gpu, units, self.request.bda)
+        gpu = np.where(outcome.violated, REJECTED, gpu)
+        # Whom no one waits for slows no one: batches may be larger than they were beside the rejected.
+        batch = goodput(problem, gpu, units, self.request.bda).batch
+        placed = {chosen[i].name for i in np.flatnonzero(gpu >= 0)}
+        lost = [self._refused(w) for w in self.workloads if w.name not in placed]
+        return Draft(
+            self._gpus(problem, chosen, gpu, units, batch),
+            (*unknown, *lost),
+            stopped_by,
+            phases_ms=tuple(self.spent_ms.items()),
+        )
+
+    def _problem(self, workloads: Sequence[Workload]) -> Problem:
+        devices = self.request.devices
+        assert self.surfaces is not None
+        kinds = [t for t, d in enumerate(devices.values()) for _ in range(d.pool.count or 0)]
+        room = [d.pool.device.memory_mb for d in devices.values()]
+        return Problem(
+            self.surfaces,
+            np.array([self.surfaces.models.index(w.model) for w in workloads], dtype=np.int64),
+            np.array([w.rate_rps for w in workloads]),
+            np.array([w.slo_ms for w in workloads]),
+            np.zeros(len(workloads)),
+            np.array(kinds, dtype=np.int64),
+            np.array([np.inf if (mb := room[t]) is None else mb for t in kinds]),
+            np.array([[_memory_mb(w, d) for d in devices.values()] for w in workloads]),
+        )
+
+    def _place(self, problem: Problem, workloads: Sequence[Workload]) -> tuple[IntArray, IntArray, str]:
+        request, clock = self.request, self.request.clock
+        before = self._before(workloads)
+        start, hot = None, search.HOT
+        began = clock.monotonic()
+        if request.policy is not None:
+            from controlplane.planners.inss import policy
+
+            told = policy.decide(
+                problem,
+                request.policy,
+                None if before is None else (before.gpu, before.units),
+                seed=request.seed,
+            )
+            self.spend("policy", began)
+            if fits(problem, *told):
+                start, hot = told, search.WARM
+        elif before is not None and fits(problem, before.gpu, before.units):
+            start, hot = (before.gpu, before.units), search.WARM
+        began = clock.monotonic()
+        found = search.search(
+            problem,
+            clock,
+            seed=request.seed,
+            start=start,
+            rounds=request.iterations,
+            budget_s=request.budget_s,
+            previous=before,
+            hot=hot,
+        )
+        self.spend("search" if start is None else "polish", began)
+        return found.gpu, found.units, found.stopped_by
+
+    def spend(self, part: str, began_s: float) -> None:
+        """Add the time since `began_s` to a part of planning."""
+        spent = (self.request.clock.monotonic() - began_s) * 1000.0
+        self.spent_ms[part] = self.spent_ms.get(part, 0.0) + spent
+
+    def _before(self, workloads: Sequence[Workload]) -> search.Previous | None:
+        """Where these workloads run now, as far as that is one partition on a share of the grid."""
+        if self.request.previous is None:
+            return None
+        number = {
+            f"{n}-{i}": (n, i) for n, d in self.request.devices.items() for i in range(d.pool.count or 0)
+        }
+        order = {key: k for k, key in enumerate(number)}
+        gpu, units = (
+            np.full(len(workloads), REJECTED, dtype=np.int64),
+            np.ones(len(workloads), dtype=np.int64),
+        )
+        index = {w.name: i for i, w in enumerate(workloads)}
+        for on, partition, placement in self.request.previous.placements():
+            i = index.get(placement.name)
+            if i is None or on.id not in order or len(partition.workloads) > 1:
+                continue
+            grid = self.request.devices[on.type].pool.device.grid.percents()
+            if partition.percent in grid:
+                gpu[i], units[i] = order[on.id], grid.index(partition.percent) + 1
+        return search.Previous(gpu, units, MOVE_COST)
+
+    def _gpus(
+        self, problem: Problem, workloads: Sequence[Workload], gpu: IntArray, units: IntArray, batch: IntArray
+    ) -> tuple[PlannedGpu, ...]:
+        gpus = []
+        k = 0
+        for device in self.request.devices.values():
+            for n in range(device.pool.count or 0):
+                here = sorted(np.flatnonzero(gpu == k).tolist(), key=lambda i: (-units[i], i))
+                k += 1
+                if not here:
+                    continue
+                grid = device.pool.device.grid.percents()
+                partitions = [
+                    partition_of(w.name, [w], grid[int(units[i]) - 1], int(batch[i]), memory_of(w, device))
+                    for i in here
+                    for w in [workloads[i]]
+                ]
+                gpus.append(gpu_of(n, device, partitions))
+        return tuple(gpus)
+
+    def _refused(self, workload: Workload) -> Infeasible:
+        """Why it has no place: no GPU of the set holds it alone, or the others serve more."""
+
+        def fits_alone(w: Workload) -> bool:
+            problem = self._problem([w])
+            _, first = np.unique(problem.type_of, return_index=True)
+            units = problem.units[first]
+            alone = first[:, None], units[:, None]
+            held = ~goodput(problem, *alone, self.request.bda).violated[:, 0]
+            return bool((held & fits(problem, *alone)).any())
+
+        sizes = ", ".join(f"{d.pool.count} {n}" for n, d in self.request.devices.items())
+        if workload.name in self.judged:
+            return Infeasible(workload.name, f"the judge refuses it: {self.judged[workload.name]}")
+        if fits_alone(workload):
+            return Infeasible(workload.name, f"{sizes} serve more requests within their SLO without it")
+        reason = (
+            f"no partition on {' or '.join(self.request.devices)} serves {workload.rate_rps:g}/s within "
+            f"{workload.slo_ms:g} ms"
+        )
+        return Infeasible(
+            workload.name, reason, nearest_slo(fits_alone, workload), nearest_rate(fits_alone, workload)
+        )
+
+
+def _memory_mb(workload: Workload, device: Device) -> float:
+    """What (1b) counts: unknown memory as none, a hot shadow on the same GPU as a second copy."""
+    if workload.model not in device.profiles:
+        return 0.0
+    shadow = workload.shadow
+    twice = shadow.policy is ShadowPolicy.HOT and shadow.place is ShadowPlace.SAME_GPU
+    return (memory_of(workload, device) or 0.0) * (2.0 if twice else 1.0)
