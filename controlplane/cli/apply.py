@@ -51,8 +51,10 @@ def apply(
     from controlplane.cli import wiring
     from controlplane.files.plans import read_plan
     from controlplane.runtime import preflight, service
+    from controlplane.runtime.compiling import say_when_compiling
     from controlplane.runtime.execute import commands, describe
 
+    say_when_compiling(wiring.say)
     parsed, document = read_plan(plan)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
     endpoints = Endpoints(host, http_port, grpc_port, metrics_port)

@@ -36,12 +36,15 @@ def simulate(
     json: options.Json = False,
 ) -> None:
     """Simulate PLAN: Triton's batcher, partitions coupled by interference, requests at random times."""
+    from controlplane.cli.wiring import say
     from controlplane.files.documents import to_json
     from controlplane.files.plans import read_plan
     from controlplane.report.plan_table import show
     from controlplane.report.simulation_table import simulation_table
+    from controlplane.runtime.compiling import say_when_compiling
     from controlplane.runtime.simulation import run
 
+    say_when_compiling(say)
     result = run(
         read_plan(plan)[0],
         profiles=profiles,

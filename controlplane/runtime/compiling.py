@@ -1,0 +1,24 @@
+"""Numeric kernels are compiled on their first use in an installation: a pause that is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def say_when_compiling(say: Callable[[str], None]) -> None:
+    """From now on `say` is told, once, when kernels are not found in their cache."""
+    from numba.core import event
+
+    class Once(event.Listener):
+        told = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.told:
+                self.told = True
+                say("compiling for this processor: once per installation, up to half a minute")
+
+        def on_end(self, event: Any) -> None:
+            """Nothing is said."""
+
+    event.register("numba:compile", Once())  # type: ignore[no-untyped-call]

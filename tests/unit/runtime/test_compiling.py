@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+from numba import njit
+
+from controlplane.runtime.compiling import say_when_compiling
+
+pytestmark = pytest.mark.unit
+
+
+def test_the_first_compilation_is_told_and_no_other() -> None:
+    told: list[str] = []
+    say_when_compiling(told.append)
+    for step in (1.0, 2.0):
+        assert njit(lambda x, step=step: x + step)(1.0) == 1.0 + step
+    assert len(told) == 1
+    assert "once per installation" in told[0]
