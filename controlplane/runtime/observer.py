@@ -1,7 +1,8 @@
 """What the guard is shown: the requests that ended and the health of every server, cheaply.
 
-Asking costs: the engine is asked once a second and when requests fail, Triton's statistics and HAProxy's
-sessions only of a server that is under suspicion. An idle server and one that stands by get a canary.
+A launcher tells of deaths by itself. Asking costs: the engine is asked once a second and when requests fail,
+Triton's statistics and HAProxy's sessions only of a server that is under suspicion. An idle server and one that
+stands by get a canary.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Observer:
         self._requests = requests
         self._canaries = Canaries()
         self._split = _Split()
+        self._watch = launcher.watch(fleet)
+        self._lost: dict[str, str] = {}
         self._running: frozenset[str] = frozenset()
         self._engine_s = 0.0
         self._since_s: dict[str, float] = {}
@@ -73,7 +76,11 @@ class Observer:
         servers = {name: s for name in conditions if (s := self._crew.server(name)) is not None}
         answers = self._answers(servers, now)
         failed = any(a.failed for a in answers)
-        if now - self._engine_s > (ENGINE_EVERY_S / 4 if failed else ENGINE_EVERY_S):
+        news = self._watch.news(servers.values())
+        for one in news:
+            self._lost.update(dict.fromkeys(one.servers, one.reason))
+        # Where the engine itself is going away it no longer answers, and its word counts for nothing.
+        if news or now - self._engine_s > (ENGINE_EVERY_S / 4 if failed else ENGINE_EVERY_S):
             found = self._launcher.servers(self._fleet)
             self._running = frozenset(s.name for s in found if s.state is ServerState.RUNNING)
             self._engine_s = now
@@ -82,7 +89,9 @@ class Observer:
         for name, condition in conditions.items():
             server = servers.get(name)
             health, reason = condition.health, condition.reason
-            if server is not None and health is Health.READY:
+            if server is not None and health in (Health.READY, Health.UNLOADED) and server.name in self._lost:
+                health, reason = Health.GONE, self._lost[server.name]
+            elif server is not None and health is Health.READY:
                 if server.name not in self._running and self._engine_s > self._since_s.setdefault(name, now):
                     health, reason = Health.GONE, "its process ended"
                 else:
@@ -107,6 +116,7 @@ class Observer:
 
     def close(self) -> None:
         """End the threads."""
+        self._watch.close()
         self._canaries.close()
         self._split.close()
 
