@@ -1,8 +1,8 @@
 """What the guard is shown: the requests that ended and the health of every server, cheaply.
 
 A launcher tells of deaths by itself. Asking costs: the engine is asked once a second and when requests fail,
-Triton's statistics and HAProxy's sessions only of a server that is under suspicion. An idle server and one that
-stands by get a canary.
+Triton's statistics and HAProxy's sessions only of a server that is under suspicion. An idle server and one
+that stands by get a canary.
 """
 
 from __future__ import annotations
