@@ -1,0 +1,76 @@
+"""A trained policy's file: weights as arrays, and beside them where they come from. And the built-in one."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.files.documents import SCHEMA_VERSION
+from controlplane.planners.inss.policy import Weights
+
+SUFFIX = ".npz"
+BUILT_IN = "inss_policy.npz"
+_ABOUT = "about"
+
+
+@functools.cache
+def built_in_policy() -> Weights:
+    """The policy that comes with the package; what stands beside its weights says how it was trained."""
+    return _read(resources.files("controlplane.files.catalogue").joinpath(BUILT_IN).read_bytes(), BUILT_IN)[0]
+
+
+def read_policy(path: Path) -> tuple[Weights, Mapping[str, object]]:
+    """Weights, and what `write_policy` was told about them. Raises InputError naming the file."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError("no such file; `ctl train` makes one", file=str(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    return _read(raw, str(path))
+
+
+def write_policy(path: Path, weights: Weights, about: Mapping[str, object]) -> None:
+    """Replace a policy's file in one step; `about` is kept beside the weights. Raises EngineError."""
+    told = json.dumps({"schema_version": SCHEMA_VERSION, **about}, allow_nan=False)
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **asdict(weights), **{_ABOUT: np.frombuffer(told.encode(), dtype=np.uint8)})
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(stream.getvalue())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _read(raw: bytes, file: str) -> tuple[Weights, Mapping[str, object]]:
+    try:
+        with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+            kept = {name: arrays[name] for name in arrays.files}
+        about = json.loads(kept.pop(_ABOUT).tobytes())
+        if about.get("schema_version") != SCHEMA_VERSION:
+            raise InputError(f"this version reads schema_version: {SCHEMA_VERSION}", file=file)
+        return Weights.of(kept), about
+    except InputError as error:
+        raise InputError(error.problem, file=file, field=error.field) from None
+    except (OSError, EOFError, ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError("is no policy that `ctl train` wrote", file=file) from error

@@ -1,0 +1,82 @@
+"""Problems around a spec's own: what is trained on is what may come, not only what is asked for today."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.latency.protocol import IntArray
+from controlplane.planners.inss.features import Episodes
+from controlplane.planners.inss.problem import REJECTED, Problem
+
+RATE_SPREAD = (1 / 3, 5 / 3)
+"""One model's rate over the spec's: the authors' code walks its rates within about these bounds."""
+LOAD_SPREAD = (0.7, 1.7)
+SLO_SPREAD = (0.75, 1.5)
+MOST_BACKLOG_S = 0.02
+KNOWN_BEFORE = 0.5
+"""The part of problems that have an assignment running before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Problems of `n` models on `gpus` GPUs, drawn from those of `base`, `lanes` at a time.
+
+    Rates are the base's, each scaled by itself and all by one load, which grows with the GPUs per model; SLOs
+    are scaled one by one. Half of the problems have an assignment before: the greedy one for other rates.
+    """
+
+    base: Problem
+    n: int
+    gpus: int
+    lanes: int
+
+    def __call__(self, rng: np.random.Generator) -> tuple[Problem, tuple[IntArray, IntArray]]:
+        """Stacked problems, and what runs before each."""
+        base, shape = self.base, (self.lanes, self.n)
+        models, kinds = len(base.model), len(base.type_of)
+        pick = _without_repeats(rng, models, shape)
+        gpus = rng.integers(kinds, size=(self.lanes, self.gpus))
+        fair = (self.gpus / self.n) / (kinds / models)
+        load = fair * rng.uniform(*LOAD_SPREAD, size=(self.lanes, 1))
+        usual = base.rates_rps[pick] * load
+        rates = usual * rng.uniform(*RATE_SPREAD, size=shape)
+        seconds = rng.uniform(0.0, MOST_BACKLOG_S, size=shape) * (rng.random((self.lanes, 1)) < 0.5)
+        problem = Problem(
+            base.surfaces,
+            base.model[pick],
+            rates,
+            base.slos_ms[pick] * rng.uniform(*SLO_SPREAD, size=shape),
+            np.floor(rates * seconds),
+            base.type_of[gpus],
+            base.memory_mib[gpus],
+            base.model_memory_mib[pick],
+        )
+        earlier = replace(problem, rates_rps=usual * rng.uniform(*RATE_SPREAD, size=shape))
+        gpu, units = greedy(earlier)
+        new = rng.random((self.lanes, 1)) >= KNOWN_BEFORE
+        return problem, (np.where(new, REJECTED, gpu), np.where(new, 0, units))
+
+
+def greedy(problem: Problem) -> tuple[IntArray, IntArray]:
+    """Each model in turn where it gains most for the least share beyond; shapes (E, n)."""
+    episodes = Episodes(problem)
+    gpus, units = episodes.shape
+    while not episodes.done:
+        seen = episodes.observe()
+        gain, share = seen.actions[..., 3], seen.actions[..., 4]
+        score = np.where(seen.valid[:, :-1].reshape(share.shape), gain - 0.3 * share, -np.inf)
+        score = score.reshape(len(score), -1)
+        best = score.argmax(axis=1)
+        reject = np.take_along_axis(score, best[:, None], axis=1)[:, 0] < -0.3
+        episodes.place(np.where(reject, gpus * units, best))
+    return episodes.gpu, episodes.units
+
+
+def _without_repeats(rng: np.random.Generator, models: int, shape: tuple[int, int]) -> IntArray:
+    """Indices below `models`, (lanes, n): each model once before any twice."""
+    lanes, n = shape
+    rounds = [rng.random((lanes, models)).argsort(axis=1) for _ in range(-(-n // models))]
+    picked: IntArray = np.concatenate(rounds, axis=1)[:, :n]
+    return picked

@@ -1,0 +1,15 @@
+"""The actor's weights as a value that plain numpy runs."""
+
+from __future__ import annotations
+
+from controlplane.learning.networks import ScoreNetwork
+from controlplane.planners.inss.policy import Weights
+
+
+def exported(actor: ScoreNetwork) -> Weights:
+    """A copy of the weights, matrices as (inputs, outputs)."""
+    arrays = {
+        name.replace(".weight", "").replace(".bias", "_bias"): tensor.detach().numpy().T.copy()
+        for name, tensor in actor.state_dict().items()
+    }
+    return Weights.of(arrays)
