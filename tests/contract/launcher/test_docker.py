@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,18 +16,20 @@ from typing import Any
 
 import docker
 import pytest
-from launcher_rig import DockerEngine, Fleet, get, infer
+from fake_nvml import FakeGpu, FakeNvml
+from launcher_rig import MODEL, DockerEngine, Fleet, get, infer
 from private_engine import PrivateEngine
 
 from controlplane.domain.errors import EngineError, MissingTool
-from controlplane.domain.fleet import ServerState
-from launchers import docker_engine as engine_errors
-from launchers import starting
+from controlplane.domain.fleet import Server, ServerState
+from launchers import containers, starting
 from launchers.containers import ContainerOptions, Pull
 from launchers.docker import DockerLauncher
 from launchers.triton import ServerPorts
 
 pytestmark = pytest.mark.docker
+
+SUPPORT = Path(__file__).parents[2] / "support"
 
 
 @pytest.fixture
@@ -157,19 +163,91 @@ def test_a_name_that_is_taken(fleet: Fleet, client: docker.DockerClient, engine:
         squatter.remove(force=True)
 
 
-def test_a_gpu_without_the_toolkit(client: docker.DockerClient, engine: DockerEngine) -> None:
-    wanted = [{"DeviceIDs": ["GPU-0"], "Capabilities": [["gpu"]]}]
-    one = client.containers.create(engine.image, ["bash"], device_requests=wanted)
-
-    def start() -> None:
-        with engine_errors.told("here"):
-            one.start()
-
+def test_a_gpu_without_the_toolkit(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is real and has no toolkit; GPU and MPS are fakes."""
+    uuid = "GPU-11111111-2222-3333-4444-555555555555"
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu(uuid)))
+    monkeypatch.setenv("PATH", f"{SUPPORT / 'fake_nvidia'}:{os.environ['PATH']}")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    launcher = fleet.engine.launcher()
     try:
         with pytest.raises(EngineError, match="install the NVIDIA container toolkit"):
-            start()
+            launcher.start(fleet.spec(device=uuid), deadline_s=20)
+        assert fleet.leftovers() == []
     finally:
-        one.remove(force=True)
+        assert launcher.sweep(fleet.name) == (f"MPS daemon of {uuid}",)
+
+
+def test_a_socket_that_is_not_for_us(fleet: Fleet, engine: DockerEngine, tmp_path: Path) -> None:
+    """As another user, who may reach the socket and not use it."""
+    socket = Path(engine.address.removeprefix("unix://"))
+    socket.parent.chmod(0o711)
+    spec = fleet.spec()
+    os.seteuid(65534)
+    try:
+        with pytest.raises(EngineError, match="may not be used by this user: join the group docker"):
+            fleet.launcher.start(spec, deadline_s=5)
+        (told,) = fleet.engine.launcher().capabilities()
+    finally:
+        os.seteuid(0)
+        socket.parent.chmod(0o700)
+    assert not told.available
+    assert fleet.leftovers() == []
+
+
+def test_a_full_disk(fleet: Fleet, docker_engine: tuple[PrivateEngine, str]) -> None:
+    """Where the engine keeps its containers, a file system without room for one."""
+    place = docker_engine[0].folder / "data" / "containers"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "full", place], check=True)
+    try:
+        with pytest.raises(EngineError, match=r"no space left on device.*docker system df"):
+            fleet.start(fleet.spec())
+    finally:
+        subprocess.run(["umount", place], check=True)
+    assert fleet.leftovers() == []
+
+
+def test_ports_that_somebody_always_takes(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = fleet.start(fleet.spec("old"))
+    taken = ServerPorts(old.http_port, old.grpc_port, old.metrics_port)
+    monkeypatch.setattr(starting, "free_ports", lambda known: taken)
+    with pytest.raises(EngineError, match="somebody else took its ports; try again"):
+        fleet.start(fleet.spec("new"))
+    assert fleet.launcher.servers(fleet.name) == (old,)
+
+
+def test_what_a_killed_start_left_is_removed(
+    fleet: Fleet, client: docker.DockerClient, engine: DockerEngine
+) -> None:
+    """A program that ends between creating a container and starting it."""
+    for partition in ("swept", "started"):
+        options = ContainerOptions(image=engine.image)
+        server = Server("", fleet.spec(partition), ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
+        client.containers.create(**containers.for_sdk(containers.container(server, options, core=0)))
+    assert [s.state for s in fleet.launcher.servers(fleet.name)] == [ServerState.EXITED] * 2
+    assert infer(fleet.start(fleet.spec("started"))) == [0.0, 0.0]
+    (removed,) = fleet.launcher.sweep(fleet.name)
+    assert ".swept." in removed
+    assert len(fleet.launcher.servers(fleet.name)) == 1
+
+
+def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerClient) -> None:
+    greedy = MODEL.replace("time.sleep(float(x[0, 0]))", "self.kept = b'x' * int(x[0, 0] * 2**20)")
+    paused = fleet.start(fleet.spec("paused"))
+    killed = fleet.start(replace(fleet.spec("killed", source=greedy), memory_mb=600.0))
+    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
+        client.containers.get(paused.id).pause()
+        with contextlib.suppress(OSError):
+            infer(killed, sleep_s=900)
+        told: dict[str, str] = {}
+
+        def all_heard() -> bool:
+            told.update({name: n.reason for n in watch.news((paused, killed)) for name in n.servers})
+            return len(told) == 2
+
+        until(all_heard, "both are heard")
+    assert "was paused" in told[paused.name]
+    assert "memory limit" in told[killed.name]
 
 
 def test_a_refused_start_leaves_no_created_container(fleet: Fleet) -> None:
