@@ -24,9 +24,10 @@ WARM = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """What runs now, (n,) each, and what moving or resizing a model costs in parts of the value.
+    """What runs now, (n,) each, and what moving, resizing or stopping a model costs.
 
-    The value is in parts of all offered requests: moving is worth it where it serves `cost` more of them.
+    The value is in parts of all offered requests: moving is worth it where it serves `cost` more of them. A
+    model that is REJECTED now starts for nothing.
     """
 
     gpu: IntArray

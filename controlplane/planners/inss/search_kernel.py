@@ -51,7 +51,7 @@ def _ask(
                 each * kernels[m, kind], rate[i], slo[i], backlog[i],
             )  # fmt: skip
             told[i] = worth[0, i] + worth[1, i] * capacity if latency <= slo[i] else 0.0
-            if gpu_before[i] != k or unit_before[i] != unit[i]:
+            if gpu_before[i] >= 0 and (gpu_before[i] != k or unit_before[i] != unit[i]):
                 told[i] -= cost[i]
 
 

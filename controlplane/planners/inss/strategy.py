@@ -16,11 +16,12 @@ import numpy as np
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
-from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.latency.protocol import FloatArray
 from controlplane.planners.finish import Draft, finish, gpu_of, memory_of, partition_of
 from controlplane.planners.igniter import nearest_rate, nearest_slo
-from controlplane.planners.inss import search
+from controlplane.planners.inss.place import Placed, place, running
 from controlplane.planners.inss.problem import REJECTED, Problem, Surfaces, fits, goodput
+from controlplane.planners.inss.search import Previous
 from controlplane.planners.protocol import Device, PlanRequest
 
 NAME = "inss"
@@ -28,8 +29,6 @@ TIGHTER = 0.9
 """A refused workload is planned next time as if it had this part of its SLO and of its GPU's speed."""
 LEAST_CARE = 0.45
 MOST_TRIES = 10
-MOVE_COST = 0.01
-"""A move is worth it where it serves a hundredth more of all requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Inss:
                 )
         known = [w for w in request.workloads if any(w.model in d.profiles for d in request.devices.values())]
         task = _Task(request, known, Surfaces.of(request.devices) if known else None)
-        task.spend("tables", started)
+        task.spent_ms["tables"] = (request.clock.monotonic() - started) * 1000.0
         care = np.ones(len(known))
         for _ in range(MOST_TRIES + len(known)):
             plan = finish(self.name, request, task.draft(care), started)
@@ -99,17 +98,19 @@ class _Task:
             if c > 0
         ]
         problem = self._problem(tight)
-        gpu, units, stopped_by = self._place(problem, chosen)
-        outcome = goodput(problem, gpu, units, self.request.bda)
-        gpu = np.where(outcome.violated, REJECTED, gpu)
-        # Whom no one waits for slows no one: batches may be larger than they were beside the rejected.
-        batch = goodput(problem, gpu, units, self.request.bda).batch
-        placed = {chosen[i].name for i in np.flatnonzero(gpu >= 0)}
+        request = self.request
+        decided = place(
+            problem, request.clock, seed=request.seed, before=self._before(chosen), policy=request.policy,
+            rounds=request.iterations, budget_s=request.budget_s, bda=request.bda,
+        )  # fmt: skip
+        for part, ms in decided.phases_ms:
+            self.spent_ms[part] = self.spent_ms.get(part, 0.0) + ms
+        placed = {chosen[i].name for i in np.flatnonzero(decided.gpu >= 0)}
         lost = [self._refused(w) for w in self.workloads if w.name not in placed]
         return Draft(
-            self._gpus(problem, chosen, gpu, units, batch),
+            self._gpus(chosen, decided),
             (*unknown, *lost),
-            stopped_by,
+            decided.stopped_by,
             phases_ms=tuple(self.spent_ms.items()),
         )
 
@@ -129,45 +130,7 @@ class _Task:
             np.array([[_memory_mb(w, d) for d in devices.values()] for w in workloads]),
         )
 
-    def _place(self, problem: Problem, workloads: Sequence[Workload]) -> tuple[IntArray, IntArray, str]:
-        request, clock = self.request, self.request.clock
-        before = self._before(workloads)
-        start, hot = None, search.HOT
-        began = clock.monotonic()
-        if request.policy is not None:
-            from controlplane.planners.inss import policy
-
-            told = policy.decide(
-                problem,
-                request.policy,
-                None if before is None else (before.gpu, before.units),
-                seed=request.seed,
-            )
-            self.spend("policy", began)
-            if fits(problem, *told):
-                start, hot = told, search.WARM
-        elif before is not None and fits(problem, before.gpu, before.units):
-            start, hot = (before.gpu, before.units), search.WARM
-        began = clock.monotonic()
-        found = search.search(
-            problem,
-            clock,
-            seed=request.seed,
-            start=start,
-            rounds=request.iterations,
-            budget_s=request.budget_s,
-            previous=before,
-            hot=hot,
-        )
-        self.spend("search" if start is None else "polish", began)
-        return found.gpu, found.units, found.stopped_by
-
-    def spend(self, part: str, began_s: float) -> None:
-        """Add the time since `began_s` to a part of planning."""
-        spent = (self.request.clock.monotonic() - began_s) * 1000.0
-        self.spent_ms[part] = self.spent_ms.get(part, 0.0) + spent
-
-    def _before(self, workloads: Sequence[Workload]) -> search.Previous | None:
+    def _before(self, workloads: Sequence[Workload]) -> Previous | None:
         """Where these workloads run now, as far as that is one partition on a share of the grid."""
         if self.request.previous is None:
             return None
@@ -187,26 +150,25 @@ class _Task:
             grid = self.request.devices[on.type].pool.device.grid.percents()
             if partition.percent in grid:
                 gpu[i], units[i] = order[on.id], grid.index(partition.percent) + 1
-        return search.Previous(gpu, units, MOVE_COST)
+        return running(gpu, units)
 
-    def _gpus(
-        self, problem: Problem, workloads: Sequence[Workload], gpu: IntArray, units: IntArray, batch: IntArray
-    ) -> tuple[PlannedGpu, ...]:
+    def _gpus(self, workloads: Sequence[Workload], decided: Placed) -> tuple[PlannedGpu, ...]:
         gpus = []
         k = 0
         for device in self.request.devices.values():
-            for n in range(device.pool.count or 0):
-                here = sorted(np.flatnonzero(gpu == k).tolist(), key=lambda i: (-units[i], i))
+            grid = device.pool.device.grid.percents()
+            for number in range(device.pool.count or 0):
+                here = np.flatnonzero(decided.gpu == k).tolist()
                 k += 1
-                if not here:
-                    continue
-                grid = device.pool.device.grid.percents()
                 partitions = [
-                    partition_of(w.name, [w], grid[int(units[i]) - 1], int(batch[i]), memory_of(w, device))
-                    for i in here
-                    for w in [workloads[i]]
-                ]
-                gpus.append(gpu_of(n, device, partitions))
+                    partition_of(
+                        workloads[i].name, [workloads[i]], grid[int(decided.units[i]) - 1],
+                        int(decided.batch[i]), memory_of(workloads[i], device),
+                    )
+                    for i in sorted(here, key=lambda i: (-decided.units[i], i))
+                ]  # fmt: skip
+                if partitions:
+                    gpus.append(gpu_of(number, device, partitions))
         return tuple(gpus)
 
     def _refused(self, workload: Workload) -> Infeasible:

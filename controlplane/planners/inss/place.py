@@ -1,0 +1,111 @@
+"""One decision of InSS: policy, polish, batches; while it runs, batches alone as long as these suffice.
+
+With something running (Sec. 5.5) case 1 asks first whether other batches on the same shares serve everyone:
+a batch changes at once. Case 2 changes shares, which takes a new process beside the old one: each move is
+weighed against the requests it saves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from controlplane.latency.protocol import IntArray
+from controlplane.planners.inss import search
+from controlplane.planners.inss.bda import Bda
+from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput
+from controlplane.planners.inss.search import Previous
+from controlplane.ports import Clock
+
+if TYPE_CHECKING:
+    from controlplane.planners.inss.policy import Weights
+
+MOVE_COST = 0.1
+"""A move is worth it where it serves this part of an average model's requests."""
+
+
+class Case(StrEnum):
+    """What a decision changes at most."""
+
+    BATCHES = "batches"
+    SHARES = "shares"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """GPU, units and batch of each model, (n,): REJECTED and 0 where it is not served within its SLO.
+
+    stopped_by as `search.Found`'s; phases_ms: what each part took.
+    """
+
+    gpu: IntArray
+    units: IntArray
+    batch: IntArray
+    case: Case
+    stopped_by: str
+    phases_ms: tuple[tuple[str, float], ...]
+
+
+def running(gpu: IntArray, units: IntArray) -> Previous:
+    """What runs now, as search weighs it."""
+    return Previous(gpu, units, MOVE_COST / gpu.size)
+
+
+def place(
+    problem: Problem,
+    clock: Clock,
+    *,
+    seed: int = 1,
+    before: Previous | None = None,
+    policy: Weights | None = None,
+    rounds: int | None = None,
+    budget_s: float | None = None,
+    bda: Bda = Bda.EXACT,
+) -> Placed:
+    """Decide. Without a policy, or where its plan does not fit, the search alone does it.
+
+    `rounds` and `budget_s` are the search's.
+    """
+    phases: list[tuple[str, float]] = []
+    since = clock.monotonic()
+
+    def spent(part: str) -> None:
+        nonlocal since
+        now = clock.monotonic()
+        phases.append((part, (now - since) * 1000.0))
+        since = now
+
+    starts: list[tuple[IntArray, IntArray] | None] = []
+    if before is not None and bool(fits(problem, before.gpu, before.units)):
+        kept = goodput(problem, before.gpu, before.units, bda)
+        spent("batches")
+        if not kept.violated.any():
+            return Placed(before.gpu, before.units, kept.batch, Case.BATCHES, "converged", tuple(phases))
+        starts.append((before.gpu, before.units))
+    if policy is not None:
+        from controlplane.planners.inss.policy import decide
+
+        told = decide(problem, policy, None if before is None else (before.gpu, before.units), seed=seed)
+        spent("policy")
+        if bool(fits(problem, *told)):
+            starts.append(told)
+    part = budget_s / len(starts) if budget_s is not None and starts else budget_s
+    tried = [
+        search.search(
+            problem, clock, seed=seed, start=start, rounds=rounds, budget_s=part, previous=before,
+            hot=search.HOT if start is None else search.WARM,
+        )
+        for start in starts or [None]
+    ]  # fmt: skip
+    best = max(tried, key=lambda found: found.value)
+    spent("polish" if starts else "search")
+    gpu, units = best.gpu, best.units
+    gpu = np.where(goodput(problem, gpu, units, bda).violated, REJECTED, gpu)
+    # Whom nobody waits for slows nobody: batches may be larger than they were beside the rejected.
+    batch = goodput(problem, gpu, units, bda).batch
+    spent("batches")
+    same = before is not None and np.array_equal(gpu, before.gpu) and np.array_equal(units, before.units)
+    return Placed(gpu, units, batch, Case.BATCHES if same else Case.SHARES, best.stopped_by, tuple(phases))
