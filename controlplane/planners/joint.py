@@ -16,7 +16,6 @@ from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.board import Queues
 from controlplane.planners.bound import prices
-from controlplane.planners.changes import renamed
 from controlplane.planners.finish import Draft, finish, gpu_of, partition_of
 from controlplane.planners.hearing import Hearing, Said
 from controlplane.planners.keep import kept
@@ -26,6 +25,7 @@ from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolv
 from controlplane.planners.proof import proven
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.refusal import refusal
+from controlplane.planners.renaming import renamed
 
 DEFAULT_ITERATIONS = 24
 """Attempts to empty a GPU, and as many more for every hundred workloads."""
