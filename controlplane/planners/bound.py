@@ -1,17 +1,29 @@
 """What no plan of `joint` can cost less than.
 
-Each workload takes at least the share it needs alone in the cheapest way it may be served; interference only
-adds. GPUs of one type are then counted as bins: a partition above half a GPU cannot share with another such
-one, and what is left over beside large ones bounds the rest (Martello and Toth's L2).
+A partition that shares its GPU has at least one neighbour: it needs the share that holds it beside the least
+harmful one there can be, a partition of the model that slows it least, at the least share and batch of any of
+that model. A partition alone on its GPU takes it all. Each way to serve a workload thus has a least size, and
+GPUs are counted as bins: a partition above half a GPU cannot share with another such one, and what is left
+over beside large ones bounds the rest (Martello and Toth's L2).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from controlplane.planners.kinds import Kind
+import numpy as np
+
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
+from controlplane.planners.board import ask
+from controlplane.planners.contents import Options, Way
+from controlplane.planners.growth import SLACK
+from controlplane.planners.menu import Menu
 from controlplane.planners.protocol import Device
+
+LOOKED_AT = 12
+"""Shares from the least one alone; a way that holds beside nobody at any of them needs at least the last."""
 
 
 def prices(devices: Mapping[str, Device]) -> dict[str, float]:
@@ -20,18 +32,102 @@ def prices(devices: Mapping[str, Device]) -> dict[str, float]:
     return told if any(told.values()) else dict.fromkeys(told, 1.0)
 
 
-def lower_bound(kinds: Sequence[Sequence[Kind]], devices: Mapping[str, Device]) -> float:
-    """By `prices`, of all plans for the workloads that can be held at all; `kinds` as from `kinds_of`."""
-    held = [k for k in kinds if k]
+def lower_bound(options: Options, devices: Mapping[str, Device]) -> float:
+    """By `prices`, of all plans for the workloads of `options`."""
     price = prices(devices)
-    if len(devices) == 1:
-        # Ways to serve differ in how they fill bins: large parts only bound where there is no other way.
-        area = sum(min(k.item.servers * k.floor for k in ways) for ways in held)
-        sizes = [ways[0].floor if len(ways) == 1 else 0.0 for ways in held]
-        loose = area - sum(sizes)
-        gpus = max(_bins(sizes, loose), math.ceil(area / 100.0 - 1e-9))
-        return gpus * next(iter(price.values()))
-    return sum(min(price[k.device] * k.item.servers * k.floor / 100.0 for k in ways) for ways in held)
+    size = {name: _least(options, name) for name in devices}
+    ways: list[list[tuple[float, Way]]] = [[] for _ in range(options.workloads)]
+    for i, way in enumerate(options.ways):
+        cost = min(size[name][i] * price[name] for name in devices)
+        if math.isfinite(cost):
+            ways[way.owner].append((float(cost) / 100.0, way))
+    total = sum(min(cost * way.item.servers for cost, way in w) for w in ways)
+    if len(devices) > 1:
+        return total
+    # Ways to serve differ in how they fill bins: large parts only bound where there is no other way.
+    only = next(iter(price.values()))
+    sizes = [100.0 * w[0][0] / only for w in ways if len(w) == 1 for _ in range(w[0][1].item.servers)]
+    area = 100.0 * total / only
+    return only * max(_bins(sizes, area - sum(sizes)), math.ceil(area / 100.0 - 1e-9))
+
+
+def _least(options: Options, device: str) -> FloatArray:
+    """The least percent of each way, all of the GPU where it stands alone; infinite where it does not fit."""
+    return np.where(np.isfinite(options.alone(device)), np.minimum(beside(options, device), 100.0), np.inf)
+
+
+def beside(options: Options, device: str) -> FloatArray:
+    """The least percent of each way beside at least one neighbour; infinite where it must stand alone."""
+    menu, alone = options.hopeful[device], options.alone(device)
+    size = np.full(alone.size, np.inf)
+    ways = np.flatnonzero(np.isfinite(alone))
+    if not ways.size:
+        return size
+    last = menu.percents.size - 1
+    share = np.minimum(menu.least[ways][:, None] + np.arange(LOOKED_AT), last)
+    model = np.repeat(menu.model[ways][:, None], LOOKED_AT, axis=1)
+    batch = menu.batch[ways[:, None], share]
+    # Many ways ask the same: each (model, batch, share) is asked about once.
+    keys, place = np.unique(np.stack([model, batch, share]).reshape(3, -1), axis=1, return_inverse=True)
+    holds = np.zeros(share.shape, dtype=np.bool_)
+    for neighbour in _least_harmful(options, device, alone):
+        slow, slow_cycle = _slowdown(menu, keys, neighbour, options.quantile)
+        at = place.reshape(share.shape)
+        held = menu.execution_tolerance[ways[:, None], share] >= slow[at]
+        held &= menu.cycle_tolerance[ways[:, None], share] >= slow_cycle[at]
+        held[_own(options, ways, neighbour.model, menu)] = False
+        holds |= held
+    first = share[np.arange(ways.size), holds.argmax(axis=1)]
+    beyond = np.where(share[:, -1] < last, menu.percents[share[:, -1]], np.inf)
+    size[ways] = np.where(holds.any(axis=1), menu.percents[first], beyond)
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class _Neighbour:
+    """A model on the latency model's list, and the least share and batch it is seen with."""
+
+    model: int
+    batch: int
+    percent: float
+
+
+def _least_harmful(options: Options, device: str, alone: FloatArray) -> list[_Neighbour]:
+    """One of each model that is served on this GPU type."""
+    menu = options.hopeful[device]
+    found = []
+    for model in np.unique(menu.model[np.isfinite(alone)]).tolist():
+        ways = np.flatnonzero(np.isfinite(alone) & (menu.model == model))
+        used = np.arange(menu.percents.size) >= menu.least[ways][:, None]
+        least = int(np.where(used, menu.batch[ways], np.iinfo(np.int64).max).min())
+        found.append(_Neighbour(model, least, float(alone[ways].min())))
+    return found
+
+
+def _own(options: Options, ways: IntArray, model: int, menu: Menu) -> BoolArray:
+    """Which of these ways are all there is of a model: none of it can stand beside them."""
+    same = [i for i in range(len(options.ways)) if menu.model[i] == model]
+    many = len({options.ways[i].owner for i in same}) > 1 or any(
+        options.ways[i].item.servers > 1 for i in same
+    )
+    return np.asarray((menu.model[ways] == model) & (not many), dtype=np.bool_)
+
+
+def _slowdown(
+    menu: Menu, keys: IntArray, neighbour: _Neighbour, quantile: float | None
+) -> tuple[FloatArray, FloatArray]:
+    """By how much it slows execution and cycle of each (model, batch, share): shapes (n,) for keys (3, n)."""
+    model, batch, share = keys
+    count = model.size
+    slots = Slots.of(
+        np.stack([model, np.full(count, neighbour.model)], axis=1),
+        np.stack([batch, np.full(count, neighbour.batch)], axis=1),
+        np.stack([menu.percents[share], np.full(count, neighbour.percent)], axis=1),
+    )
+    execution, cycle = ask(menu.device.latency, slots, quantile)
+    at = (model, batch - 1, share)
+    slow = execution[:, 0] / menu.alone.execution[at], cycle[:, 0] / menu.alone.cycle[at]
+    return slow[0] * (1.0 - SLACK), slow[1] * (1.0 - SLACK)
 
 
 def _bins(sizes: Sequence[float], loose: float) -> int:

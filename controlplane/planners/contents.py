@@ -6,18 +6,41 @@ grow item by item from those that fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from controlplane.domain.workload import Arrivals
-from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
+from controlplane.domain.workload import Arrivals, Workload
+from controlplane.latency.calibration import Calibrated
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 from controlplane.planners.board import service_curves, waits
 from controlplane.planners.growth import SLACK, grow
 from controlplane.planners.kinds import TABLE_ERROR, Kind
-from controlplane.planners.menu import Correction, Item, Menu
+from controlplane.planners.menu import Alone, Correction, Item, Menu
+from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.standby import SLACK as JUDGED
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A workload served by `item.servers` partitions; `owner` is its number.
+
+    `device` is the GPU type they must be on, None for any mix: servers that share a queue are of one type.
+    """
+
+    item: Item
+    owner: int
+    device: str | None
+
+    def may_use(self, device: str) -> bool:
+        """Whether its partitions may be on GPUs of this type."""
+        return self.device is None or self.device == device
+
+
+WIDE_WORKLOADS = 6
+WIDE_SERVERS = 4
+"""So few workloads are offered pools of up to so many servers, whether these look worthwhile or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,54 +58,100 @@ class Contents:
         return Contents(self.item[rows], self.share[rows])
 
 
-def hopeful(menu: Menu) -> Menu:
-    """The menu with the waiting table's error taken in every item's favour: what it refuses, a queue does.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All ways to serve all workloads, numbered.
 
-    Under half-SLO the menu is no guess and stays as it is (every cycle is bounded there).
+    `menus` holds what each way is on each GPU type, `hopeful` the same with every error of the waiting table
+    taken in the ways' favour: what it refuses, the exact queue refuses.
     """
-    if np.isfinite(menu.cycle_tolerance).any():
+
+    ways: tuple[Way, ...]
+    workloads: int
+    menus: Mapping[str, Menu]
+    hopeful: Mapping[str, Menu]
+    quantile: float | None
+
+    @staticmethod
+    def of(
+        workloads: Sequence[Workload], kinds: Sequence[Sequence[Kind]], request: PlanRequest,
+        alone: Mapping[str, Alone], quantile: float | None,
+    ) -> Options:  # fmt: skip
+        """One partition, the pools among `kinds` of each workload, and for few workloads any small pool."""
+        most = WIDE_SERVERS if len(workloads) <= WIDE_WORKLOADS else 1
+        ways: list[Way] = []
+        for owner, (workload, known) in enumerate(zip(workloads, kinds, strict=True)):
+            counts = {(k.item.servers, k.device) for k in known} - {(1, name) for name in request.devices}
+            counts |= {(servers, name) for servers in range(2, most + 1) for name in request.devices}
+            pools = {(servers, None if quantile is None else name) for servers, name in counts}
+            ways += [Way(Item((workload,)), owner, None)]
+            ways += [
+                Way(Item((workload,), servers), owner, name)
+                for servers, name in sorted(pools, key=lambda pool: (pool[0], pool[1] or ""))
+            ]
+        items = [way.item for way in ways]
+        menus = {n: Menu.of(items, d, request.rule, quantile, alone[n]) for n, d in request.devices.items()}
+        error = 0.0 if quantile is None else TABLE_ERROR
+        hopeful = {n: _scaled(m, _unsteady(m.device.latency) / (1.0 - error)) for n, m in menus.items()}
+        return Options(tuple(ways), len(workloads), menus, hopeful, quantile)
+
+    def alone(self, device: str) -> FloatArray:
+        """The least percent of each way alone on a GPU of this type; infinite where it does not fit."""
+        here = [way.may_use(device) for way in self.ways]
+        return np.where(here, self.hopeful[device].smallest(1.0), np.inf)
+
+
+def _scaled(menu: Menu, scale: float) -> Menu:
+    if scale == 1.0:
         return menu
     items = menu.least.size
-    return menu.corrected(Correction(np.full(items, 1.0 / (1.0 - TABLE_ERROR)), np.ones(items)))
+    cycle = replace(menu, cycle_tolerance=menu.cycle_tolerance * scale)
+    return cycle.corrected(Correction(np.full(items, scale), np.ones(items)))
 
 
-def contents_of(
-    device: str, menu: Menu, ways: Sequence[Kind], owner: Sequence[int], quantile: float | None, most: int
-) -> Contents | None:
-    """All sets of `ways` that fit a GPU of type `device` by its menu; None where there are more than `most`.
+def _unsteady(latency: LatencyModel) -> float:
+    """How much faster a model may be beside more neighbours than beside fewer, by measured factors."""
+    if not isinstance(latency, Calibrated):
+        return 1.0
+    told: dict[str, list[float]] = {}
+    for f in latency.factors:
+        told.setdefault(f.model, [1.0]).append(f.factor)
+    return max(max(factors) / min(factors) for factors in told.values())
 
-    Ways of one `owner` serve the same workload: a set holds one of them at most, and no more of a pool than
-    it has servers.
+
+def contents_of(options: Options, device: str, most: int) -> Contents | None:
+    """All sets of ways that fit a GPU of this type by its hopeful menu; None for more than `most`.
+
+    A set holds one way of a workload at most, and no more of a pool than it has servers.
     """
-    size = np.where([way.device == device for way in ways], menu.smallest(1.0), np.inf)
+    ways = options.ways
+    size = options.alone(device)
     level = [[i] for i in range(len(ways)) if np.isfinite(size[i])]
     found: list[Contents] = []
     count = 0
     while level:
         rows = np.array(level, dtype=np.int64)
-        grown = grow(menu, rows, quantile)
+        grown = grow(options.hopeful[device], rows, options.quantile)
         fitting = Contents(rows[grown.fits], grown.share[grown.fits])
         count += fitting.item.shape[0]
         if count > most:
             return None
         found.append(fitting)
-        level = _larger(fitting.item, size, ways, owner)
+        level = _larger(fitting.item, size, ways)
         if len(level) > most:
             return None
     return _joined(found)
 
 
-def _larger(
-    fitting: IntArray, size: FloatArray, ways: Sequence[Kind], owner: Sequence[int]
-) -> list[list[int]]:
+def _larger(fitting: IntArray, size: FloatArray, ways: Sequence[Way]) -> list[list[int]]:
     """Each set with one item more, in the order of the items, where plain sizes leave room."""
     level = []
     for row, room in zip(fitting.tolist(), (100.0 - size[fitting].sum(axis=1)).tolist(), strict=True):
-        owners = {owner[i] for i in row}
+        owners = {ways[i].owner for i in row}
         for i in range(row[-1], len(ways)):
             if size[i] > room + SLACK:
                 continue
-            if owner[i] not in owners or (i == row[-1] and row.count(i) < ways[i].item.servers):
+            if ways[i].owner not in owners or (i == row[-1] and row.count(i) < ways[i].item.servers):
                 level.append([*row, i])
     return level
 

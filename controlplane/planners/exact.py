@@ -13,7 +13,7 @@ costs as much as the plan to beat, that plan is proven best and no integer progr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +21,8 @@ import numpy as np
 from controlplane.domain.plan import PlannedGpu
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.bound import prices
-from controlplane.planners.contents import Contents, Judge, contents_of, hopeful
+from controlplane.planners.contents import Contents, Judge, Options, contents_of
 from controlplane.planners.finish import gpu_of, partition_of
-from controlplane.planners.kinds import Kind
-from controlplane.planners.menu import Alone, Menu
 from controlplane.planners.protocol import PlanRequest
 
 MOST_WORKLOADS = 12
@@ -50,21 +48,17 @@ class Answer:
     proven: bool
 
 
-def solve(
-    kinds: Sequence[Sequence[Kind]], request: PlanRequest, alone: Mapping[str, Alone],
-    quantile: float | None, to_beat: float, stop: Callable[[], bool],
-) -> Answer | None:  # fmt: skip
-    """The cheapest plan for all workloads that can be held at all; None for a case that is too large.
+def solve(options: Options, request: PlanRequest, to_beat: float, stop: Callable[[], bool]) -> Answer | None:
+    """The cheapest plan for all workloads of `options`; None for a case that is too large.
 
-    `kinds` as from `kinds_of`; `to_beat` is the cost, by `bound.prices`, of a plan for the same workloads,
-    infinite for none.
+    `to_beat` is the cost, by `bound.prices`, of a plan for the same workloads, infinite for none.
     """
-    if sum(bool(ways) for ways in kinds) > MOST_WORKLOADS:
+    if options.workloads > MOST_WORKLOADS:
         return None
-    columns = _columns(kinds, request, alone, quantile)
+    columns = _columns(options)
     if columns is None:
         return None
-    program = _Program(columns, [k for k in kinds if k], request)
+    program = _Program(columns, request)
     integer = False
     bound = 0.0
     for _ in range(MOST_ROUNDS):
@@ -92,15 +86,13 @@ class _Columns:
     (contents, slots); `device` and `stands` (contents,).
     """
 
-    ways: Sequence[Kind]
-    owner: IntArray
+    options: Options
     devices: tuple[str, ...]
     device: IntArray
     way: IntArray
     share: IntArray
     stands: list[bool]
     gone: list[bool]
-    menus: Mapping[str, Menu]
     judges: Mapping[str, Judge]
 
     def refuse(self, used: IntArray) -> bool:
@@ -118,39 +110,34 @@ class _Columns:
         return found
 
 
-def _columns(
-    kinds: Sequence[Sequence[Kind]], request: PlanRequest, alone: Mapping[str, Alone], quantile: float | None
-) -> _Columns | None:
-    held = [k for k in kinds if k]
-    ways = [way for choices in held for way in choices]
-    owner = np.array([w for w, choices in enumerate(held) for _ in choices], dtype=np.int64)
-    items = [way.item for way in ways]
-    menus = {n: Menu.of(items, d, request.rule, quantile, alone[n]) for n, d in request.devices.items()}
+def _columns(options: Options) -> _Columns | None:
     parts: list[Contents] = []
-    for name, menu in menus.items():
-        found = contents_of(name, hopeful(menu), ways, owner.tolist(), quantile, MOST_CONTENTS)
+    for name in options.menus:
+        found = contents_of(options, name, MOST_CONTENTS)
         if found is None:
             return None
         parts.append(found)
     width = max(p.item.shape[1] for p in parts)
     wide = [np.pad(p.item, ((0, 0), (0, width - p.item.shape[1])), constant_values=-1) for p in parts]
     shares = [np.pad(p.share, ((0, 0), (0, width - p.share.shape[1])), constant_values=-1) for p in parts]
-    way = np.concatenate(wide)
-    judges = {} if quantile is None else {n: Judge(m, items, quantile) for n, m in menus.items()}
+    way, quantile = np.concatenate(wide), options.quantile
+    items = [w.item for w in options.ways]
+    judges = {} if quantile is None else {n: Judge(m, items, quantile) for n, m in options.menus.items()}
     return _Columns(
-        ways, owner, tuple(menus), np.repeat(np.arange(len(parts)), [p.item.shape[0] for p in parts]), way,
-        np.concatenate(shares), [quantile is None] * way.shape[0], [False] * way.shape[0], menus, judges,
+        options, tuple(options.menus), np.repeat(np.arange(len(parts)), [p.item.shape[0] for p in parts]),
+        way, np.concatenate(shares), [quantile is None] * way.shape[0], [False] * way.shape[0], judges,
     )  # fmt: skip
 
 
 class _Program:
     """The matrices of the module's program: columns are contents, then ways."""
 
-    def __init__(self, columns: _Columns, kinds: Sequence[Sequence[Kind]], request: PlanRequest) -> None:
+    def __init__(self, columns: _Columns, request: PlanRequest) -> None:
         from scipy.sparse import coo_array
 
         self.columns = columns
-        contents, ways = columns.way.shape[0], len(columns.ways)
+        options = columns.options
+        contents, ways = columns.way.shape[0], len(options.ways)
         told = prices(request.devices)
         price = np.array([told[n] for n in columns.devices])
         self.cost = np.concatenate([price[columns.device], np.zeros(ways)])
@@ -161,16 +148,20 @@ class _Program:
         counts = [request.devices[n].pool.count for n in columns.devices]
         limited = [d for d, count in enumerate(counts) if count is not None]
         few = np.concatenate([[], *(np.flatnonzero(columns.device == d) for d in limited)]).astype(np.int64)
-        first = ways + len(kinds)
-        rows = [columns.way[at, slot], each, ways + columns.owner]
+        first = ways + options.workloads
+        rows = [
+            columns.way[at, slot],
+            each,
+            ways + np.array([way.owner for way in options.ways], dtype=np.int64),
+        ]
         rows += [np.full(np.count_nonzero(columns.device == d), first + i) for i, d in enumerate(limited)]
         where = [at, contents + each, contents + each, few]
-        servers = np.array([way.item.servers for way in columns.ways], dtype=np.float64)
+        servers = np.array([way.item.servers for way in options.ways], dtype=np.float64)
         values = [np.ones(at.size), -servers, np.ones(ways), np.ones(few.size)]
         shape = (first + len(limited), contents + ways)
         place = (np.concatenate(rows).astype(np.int64), np.concatenate(where))
         self.matrix = coo_array((np.concatenate(values), place), shape=shape).tocsr()
-        equal = np.concatenate([np.zeros(ways), np.ones(len(kinds))])
+        equal = np.concatenate([np.zeros(ways), np.ones(options.workloads)])
         self.low = np.concatenate([equal, np.full(len(limited), -np.inf)])
         self.high = np.concatenate([equal, [float(counts[d] or 0) for d in limited]])
 
@@ -208,7 +199,7 @@ def _planned(columns: _Columns, use: FloatArray, request: PlanRequest) -> tuple[
     number: dict[int, int] = {}
     gpus: list[PlannedGpu] = []
     for d, name in enumerate(columns.devices):
-        menu, device = columns.menus[name], request.devices[name]
+        menu, device = columns.options.menus[name], request.devices[name]
         times = np.where(columns.device == d, np.rint(use), 0.0).astype(np.int64)
         chosen = np.repeat(np.arange(use.size), times)
         held = [
@@ -219,7 +210,7 @@ def _planned(columns: _Columns, use: FloatArray, request: PlanRequest) -> tuple[
         for n, pairs in enumerate(held):
             partitions = []
             for s, w in pairs:
-                item = columns.ways[w].item
+                item = columns.options.ways[w].item
                 number[w] = number.get(w, 0) + 1
                 partitions.append(
                     partition_of(

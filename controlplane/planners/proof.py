@@ -9,6 +9,7 @@ from dataclasses import replace
 from controlplane.domain.workload import Workload
 from controlplane.planners import exact
 from controlplane.planners.bound import lower_bound, prices
+from controlplane.planners.contents import Options
 from controlplane.planners.finish import Draft
 from controlplane.planners.kinds import Kind
 from controlplane.planners.menu import Alone
@@ -26,23 +27,32 @@ def proven(
     """The draft with its bound, or a better one; `kinds` are the ways to serve each of `workloads`."""
     lost = {i.workload for i in draft.infeasible}
     price = prices(request.devices)
-    if any(ways and w.name in lost for w, ways in zip(workloads, kinds, strict=True)):
+    possible = [(w, ways) for w, ways in zip(workloads, kinds, strict=True) if ways]
+    if any(w.name in lost for w, _ in possible):
         # Perhaps they fit after all, placed otherwise.
-        found = exact.solve(kinds, request, alone, quantile, math.inf, stop)
+        found = exact.solve(_options(possible, request, alone, quantile), request, math.inf, stop)
         if found is not None and found.gpus is not None:
-            impossible = {w.name for w, ways in zip(workloads, kinds, strict=True) if not ways}
-            refused = tuple(i for i in draft.infeasible if i.workload in impossible)
+            names = {w.name for w, _ in possible}
+            refused = tuple(i for i in draft.infeasible if i.workload not in names)
             return _bounded(replace(draft, gpus=found.gpus, infeasible=refused), found.bound, True, request)
-    placed = [ways if w.name not in lost else [] for w, ways in zip(workloads, kinds, strict=True)]
+    placed = [(w, ways) for w, ways in possible if w.name not in lost]
+    options = _options(placed, request, alone, quantile)
     cost = sum(price[g.type] for g in draft.gpus)
-    bound = lower_bound(placed, request.devices)
+    bound = lower_bound(options, request.devices)
     if bound >= cost - SAME_COST:
         return _bounded(draft, bound, True, request)
-    answer = exact.solve(placed, request, alone, quantile, cost, stop)
+    answer = exact.solve(options, request, cost, stop)
     if answer is None:
         return _bounded(draft, bound, False, request)
     better = draft if answer.gpus is None else replace(draft, gpus=answer.gpus)
     return _bounded(better, max(bound, answer.bound), answer.proven, request)
+
+
+def _options(
+    pairs: Sequence[tuple[Workload, Sequence[Kind]]], request: PlanRequest, alone: Mapping[str, Alone],
+    quantile: float | None,
+) -> Options:  # fmt: skip
+    return Options.of([w for w, _ in pairs], [k for _, k in pairs], request, alone, quantile)
 
 
 def _bounded(draft: Draft, bound: float, optimal: bool, request: PlanRequest) -> Draft:

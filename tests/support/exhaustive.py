@@ -1,0 +1,152 @@
+"""The cheapest plan by trying everything: slow, simple, and nothing in common with the strategies' search.
+
+Every number of servers a workload, every batch, every way to part all partitions into GPUs, every GPU type;
+shares are raised step by step from the least until all hold or none is left. Under half-SLO, where a promise
+is plain arithmetic.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import planning
+
+from controlplane.domain.device import GpuPool
+from controlplane.domain.workload import Workload
+from controlplane.latency.protocol import FloatArray, IntArray, Slots
+from controlplane.planners.protocol import Device
+from controlplane.simulate.truth import Scaled
+
+MOST_SERVERS = 4
+SLACK = 1.0 + 1e-9
+AT_ONCE = 4096
+
+Member = tuple[int, int]
+"""A workload's number, and of how many servers it is one."""
+
+
+def mixed(latency: str = "igniter") -> dict[str, Device]:
+    """A V100 at 3.06 and two made-up types: half as fast at 0.526, 0.55 as fast at 0.55 of the price."""
+    v100 = planning.v100(latency)
+    made_up = (("synthetic-half", 0.5, 0.526), ("synthetic-055", 0.55, 0.55 * 3.06))
+    devices = {"v100": v100}
+    for name, speed, price in made_up:
+        kind = replace(v100.pool.device, name=name)
+        devices[name] = Device(GpuPool(kind, None, price), Scaled(v100.latency, 1.0 / speed), v100.profiles)
+    return devices
+
+
+def small_case(seed: int) -> tuple[Workload, ...]:
+    """Three or four random workloads, of a tenth to half of a V100; some too fast for the slow types."""
+    chance = np.random.default_rng(seed)
+    v100 = planning.v100()
+    made = []
+    for i in range(int(chance.integers(3, 5))):
+        m = int(chance.integers(len(planning.MODELS)))
+        name = planning.MODELS[m]
+        batch = np.array([1, 32])
+        slots = Slots.alone(np.full(2, v100.latency.models.index(name)), batch, np.full(2, 100.0))
+        first_ms = float(v100.latency.estimate(slots, 0.5).execution_ms[0, 0])
+        most_rps = float(v100.latency.estimate(slots, 0.5).throughput_rps(slots)[1, 0])
+        slo_ms = round(2.0 * first_ms * chance.uniform(1.3, 6.0), 1)
+        made.append(planning.workload(f"w{i}", name, slo_ms, round(most_rps * chance.uniform(0.1, 0.5))))
+    return tuple(made)
+
+
+def cheapest(workloads: Sequence[Workload], devices: Mapping[str, Device]) -> float:
+    """The least cost of a plan that keeps half-SLO for all; infinite where none does."""
+
+    @cache
+    def fits(device: str, members: tuple[Member, ...]) -> bool:
+        """Fewer partitions are never slower: what does not fit without one of them does not fit with it."""
+        without = all(fits(device, members[:i] + members[i + 1 :]) for i in range(len(members) - 1))
+        return without and _fits(devices[device], [(workloads[w], servers) for w, servers in members])
+
+    @cache
+    def price(members: tuple[Member, ...]) -> float:
+        """Of the cheapest GPU that holds these partitions together."""
+        return min((d.pool.price_per_hour for n, d in devices.items() if fits(n, members)), default=math.inf)
+
+    def parted(servers: tuple[int, ...]) -> float:
+        """The cheapest way to part so many servers of each workload into GPUs."""
+
+        @cache
+        def best(left: tuple[int, ...]) -> float:
+            if not any(left):
+                return 0.0
+            first = next(w for w, count in enumerate(left) if count)
+            costs = [math.inf]
+            for taken in itertools.product(*(range(w == first, count + 1) for w, count in enumerate(left))):
+                own = price(tuple((w, servers[w]) for w, count in enumerate(taken) for _ in range(count)))
+                if math.isfinite(own):
+                    costs.append(own + best(tuple(a - b for a, b in zip(left, taken, strict=True))))
+            return min(costs)
+
+        return best(servers)
+
+    return min(
+        parted(servers) for servers in itertools.product(range(1, MOST_SERVERS + 1), repeat=len(workloads))
+    )
+
+
+def _fits(device: Device, members: Sequence[tuple[Workload, int]]) -> bool:
+    """Whether some batches and shares hold all of these on one GPU."""
+    percents = np.array(device.pool.device.grid.percents())
+    names = device.latency.models
+    model = np.array([names.index(w.model) for w, _ in members])
+    rate = np.array([w.rate_rps / servers for w, servers in members])
+    half = np.array([w.slo_ms / 2.0 for w, _ in members])
+    alone: list[dict[int, int]] = []
+    for m, r, h, (w, _) in zip(model, rate, half, members, strict=True):
+        batch, share = np.meshgrid(
+            np.arange(1, min(32, device.profiles[w.model].largest_batch) + 1),
+            np.arange(percents.size),
+            indexing="ij",
+        )
+        slots = Slots.alone(np.full(batch.size, m), batch.ravel(), percents[share.ravel()])
+        answer = device.latency.estimate(slots, 0.5)
+        holds = (answer.execution_ms[:, 0] <= h * SLACK) & (answer.throughput_rps(slots)[:, 0] * SLACK >= r)
+        holds = holds.reshape(batch.shape)
+        alone.append({b + 1: int(row.argmax()) for b, row in enumerate(holds) if row.any()})
+    least = [percents[min(a.values(), default=percents.size - 1)] for a in alone]
+    if not all(alone) or sum(least) > 100.0:
+        return False
+    batch, share = np.empty((1, 0), dtype=np.int64), np.empty((1, 0), dtype=np.int64)
+    for i, one in enumerate(alone):
+        # Every batch beside every combination so far, where the least shares alone leave room for the rest.
+        more, shares = (np.array(list(x)) for x in (one.keys(), one.values()))
+        batch = np.column_stack([np.repeat(batch, more.size, axis=0), np.tile(more, batch.shape[0])])
+        share = np.column_stack([np.repeat(share, shares.size, axis=0), np.tile(shares, share.shape[0])])
+        room = percents[share].sum(axis=1) + sum(least[i + 1 :]) <= 100.0
+        if i and members[i] == members[i - 1]:
+            # Two alike: which of them has the larger batch does not matter.
+            room &= batch[:, i] >= batch[:, i - 1]
+        batch, share = batch[room], share[room]
+    order = np.argsort(percents[share].sum(axis=1), kind="stable")
+    return any(
+        _some_hold(device, model, rate, half, batch[some], share[some])
+        for some in np.array_split(order, max(1, order.size // AT_ONCE))
+    )
+
+
+def _some_hold(
+    device: Device, model: IntArray, rate: FloatArray, half: FloatArray, batch: IntArray, share: IntArray
+) -> bool:
+    """Raise shares step by step where a promise is broken; whether one combination comes to hold."""
+    percents = np.array(device.pool.device.grid.percents())
+    while batch.size:
+        slots = Slots.of(np.broadcast_to(model, batch.shape), batch, percents[share])
+        answer = device.latency.estimate(slots, 0.5)
+        holds = (answer.execution_ms <= half * SLACK) & (answer.throughput_rps(slots) * SLACK >= rate)
+        if holds.all(axis=1).any():
+            return True
+        share = np.where(holds, share, share + 1)
+        left = (share < percents.size).all(axis=1)
+        left &= percents[np.minimum(share, percents.size - 1)].sum(axis=1) <= 100.0
+        batch, share = batch[left], share[left]
+    return False
