@@ -8,7 +8,9 @@ import numpy as np
 
 from controlplane.latency.protocol import IntArray
 from controlplane.planners.inss.features import Episodes
+from controlplane.planners.inss.place import running
 from controlplane.planners.inss.problem import REJECTED, Problem
+from controlplane.planners.inss.search import Previous
 
 RATE_SPREAD = (1 / 3, 5 / 3)
 """One model's rate over the spec's: the authors' code walks its rates within about these bounds."""
@@ -32,7 +34,7 @@ class Around:
     gpus: int
     lanes: int
 
-    def __call__(self, rng: np.random.Generator) -> tuple[Problem, tuple[IntArray, IntArray]]:
+    def __call__(self, rng: np.random.Generator) -> tuple[Problem, Previous]:
         """Stacked problems, and what runs before each."""
         base, shape = self.base, (self.lanes, self.n)
         models, kinds = len(base.model), len(base.type_of)
@@ -56,7 +58,7 @@ class Around:
         earlier = replace(problem, rates_rps=usual * rng.uniform(*RATE_SPREAD, size=shape))
         gpu, units = greedy(earlier)
         new = rng.random((self.lanes, 1)) >= KNOWN_BEFORE
-        return problem, (np.where(new, REJECTED, gpu), np.where(new, 0, units))
+        return problem, running(np.where(new, REJECTED, gpu), np.where(new, 0, units))
 
 
 def greedy(problem: Problem) -> tuple[IntArray, IntArray]:

@@ -1,7 +1,7 @@
 """One plan as an episode, by gymnasium's API: E plans of one shape in lockstep, and one alone.
 
-`Reward.GOODPUT` sums up to `problem.value` less `MIGRATION_COST` for each model moved or resized; each
-placement earns what it adds to the plan so far. `Reward.TERMINAL` pays the same sum with the last placement.
+`Reward.GOODPUT` sums up to the plan's value less what moves cost, in units of an average model's requests;
+each placement earns what it adds to the plan so far. `Reward.TERMINAL` pays the same sum with the last one.
 `Reward.PAPER` is Eq 3, paid at the end: sum_i b/(t H_i) - omega v_i, where v_i is 1 for a model whose
 requests miss their SLO and for one that is not placed.
 """
@@ -26,15 +26,15 @@ from controlplane.planners.inss.features import (
     Episodes,
     Observation,
 )
-from controlplane.planners.inss.problem import REJECTED, Problem, goodput, value
+from controlplane.planners.inss.policy import worth
+from controlplane.planners.inss.problem import Problem, goodput
+from controlplane.planners.inss.search import Previous
 
-MIGRATION_COST = 0.005
-"""Of the value, for each model: moving is worth it where it serves half a percent more of all requests."""
 PENALTY = 100.0
 """Omega of Eq 3 (Sec. 6.1)."""
 
-Draw = Callable[[np.random.Generator], tuple[Problem, tuple[IntArray, IntArray]]]
-"""Stacked problems of one shape, and the assignment that runs before each, REJECTED for what is new."""
+Draw = Callable[[np.random.Generator], tuple[Problem, Previous]]
+"""Stacked problems of one shape, and what runs before each."""
 
 
 class Reward(StrEnum):
@@ -45,18 +45,14 @@ class Reward(StrEnum):
     PAPER = "paper"
 
 
-def earned(
-    kind: Reward, problem: Problem, gpu: IntArray, units: IntArray, before: tuple[IntArray, IntArray]
-) -> FloatArray:
+def earned(kind: Reward, problem: Problem, gpu: IntArray, units: IntArray, before: Previous) -> FloatArray:
     """The reward of assignments (E, n) of stacked problems, (E,)."""
-    outcome = goodput(problem, gpu, units)
     if kind is Reward.PAPER:
+        outcome = goodput(problem, gpu, units)
         normalised = outcome.capacity_rps / problem.peak_rps - PENALTY * outcome.violated
         total: FloatArray = normalised.sum(axis=1)
         return total
-    moved = (before[0] != REJECTED) & (gpu != REJECTED) & ((gpu != before[0]) | (units != before[1]))
-    less: FloatArray = value(problem, outcome) - MIGRATION_COST * moved.sum(axis=1)
-    return less
+    return gpu.shape[1] * worth(problem, gpu, units, before)
 
 
 def observation_space(gpus: int, units: int) -> spaces.Dict:

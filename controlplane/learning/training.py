@@ -18,27 +18,33 @@ import numpy as np
 import torch
 
 from controlplane.domain.errors import InputError
-from controlplane.latency.protocol import IntArray
 from controlplane.learning.batch import TensorObservation
 from controlplane.learning.distribution import Around
 from controlplane.learning.environment import PlacementVectorEnv, Reward
 from controlplane.learning.export import exported
 from controlplane.learning.replay import Replay
 from controlplane.learning.sac import Agent, Losses, SacSettings
+from controlplane.learning.teacher import Teacher
 from controlplane.planners.inss.policy import Weights, rollout
 from controlplane.planners.inss.problem import REJECTED, Problem, goodput, value
+from controlplane.planners.inss.search import Previous
 from controlplane.ports import Clock, Progress
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """A run. A round is `lanes` episodes of one size, then `updates` updates of `batch` steps each."""
+    """A run. A round is `lanes` episodes of one size, then `updates` updates of `batch` steps each.
+
+    The first `shown` rounds are demonstrations, by `shown_search` rounds of the local search a problem.
+    """
 
     seed: int = 1
-    rounds: int = 600
+    rounds: int = 300
+    shown: int = 40
+    shown_search: int = 4
     lanes: int = 64
-    updates: int = 12
-    batch: int = 256
+    updates: int = 16
+    batch: int = 128
     replay: int = 20_000
     check_every: int = 20
     check_problems: int = 256
@@ -87,7 +93,7 @@ def train(
 
     Raises InputError for a checkpoint of other settings.
     """
-    run = _Run(base, sizes, settings)
+    run = _Run(base, sizes, settings, clock)
     if checkpoint is not None and checkpoint.exists():
         run.load(checkpoint)
     began, start = clock.monotonic(), run.round
@@ -107,10 +113,13 @@ def train(
 class _Run:
     """All that changes in training."""
 
-    def __init__(self, base: Problem, sizes: Sequence[tuple[int, int]], settings: TrainSettings) -> None:
+    def __init__(
+        self, base: Problem, sizes: Sequence[tuple[int, int]], settings: TrainSettings, clock: Clock
+    ) -> None:
         # Sums in the same order, so the same weights: one thread, as many cores as there are.
         torch.set_num_threads(1)
         self._settings = settings
+        self._clock = clock
         self._torch = torch.Generator().manual_seed(settings.seed)
         torch.manual_seed(settings.seed)
         self._rng = np.random.default_rng(settings.seed)
@@ -149,11 +158,18 @@ class _Run:
         settings = self._settings
         env = self._envs[int(self._rng.integers(len(self._envs)))]
         env.reset(seed=int(self._rng.integers(2**31)))
+        teacher = None
+        if self.round < settings.shown:
+            seed = int(self._rng.integers(2**31))
+            teacher = Teacher.of(env.problem, env.before, settings.shown_search, seed, self._clock)
         seen, actions, rewards = [], [], []
         ended = False
         while not ended:
             state = env.seen
-            action = self._agent.act(TensorObservation.of(state), self._torch).numpy()
+            if teacher is not None:
+                action = teacher.action(env.episodes)
+            else:
+                action = self._agent.act(TensorObservation.of(state), self._torch).numpy()
             _, won, last, _, _ = env.step(action)
             seen.append(state)
             actions.append(action)
@@ -221,9 +237,7 @@ class _Run:
         self._torch.set_state(state["torch"])
 
 
-def _judged(
-    problem: Problem, before: tuple[IntArray, IntArray], weights: Weights
-) -> tuple[float, float, float]:
+def _judged(problem: Problem, before: Previous, weights: Weights) -> tuple[float, float, float]:
     """Parts of the offered requests within their SLO, and on a model that breaks it; mean `problem.value`."""
     gpu, units = rollout(problem, weights, before)
     outcome = goodput(problem, gpu, units)

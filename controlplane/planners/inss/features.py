@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planners.inss.problem import REJECTED, Problem
+from controlplane.planners.inss.search import Previous
 
 MODEL_FEATURES = 16
 GPU_FEATURES = 11
@@ -51,10 +52,10 @@ class Observation(NamedTuple):
 class Episodes:
     """E plans of stacked problems, in lockstep: `observe` one model each, `place` it, until `done`.
 
-    `before` is the assignment that runs now, (gpu, units) of shape (E, n); REJECTED where a model is new.
+    `before` is what runs now, of shape (E, n); REJECTED where a model is new.
     """
 
-    def __init__(self, problem: Problem, before: tuple[IntArray, IntArray] | None = None) -> None:
+    def __init__(self, problem: Problem, before: Previous | None = None) -> None:
         count, n = problem.model.shape
         gpus = problem.type_of.shape[1]
         self._problem = problem
@@ -65,7 +66,8 @@ class Episodes:
         self._left = _remaining(problem, least, self._order)
         self.gpu = np.full((count, n), REJECTED)
         self.units = np.zeros((count, n), dtype=np.int64)
-        self._before = before if before is not None else (self.gpu.copy(), self.units.copy())
+        none = self.gpu.copy(), self.units.copy()
+        self._before = none if before is None else (before.gpu, before.units)
         most = min(n, problem.surfaces.percent.shape[1])
         self._board = (
             np.zeros((count, gpus)),
@@ -88,6 +90,11 @@ class Episodes:
         """(GPUs, units): action k units + (u - 1) puts the model on GPU k with u units, the last rejects."""
         return self._problem.type_of.shape[1], self._problem.surfaces.percent.shape[1]
 
+    @property
+    def at(self) -> IntArray:
+        """Which model each plan places next, (E,)."""
+        return self._order[:, self._step]
+
     def observe(self) -> Observation:
         """What is known before the next model is placed."""
         from controlplane.planners.inss import features_kernel
@@ -103,7 +110,7 @@ class Episodes:
         )
         surfaces = problem.surfaces
         features_kernel.observe(
-            self._order[:, self._step], self._left[:, self._step], self._asked, problem.memory_mib,
+            self.at, self._left[:, self._step], self._asked, problem.memory_mib,
             problem.model_memory_mib, surfaces.percent, self._told, surfaces.peak_rps, self._need,
             self._before, self._board, self._plan, (seen.model, seen.gpus, seen.actions, seen.valid),
         )  # fmt: skip
@@ -115,7 +122,7 @@ class Episodes:
 
         problem = self._problem
         features_kernel.place(
-            self._order[:, self._step], action, self._asked, problem.model_memory_mib,
+            self.at, action, self._asked, problem.model_memory_mib,
             problem.surfaces.percent, self._told, self._board, self._plan,
         )  # fmt: skip
         self._step += 1

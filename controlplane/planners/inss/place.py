@@ -50,8 +50,8 @@ class Placed:
 
 
 def running(gpu: IntArray, units: IntArray) -> Previous:
-    """What runs now, as search weighs it."""
-    return Previous(gpu, units, MOVE_COST / gpu.size)
+    """What runs now, (n,) or (E, n), as search and policy weigh it."""
+    return Previous(gpu, units, MOVE_COST / gpu.shape[-1])
 
 
 def place(
@@ -88,7 +88,7 @@ def place(
     if policy is not None:
         from controlplane.planners.inss.policy import decide
 
-        told = decide(problem, policy, None if before is None else (before.gpu, before.units), seed=seed)
+        told = decide(problem, policy, before, seed=seed)
         spent("policy")
         if bool(fits(problem, *told)):
             starts.append(told)

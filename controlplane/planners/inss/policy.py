@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from controlplane.domain.errors import InputError
-from controlplane.latency.protocol import IntArray
+from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.inss.features import (
     ACTION_FEATURES,
     GPU_FEATURES,
@@ -21,7 +21,8 @@ from controlplane.planners.inss.features import (
     FloatArray32,
     Observation,
 )
-from controlplane.planners.inss.problem import Problem, goodput, value
+from controlplane.planners.inss.problem import REJECTED, Problem, goodput, value
+from controlplane.planners.inss.search import Previous
 
 DRAWN = 7
 """Plans drawn beside the greedy one."""
@@ -98,35 +99,31 @@ def scores(weights: Weights, seen: Observation) -> FloatArray32:
 
 
 def decide(
-    problem: Problem,
-    weights: Weights,
-    before: tuple[IntArray, IntArray] | None = None,
-    *,
-    seed: int = 1,
-    drawn: int = DRAWN,
+    problem: Problem, weights: Weights, before: Previous | None = None, *, seed: int = 1, drawn: int = DRAWN
 ) -> tuple[IntArray, IntArray]:
     """The policy's plan of one problem: GPU (n,), REJECTED for none, and units (n,).
 
-    The same seed gives the same plan. `before` is what runs now, (gpu, units) of shape (n,), REJECTED for
-    what is new.
+    `before` is what runs now. The same seed gives the same plan.
     """
     if len(problem.model) * len(problem.type_of) > FEW:
         drawn = 0
     plans = Problem.stack([problem] * (drawn + 1))
-    running = None if before is None else tuple(np.tile(a, (drawn + 1, 1)) for a in before)
-    gpu, units = rollout(plans, weights, running, np.random.default_rng(seed) if drawn else None)
-    best = int(np.argmax(value(plans, goodput(plans, gpu, units))))
+    if before is not None:
+        gpu, units = (np.tile(a, (drawn + 1, 1)) for a in (before.gpu, before.units))
+        before = Previous(gpu, units, before.cost)
+    gpu, units = rollout(plans, weights, before, np.random.default_rng(seed) if drawn else None)
+    best = int(np.argmax(worth(plans, gpu, units, before)))
     return gpu[best], units[best]
 
 
 def rollout(
     problem: Problem,
     weights: Weights,
-    before: tuple[IntArray, ...] | None = None,
+    before: Previous | None = None,
     rng: np.random.Generator | None = None,
 ) -> tuple[IntArray, IntArray]:
     """A plan of each stacked problem, (E, n), by the likeliest actions; with `rng` all but the first draw."""
-    episodes = Episodes(problem, None if before is None else (before[0], before[1]))
+    episodes = Episodes(problem, before)
     while not episodes.done:
         logits = scores(weights, episodes.observe())
         if rng is not None:
@@ -136,3 +133,13 @@ def rollout(
             logits = logits + noise
         episodes.place(logits.argmax(axis=1))
     return episodes.gpu, episodes.units
+
+
+def worth(problem: Problem, gpu: IntArray, units: IntArray, before: Previous | None) -> FloatArray:
+    """`problem.value` of assignments (E, n) of stacked problems, less what moves cost, (E,)."""
+    total = value(problem, goodput(problem, gpu, units))
+    if before is None:
+        return total
+    moved = (before.gpu != REJECTED) & ((gpu != before.gpu) | (units != before.units))
+    less: FloatArray = total - before.cost * moved.sum(axis=1)
+    return less
