@@ -81,7 +81,8 @@ def tick(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, 
     answers: dict[str, list[Answer]] = {}
     for answer in seen.answers:
         answers.setdefault(answer.server, []).append(answer)
-    turn = _Turn(replace(state, now_s=seen.now_s), seen)
+    watches = dict(state.watches)
+    turn = _Turn(replace(state, now_s=seen.now_s, watches=watches), seen, watches)
     turn.lost_gpus()
     for partition, watch in state.watches.items():
         active = seen.servers.get(watch.active.server, signals.GONE)
@@ -93,15 +94,18 @@ def tick(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, 
 
 @dataclass(slots=True)
 class _Turn:
-    """The state and the effects of one tick while its partitions are gone through."""
+    """The state and the effects of one tick while its partitions are gone through.
+
+    `watches` are the state's own: they are written here and nowhere else until the tick is over.
+    """
 
     state: GuardState
     seen: FleetSeen
+    watches: dict[str, Watch]
     effects: list[Effect] = field(default_factory=list)
 
-    def set(self, partition: str, watch: Watch) -> Watch:
-        self.state = replace(self.state, watches={**self.state.watches, partition: watch})
-        return watch
+    def set(self, partition: str, watch: Watch) -> None:
+        self.watches[partition] = watch
 
     def decide(self, partition: str) -> None:
         """One row of the table: what stands by first, since what is done depends on it."""
@@ -114,15 +118,19 @@ class _Turn:
 
     def lost_gpus(self) -> None:
         """A fault of a GPU takes every server on it: one event, however many died."""
-        seats: dict[str, list[Health]] = {}
-        for watch in self.state.watches.values():
+        died: dict[str, int] = {}
+        for watch in self.watches.values():
             for seat in (watch.active, watch.standby):
-                if seat is not None:
-                    seats.setdefault(seat.gpu, []).append(_health(self.seen, seat))
-        lost = {g for g, health in seats.items() if len(health) > 1 and set(health) == {Health.GONE}}
+                if seat is None or died.get(seat.gpu) == 0:
+                    continue
+                # The first that lives settles it for its GPU.
+                gone = _health(self.seen, seat) is Health.GONE
+                died[seat.gpu] = died.get(seat.gpu, 0) + 1 if gone else 0
+        lost = frozenset(gpu for gpu, count in died.items() if count > 1)
         for gpu in sorted(lost - self.state.lost_gpus):
-            self._say(Level.CRITICAL, gpu, f"all {len(seats[gpu])} servers died: a fault of the whole GPU")
-        self.state = replace(self.state, lost_gpus=frozenset(lost))
+            self._say(Level.CRITICAL, gpu, f"all {died[gpu]} servers died: a fault of the whole GPU")
+        if lost != self.state.lost_gpus:
+            self.state = replace(self.state, lost_gpus=lost)
 
     def _standby_lives(self, watch: Watch) -> Watch:
         seat = watch.standby

@@ -111,6 +111,8 @@ def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tu
     the alarm are not read.
     """
     answers = [a for a in answers if not a.failed]
+    if not answers:
+        return evidence, False
     scores = list(evidence.scores)
     learned = [
         evidence.size,

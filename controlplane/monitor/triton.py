@@ -14,6 +14,7 @@ import httpx
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
+from controlplane.monitor.inference import plain_client
 
 NANOS_PER_MILLI = 1e6
 
@@ -23,9 +24,8 @@ class StatisticsClient:
 
     def __init__(self, server: Server, *, deadline_s: float = 5.0) -> None:
         self._name = server.name
-        self._client = httpx.Client(
-            base_url=f"http://{server.host}:{server.http_port}", timeout=deadline_s, trust_env=False
-        )
+        self._base = f"http://{server.host}:{server.http_port}"
+        self._client = plain_client(deadline_s)
 
     def __enter__(self) -> StatisticsClient:
         return self
@@ -50,7 +50,7 @@ class StatisticsClient:
 
     def _get(self, path: str) -> Mapping[str, Any]:
         try:
-            answer = self._client.get(path)
+            answer = self._client.get(f"{self._base}{path}")
             answer.raise_for_status()
             content: Mapping[str, Any] = answer.json()
             return content

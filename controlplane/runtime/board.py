@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from controlplane.domain.observation import Guarding
 from controlplane.files.guarding import write_guarding
 from controlplane.ports import Clock
 
+_EVERY_S = 1.0
+
 
 class Board:
     """What was told last, and where it is written. A disk that refuses stops nobody."""
@@ -19,10 +22,17 @@ class Board:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
+        self._shown_s = -math.inf
         self._told: dict[str, Guarding] = {}
 
-    def show(self, state: GuardState) -> None:
-        """Tell the state, if it is not what was told before. A phase keeps the time since when it lasts."""
+    def show(self, state: GuardState, *, changed: bool) -> None:
+        """Tell the state, if it is not what was told before; once a second unless something `changed`.
+
+        A phase keeps the time since when it lasts.
+        """
+        if state.now_s - self._shown_s < _EVERY_S and not changed:
+            return
+        self._shown_s = state.now_s
         wall_s = self._clock.wall()
         # The guard's clock is another one: it tells how long until a moment, not when.
         ahead_s = wall_s - state.now_s

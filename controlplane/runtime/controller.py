@@ -31,7 +31,7 @@ from controlplane.control.guard_state import (
     wards,
 )
 from controlplane.control.guard_state import Limits as GuardLimits
-from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.errors import EngineError, GatewayError, TrisectError
 from controlplane.domain.fleet import Backend, Role, Route, Server, ServerSpec, ServerState
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
@@ -44,7 +44,7 @@ from controlplane.runtime.history import Event, History
 from controlplane.runtime.observer import Observer, Requests
 from controlplane.runtime.recorder import Recorder
 
-TICK_S = 0.1
+TICK_S = 0.15
 _LOOK_AROUND_S = 1.0
 _LOCK_TRIES_S = 0.2
 _LOOKS = 30
@@ -83,6 +83,7 @@ class Controller:
         self._adopted: Adopted | None = None
         self._looked_s = 0.0
         self._trouble = ""
+        self._engine_trouble = ""
         self.ticked_s = time.monotonic()
         self.busy_s = 0.0
 
@@ -98,12 +99,14 @@ class Controller:
             try:
                 self.step()
             except TrisectError as error:
-                # The engine or the gateway does not answer now; traffic flows without us. Look again.
+                # The engine or the gateway does not answer now; traffic flows without us. Look again. While
+                # only the gateway is away, what is known stays known, and what is decided waits for it.
                 if str(error) != self._trouble:
                     self._tell("warning", "controller", self._fleet.name, str(error))
                 self._trouble = str(error)
-                self._forget()
-                stop.wait(_LOOK_AROUND_S)
+                if not isinstance(error, GatewayError):
+                    self._forget()
+                stop.wait(_LOCK_TRIES_S)
             self.ticked_s = time.monotonic()
             self.busy_s += self.ticked_s - began
             stop.wait(max(0.0, TICK_S - (self.ticked_s - began)))
@@ -128,11 +131,14 @@ class Controller:
         if adopted is None:
             return
         seen = self._observer.look(adopted.state)
+        self._engine_answers(self._observer.trouble)
+        self._crew.retry(seen.now_s)
         self._recorder.hear(seen.answers)
-        self._recorder.turn(self._active(adopted.state))
+        if self._recorder.is_over():
+            self._recorder.turn(self._active(adopted.state))
         state, effects = guard.tick(adopted.state, seen)
         routes = guard.routes(state, seen)
-        self._board.show(state)
+        self._board.show(state, changed=bool(effects))
         if not effects and routes == adopted.routes:
             adopted.state = state
             return
@@ -153,6 +159,13 @@ class Controller:
     def _active(self, state: GuardState) -> list[tuple[Watch, Server]]:
         found = ((watch, self._crew.server(watch.active.server)) for watch in state.watches.values())
         return [(watch, server) for watch, server in found if server is not None]
+
+    def _engine_answers(self, trouble: str) -> None:
+        """Say so once when it does not, and when it does again. Redirects need no engine."""
+        if bool(trouble) != bool(self._engine_trouble):
+            level, words = ("warning", trouble) if trouble else ("info", "the engine answers again")
+            self._tell(level, "engine", self._fleet.name, words)
+        self._engine_trouble = trouble
 
     def _forget(self) -> None:
         """Adopt anew at the next look."""
@@ -178,9 +191,11 @@ class Controller:
             began = time.monotonic()
             self._fleet.gateway.commit(self._routes(adopted, routes))
             took_ms = 1000.0 * (time.monotonic() - began)
-            turned, adopted.routes = turned_over(adopted.routes, routes), routes
-            if turned:
+            before, adopted.routes = adopted.routes, routes
+            if turned := turned_over(before, routes):
                 self._tell("info", "commit", self._fleet.name, f"{turned} after {took_ms:.0f} ms")
+            for partition, reason in found_dead(state, before, effects):
+                self._tell("warning", "redirect", partition, reason)
         for effect in effects:
             event = event_of(effect, self._fleet.clock.wall(), seen.now_s)
             if event is not None:
@@ -249,13 +264,13 @@ class Controller:
         self._crew.close(wait=False)
         self._crew, self._observer = self._hands()
         taken = take_over(wards(plan), desired, settings, servers, named(present), self._limits, self._wall())
-        backends = {m.server: m for r in present.values() for m in r.members}
+        # Whoever is routed to, or backs that up, has answered a real inference before.
+        backends = {m.server: m for r in present.values() for m in (*r.members, r.backup) if m is not None}
         self._adopted = Adopted(
             taken.state, taken.planned, settings.devices, desired.warm, named(present), backends, mark
         )
-        routed = {name for r in named(present).values() for name in r.members}
         for server in taken.kept:
-            if server.name in routed:
+            if server.name in backends:
                 self._crew.adopt(server, Health.READY)
             elif taken.state.watches[server.spec.labels.partition].ward.policy is ShadowPolicy.WARM:
                 self._crew.adopt(server, Health.UNLOADED)
@@ -296,6 +311,20 @@ def turned_over(before: Mapping[str, NamedRoute], after: Mapping[str, NamedRoute
     """The endpoints that others answer for than before, in words; empty for none."""
     changed = {e: r.members for e, r in after.items() if e not in before or before[e].members != r.members}
     return "; ".join(f"{endpoint} -> {', '.join(members)}" for endpoint, members in sorted(changed.items()))
+
+
+def found_dead(
+    state: GuardState, before: Mapping[str, NamedRoute], effects: tuple[Effect, ...]
+) -> list[tuple[str, str]]:
+    """Partitions that another server was seated for at the take-over, and what is written down of it."""
+    told = {effect.partition for effect in effects if isinstance(effect, Redirect)}
+    found = []
+    for watch in state.watches.values():
+        members = next((before[p.endpoint].members for p in watch.ward.promises if p.endpoint in before), ())
+        if members and watch.active.server not in members and watch.ward.id not in told:
+            reason = f"{', '.join(members)} -> {watch.active.server}: found dead at the take-over"
+            found.append((watch.ward.id, reason))
+    return found
 
 
 def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:

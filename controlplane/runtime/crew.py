@@ -6,6 +6,7 @@ Everything slow runs in a small pool. What was started, under way or failed is t
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from controlplane.runtime.clock import wait_until
 from controlplane.runtime.execute import Limits, backend
 
 _THREADS = 6
+_RETRY_S = 5.0
 
 Failed = Callable[[str, str], None]
 """Called with a subject and what went wrong."""
@@ -54,6 +56,7 @@ class Crew:
         self._servers: dict[str, Server] = {}
         self._conditions: dict[str, Condition] = {}
         self._given_up: set[str] = set()
+        self._left: list[tuple[float, Server]] = []
 
     def adopt(self, server: Server, health: Health = Health.READY) -> None:
         """A server that runs already, by its own name."""
@@ -76,6 +79,11 @@ class Crew:
         """Every name the crew was told of and was not told to stop."""
         with self._lock:
             return dict(self._conditions)
+
+    def servers(self) -> dict[str, Server]:
+        """Those of them that run, by the guard's names."""
+        with self._lock:
+            return dict(self._servers)
 
     def launch(self, launch: Launch, spec: ServerSpec, *, unload: bool) -> None:
         """Start a server and prove it; `unload`: it stands by warm."""
@@ -101,6 +109,14 @@ class Crew:
                 self._given_up.add(stop.server)
                 return
         self._pool.submit(self._stop, server, stop.drain)
+
+    def retry(self, now_s: float) -> None:
+        """Try again to stop what could not be stopped, once the engine had time to come back."""
+        with self._lock:
+            due = [server for at, server in self._left if now_s - at > _RETRY_S]
+            self._left = [(at, server) for at, server in self._left if now_s - at <= _RETRY_S]
+        for server in due:
+            self._pool.submit(self._stop, server, False)
 
     def close(self, *, wait: bool) -> None:
         """Begin nothing more; `wait`: until what is under way has ended."""
@@ -152,4 +168,6 @@ class Crew:
                 )
             self._launcher.stop(server, drain_s=self._limits.drain_s if drain else 0.0)
         except TrisectError as error:
-            self._failed(server.name, f"could not be stopped: {error}")
+            self._failed(server.name, f"could not be stopped, which is tried again: {error}")
+            with self._lock:
+                self._left.append((time.monotonic(), server))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from controlplane.domain.errors import EngineError, InfeasibleError
+from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
 from controlplane.domain.fleet import Endpoints, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
 from controlplane.files.fleets import FleetSettings
@@ -244,7 +244,7 @@ def run(demo: Demo, keep_plan: Path | None) -> Story:
         rows = tuple(demo.measure(plan))
         try:
             return Story(rows, demo.violate(plan))
-        except EngineError as error:
+        except TrisectError as error:
             return Story(rows, None, str(error))
     finally:
         demo.say("destroy")

@@ -1,15 +1,16 @@
 """What the guard is shown: the requests that ended and the health of every server, cheaply.
 
-A launcher tells of deaths by itself. Asking costs: the engine is asked once a second and when requests fail,
-Triton's statistics and HAProxy's sessions only of a server that is under suspicion. An idle server and one
-that stands by get a canary.
+A launcher tells of deaths by itself. Asking costs: the engine is asked now and then, and at once when it told
+of a death or requests fail, off the loop, since it may be away. Triton's statistics and HAProxy's sessions
+are asked only of a server under suspicion. An idle server and one that stands by get a canary.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from controlplane.control import sequential
 from controlplane.control.guard_state import GuardState, Watch
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Server, ServerState
-from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, ServerSeen
+from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, News, ServerSeen
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
 from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, queue_ms
@@ -25,7 +26,8 @@ from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.crew import Crew
 from controlplane.runtime.execute import backend
 
-ENGINE_EVERY_S = 1.0
+ENGINE_EVERY_S = 5.0
+ENGINE_HURRIED_S = 0.5
 CANARY_EVERY_S = 5.0
 STATISTICS_EVERY_S = 0.5
 SILENT_S = 0.4
@@ -52,17 +54,17 @@ class Observer:
     def __init__(
         self, launcher: Launcher, gateway: Gateway, fleet: str, crew: Crew, requests: Requests
     ) -> None:
-        self._launcher = launcher
         self._gateway = gateway
-        self._fleet = fleet
         self._crew = crew
         self._requests = requests
         self._canaries = Canaries()
         self._split = _Split()
         self._watch = launcher.watch(fleet)
         self._lost: dict[str, str] = {}
-        self._running: frozenset[str] = frozenset()
-        self._engine_s = 0.0
+        self._told: list[tuple[float, News]] = []
+        self._engine = _Engine(launcher, fleet)
+        self._known: dict[str, Server] = {}
+        self._by_address: dict[tuple[str, int], str] = {}
         self._since_s: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
@@ -70,20 +72,13 @@ class Observer:
         self._owed: dict[str, tuple[float, int]] = {}
 
     def look(self, state: GuardState) -> FleetSeen:
-        """The fleet now. Raises EngineError where the engine does not answer."""
+        """The fleet now."""
         now = time.monotonic()
         conditions = self._crew.conditions()
-        servers = {name: s for name in conditions if (s := self._crew.server(name)) is not None}
+        servers = self._crew.servers()
         answers = self._answers(servers, now)
         failed = any(a.failed for a in answers)
-        news = self._watch.news(servers.values())
-        for one in news:
-            self._lost.update(dict.fromkeys(one.servers, one.reason))
-        # Where the engine itself is going away it no longer answers, and its word counts for nothing.
-        if news or now - self._engine_s > (ENGINE_EVERY_S / 4 if failed else ENGINE_EVERY_S):
-            found = self._launcher.servers(self._fleet)
-            self._running = frozenset(s.name for s in found if s.state is ServerState.RUNNING)
-            self._engine_s = now
+        self._ask_engine(servers, failed, now)
         seen: dict[str, ServerSeen] = {}
         actives = {w.active.server: w for w in state.watches.values()}
         for name, condition in conditions.items():
@@ -92,7 +87,7 @@ class Observer:
             if server is not None and health in (Health.READY, Health.UNLOADED) and server.name in self._lost:
                 health, reason = Health.GONE, self._lost[server.name]
             elif server is not None and health is Health.READY:
-                if server.name not in self._running and self._engine_s > self._since_s.setdefault(name, now):
+                if self._engine.misses(server.name, self._since_s.setdefault(name, now)):
                     health, reason = Health.GONE, "its process ended"
                 else:
                     health, reason = self._canary(name, server, now)
@@ -117,16 +112,34 @@ class Observer:
     def close(self) -> None:
         """End the threads."""
         self._watch.close()
+        self._engine.close()
         self._canaries.close()
         self._split.close()
 
+    @property
+    def trouble(self) -> str:
+        """Why the engine does not answer; empty where it does."""
+        return self._engine.trouble
+
+    def _ask_engine(self, servers: Mapping[str, Server], failed: bool, now: float) -> None:
+        news = self._watch.news(servers.values())
+        self._told += [(now, one) for one in news]
+        self._engine.ask(now, 0.0 if self._told else ENGINE_HURRIED_S if failed else ENGINE_EVERY_S)
+        # An engine that is itself going away tells of many deaths and answers nothing: it is not believed.
+        for at, one in self._told:
+            if self._engine.answered_s >= at:
+                self._lost.update(dict.fromkeys(one.servers, one.reason))
+        self._told = [(at, one) for at, one in self._told if self._engine.answered_s < at]
+
     def _answers(self, servers: dict[str, Server], now: float) -> list[Answer]:
-        by_address = {
-            (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
-        }
+        if servers != self._known:
+            self._known = servers
+            self._by_address = {
+                (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
+            }
         answers = []
         for end in self._requests.take():
-            name = by_address.get((end.host, end.port))
+            name = self._by_address.get((end.host, end.port))
             if name is None:
                 continue
             answers.append(Answer(end.ended_s, end.latency_ms, end.failed, end.endpoint, name))
@@ -173,6 +186,45 @@ class Observer:
                 owed = 0
             self._owed[name] = (now, owed)
         return owed
+
+
+class _Engine:
+    """Which servers the engine says run, asked off the loop."""
+
+    def __init__(self, launcher: Launcher, fleet: str) -> None:
+        self._launcher = launcher
+        self._fleet = fleet
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._running: frozenset[str] = frozenset()
+        self._asked_s = -math.inf
+        self._under_way = False
+        self.answered_s = -math.inf
+        """When it was asked what it answered last."""
+        self.trouble = ""
+
+    def ask(self, now: float, every_s: float) -> None:
+        """Have it asked, unless that was done a moment ago or it has not answered yet."""
+        if not self._under_way and now - self._asked_s >= every_s:
+            self._asked_s, self._under_way = now, True
+            self._pool.submit(self._ask, now)
+
+    def misses(self, name: str, since_s: float) -> bool:
+        """Whether it was asked after `since_s` and did not name this server."""
+        return self.answered_s > since_s and name not in self._running
+
+    def close(self) -> None:
+        """End the thread."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, now: float) -> None:
+        try:
+            found = self._launcher.servers(self._fleet)
+            self._running = frozenset(s.name for s in found if s.state is ServerState.RUNNING)
+            self.trouble, self.answered_s = "", now
+        except EngineError as error:
+            self.trouble = str(error)
+        finally:
+            self._under_way = False
 
 
 class _Split:

@@ -51,11 +51,14 @@ class Recorder:
             else:
                 heard.latency_ms.append(answer.latency_ms)
 
+    def is_over(self) -> bool:
+        """Whether a minute has passed since it last turned."""
+        return self._clock.monotonic() - self._began_s >= EVERY_S
+
     def turn(self, active: Sequence[tuple[Watch, Server]]) -> None:
-        """Write the minute down, if it is over. `active`: each partition with the server that answers."""
+        """Write the minute down and begin the next. `active`: each partition with the server that answers."""
         now_s = self._clock.monotonic()
-        if (seconds := now_s - self._began_s) < EVERY_S:
-            return
+        seconds = now_s - self._began_s
         heard, self._heard, self._began_s = self._heard, {}, now_s
         self._pool.submit(self._write, tuple(active), heard, seconds)
 

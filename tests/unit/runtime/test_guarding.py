@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from controlplane.control.desired import Desired, NamedRoute
-from controlplane.control.guard_state import Launch, Limits, Ward
+from controlplane.control.guard_state import Cause, Launch, Limits, Redirect, Ward
 from controlplane.control.sequential import Promise
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.runtime import service
-from controlplane.runtime.controller import take_over
+from controlplane.runtime.controller import found_dead, take_over, turned_over
 from controlplane.runtime.crew import spec_for
 from controlplane.runtime.history import Event, History
 
@@ -111,3 +111,15 @@ def test_each_launch_is_a_server_of_its_own() -> None:
     second = spec_for(Launch("W1", "W1.2", "cpu-0", 60.0, 2), ACTIVE, "cpu-0")
     assert first.name != second.name
     assert (first.labels.partition, first.labels.role, first.percent) == ("W1", Role.SHADOW, 60.0)
+
+
+def test_a_server_found_dead_at_the_take_over_is_told_as_a_redirect() -> None:
+    before = {"w1": NamedRoute((ACTIVE.name,), SHADOW.name)}
+    taken = take_over((WARD,), DESIRED, SETTINGS, (server(SHADOW),), before, Limits(), 0)
+    ((partition, reason),) = found_dead(taken.state, before, ())
+    assert (partition, reason) == ("W1", f"{ACTIVE.name} -> {SHADOW.name}: found dead at the take-over")
+    told = Redirect("W1", ACTIVE.name, SHADOW.name, Cause.CRASH)
+    assert found_dead(taken.state, before, (told,)) == [], "it is told once"
+    assert found_dead(taken.state, {"w1": NamedRoute((SHADOW.name,))}, ()) == []
+    assert turned_over(before, {"w1": NamedRoute((SHADOW.name,))}) == f"w1 -> {SHADOW.name}"
+    assert turned_over(before, {"w1": NamedRoute((ACTIVE.name,))}) == "", "another backup is no news"

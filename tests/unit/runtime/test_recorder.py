@@ -43,9 +43,11 @@ def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
     active = [(state.watches["W1"], server)]
     recorder = Recorder(history, clock)
     recorder.hear(Answer(0.0, float(i), i == 100, "w1", "s") for i in range(1, 101))
-    recorder.turn(active)
+    assert not recorder.is_over()
     clock.now_s += 61.0
+    assert recorder.is_over()
     recorder.turn(active)
+    assert not recorder.is_over()
     assert wait_until(lambda: bool(history.minutes(0.0)), deadline_s=10.0)
     (minute,) = history.minutes(0.0)
     assert (minute.partition, minute.percent, minute.requests, minute.failed) == ("W1", 60.0, 100, 1)
