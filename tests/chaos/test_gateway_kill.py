@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -16,8 +17,29 @@ from controlplane.gateway.haproxy import HaproxyGateway
 pytestmark = pytest.mark.e2e
 
 WORST_S = 0.3
-NOTICED_S = 0.05
-"""Until HAProxy has read that a connection is gone, a call sent on it is in flight on the dead server too."""
+AROUND_S = 1.0
+NOTICED_S = 0.02
+"""Until HAProxy, with other processes on its core, has read that a connection was closed."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """`began` and `ended` are the monotonic times of the signal and of the server's last breath.
+
+    It closes its connections in between, and what is sent on them until then is in flight on it.
+    """
+
+    began: float
+    ended: float
+    server: str
+
+    def held(self, outcome: rig.Outcome) -> bool:
+        """Whether it may have been on the server when that died."""
+        return outcome.started <= self.ended + NOTICED_S and self.began <= outcome.ended
+
+    def near(self, outcome: rig.Outcome) -> bool:
+        """Whether it could feel the kill."""
+        return outcome.started <= self.began + AROUND_S and self.began <= outcome.ended
 
 
 @pytest.mark.parametrize(
@@ -28,7 +50,7 @@ def test_a_killed_server_loses_only_what_it_held(tmp_path: Path, times: int, rat
     models = {"echo": "echo"}
     with rig.tritons(tmp_path, one=models, two=models) as running, rig.a_gateway(tmp_path) as (made, ports):
         load = rig.Load(ports)
-        killed: list[tuple[float, str]] = []
+        kills: list[Kill] = []
 
         async def run() -> None:
             stop = asyncio.Event()
@@ -37,9 +59,10 @@ def test_a_killed_server_loses_only_what_it_held(tmp_path: Path, times: int, rat
             for turn in range(times):
                 active, other = ("one", "two") if turn % 2 == 0 else ("two", "one")
                 await asyncio.sleep(0.8)
-                killed.append((time.monotonic(), active))
-                running[active].kill()
-                await asyncio.sleep(0.7)
+                began = time.monotonic()
+                await asyncio.to_thread(running[active].kill)
+                kills.append(Kill(began, time.monotonic(), active))
+                await asyncio.sleep(AROUND_S)
                 running[active] = await asyncio.to_thread(_again, tmp_path, running[active], models)
                 await asyncio.to_thread(_route, made, running, other)
             await asyncio.sleep(0.5)
@@ -48,22 +71,26 @@ def test_a_killed_server_loses_only_what_it_held(tmp_path: Path, times: int, rat
 
         asyncio.run(run())
         failed = load.failed()
-        lost = [[o for o in failed if o.started <= at + NOTICED_S and at <= o.ended] for at, _ in killed]
-        near = [
-            o for o in load.outcomes if any(at - 0.1 <= o.ended and o.started <= at + 1 for at, _ in killed)
-        ]
-        worst = max(o.ended - o.started for o in near)
+        held = [sum(kill.held(o) for o in load.outcomes) for kill in kills]
+        lost = [sum(kill.held(o) for o in failed) for kill in kills]
+        worst = max(_took(o) for o in load.outcomes if any(kill.near(o) for kill in kills))
+        calm = max(_took(o) for o in load.outcomes if not any(kill.near(o) for kill in kills))
         print(
-            f"\n{times} kills under {rate_rps} req/s: {len(load.outcomes)} requests, {len(failed)} lost "
-            f"({[len(one) for one in lost]} by kill), slowest around a kill {1000 * worst:.0f} ms, first "
-            f"answer of the shadow after {1000 * median(_takeover(load, k) for k in killed):.1f} ms"
+            f"\n{times} kills under {rate_rps} req/s: {len(load.outcomes)} requests, in flight at the kills "
+            f"{held}, lost {lost}; slowest near a kill {1000 * worst:.0f} ms (else "
+            f"{1000 * calm:.0f} ms), first answer of the shadow after "
+            f"{1000 * median(_takeover(load, kill) for kill in kills):.1f} ms (median)"
         )
         for outcome in failed:
-            print(f"  lost: {outcome.kind} {outcome.error}")
-        # Lost are only requests that were under way at a kill; whoever came later was served.
-        assert sum(len(one) for one in lost) == len(failed), failed
-        # Loose, for machines that do other things as well: the figure printed above is what is measured.
-        assert worst < 10 * WORST_S
+            after = min((outcome.started - kill.ended for kill in kills), key=abs)
+            print(f"  lost: {outcome.kind}, begun {1000 * after:+.1f} ms from a death: {outcome.error}")
+        assert [o for o in failed if not any(kill.held(o) for kill in kills)] == []
+        # What this host does to a request that meets no dead server is not the gateway's.
+        assert worst < WORST_S + calm
+
+
+def _took(outcome: rig.Outcome) -> float:
+    return outcome.ended - outcome.started
 
 
 def _route(made: HaproxyGateway, running: dict[str, rig.Triton], active: str) -> None:
@@ -79,7 +106,7 @@ def _again(directory: Path, before: rig.Triton, models: dict[str, str]) -> rig.T
     return triton
 
 
-def _takeover(load: rig.Load, kill: tuple[float, str]) -> float:
+def _takeover(load: rig.Load, kill: Kill) -> float:
     """Seconds from a kill to the first answer of another server to a request that began after it."""
-    at, dead = kill
-    return min(o.ended for o in load.outcomes if o.started > at and o.server not in (None, dead)) - at
+    later = (o.ended for o in load.outcomes if o.started > kill.began and o.server not in (None, kill.server))
+    return min(later) - kill.began
