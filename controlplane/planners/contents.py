@@ -38,9 +38,8 @@ class Way:
         return self.device is None or self.device == device
 
 
-WIDE_WORKLOADS = 6
 WIDE_SERVERS = 4
-"""So few workloads are offered pools of up to so many servers, whether these look worthwhile or not."""
+"""The largest pools tried whether they look worthwhile or not, where workloads are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +74,10 @@ class Options:
     @staticmethod
     def of(
         workloads: Sequence[Workload], kinds: Sequence[Sequence[Kind]], request: PlanRequest,
-        alone: Mapping[str, Alone], quantile: float | None,
+        alone: Mapping[str, Alone], quantile: float | None, wide: bool = False,
     ) -> Options:  # fmt: skip
-        """One partition, the pools among `kinds` of each workload, and for few workloads any small pool."""
-        most = WIDE_SERVERS if len(workloads) <= WIDE_WORKLOADS else 1
+        """One partition and the pools among `kinds` of each workload; with `wide` any small pool too."""
+        most = WIDE_SERVERS if wide else 1
         ways: list[Way] = []
         for owner, (workload, known) in enumerate(zip(workloads, kinds, strict=True)):
             counts = {(k.item.servers, k.device) for k in known} - {(1, name) for name in request.devices}

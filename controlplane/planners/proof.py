@@ -18,6 +18,8 @@ from controlplane.planners.protocol import PlanRequest
 OPTIMAL = "optimal"
 """`Totals.stopped_by` of a plan that is proven to be the cheapest."""
 SAME_COST = 1e-6
+WIDE_WORKLOADS = 4
+"""So few are offered pools that do not look worthwhile, too."""
 
 
 def proven(
@@ -28,31 +30,33 @@ def proven(
     lost = {i.workload for i in draft.infeasible}
     price = prices(request.devices)
     possible = [(w, ways) for w, ways in zip(workloads, kinds, strict=True) if ways]
+
+    def options(chosen: Sequence[tuple[Workload, Sequence[Kind]]], wide: bool) -> Options:
+        return Options.of(
+            [w for w, _ in chosen], [k for _, k in chosen], request, alone, quantile, wide
+        )  # fmt: skip
+
     if any(w.name in lost for w, _ in possible):
         # Perhaps they fit after all, placed otherwise.
-        found = exact.solve(_options(possible, request, alone, quantile), request, math.inf, stop)
+        found = exact.solve(options(possible, False), request, math.inf, stop)
         if found is not None and found.gpus is not None:
             names = {w.name for w, _ in possible}
             refused = tuple(i for i in draft.infeasible if i.workload not in names)
             return _bounded(replace(draft, gpus=found.gpus, infeasible=refused), found.bound, True, request)
     placed = [(w, ways) for w, ways in possible if w.name not in lost]
-    options = _options(placed, request, alone, quantile)
+    few = len(placed) <= WIDE_WORKLOADS
+    all_ways = options(placed, few)
     cost = sum(price[g.type] for g in draft.gpus)
-    bound = lower_bound(options, request.devices)
+    bound = lower_bound(all_ways, request.devices)
     if bound >= cost - SAME_COST:
         return _bounded(draft, bound, True, request)
-    answer = exact.solve(options, request, cost, stop)
+    answer = exact.solve(all_ways, request, cost, stop)
+    if answer is None and few:
+        answer = exact.solve(options(placed, False), request, cost, stop)
     if answer is None:
         return _bounded(draft, bound, False, request)
     better = draft if answer.gpus is None else replace(draft, gpus=answer.gpus)
     return _bounded(better, max(bound, answer.bound), answer.proven, request)
-
-
-def _options(
-    pairs: Sequence[tuple[Workload, Sequence[Kind]]], request: PlanRequest, alone: Mapping[str, Alone],
-    quantile: float | None,
-) -> Options:  # fmt: skip
-    return Options.of([w for w, _ in pairs], [k for _, k in pairs], request, alone, quantile)
 
 
 def _bounded(draft: Draft, bound: float, optimal: bool, request: PlanRequest) -> Draft:

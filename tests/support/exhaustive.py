@@ -23,6 +23,7 @@ from controlplane.planners.protocol import Device
 from controlplane.simulate.truth import Scaled
 
 MOST_SERVERS = 4
+"""Of a workload."""
 SLACK = 1.0 + 1e-9
 AT_ONCE = 4096
 
@@ -58,7 +59,9 @@ def small_case(seed: int) -> tuple[Workload, ...]:
     return tuple(made)
 
 
-def cheapest(workloads: Sequence[Workload], devices: Mapping[str, Device]) -> float:
+def cheapest(
+    workloads: Sequence[Workload], devices: Mapping[str, Device], most_servers: int = MOST_SERVERS
+) -> float:
     """The least cost of a plan that keeps half-SLO for all; infinite where none does."""
 
     @cache
@@ -90,7 +93,7 @@ def cheapest(workloads: Sequence[Workload], devices: Mapping[str, Device]) -> fl
         return best(servers)
 
     return min(
-        parted(servers) for servers in itertools.product(range(1, MOST_SERVERS + 1), repeat=len(workloads))
+        parted(servers) for servers in itertools.product(range(1, most_servers + 1), repeat=len(workloads))
     )
 
 
