@@ -7,8 +7,11 @@ import numpy as np
 from controlplane.planners.inss.problem import Problem
 
 
-def capacities(problem: Problem, gpu: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Capacity of all 32 batches that hold (4b) and (4c), 0 elsewhere, of placed models: (E, n, 32)."""
+def capacities(problem: Problem, gpu: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of all 32 batches of placed models: capacity where (4b) and (4c) hold, else 0; whether (4b) fails.
+
+    Shapes (E, n, 32).
+    """
     s = problem.surfaces
     rows = np.arange(len(gpu))[:, None]
     kind, u = problem.type_of[rows, np.maximum(gpu, 0)], units - 1
@@ -27,5 +30,6 @@ def capacities(problem: Problem, gpu: np.ndarray, units: np.ndarray) -> np.ndarr
     for place in (np.ones_like(gap), problem.backlog[..., None] + 1.0):
         n = np.ceil(place / batch)
         longest = np.maximum(longest, np.maximum(t + (n - 1) * t, (n * batch - place) * gap) + t)
-    holds = (longest <= problem.slos_ms[..., None]) & (capacity >= problem.rates_rps[..., None])
-    return np.where(holds & (gpu >= 0)[..., None], capacity, 0.0)
+    late = ~(longest <= problem.slos_ms[..., None])
+    holds = ~late & (capacity >= problem.rates_rps[..., None]) & (gpu >= 0)[..., None]
+    return np.where(holds, capacity, 0.0), late

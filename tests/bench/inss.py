@@ -1,0 +1,381 @@
+"""InSS beside its paper: two RTX 2060 Super and two RTX 2060, its six models, rates that walk as in its code.
+
+.venv/bin/python tests/bench/inss.py             two minutes: batches, figures 15 and 17, online
+.venv/bin/python tests/bench/inss.py --seeds 5   more walks
+
+Everybody plans with its own latency model; the truth is the model `ours`, fitted on the same measurements.
+Nothing is tuned to come near the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import inss_baselines
+from inss_brute_force import capacities
+from inss_setup import devices, surfaces, workloads
+from planning import RealClock
+
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.planners.board import Board, times
+from controlplane.planners.finish import gpu_of, partition_of
+from controlplane.planners.inss import instances
+from controlplane.planners.inss.bda import Bda
+from controlplane.planners.inss.place import Case, place, running
+from controlplane.planners.inss.problem import Problem, Surfaces, goodput
+from controlplane.planners.protocol import PlanRequest
+from controlplane.planners.registry import strategy
+from controlplane.simulate.arrivals import Demand, Gaps
+from controlplane.simulate.engine import Question, simulate
+
+CLOCK = RealClock()
+START = {
+    "alexnet": 200.0, "resnet50": 150.0, "vgg16": 80.0, "mnasnet": 200.0, "mobilenet_v3": 250.0,
+    "efficientnet": 250.0,
+}  # fmt: skip
+"""Rates where the authors' evaluation begins."""
+GPUS = ("rtx2060s", "rtx2060s", "rtx2060", "rtx2060")
+SECONDS, STRIDE_S, STRIDE_RPS = 200, 10, 20.0
+FIG_15 = {
+    "inss": 4831.7, "inss w/o interference": 4848.7, "gpulet-like": 3772.5, "bda-gpulet": 4188.0,
+    "gslice-like": 3270.6, "igniter": 1667.8,
+}  # fmt: skip
+FIG_17 = {
+    "inss": 0.890, "inss w/o interference": 1.307, "gpulet-like": 4.387, "gslice-like": 2.636,
+    "igniter": 2.872,
+}  # fmt: skip
+
+
+def walk(seed: int, start: Mapping[str, float] = START) -> list[dict[str, float]]:
+    """Rates every ten seconds: 20/s up or down, reflected at the model's bounds."""
+    rng = np.random.default_rng(seed)
+    rates, steps = dict(start), []
+    for _ in range(SECONDS // STRIDE_S):
+        steps.append(dict(rates))
+        for name in rates:
+            low, high = instances.MODELS[name].least_rps, instances.MODELS[name].most_rps
+            stride = STRIDE_RPS if rng.random() < 0.5 else -STRIDE_RPS
+            rates[name] += stride if low <= rates[name] + stride <= high else -stride
+    return steps
+
+
+def problem_of(rates: Mapping[str, float], told: Surfaces) -> Problem:
+    return instances.paper(told, list(rates), list(rates.values()), GPUS)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A plan's GPUs, and how long each model's first request waits for its batch in the paper's buffer."""
+
+    gpus: tuple[PlannedGpu, ...]
+    wait_ms: Mapping[str, float]
+
+
+def gpus_of(
+    rates: Mapping[str, float], gpu: np.ndarray, units: np.ndarray, batch: np.ndarray
+) -> tuple[PlannedGpu, ...]:
+    """A plan's GPUs from an assignment of `problem_of`."""
+    asked, found = workloads(rates), []
+    for k, kind in enumerate(GPUS):
+        device = devices()[kind]
+        grid = device.pool.device.grid.percents()
+        here = [(asked[i], grid[int(units[i]) - 1], int(batch[i])) for i in np.flatnonzero(gpu == k)]
+        parts = [
+            partition_of(w.name, [w], percent, b, instances.MODELS[w.model].memory_mib)
+            for w, percent, b in here
+        ]
+        if parts:
+            found.append(gpu_of(k - GPUS.index(kind), device, parts))
+    return tuple(found)
+
+
+def half_slo(rates: Mapping[str, float]) -> dict[str, float]:
+    return {name: instances.MODELS[name].slo_ms / 2.0 for name in rates}
+
+
+def inss(rates: Mapping[str, float], told: Surfaces) -> Decided:
+    """Place, polish, enumerate; the first of a batch waits as long as its own batch's time allows."""
+    problem = problem_of(rates, told)
+    found = place(problem, CLOCK)
+    outcome = goodput(problem, found.gpu, found.units)
+    execution = np.where(
+        found.batch > 0, 1000.0 * outcome.batch / np.maximum(outcome.capacity_rps, 1e-9), 0.0
+    )
+    wait = dict(zip(rates, (problem.slos_ms - execution).tolist(), strict=True))
+    return Decided(gpus_of(rates, found.gpu, found.units, found.batch), wait)
+
+
+def baseline(
+    rates: Mapping[str, float], put: Callable[[Problem], tuple[np.ndarray, np.ndarray]], bda: bool
+) -> Decided:
+    """GSLICE-like and gpulet-like: half-SLO batches and waits; with BDA, Eq 2 decides both."""
+    problem = problem_of(rates, surfaces().without_interference())
+    gpu, units = put(problem)
+    if not bda:
+        return Decided(
+            gpus_of(rates, gpu, units, inss_baselines.batches(problem, gpu, units)), half_slo(rates)
+        )
+    outcome = goodput(problem, gpu, units)
+    execution = 1000.0 * outcome.batch / np.maximum(outcome.capacity_rps, 1e-9)
+    wait = np.where(gpu >= 0, problem.slos_ms - execution, 0.0)
+    return Decided(gpus_of(rates, gpu, units, outcome.batch), dict(zip(rates, wait.tolist(), strict=True)))
+
+
+def planned(rates: Mapping[str, float], name: str, latency: str, rule: Rule) -> Decided:
+    """One of `ctl plan`'s strategies. IGniter fills one GPU type; what is left over goes to the other."""
+    left, gpus = workloads(rates), []
+    own = dict(devices(latency))
+    while left and own:
+        plan = strategy(name).plan(PlanRequest(left, own, rule, CLOCK))
+        gpus += plan.gpus
+        lost = {i.workload for i in plan.infeasible}
+        left = tuple(w for w in left if w.name in lost)
+        own = {} if name != "igniter" else {n: d for n, d in own.items() if n not in {g.type for g in gpus}}
+    return Decided(tuple(gpus), half_slo(rates))
+
+
+METHODS: Mapping[str, Callable[[Mapping[str, float]], Decided]] = {
+    "inss": lambda rates: inss(rates, surfaces()),
+    "inss w/o interference": lambda rates: inss(rates, surfaces().without_interference()),
+    "bda-gpulet": lambda rates: baseline(rates, inss_baselines.gpulet, bda=True),
+    "gpulet-like": lambda rates: baseline(rates, inss_baselines.gpulet, bda=False),
+    "gslice-like": lambda rates: baseline(rates, inss_baselines.gslice, bda=False),
+    "igniter": lambda rates: planned(rates, "igniter", "igniter", Rule.HALF_SLO),
+    "joint": lambda rates: planned(rates, "joint", "ours", Rule.P99),
+}
+
+
+def capacity_rps(gpus: tuple[PlannedGpu, ...]) -> float:
+    """Sum of b / t by the truth, all neighbours busy: what the paper calls throughput."""
+    total = 0.0
+    for kind, device in devices("ours").items():
+        here = [g for g in gpus if g.type == kind]
+        if here:
+            board = Board.of(here, device)
+            total += float(times(device.latency, board.slots, None).capacity_rps.sum())
+    return total
+
+
+def served_by(
+    gpus: tuple[PlannedGpu, ...], how: Callable[[Partition], ServedModel]
+) -> tuple[PlannedGpu, ...]:
+    """The same GPUs with every model served in another way."""
+    return tuple(
+        replace(g, partitions=tuple(replace(p, models=(how(p),)) for p in g.partitions)) for g in gpus
+    )
+
+
+def waiting(decided: Decided) -> tuple[PlannedGpu, ...]:
+    """With the paper's task buffer: a batch waits to be full, at most so long."""
+
+    def served(partition: Partition) -> ServedModel:
+        model, batch = partition.models[0].model, partition.models[0].batch
+        delay_us = max(int(1000.0 * decided.wait_ms[model]), 1)
+        return ServedModel(model, batch, max_queue_delay_us=delay_us)
+
+    return served_by(decided.gpus, served)
+
+
+def true_batches(decided: Decided) -> tuple[PlannedGpu, ...]:
+    """With the batch that so long a wait gathers from even arrivals (its figure 18's "true batch")."""
+
+    def served(partition: Partition) -> ServedModel:
+        model, batch = partition.models[0].model, partition.models[0].batch
+        rate = partition.workloads[0].rate_rps
+        return ServedModel(model, min(batch, 1 + int(rate * decided.wait_ms[model] / 1000.0 + 1e-9)))
+
+    return served_by(decided.gpus, served)
+
+
+@dataclass
+class Seen:
+    """Requests asked for, those answered within the SLO, and those of rejected models."""
+
+    requests: float = 0.0
+    good: float = 0.0
+    rejected: float = 0.0
+
+    def add(
+        self, gpus: tuple[PlannedGpu, ...], rates: Mapping[str, float], law: Gaps, seconds: float, seed: int
+    ) -> None:
+        """Simulate these GPUs for so long at these rates."""
+        truth = {kind: device.latency for kind, device in devices("ours").items()}
+        plan = Plan("bench", Rule.HALF_SLO, "ours", gpus)
+        demands = {name: Demand(rate, law) for name, rate in rates.items()}
+        result = simulate(plan, truth, Question(seconds=seconds, seed=seed, demands=demands))
+        here = {w.name: w for w in result.workloads}
+        self.requests += sum(w.requests for w in here.values())
+        self.good += sum(w.goodput_rps for w in here.values()) * seconds
+        away = sum(rate for name, rate in rates.items() if name not in here) * seconds
+        self.requests += away
+        self.rejected += away
+
+    @property
+    def violations_percent(self) -> float:
+        """Of the requests of models that were placed."""
+        asked = self.requests - self.rejected
+        return 100.0 * (1.0 - self.good / asked) if asked else math.nan
+
+
+def figures(seeds: int) -> None:
+    """Figures 15 and 17."""
+    walks = [walk(seed) for seed in range(seeds)]
+    offered = np.mean([sum(step.values()) for steps in walks for step in steps])
+    print(
+        f"\nfigures 15 and 17: {seeds} walks of {SECONDS} s; {offered:.0f} requests/s are offered on the mean"
+    )
+    print("capacity: b/t by the truth, of the batch decided and of the one the wait gathers (its fig 18);")
+    print("violations in % of placed models' requests: batches wait (w) as in the paper or do not (g) as in")
+    print("Triton; arrivals even (e), as in its code, or Poisson (p); goodput under w p")
+    print(
+        f"{'':22s} {'decided':>7s} {'true':>6s} {'to inss':>8s} {'fig 15':>7s} {'to inss':>8s} |"
+        f" {'w e':>5s} {'w p':>5s} {'g e':>5s} {'g p':>5s} {'fig 17':>6s} |"
+        f" {'goodput/s':>9s} {'rejected %':>10s} {'GPUs':>5s} {'CPU ms':>7s}"
+    )
+    first = math.nan
+    for name, decide in METHODS.items():
+        decide(walks[0][0])
+        capacity, gpus, spent = [], [], 0.0
+        seen = {(w, law): Seen() for w in (True, False) for law in (Gaps.CONSTANT, Gaps.POISSON)}
+        for seed, steps in enumerate(walks):
+            for at, rates in enumerate(steps):
+                began = time.process_time()
+                decided = decide(rates)
+                spent += time.process_time() - began
+                capacity.append((capacity_rps(decided.gpus), capacity_rps(true_batches(decided))))
+                gpus.append(len(decided.gpus))
+                for (waits, law), sums in seen.items():
+                    chosen = waiting(decided) if waits else decided.gpus
+                    sums.add(chosen, rates, law, STRIDE_S, 1000 * seed + at)
+        mean, true = np.mean(capacity, axis=0)
+        first = true if name == "inss" else first
+        paper, late = FIG_15.get(name), FIG_17.get(name)
+        told = " ".join(f"{sums.violations_percent:5.2f}" for sums in seen.values())
+        one = seen[True, Gaps.POISSON]
+        print(
+            f"{name:22s} {mean:7.0f} {true:6.0f} {true / first:8.2f} {_or_dash(paper, 7, 0)}"
+            f" {_or_dash(None if paper is None else paper / FIG_15['inss'], 8, 2)} |"
+            f" {told} {_or_dash(late, 6, 2)} |"
+            f" {one.good / len(capacity) / STRIDE_S:9.0f} {100 * one.rejected / one.requests:10.2f}"
+            f" {np.mean(gpus):5.2f} {1000 * spent / len(capacity):7.1f}"
+        )
+
+
+def _or_dash(value: float | None, width: int, digits: int) -> str:
+    return f"{'-':>{width}s}" if value is None else f"{value:{width}.{digits}f}"
+
+
+def printed_batch(problem: Problem, row: int, i: int, held: np.ndarray, late: np.ndarray) -> int:
+    """Alg 1 to the letter: it breaks where capacity lacks and flags what is too late; 0 for false."""
+    low, high, best, flag = 1, 32, 4, False
+    while low <= high:
+        middle = (low + high) // 2
+        if late[row, i, middle - 1]:
+            high, flag = middle - 1, True
+        elif held[row, i, middle - 1] > 0:
+            best, low = middle, middle + 1
+        else:
+            break
+    return best if flag else 0
+
+
+def batches() -> None:
+    """BDA: enumeration against brute force in numpy, and the paper's search."""
+    rng = np.random.default_rng(1)
+    problem = Problem.stack([instances.sample(rng, surfaces(), 6, 4, backlog_s=0.05) for _ in range(2500)])
+    gpu = rng.integers(-1, 4, size=problem.model.shape)
+    units = rng.integers(1, problem.units[np.arange(len(gpu))[:, None], np.maximum(gpu, 0)] + 1)
+    exact, paper = goodput(problem, gpu, units), goodput(problem, gpu, units, Bda.PAPER)
+    held, late = capacities(problem, gpu, units)
+    placed = gpu >= 0
+    best = held.argmax(axis=2) + 1
+    possible = held.max(axis=2) > 0
+    print(f"BDA on {placed.sum()} random cases; in {100 * possible[placed].mean():.0f} % some batch holds")
+    told = np.array([printed_batch(problem, *at, held, late) for at in np.argwhere(placed)])
+    for name, batch, refused in (
+        ("enumeration", exact.batch[placed], exact.violated[placed]),
+        ("the paper's search, by its text", paper.batch[placed], paper.violated[placed]),
+        ("the paper's search, to the letter", told, told == 0),
+    ):
+        some = possible[placed]
+        right = np.where(some, (batch == best[placed]) & ~refused, refused)
+        print(
+            f"  {name:34s} is brute force in {100 * right.mean():6.2f} %,"
+            f" in {100 * right[some].mean():6.2f} % of those where a batch holds"
+        )
+    for name, bda in (("enumeration", Bda.EXACT), ("paper", Bda.PAPER)):
+        goodput(problem, gpu, units, bda)
+        began = time.process_time()
+        goodput(problem, gpu, units, bda)
+        print(f"  {name}: {1e9 * (time.process_time() - began) / placed.sum():.0f} ns a model")
+
+
+def online(seeds: int) -> None:
+    """200 decisions a second apart on the rates counted in the second before; case 1, case 2, moves."""
+    print(f"\nonline, {seeds} walks: a decision a second, by the true rate or by the last second's arrivals")
+    print(
+        "         goodput/s  offered/s  good %  batches alone %  of changes %  moves/min  CPU ms (mean, p99)"
+    )
+    for law in (Gaps.CONSTANT, Gaps.POISSON):
+        sums, alone, changed, moved, spent = Seen(), 0, 0, 0, []
+        for seed in range(seeds):
+            rng = np.random.default_rng(100 + seed)
+            steps = walk(seed)
+            before, batch = None, None
+            counted = dict(steps[0])
+            for second in range(SECONDS):
+                true = steps[second // STRIDE_S]
+                problem = problem_of(counted, surfaces())
+                began = time.process_time()
+                found = place(
+                    problem, CLOCK, seed=second, before=None if before is None else running(*before)
+                )
+                spent.append(1000.0 * (time.process_time() - began))
+                if before is not None:
+                    alone += found.case is Case.BATCHES
+                    changed += found.case is Case.SHARES or not np.array_equal(found.batch, batch)
+                    moved += int(((found.gpu != before[0]) | (found.units != before[1])).sum())
+                before, batch = (found.gpu, found.units), found.batch
+                sums.add(
+                    gpus_of(counted, found.gpu, found.units, found.batch),
+                    true,
+                    law,
+                    1.0,
+                    1000 * seed + second,
+                )
+                if law is Gaps.POISSON:
+                    counted = {name: float(max(rng.poisson(rate), 1)) for name, rate in true.items()}
+                else:
+                    counted = dict(steps[min(second + 1, SECONDS - 1) // STRIDE_S])
+        decisions = seeds * (SECONDS - 1)
+        shares = decisions - alone
+        print(
+            f"{law:8s} {sums.good / seeds / SECONDS:9.1f} {sums.requests / seeds / SECONDS:10.1f}"
+            f" {100 * sums.good / sums.requests:7.3f} {100 * alone / decisions:16.1f}"
+            f" {100 * (changed - shares) / max(changed, 1):13.1f} {60 * moved / decisions:10.2f}"
+            f"  {np.mean(spent[1:]):.2f}, {np.quantile(spent[1:], 0.99):.2f}"
+        )
+
+
+def main() -> None:
+    """All of it."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--seeds", type=int, default=2, help="walks of each kind")
+    given = asked.parse_args()
+    batches()
+    figures(given.seeds)
+    online(given.seeds)
+
+
+if __name__ == "__main__":
+    main()
