@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import planning
@@ -12,6 +13,11 @@ from planning import planned, workload
 
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
+from controlplane.planners import exact
+from controlplane.planners.bound import lower_bound
+from controlplane.planners.contents import Options
+from controlplane.planners.kinds import kinds_of
+from controlplane.planners.menu import Alone
 from controlplane.planners.verify import verify
 
 pytestmark = pytest.mark.unit
@@ -90,10 +96,33 @@ def test_two_equal_workloads_swap_without_effect(asked: list[Workload]) -> None:
     assert shapes == [sorted((p.percent, p.models[0].batch) for p in g.partitions) for g in other.gpus]
 
 
-@FEW
-@given(asked=workloads())
-def test_no_plan_is_below_the_lower_bound(asked: list[Workload]) -> None:
+@pytest.mark.parametrize(("latency", "rule"), [("igniter", Rule.HALF_SLO), ("ours", Rule.P99)])
+@settings(FEW, max_examples=6)
+@given(asked=workloads(most=7))
+def test_no_strategy_keeps_its_promises_below_the_lower_bound(
+    latency: str, rule: Rule, asked: list[Workload]
+) -> None:
+    best = planned("joint", asked, latency=latency, rule=rule)
+    assert best.totals is not None
+    assert best.totals.lower_bound_cost_per_hour is not None
+    assert best.totals.lower_bound_cost_per_hour <= cost(best) + 1e-9
+    for strategy in ("igniter", "ffd+", "ffd++"):
+        other = planned(strategy, asked, latency=latency, rule=rule)
+        if other.verified and len(other.infeasible) <= len(best.infeasible):
+            assert best.totals.lower_bound_cost_per_hour <= cost(other) + 1e-9
+
+
+@settings(FEW, max_examples=8)
+@given(asked=workloads(most=6))
+def test_the_quick_bound_is_below_the_optimum(asked: list[Workload]) -> None:
     plan = planned("joint", asked)
-    assert plan.totals is not None
-    assert plan.totals.lower_bound_cost_per_hour is not None
-    assert plan.totals.lower_bound_cost_per_hour <= cost(plan) + 1e-9
+    refused = {i.workload for i in plan.infeasible}
+    request = planning.request([w for w in asked if w.name not in refused])
+    alone = {"v100": Alone.of(request.devices["v100"], None)}
+    kinds = kinds_of(request.workloads, request.devices, alone, request.rule, None)
+    options = Options.of(request.workloads, kinds, request, alone, None)
+    answer = exact.solve(options, request, math.inf, lambda: False)
+    assert answer is not None
+    assert answer.proven
+    assert lower_bound(options, request.devices) <= answer.bound + 1e-9
+    assert cost(plan) <= answer.bound + 1e-9
