@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,16 @@ class Host:
         found = client.containers.list(all=True, filters={"label": f"{FLEET_LABEL}={self.fleet}"})
         return [c for c in found if role in c.name]
 
+    def await_two(self) -> None:
+        """Until one server serves and one stands by, both ready."""
+        deadline = time.monotonic() + 60
+        while True:
+            told = json.loads(self.ctl("status", "--json"))
+            if [(g["phase"], g["shadow_ready"]) for g in told["guard"]] == [("guarded", True)]:
+                return
+            assert time.monotonic() < deadline, told
+            time.sleep(0.2)
+
 
 @pytest.fixture
 def host(private: tuple[PrivateEngine, str], tmp_path: Path) -> Iterator[Host]:
@@ -184,17 +195,24 @@ def test_containers_killed_paused_and_an_engine_restarted_under_load(host: Host)
     def pause() -> None:
         with host.client() as client:
             host.containers(client, ".active.")[0].pause()
-        time.sleep(2)
-        host.apply(30)
 
-    def restart() -> None:
+    def restart(*options: str) -> None:
         host.engine.stop()
-        host.engine.start()
+        host.engine.start(*options)
 
-    faults: dict[str, Callable[[], None]] = {"killed": kill, "paused": pause, "engine restarted": restart}
+    faults: dict[str, Callable[[], None]] = {
+        "killed": kill,
+        "paused": pause,
+        "engine restarted": partial(restart, "--live-restore"),
+        "engine with live-restore restarted": partial(restart, "--live-restore"),
+    }
     for name, fault in faults.items():
+        # The guard left the active server of the fault before for its shadow.
+        host.apply(30, "--as-planned")
+        host.await_two()
         with Load(host) as load:
             time.sleep(1)
+            began_s = time.monotonic()
             fault()
             deadline = time.monotonic() + 60
             while True:
@@ -204,5 +222,6 @@ def test_containers_killed_paused_and_an_engine_restarted_under_load(host: Host)
                 if set(fresh) == {"answered"}:
                     break
                 assert time.monotonic() < deadline, fresh
+            took_s = time.monotonic() - began_s
         lost = load.answers.total() - load.answers["answered"]
-        print(f"{name}: {load.answers['answered']} answered, {lost} lost")
+        print(f"{name}: {load.answers['answered']} answered, {lost} lost, whole again after {took_s:.0f} s")

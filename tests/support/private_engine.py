@@ -30,7 +30,7 @@ class PrivateEngine:
         self.address = f"unix://{folder}/d.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -42,6 +42,7 @@ class PrivateEngine:
                     f"--exec-root={self.folder}/exec",
                     f"--pidfile={self.folder}/pid",
                     f"--host={self.address}",
+                    *options,
                 ],
                 stdout=log,
                 stderr=log,
