@@ -37,11 +37,11 @@ def test_a_small_change_is_met_by_batches_alone() -> None:
 
 
 def test_what_batches_cannot_meet_moves_as_little_as_needed() -> None:
-    # Squeezed onto what little it needs: half as much again of one model then wants a larger share.
+    # Squeezed onto what little it needs: twice the rate of one model then wants a larger share.
     few = np.array([0, 1, 2, 3, 3, 0])
     units = np.array([3, 6, 8, 3, 3, 4])
     assert not goodput(problem(RATES), few, units).violated.any()
-    asked = problem(RATES * np.array([1.0, 1.0, 1.5, 1.0, 1.0, 1.0]))
+    asked = problem(RATES * np.array([1.0, 1.0, 2.0, 1.0, 1.0, 1.0]))
     assert fits(asked, few, units)
     assert goodput(asked, few, units).violated.any()
     then = place(asked, CLOCK, before=running(few, units))
