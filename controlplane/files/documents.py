@@ -249,14 +249,27 @@ def write_text(path: Path, text: str) -> None:
 
     Raises EngineError where the disk refuses.
     """
+    _replace(path, text, to_disk=True)
+
+
+def write_derived(path: Path, text: str) -> None:
+    """Like `write_text`, for what can be made again: a power cut may lose it, the end of a process does not.
+
+    It takes no wait for the disk, which is most of a redirect's time.
+    """
+    _replace(path, text, to_disk=False)
+
+
+def _replace(path: Path, text: str, *, to_disk: bool) -> None:
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w") as stream:
             stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if to_disk:
+                stream.flush()
+                os.fsync(stream.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
         temporary = None

@@ -206,10 +206,10 @@ class HaproxyGateway:
     def _held_generation(self) -> int | None:
         """The table that the running HAProxy holds; None where none answers."""
         try:
-            held = self._runtime.map_entries(self._places.checks_map)
+            held = self._runtime.map_value(self._places.checks_map, store.GENERATION)
         except Unreachable:
             return None
-        return int(held.get(store.GENERATION, _UNFINISHED))
+        return _UNFINISHED if held is None else int(held)
 
     def _apply(self, change: slots.Change, generation: int) -> None:
         # The generation comes last: whoever is interrupted before leaves a HAProxy that gets restated.

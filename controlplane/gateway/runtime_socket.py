@@ -86,10 +86,10 @@ class RuntimeSocket:
             self._run_line(f"add map @{version} {path} <<\n{payload}")
         self._run_line(f"commit map @{version} {path}")
 
-    def map_entries(self, path: Path) -> Mapping[str, str]:
-        """What a map holds."""
-        rows = (line.split(" ", 2) for line in self.ask(f"show map {path}").splitlines() if line)
-        return {row[1]: row[2] for row in rows if len(row) == 3}
+    def map_value(self, path: Path, key: str) -> str | None:
+        """One entry of a map; None where it has none."""
+        found = re.search(r'found=yes.* value="([^"]*)"', self.ask(f"get map {path} {key}"))
+        return None if found is None else found.group(1)
 
     def sessions(self, backends: Iterable[str]) -> Mapping[tuple[str, str], Sessions]:
         """(backend, server) -> sessions of these; a backend itself stands under the server name BACKEND.

@@ -7,7 +7,7 @@ import resource
 import time
 from collections.abc import Mapping
 
-from controlplane.files.documents import write_text
+from controlplane.files.documents import write_derived
 from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
@@ -46,8 +46,8 @@ def save(places: Places, generation: int, table: SlotTable) -> None:
     The table comes last: a crash before leaves HAProxy's files newer than the table, and the next commit
     restates everything from the table.
     """
-    write_text(places.models_map, _map_text(table.model_map()))
-    write_text(places.checks_map, _map_text(check_entries(generation, table)))
+    write_derived(places.models_map, _map_text(table.model_map()))
+    write_derived(places.checks_map, _map_text(check_entries(generation, table)))
     used = tuple(
         SlotRecord(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route, slot.traits)
         for slot in table.slots
@@ -61,7 +61,7 @@ def write_config(places: Places, settings: GatewaySettings) -> None:
     generation, table = load(places, settings)
     save(places, generation, table)
     lines = [_lines(table, slot) for slot in table.slots]
-    write_text(places.config, render_haproxy(frame(places, settings), lines))
+    write_derived(places.config, render_haproxy(frame(places, settings), lines))
 
 
 def check_entries(generation: int, table: SlotTable) -> dict[str, str]:

@@ -69,8 +69,8 @@ def test_redirects_at_random_instants(
         f"{statistics.median(firsts):.1f} ms (median), {max(firsts):.1f} ms (worst); command "
         f"{statistics.median(1000 * (r.done - r.asked) for r in redirects):.1f} ms (median)"
     )
-    # Loose: this machine is shared. The figures above are what is measured.
-    assert statistics.median(firsts) < 100
+    # The worst one is printed, not judged: a host with other work may hold any process up for as long.
+    assert statistics.median(firsts) < 50
 
 
 def _after(redirects: list[Redirect], outcome: rig.Outcome) -> str | None:
