@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from controlplane.domain.device import DeviceReading
 from controlplane.domain.fleet import Backend, Routes, Server, ServerSpec, ShareUsage
 from controlplane.domain.observation import LatencyWindow, News
 
@@ -82,6 +83,9 @@ class Launcher(Protocol):
 
     def watch(self, fleet: str) -> Watch:
         """Listen for this fleet's servers that end. An engine that is away is waited for."""
+
+    def reading(self, device: str) -> DeviceReading:
+        """What the device does now, as NVML tells of a GPU; nothing of a core."""
 
     def usage(self, server: Server) -> ShareUsage:
         """Counters of the server's share."""

@@ -14,6 +14,7 @@ import docker
 import docker.errors
 import psutil
 
+from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
@@ -157,6 +158,10 @@ class DockerLauncher:
         """The engine's stream of events."""
         return LauncherWatch(EngineEvents(self._address(), fleet), self._mps)
 
+    def reading(self, device: str) -> DeviceReading:
+        """NVML's word on a GPU."""
+        return gpus.reading(device)
+
     def usage(self, server: Server) -> ShareUsage:
         """The engine's counters of the container."""
         with self._engine() as client:
@@ -164,14 +169,17 @@ class DockerLauncher:
             if one is None:
                 return ShareUsage(None, None, None)
             told = client.api.stats(one.id, stream=False, one_shot=True)
+            on_gpu = is_gpu(server.spec.device)
+            pids = {int(row[1]) for row in one.top()["Processes"]} if on_gpu else set()
         cpu = told.get("cpu_stats", {})
         periods = cpu.get("throttling_data", {})
         memory = told.get("memory_stats", {}).get("usage")
+        memory_mb = gpus.memory_mb(server.spec.device, pids) if on_gpu else memory / 2**20 if memory else None
         return ShareUsage(
             periods.get("periods"),
             periods.get("throttled_periods"),
             cpu.get("cpu_usage", {}).get("total_usage", 0) / 1e9,
-            memory / 2**20 if memory else None,
+            memory_mb,
         )
 
     def sweep(self, fleet: str) -> tuple[str, ...]:

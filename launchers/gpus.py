@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import InputError
 
 _PREFIX = "GPU-"
@@ -23,15 +24,6 @@ class Gpu:
     name: str
     memory_mb: float
     mig: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a GPU does now; None where it does not tell."""
-
-    power_w: float | None
-    sm_clock_mhz: float | None
-    memory_used_mb: float | None
 
 
 def is_gpu(device: str) -> bool:
@@ -64,20 +56,33 @@ def whole(uuid: str) -> Gpu:
     raise InputError(f"this host has no GPU {uuid}; it has: {known}", field="device")
 
 
-def reading(uuid: str) -> Reading:
-    """Power, clock and memory of a GPU at this moment; all None where there is no driver."""
+def reading(device: str) -> DeviceReading:
+    """Product, driver, power and clock of a GPU at this moment; nothing of a core or without a driver."""
+    if not is_gpu(device):
+        return DeviceReading()
     with _nvml() as nvml:
         if nvml is None:
-            return Reading(None, None, None)
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            return DeviceReading()
+        handle = nvml.nvmlDeviceGetHandleByUUID(device)
         power = _or_none(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
         clock = _or_none(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
-        memory = _or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-        return Reading(
+        return DeviceReading(
+            _text(nvml.nvmlDeviceGetName(handle)),
+            _text(nvml.nvmlSystemGetDriverVersion()),
             None if power is None else power / 1000,
             None if clock is None else float(clock),
-            None if memory is None else memory.used / 2**20,
         )
+
+
+def memory_mb(uuid: str, pids: Collection[int]) -> float | None:
+    """Memory of the GPU these processes occupy; None where NVML does not tell of any of them."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return None
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        listed = _or_none(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+        used = [p.usedGpuMemory for p in listed if p.pid in pids and p.usedGpuMemory is not None]
+        return sum(used) / 2**20 if used else None
 
 
 class XidEvents:

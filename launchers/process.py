@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
@@ -165,6 +166,10 @@ class ProcessLauncher:
         """The kernel's own word on each process."""
         return LauncherWatch(ProcessEnds(), self._mps)
 
+    def reading(self, device: str) -> DeviceReading:
+        """NVML's word on a GPU."""
+        return gpus.reading(device)
+
     def usage(self, server: Server) -> ShareUsage:
         """Counters of the mechanism that holds the server; only its time and memory where nothing does."""
         pids = tuple(m.pid for m in process_table.members(name=server.name))
@@ -173,7 +178,9 @@ class ProcessLauncher:
             counted = ShareUsage(None, None, process_table.cpu_seconds(pids))
         else:
             counted = mechanism.usage(Group.of(server.spec), pids)
-        return replace(counted, memory_mb=process_table.memory_mb(pids))
+        device = server.spec.device
+        memory_mb = gpus.memory_mb(device, pids) if is_gpu(device) else process_table.memory_mb(pids)
+        return replace(counted, memory_mb=memory_mb)
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """End models whose Triton is gone, and remove groups and shared memory without a server."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from controlplane.cli import options
+from controlplane.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from controlplane.runtime.profiling import Counters
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +36,13 @@ def profile(
     colocation: Annotated[
         float | None, typer.Option(help="Seconds to measure them beside each other too.", min=5)
     ] = None,
+    nsys: Annotated[
+        str | None,
+        typer.Option(help="Nsight Systems' SQLite export of one model, like 8x200:FILE: 200 batches of 8."),
+    ] = None,
+    ncu: Annotated[
+        list[str] | None, typer.Option(help="Nsight Compute's CSV of its batch 8 on the whole GPU: 8:FILE.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where an interrupted run stopped.")] = True,
 ) -> None:
     """Measure MODELS: one Triton per share, every batch on it back to back, means from Triton itself."""
@@ -39,6 +53,7 @@ def profile(
     from controlplane.runtime.clock import SystemClock
     from controlplane.runtime.profiling import profile_models, profile_neighbours
 
+    counters = _counters(nsys, ncu or [], models or [])
     wishes = Wishes(
         percents=options.numbers(percents, "--percents", float),
         batches=options.numbers(batches, "--batches", int),
@@ -51,7 +66,7 @@ def profile(
             wiring.launcher(launcher), SystemClock(), bar, profiles.resolve(), state_root() / "profiling"
         )
         for measured, path in profile_models(
-            profiler, repository, models or [], place, wishes, resume=resume
+            profiler, repository, models or [], place, wishes, resume=resume, told=counters
         ):
             error = measured.holdout_error.get("igniter")
             told = "" if error is None else f", Eq 11 errs by {100 * error:.1f} % on points left out"
@@ -60,3 +75,26 @@ def profile(
             gained = profile_neighbours(profiler, repository, models or [], place, budget_s=colocation)
             for model, points in gained.items():
                 print(f"{model}: {points} points beside others", flush=True)
+
+
+def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:
+    """What the exports tell. Raises InputError for a file that is none, or a batch that is not said."""
+    from controlplane.files import nsight
+    from controlplane.runtime.profiling import Counters
+
+    if (nsys or ncu) and len(models) != 1:
+        raise InputError("is of one model: name it", field="--nsys" if nsys else "--ncu")
+    trace = None
+    if nsys:
+        told = re.fullmatch(r"([1-9]\d*)x([1-9]\d*):(.+)", nsys)
+        if told is None:
+            problem = f"{nsys!r} does not say what was traced: 8x200:FILE is 200 executions of batch 8"
+            raise InputError(problem, field="--nsys")
+        trace = nsight.read_trace(Path(told[3]), executions=int(told[2]), batch=int(told[1]))
+    cache: dict[int, float] = {}
+    for one in ncu:
+        told = re.fullmatch(r"([1-9]\d*):(.+)", one)
+        if told is None:
+            raise InputError(f"{one!r} does not say which batch was profiled, like 8:FILE", field="--ncu")
+        cache[int(told[1])] = nsight.read_cache_percent(Path(told[2]))
+    return Counters(trace, cache)

@@ -67,6 +67,16 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """What a device itself does now; None where it does not tell, as a core."""
+
+    product: str | None = None
+    driver: str | None = None
+    power_w: float | None = None
+    sm_clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuPool:
     """GPUs of one type a plan may take. `count` None: as many as it takes."""
 

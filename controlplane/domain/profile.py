@@ -15,7 +15,8 @@ class Measurement:
 
     `execution_ms` is the mean of a batch from its data loading to its result, `std_ms` its deviation over
     `n` batches. `capacity_rps` is the throughput at saturation. `throttled` is the share of quota periods
-    that hit the quota, `host_busy` the busy share of the host outside the partition; None where unknown.
+    that hit the quota, `host_busy` the busy share of the host outside the partition, `power_w` and
+    `clock_mhz` the GPU's means meanwhile; None where unknown.
     """
 
     percent: float
@@ -27,6 +28,8 @@ class Measurement:
     capacity_rps: float | None = None
     throttled: float | None = None
     host_busy: float | None = None
+    power_w: float | None = None
+    clock_mhz: float | None = None
 
     def __post_init__(self) -> None:
         units.percent(self.percent, "percent")
@@ -63,7 +66,7 @@ class ColocationPoint:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where and when a profile was measured; None where it does not apply."""
+    """Where and when a profile was measured, and the GPU's power before; None where it does not apply."""
 
     gpu: str | None = None
     driver: str | None = None
@@ -71,6 +74,21 @@ class Environment:
     backend: str | None = None
     host: str | None = None
     date: str | None = None
+    idle_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTrace:
+    """What one execution of a batch makes a GPU do, alone, by Nsight Systems.
+
+    `kernels` are launched; on average each starts `gap_ms` after the one before ended. `loaded_bytes` and
+    `fed_back_bytes` are copied to and from the GPU for each item.
+    """
+
+    kernels: float
+    gap_ms: float
+    loaded_bytes: float
+    fed_back_bytes: float
 
 
 @dataclass(frozen=True, slots=True)

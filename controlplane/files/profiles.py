@@ -25,6 +25,7 @@ class _Environment(Strict):
     backend: str | None = None
     host: str | None = None
     date: str | None = None
+    idle_w: Annotated[float, Field(ge=0)] | None = None
 
 
 class _Point(Strict):
@@ -37,6 +38,8 @@ class _Point(Strict):
     capacity_rps: float | None = None
     throttled: Annotated[float, Field(ge=0, le=1)] | None = None
     host_busy: Annotated[float, Field(ge=0, le=1)] | None = None
+    power_w: Annotated[float, Field(ge=0)] | None = None
+    clock_mhz: Annotated[float, Field(gt=0)] | None = None
 
 
 class _Neighbour(Strict):

@@ -32,7 +32,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
     check_profiles(profiles, device)
     listed = list(profiles.values())
     hardware = Hardware.of(device)
-    curves = [_curve(p, hardware) for p in listed]
+    curves = [active_curve(p, hardware) for p in listed]
     coefficients = Coefficients.of(
         [{**p.fits.get(PUBLISHED, {}), **c.coefficients} for p, c in zip(listed, curves, strict=True)]
     )
@@ -54,8 +54,11 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
     return replace(model, shared_error=error)
 
 
-def _curve(profile: Profile, hardware: Hardware) -> Curve:
-    """Eq 11 on what transfers and scheduling leave of the measured times."""
+def active_curve(profile: Profile, hardware: Hardware) -> Curve:
+    """Eq 11 on what transfers and scheduling, where the profile tells of them, leave of the measured times.
+
+    Raises InputError as `fit_curve` does.
+    """
     told = profile.fits.get(PUBLISHED, {})
     item_ms = (told.get("d_load", 0.0) + told.get("d_feedback", 0.0)) / hardware.pcie_bytes_per_ms
     fixed_ms = told.get("k_sch", 0.0) * told.get("n_k", 0.0)

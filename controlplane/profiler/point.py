@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
+from controlplane.domain.device import CPU_DEVICE, DeviceReading
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server, ShareUsage
 from controlplane.domain.observation import ModelStatistics
@@ -93,9 +94,11 @@ class Bench:
             loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=LATE_S)
             before = self._read(endpoint, loop)
             counted = [before.statistics]
+            readings: list[DeviceReading] = []
             while loop.answered < before.answered + LEAST_BATCHES * batch or len(counted) <= _LOOKS:
                 loop.run(seconds / _LOOKS)
                 counted.append(self._statistics.read(endpoint))
+                readings.append(self._launcher.reading(self._server.spec.device))
                 if self._clock.monotonic() > before.at_s + LATE_S:
                     raise EngineError(f"{endpoint}: too few batches of {batch} within {LATE_S:.0f} s")
             after = self._read(endpoint, loop)
@@ -115,6 +118,8 @@ class Bench:
                 capacity_rps=rate_rps(answers, batch),
                 throttled=usage.throttled,
                 host_busy=usage.host_busy,
+                power_w=_mean(r.power_w for r in readings),
+                clock_mhz=_mean(r.sm_clock_mhz for r in readings),
             ),
             trust=Trust(usage.received, formed=executions / window.executions),
         )
@@ -161,9 +166,9 @@ class Bench:
         cores = psutil.cpu_count() or 1
         others_s = after.host_busy_s - before.host_busy_s - (used_s or 0.0)
         return _Usage(
-            # A process that ended meanwhile takes its time with it.
+            # A process that ended takes its time with it; of a GPU's share the host's time says nothing.
             received=None
-            if used_s is None or used_s < 0
+            if used_s is None or used_s < 0 or not self._server.spec.device.startswith(CPU_DEVICE)
             else used_s / passed_s / (self._server.spec.percent / 100.0),
             throttled=min(1.0, throttled / periods) if periods and throttled is not None else None,
             host_busy=None if used_s is None else min(1.0, max(0.0, others_s / passed_s / cores)),
@@ -200,6 +205,11 @@ def _host_busy_s() -> float:
     """Seconds all cores of the host have worked so far."""
     times = psutil.cpu_times()
     return float(times.user + times.system + times.nice + times.irq + times.softirq)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _minus(after: float | None, before: float | None) -> float | None:

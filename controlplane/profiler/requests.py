@@ -12,6 +12,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from tritonclient.utils import triton_to_np_dtype
 
 from controlplane.domain.errors import InputError
+from controlplane.render.config import keeps_sequences
 from controlplane.render.source import SourceModel
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -21,9 +22,16 @@ Shapes = Mapping[str, tuple[int, ...]]
 def example_request(source: SourceModel, shapes: Shapes) -> ModelInferRequest:
     """A request of one inference with plausible values; `model_name` is left for the caller to set.
 
-    Raises InputError for dimensions that are open and not given, given and wrong, or given for no input.
+    Raises InputError for a model with sequences, and for dimensions that are open and not given, given and wrong, or given for no input.
     """
     file = f"{source.directory}/config.pbtxt"
+    if keeps_sequences(source.config):
+        raise InputError(
+            "keeps state between requests (sequence_batching), and what is measured are requests by "
+            "themselves; measure a copy without sequence_batching and give its profile this model's name",
+            file=file,
+            field="sequence_batching",
+        )
     wanted = [tensor for tensor in source.config.input if not tensor.optional]
     for name in shapes:
         if name not in {tensor.name for tensor in source.config.input}:

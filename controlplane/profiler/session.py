@@ -90,7 +90,7 @@ class Profiler:
             model=model,
             device=place.device.name,
             share_kind=place.device.share_kind,
-            environment=self._environment(source),
+            environment=self._environment(source, place),
             points=(),
             max_batch=int(source.config.max_batch_size),
         )
@@ -149,9 +149,13 @@ class Profiler:
             # Nothing is owed: every load has had its last answer.
             self.launcher.stop(server, drain_s=0)
 
-    def _environment(self, source: SourceModel) -> Environment:
+    def _environment(self, source: SourceModel, place: Place) -> Environment:
+        idle = self.launcher.reading(place.name)
         now = datetime.fromtimestamp(self.clock.wall(), UTC)
         return Environment(
+            gpu=idle.product,
+            driver=idle.driver,
+            idle_w=idle.power_w,
             backend=source.config.backend or source.config.platform or None,
             host=platform.node(),
             date=now.isoformat(timespec="seconds"),

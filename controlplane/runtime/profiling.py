@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.profile import Profile
+from controlplane.domain.profile import KernelTrace, Profile
 from controlplane.files.documents import nearest
 from controlplane.files.profiles import read_profiles, write_profile
-from controlplane.latency import crossval, igniter
+from controlplane.latency import counters, crossval, igniter, igniter_refit
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.neighbours import merged
 from controlplane.profiler.session import Place, Profiler, Wishes
+from controlplane.runtime.devices import known_device
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What NVIDIA's profilers told of a model: its kernels, and its use of the L2 cache (%) by batch."""
+
+    trace: KernelTrace | None = None
+    cache_percent: Mapping[int, float] = field(default_factory=dict)
+
+
+NO_COUNTERS = Counters()
 
 
 def source_models(repository: Path) -> list[str]:
@@ -25,7 +37,14 @@ def source_models(repository: Path) -> list[str]:
 
 
 def profile_models(
-    profiler: Profiler, repository: Path, models: Sequence[str], place: Place, wishes: Wishes, *, resume: bool
+    profiler: Profiler,
+    repository: Path,
+    models: Sequence[str],
+    place: Place,
+    wishes: Wishes,
+    *,
+    resume: bool,
+    told: Counters = NO_COUNTERS,
 ) -> Iterator[tuple[Profile, Path]]:
     """Measure, fit and write each model (with none named, all), yielding it with its file.
 
@@ -37,7 +56,7 @@ def profile_models(
             raise InputError(f"is no model of {repository}{nearest(model, known)}", field=model)
     for model in models or known:
         measured = profiler.measure(repository, model, place, wishes, resume=resume)
-        fitted = with_fits(measured)
+        fitted = with_fits(measured, told)
         yield fitted, write_profile(profiler.profiles, fitted)
 
 
@@ -63,14 +82,24 @@ def profile_neighbours(
     return {model: len(points) for model, points in found.items()}
 
 
-def with_fits(profile: Profile) -> Profile:
-    """The profile with iGniter's Eq 11 and the default model fitted, and their errors on points left out."""
+def with_fits(profile: Profile, told: Counters = NO_COUNTERS) -> Profile:
+    """The profile with iGniter's model and the default one fitted, and their errors on points left out.
+
+    Of iGniter's: Eq 11, and what the GPU's counters say, those told before included.
+    """
     assessed = crossval.assess(profile)
     if len(profile.points) < igniter.FEWEST_POINTS:
         return assessed
-    curve = igniter.curve_of(profile)
+    known = dict(profile.fits.get(igniter.NAME, {}))
+    if told.trace is not None:
+        known |= counters.of_trace(told.trace)
+    counted = replace(profile, fits={**profile.fits, igniter.NAME: known})
+    curve = igniter_refit.active_curve(counted, igniter.Hardware.of(known_device(profile.device)))
+    known |= curve.coefficients
+    known |= counters.of_power(profile, curve.coefficients)
+    known |= counters.of_cache(told.cache_percent, curve.coefficients)
     return replace(
         assessed,
-        fits={**assessed.fits, igniter.NAME: dict(curve.coefficients)},
+        fits={**assessed.fits, igniter.NAME: known},
         holdout_error={**assessed.holdout_error, igniter.NAME: curve.holdout_error},
     )

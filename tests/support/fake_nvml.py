@@ -76,6 +76,12 @@ class FakeNvml:
     def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:
         return 1530
 
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "550.54.15"
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used * 2**30) for pid, used in ((100, 1), (101, 2))]
+
     def nvmlEventSetCreate(self) -> str:
         return "set"
 

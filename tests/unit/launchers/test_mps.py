@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeGpu, FakeNvml
 
+from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import Labels, Role, ServerSpec
 from launchers import gpus, mps
@@ -55,7 +56,10 @@ def test_the_inventory(daemons: MpsDaemons) -> None:
         gpus.Gpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True),
         gpus.Gpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False),
     )
-    assert gpus.reading(UUID) == gpus.Reading(250.0, 1530.0, 1024.0)
+    assert gpus.reading(UUID) == DeviceReading("Tesla V100-SXM2-16GB", "550.54.15", 250.0, 1530.0)
+    assert gpus.reading("cpu-0") == DeviceReading()
+    assert gpus.memory_mb(UUID, {100, 101}) == 3072.0
+    assert gpus.memory_mb(UUID, {7}) is None
 
 
 def test_a_daemon_is_started_once_and_used_again(daemons: MpsDaemons, tmp_path: Path) -> None:
@@ -172,6 +176,6 @@ def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setitem(sys.modules, "pynvml", NoDriver())
     assert gpus.inventory() == ()
-    assert gpus.reading(UUID) == gpus.Reading(None, None, None)
+    assert gpus.reading(UUID) == DeviceReading()
     with pytest.raises(InputError, match="it has: none"):
         gpus.whole(UUID)

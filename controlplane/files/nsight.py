@@ -1,0 +1,135 @@
+"""Exports of NVIDIA's profilers: SQLite of Nsight Systems, CSV of Nsight Compute.
+
+    nsys export --type sqlite report.nsys-rep
+    ncu --csv --page raw --metrics lts__t_sectors.avg.pct_of_peak_sustained_elapsed,gpu__time_duration.sum ...
+
+Tables, columns and metric names are those NVIDIA documents for both tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.profile import KernelTrace
+
+_TO_DEVICE, _TO_HOST = 1, 2
+"""copyKind of CUPTI_ACTIVITY_KIND_MEMCPY."""
+_CACHE = (
+    "lts__t_sectors.avg.pct_of_peak_sustained_elapsed",
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "L2 Cache Throughput",
+)
+"""Use of the L2 cache: the counter, the section's figure, and that one's name on the details page."""
+_TIME = ("gpu__time_duration.sum", "Duration")
+_NS = {"us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
+"""What is in no `ns`."""
+
+
+def read_trace(path: Path, *, executions: int, batch: int) -> KernelTrace:
+    """A SQLite export of Nsight Systems that holds so many executions of one batch, run one after another.
+
+    Raises InputError for a file that is none, or holds fewer kernels than executions.
+    """
+    if not path.is_file():
+        raise InputError("there is no such file", file=str(path), field="--nsys")
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as opened:
+            context = opened.execute(
+                "SELECT deviceId, contextId FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY deviceId, contextId "
+                "ORDER BY COUNT(*) DESC LIMIT 1"
+            ).fetchone() or (0, 0)
+            kernels = opened.execute(
+                "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE deviceId = ? AND contextId = ? "
+                "ORDER BY start",
+                context,
+            ).fetchall()
+            copied = _copied(opened, context)
+    except sqlite3.DatabaseError as error:
+        problem = f"is no SQLite export of Nsight Systems with kernels ({error}): nsys export --type sqlite"
+        raise InputError(problem, file=str(path), field="--nsys") from error
+    if len(kernels) < executions:
+        problem = f"holds {len(kernels)} kernels, which cannot be {executions} executions"
+        raise InputError(problem, file=str(path), field="--nsys")
+    starts, ends = np.array(kernels, dtype=np.int64).T
+    # Streams overlap: the GPU is idle only after the last of all that began before.
+    gaps_ns = np.maximum(0, starts[1:] - np.maximum.accumulate(ends)[:-1])
+    # The longest ones lie between executions.
+    within = np.sort(gaps_ns)[: gaps_ns.size - (executions - 1)]
+    items = executions * batch
+    return KernelTrace(
+        kernels=len(kernels) / executions,
+        gap_ms=float(within.sum()) / len(kernels) / 1e6,
+        loaded_bytes=copied.get(_TO_DEVICE, 0) / items,
+        fed_back_bytes=copied.get(_TO_HOST, 0) / items,
+    )
+
+
+def _copied(opened: sqlite3.Connection, context: tuple[int, int]) -> dict[int, int]:
+    """Bytes by copyKind. Tables are made when their first row is: no copies, no table."""
+    name = "CUPTI_ACTIVITY_KIND_MEMCPY"
+    if not opened.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
+        return {}
+    query = f"SELECT copyKind, SUM(bytes) FROM {name} WHERE deviceId = ? AND contextId = ? GROUP BY copyKind"
+    return dict(opened.execute(query, context).fetchall())
+
+
+def read_cache_percent(path: Path) -> float:
+    """Use of the L2 cache in percent of its peak, from a CSV of Nsight Compute: its kernels' mean by time.
+
+    Both forms are taken: a row for each metric (the default), a column for each (`--page raw`).
+    Raises InputError for a file without such a figure.
+    """
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise InputError(str(error.strerror), file=str(path), field="--ncu") from error
+    # What the profiled program and the tool print comes first.
+    begin = next((i for i, line in enumerate(lines) if "Kernel Name" in line and "," in line), len(lines))
+    rows = list(csv.DictReader(lines[begin:]))
+    kernels = _by_kernel(rows) if rows and "Metric Name" in rows[0] else _by_column(rows)
+    both = ((_first(told, _CACHE), _first(told, _TIME)) for told in kernels)
+    known = [(cache, time_ns or 0.0) for cache, time_ns in both if cache is not None]
+    if not known:
+        problem = f"has no kernel with {_CACHE[0]}: ncu --csv --page raw --metrics {_CACHE[0]},{_TIME[0]}"
+        raise InputError(problem, file=str(path), field="--ncu")
+    cache, time_ns = np.array(known).T
+    return float(np.average(cache, weights=time_ns if time_ns.sum() > 0 else None))
+
+
+def _by_kernel(rows: Iterable[Mapping[str, str]]) -> list[dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        told = found.setdefault(row["ID"], {})
+        _take(told, row["Metric Name"], row["Metric Value"], row.get("Metric Unit"))
+    return list(found.values())
+
+
+def _by_column(rows: list[dict[str, str]]) -> list[dict[str, float]]:
+    if not rows:
+        return []
+    units, *kernels = rows
+    found = []
+    for kernel in kernels:
+        told: dict[str, float] = {}
+        for name in (*_CACHE, *_TIME):
+            if name in kernel:
+                _take(told, name, kernel[name], units[name])
+        found.append(told)
+    return found
+
+
+def _take(into: dict[str, float], name: str, value: str, unit: str | None) -> None:
+    """Keep a figure, times in ns; what the tool could not measure (`n/a`) is left out."""
+    with contextlib.suppress(ValueError):
+        into[name] = float(value.replace(",", "")) * _NS.get(unit or "", 1.0)
+
+
+def _first(told: Mapping[str, float], names: Iterable[str]) -> float | None:
+    return next((told[name] for name in names if name in told), None)
