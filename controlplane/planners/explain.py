@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+
+import numpy as np
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Partition, Plan, PlannedGpu, Rule
 from controlplane.planners.board import Board, loads
 from controlplane.planners.protocol import Device
 from controlplane.planners.standby import held
+
+PLANNED = "as planned"
+SMALLER_SHARE = "next smaller share"
+LARGER_SHARE = "next larger share"
+SMALLER_BATCH = "next smaller batch"
+LARGER_BATCH = "next larger batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +41,50 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One partition of a workload: where it stands and what else it might have been."""
+    """One partition of a workload: where it stands and what else it might have been.
+
+    The first of `alternatives` is what was planned.
+    """
 
     workload: str
+    slo_ms: float
     partition: str
     gpu: str
     neighbours: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why this share, and why this batch, in a sentence each."""
+        planned = self.alternatives[0]
+        by_name = {a.what: a for a in self.alternatives}
+        return (self._share(planned, by_name.get(SMALLER_SHARE)), self._batch(planned, by_name))
+
+    def _share(self, planned: Alternative, smaller: Alternative | None) -> str:
+        told = f"share {planned.percent:g} %: "
+        if smaller is None:
+            return told + "there is no smaller one"
+        if smaller.holds:
+            return told + f"{smaller.percent:g} % would hold too, but nobody needs the difference"
+        return told + f"at {smaller.percent:g} % {self._late(smaller)}"
+
+    def _batch(self, planned: Alternative, by_name: Mapping[str, Alternative]) -> str:
+        told = [
+            f"with {a.batch} {self._late(a) if not a.holds else self._times(a)}"
+            for a in (by_name.get(SMALLER_BATCH), by_name.get(LARGER_BATCH))
+            if a is not None
+        ]
+        return f"batch {planned.batch} ({self._times(planned)}): " + ("; ".join(told) or "there is no other")
+
+    def _late(self, a: Alternative) -> str:
+        if self.partition not in a.breaks:
+            return f"{', '.join(a.breaks)} would be late"
+        if a.utilisation > 1.0:
+            return f"more would arrive than it can serve (use {a.utilisation:.2f})"
+        return f"it would be late ({self._times(a)})"
+
+    def _times(self, a: Alternative) -> str:
+        return f"execution {a.execution_ms:.1f} ms" if a.p99_ms is None else f"P99 {a.p99_ms:.1f} ms"
 
 
 def explain(plan: Plan, workload: str, devices: Mapping[str, Device]) -> tuple[Explanation, ...] | Infeasible:
@@ -50,7 +96,7 @@ def explain(plan: Plan, workload: str, devices: Mapping[str, Device]) -> tuple[E
         if refused.workload == workload:
             return refused
     found = tuple(
-        _one(plan, gpu, partition, workload, devices[gpu.type])
+        _one(plan, gpu, partition, workload, devices)
         for gpu, partition in plan.partitions()
         if any(w.name == workload for w in partition.workloads)
     )
@@ -62,67 +108,79 @@ def explain(plan: Plan, workload: str, devices: Mapping[str, Device]) -> tuple[E
     return found
 
 
-def _one(plan: Plan, gpu: PlannedGpu, partition: Partition, workload: str, device: Device) -> Explanation:
+def _one(
+    plan: Plan, gpu: PlannedGpu, partition: Partition, workload: str, devices: Mapping[str, Device]
+) -> Explanation:
+    device = devices[gpu.type]
     served = partition.models[0]
     percents = device.pool.device.grid.percents()
     largest = device.profiles[served.model].largest_batch
     room = 100.0 - gpu.percent + partition.percent
     smaller = max((p for p in percents if p < partition.percent - 1e-9), default=None)
     larger = min((p for p in percents if p > partition.percent + 1e-9), default=None)
-    asked: list[tuple[str, float, int]] = [("as planned", partition.percent, served.batch)]
+    asked: list[tuple[str, float, int]] = [(PLANNED, partition.percent, served.batch)]
     if smaller is not None:
-        asked.append(("next smaller share", smaller, served.batch))
+        asked.append((SMALLER_SHARE, smaller, served.batch))
     if larger is not None and larger <= room + 1e-9:
-        asked.append(("next larger share", larger, served.batch))
+        asked.append((LARGER_SHARE, larger, served.batch))
     if served.batch > 1:
-        asked.append(("next smaller batch", partition.percent, served.batch - 1))
+        asked.append((SMALLER_BATCH, partition.percent, served.batch - 1))
     if served.batch < min(32, largest):
-        asked.append(("next larger batch", partition.percent, served.batch + 1))
+        asked.append((LARGER_BATCH, partition.percent, served.batch + 1))
     return Explanation(
         workload,
+        min(w.slo_ms for w in partition.workloads),
         partition.id,
         gpu.id,
         tuple(p.id for p in gpu.partitions if p.id != partition.id),
-        tuple(_alternative(plan, gpu, partition, device, *a) for a in asked),
+        tuple(_alternative(plan, gpu, partition, devices, *a) for a in asked),
     )
 
 
 def _alternative(
-    plan: Plan, gpu: PlannedGpu, partition: Partition, device: Device, what: str, percent: float, batch: int
-) -> Alternative:
+    plan: Plan, gpu: PlannedGpu, partition: Partition, devices: Mapping[str, Device], what: str,
+    percent: float, batch: int,
+) -> Alternative:  # fmt: skip
     """Judge the plan with this one partition changed; the other servers of a pool take the same batch."""
-    names = {w.name for w in partition.workloads}
+    own = {w.name for w in partition.workloads}
+    # Who shares the GPU may be served elsewhere too, and has its P99 from all its servers.
+    here = {w.name for p in gpu.partitions for w in p.workloads}
 
     def changed(p: Partition) -> Partition:
-        if names.isdisjoint(w.name for w in p.workloads):
+        if own.isdisjoint(w.name for w in p.workloads):
             return p
-        return replace(
-            p,
-            percent=percent if p.id == partition.id else p.percent,
-            models=(replace(p.models[0], batch=batch),),
-        )
+        share = percent if p.id == partition.id else p.percent
+        return replace(p, percent=share, models=(replace(p.models[0], batch=batch),))
 
     involved = [
         replace(g, partitions=tuple(changed(p) for p in g.partitions))
         for g in plan.gpus
-        if g.type == gpu.type
-        and (g.id == gpu.id or any(not names.isdisjoint(w.name for w in p.workloads) for p in g.partitions))
+        if any(w.name in here for p in g.partitions for w in p.workloads)
     ]
     quantile = plan.quantile if plan.rule is Rule.P99 else None
-    board = Board.of(involved, device)
-    found = loads({gpu.type: board}, {gpu.type: device}, plan.rule, quantile)[gpu.type]
-    kept = held(board, found, plan.rule)
-    i = next(n for n, g in enumerate(involved) if g.id == gpu.id)
-    j = next(n for n, p in enumerate(involved[i].partitions) if p.id == partition.id)
-    p99 = float(found.p99_ms[i, j])
-    breaks = tuple(p.id for n, p in enumerate(involved[i].partitions) if not kept[i, n])
+    boards = {
+        name: Board.of([g for g in involved if g.type == name], devices[name])
+        for name in dict.fromkeys(g.type for g in involved)
+    }
+    found = loads(boards, devices, plan.rule, quantile)
+    breaks = tuple(
+        board.gpus[i].partitions[j].id
+        for name, board in boards.items()
+        for i, j in np.argwhere(~held(board, found[name], plan.rule)).tolist()
+        if board.gpus[i].id == gpu.id
+        or not own.isdisjoint(w.name for w in board.gpus[i].partitions[j].workloads)
+    )
+    board, at = boards[gpu.type], found[gpu.type]
+    i = next(n for n, g in enumerate(board.gpus) if g.id == gpu.id)
+    j = next(n for n, p in enumerate(gpu.partitions) if p.id == partition.id)
+    p99 = float(at.p99_ms[i, j])
     return Alternative(
         what,
         percent,
         batch,
-        float(found.times.execution_ms[i, j]),
-        p99 if p99 < float("inf") else None,
-        float(board.rate[i, j] / found.times.capacity_rps[i, j]),
+        float(at.times.execution_ms[i, j]),
+        p99 if math.isfinite(p99) else None,
+        float(board.rate[i, j] / at.times.capacity_rps[i, j]),
         not breaks,
         breaks,
     )

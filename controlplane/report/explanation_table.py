@@ -12,17 +12,23 @@ from controlplane.report.plan_table import number
 
 
 def explanation_table(found: tuple[Explanation, ...] | Infeasible) -> RenderableType:
-    """For each partition of the workload, the planned share and batch beside the next ones."""
+    """For each partition of the workload, the planned share and batch beside the next ones, and why."""
     if isinstance(found, Infeasible):
         return Text(f"\n{found.workload} is infeasible: {found.reason}")
-    return Group(*(_one(explanation) for explanation in found))
+    parts: list[RenderableType] = []
+    for explanation in found:
+        parts += [_one(explanation), *(Text(f"  {reason}") for reason in explanation.reasons)]
+    return Group(*parts)
 
 
 def _one(explanation: Explanation) -> Table:
     beside = f", beside {', '.join(explanation.neighbours)}" if explanation.neighbours else ", alone"
     table = Table(
         box=None, pad_edge=False, header_style="bold", title_justify="left",
-        title=f"\n{explanation.workload} in {explanation.partition} on {explanation.gpu}{beside}",
+        title=(
+            f"\n{explanation.workload} (SLO {explanation.slo_ms:g} ms) in {explanation.partition} on "
+            f"{explanation.gpu}{beside}"
+        ),
     )  # fmt: skip
     table.add_column("", no_wrap=True)
     for name in ("share %", "batch", "exec ms", "P99 ms", "use"):

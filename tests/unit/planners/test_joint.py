@@ -133,3 +133,30 @@ def test_explain_shows_what_smaller_shares_would_break() -> None:
         explain(plan, "W122", {"v100": planning.v100()})
     refused = planned("igniter", [workload("no", "ssd", 2.0, 1.0)])
     assert isinstance(explain(refused, "no", {"v100": planning.v100()}), Infeasible)
+
+
+def test_explain_judges_a_neighbour_with_all_servers_of_its_pool() -> None:
+    plan = table_3()
+    pools = {w.name for _, p, w in plan.placements() if p.id != w.name}
+    beside = next(
+        p.id
+        for g in plan.gpus
+        for p in g.partitions
+        if p.id not in pools
+        and any(w.name in pools for q in g.partitions for w in q.workloads if q.id != p.id)
+    )
+    (told,) = explain(plan, beside, {"v100": planning.v100("ours")})
+    planned_so, *_ = told.alternatives
+    assert planned_so.holds
+    share, batch = told.reasons
+    assert share.startswith(f"share {planned_so.percent:g} %: ")
+    assert f"P99 {planned_so.p99_ms:.1f} ms" in batch
+
+
+def test_explain_says_what_less_would_do() -> None:
+    plan = planned("igniter", published(12))
+    (told,) = explain(plan, "W4", {"v100": planning.v100()})
+    share, batch = told.reasons
+    assert share == "share 32.5 %: at 30 % more would arrive than it can serve (use 1.00)"
+    assert batch.startswith("batch 4 (execution 9.7 ms): with 3 more would arrive than it can serve")
+    assert batch.endswith("with 5 it would be late (execution 11.6 ms)")
