@@ -121,7 +121,8 @@ class HaproxyGateway:
             generation, table = store.load(self._places, settings)
             reached = self._held_generation()
             freed = slots.release(table, self._idle(table) if reached is not None else _all(table))
-            known = {e: traits_of(e, routes[e].members) for e in slots.fresh(freed.table, routes)}
+            fresh = slots.fresh(freed.table, routes)
+            known = {e: traits_of(e, routes[e].members) or table.traits(e) for e in fresh}
             change = slots.assign(freed.table, routes, known)
             target = generation + 1
             store.save(self._places, target, change.table)

@@ -15,8 +15,8 @@ _DEFAULT_IDLE_US = 1_000_000
 """max_sequence_idle_microseconds where a configuration leaves it out (model_config.proto)."""
 
 
-def traits_of(endpoint: str, members: Sequence[Backend]) -> Traits:
-    """From the first member that answers; where none does, those of a plain model."""
+def traits_of(endpoint: str, members: Sequence[Backend]) -> Traits | None:
+    """From the first member that answers; None where none does."""
     for member in members:
         connection = http.client.HTTPConnection(member.host, member.http_port, timeout=_TIMEOUT_S)
         try:
@@ -33,4 +33,4 @@ def traits_of(endpoint: str, members: Sequence[Backend]) -> Traits:
             if sequence is not None:
                 idle = int(sequence.get("max_sequence_idle_microseconds") or _DEFAULT_IDLE_US)
             return Traits(bool(content.get("model_transaction_policy", {}).get("decoupled", False)), idle)
-    return Traits()
+    return None

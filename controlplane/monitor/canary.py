@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
-from controlplane.monitor.inference import infer_body, zero_inputs
+from controlplane.monitor.inference import zero_body
 
 _THREADS = 4
 
@@ -83,7 +83,7 @@ class Canaries:
             status, config = self._call(server, "GET", f"/v2/models/{endpoint}/config", b"", {}, deadline_s)
             if status != 200:
                 raise EngineError(f"{endpoint}: no configuration: {config[:200].decode(errors='replace')}")
-            made = infer_body(zero_inputs(json.loads(config)))
+            made = zero_body(json.loads(config))
             with self._lock:
                 self._bodies[key] = made
         body, json_length = made

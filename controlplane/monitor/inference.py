@@ -22,6 +22,9 @@ _BYTES_OF = {
     "TYPE_FP64": 8,
 }  # fmt: skip
 
+_SEQUENCE = 7_236_280_107_668_635_753
+"""A sequence that no client has: drawn once, from all there are."""
+
 
 @dataclass(frozen=True, slots=True)
 class ZeroInput:
@@ -58,7 +61,13 @@ def zero_inputs(config: Mapping[str, Any], *, batch: int = 1) -> tuple[ZeroInput
     return tuple(inputs)
 
 
-def infer_body(inputs: tuple[ZeroInput, ...]) -> tuple[bytes, int]:
+def zero_body(config: Mapping[str, Any]) -> tuple[bytes, int]:
+    """An inference of zeros on the model with this configuration; of one with sequences, a whole sequence."""
+    alone = {"sequence_id": _SEQUENCE, "sequence_start": True, "sequence_end": True}
+    return infer_body(zero_inputs(config), alone if "sequence_batching" in config else {})
+
+
+def infer_body(inputs: tuple[ZeroInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
     """The body of POST .../infer and the length of its JSON part."""
     header = {
         "inputs": [
@@ -70,7 +79,7 @@ def infer_body(inputs: tuple[ZeroInput, ...]) -> tuple[bytes, int]:
             }
             for i in inputs
         ],
-        "parameters": {"binary_data_output": True},
+        "parameters": {**parameters, "binary_data_output": True},
     }
     text = json.dumps(header).encode()
     return text + b"".join(i.data for i in inputs), len(text)
@@ -88,7 +97,7 @@ def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
         with plain_client(deadline_s) as client:
             config = client.get(f"{base}/config")
             config.raise_for_status()
-            body, json_length = infer_body(zero_inputs(config.json()))
+            body, json_length = zero_body(config.json())
             answer = client.post(
                 f"{base}/infer", content=body, headers={"Inference-Header-Content-Length": str(json_length)}
             )

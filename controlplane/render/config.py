@@ -40,13 +40,6 @@ def check_servable(config: ModelConfig, file: str) -> None:
             "no plan does yet; plan the models of its steps and call them one after another",
             file=file,
         )
-    if config.HasField("sequence_batching"):
-        raise InputError(
-            "keeps state between requests (sequence_batching): a redirect to another server would lose it; "
-            "only models without state can be planned",
-            file=file,
-            field="sequence_batching",
-        )
     named = {gpu for group in config.instance_group for gpu in group.gpus}
     listed = config.parameters["gpu_device_ids"].string_value if "gpu_device_ids" in config.parameters else ""
     if len(named) > 1 or "," in listed:
@@ -58,11 +51,16 @@ def check_servable(config: ModelConfig, file: str) -> None:
         )
 
 
+def keeps_sequences(config: ModelConfig) -> bool:
+    """Whether the model keeps state between requests, so that those of a sequence need the same server."""
+    return bool(config.HasField("sequence_batching"))
+
+
 def served_config(source: ModelConfig, *, endpoint: str, served: ServedModel, gpu_type: str) -> str:
     """The text of the config.pbtxt that serves `source` as `endpoint`, as the plan says.
 
     At delay 0 the one preferred size caps the dynamic batch and still takes a client's larger one, so
-    max_batch_size stays the source's.
+    max_batch_size stays the source's. A model with sequences has a batcher of its own, which is left alone.
     """
     config = ModelConfig()
     config.CopyFrom(source)
@@ -74,6 +72,8 @@ def served_config(source: ModelConfig, *, endpoint: str, served: ServedModel, gp
 
 
 def _set_batching(config: ModelConfig, served: ServedModel) -> None:
+    if keeps_sequences(config):
+        return
     if config.max_batch_size < 1:
         config.ClearField("dynamic_batching")
         return

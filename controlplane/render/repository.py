@@ -11,9 +11,9 @@ from pathlib import Path
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Partition, ServedModel
+from controlplane.domain.plan import Partition, Plan, ServedModel
 from controlplane.domain.tree import Link, Tree
-from controlplane.render.config import served_config
+from controlplane.render.config import keeps_sequences, served_config
 from controlplane.render.source import CONFIG_NAME, SourceModel, read_source
 
 
@@ -25,6 +25,23 @@ def render_partition(partition: Partition, *, gpu_type: str, repository: Path) -
     models = {placement.model for placement in partition.workloads}
     sources = {model: read_source(repository, model) for model in sorted(models)}
     return partition_tree(partition, gpu_type=gpu_type, sources=sources)
+
+
+def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
+    """Raise InputError for a model with sequences in several partitions: only one server knows a sequence."""
+    partitions: dict[str, list[str]] = {}
+    models = {}
+    for _, partition, placement in plan.placements():
+        partitions.setdefault(placement.name, []).append(partition.id)
+        models[placement.name] = placement.model
+    for workload, pool in partitions.items():
+        if len(pool) > 1 and keeps_sequences(read_source(repository, models[workload]).config):
+            raise InputError(
+                f"workload {workload!r} is served by a pool ({', '.join(pool)}), but {models[workload]!r} "
+                "keeps state between requests (sequence_batching): make it several workloads, each with an "
+                "endpoint and a rate that one partition can serve",
+                field="partitions",
+            )
 
 
 def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str, SourceModel]) -> Tree:

@@ -10,14 +10,16 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.plans import plan_hash
 from controlplane.files.tree import write_tree
-from controlplane.render.repository import render_partition
+from controlplane.render.repository import refuse_pooled_sequences, render_partition
 
 
 def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
     """Write OUTPUT/<fleet>/<plan hash>/<partition> for every partition; returns them by partition id.
 
-    Raises InputError for a source model that cannot be served, EngineError where the disk refuses.
+    Raises InputError for a source model that cannot be served, or not by a pool; EngineError where the disk
+    refuses.
     """
+    refuse_pooled_sequences(plan, repository.resolve())
     root = output.resolve() / fleet / plan_hash(plan)
     trees = {
         partition.id: render_partition(partition, gpu_type=gpu.type, repository=repository.resolve())

@@ -20,10 +20,12 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import Backend, Route
+from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, ServerSpec, ServerState
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.gateway.places import Places
+from controlplane.monitor.canary import Canaries
+from controlplane.monitor.inference import prove
 
 pytestmark = pytest.mark.e2e
 
@@ -86,6 +88,27 @@ def test_a_sequence_ends_where_it_began(gateway: Running, pair: Pair) -> None:
     rig.until(lambda: made.in_flight(two) == 0, 6)
     with pytest.raises(InferenceServerException, match="START"):
         step(tg, 1, 6)
+
+
+def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: Pair) -> None:
+    made, ports = gateway
+    one = pair["one"].backend
+    made.commit({"total": Route((one,))})
+    spec = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/", ("total",), "cpu-0", 50)
+    server = Server("1", spec, ServerState.RUNNING, one.host, one.http_port, one.grpc_port, 1)
+    canaries = Canaries()
+    try:
+        with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+            values = tensor(tg, floats(3)[None])
+            client.infer("total", values, sequence_id=7, sequence_start=True)
+            prove(server, "total", deadline_s=5.0)
+            canaries.ask(server)
+            rig.until(lambda: canaries.verdict(server.name) is not None)
+            assert canaries.verdict(server.name).reason == ""
+            total = client.infer("total", values, sequence_id=7, sequence_end=True).as_numpy("OUTPUT")
+            assert total[0, 0] == 6
+    finally:
+        canaries.close()
 
 
 def test_a_pool_cannot_hold_sequences(gateway: Running, pair: Pair) -> None:

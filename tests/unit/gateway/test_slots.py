@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.files.gateway import Traits
 from controlplane.gateway.slots import Phase, SlotTable, assign, release, restate
 
 pytestmark = pytest.mark.unit
@@ -133,3 +134,10 @@ def test_an_endpoint_has_one_slot_and_a_busy_slot_is_never_given_away(
         assert not any(
             f"_{s.index}/" in c for s in before.slots if s.phase is Phase.ACTIVE for c in change.before
         )
+
+
+def test_what_was_known_of_a_model_outlives_its_route() -> None:
+    kept = Traits(sequence_idle_us=5)
+    table = assign(SlotTable.empty(3, 2), {"m": Route((ONE,))}, {"m": kept}).table
+    assert assign(table, {}).table.traits("m") == table.traits("m") == kept
+    assert table.traits("other") == Traits()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from controlplane.domain.errors import EngineError
-from controlplane.monitor.inference import ZeroInput, infer_body, zero_inputs
+from controlplane.monitor.inference import ZeroInput, infer_body, zero_body, zero_inputs
 
 pytestmark = pytest.mark.unit
 
@@ -34,7 +34,19 @@ def test_an_unknown_type_is_an_error() -> None:
 
 
 def test_the_body_is_json_then_the_tensors() -> None:
-    body, length = infer_body((ZeroInput("X", "FP32", (1,), bytes(4)), ZeroInput("Y", "INT8", (2,), b"ab")))
+    body, length = infer_body(
+        (ZeroInput("X", "FP32", (1,), bytes(4)), ZeroInput("Y", "INT8", (2,), b"ab")), {}
+    )
     header = json.loads(body[:length])
     assert [i["parameters"]["binary_data_size"] for i in header["inputs"]] == [4, 2]
     assert body[length:] == bytes(4) + b"ab"
+
+
+@pytest.mark.parametrize("sequences", [True, False])
+def test_a_model_with_sequences_gets_a_whole_one(sequences: bool) -> None:
+    config = {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]}
+    body, length = zero_body(config | ({"sequence_batching": {}} if sequences else {}))
+    said = json.loads(body[:length])["parameters"]
+    assert (said.get("sequence_start"), said.get("sequence_end")) == (
+        (True, True) if sequences else (None, None)
+    )

@@ -66,3 +66,10 @@ def test_shapes_that_do_not_fit_are_refused(shapes: dict[str, tuple[int, ...]], 
 def test_a_configuration_without_inputs_is_refused() -> None:
     with pytest.raises(InputError, match="lists no input"):
         example_request(source(""), {})
+
+
+def test_a_model_with_sequences_is_measured_without_them() -> None:
+    with pytest.raises(InputError, match="measure a copy without sequence_batching"):
+        example_request(
+            source('sequence_batching { } input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]'), {}
+        )

@@ -90,7 +90,6 @@ def test_a_broken_configuration_names_its_line() -> None:
     ("config", "reason"),
     [
         ('platform: "ensemble" ensemble_scheduling { }', "placed together"),
-        ("sequence_batching { }", "redirect"),
         ("instance_group [ { gpus: [ 0, 1 ] } ]", "several GPUs"),
         ("instance_group [ { gpus: [ 0 ] }, { gpus: [ 1 ] } ]", "several GPUs"),
         ('parameters { key: "gpu_device_ids" value { string_value: "0,1" } }', "several GPUs"),
@@ -99,3 +98,13 @@ def test_a_broken_configuration_names_its_line() -> None:
 def test_what_cannot_have_a_share_of_one_device_is_refused_with_the_reason(config: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         check_servable(parse_config(config, "f"), "f")
+
+
+def test_a_model_with_sequences_keeps_its_own_batcher() -> None:
+    source = (
+        'backend: "b" max_batch_size: 8 sequence_batching { max_sequence_idle_microseconds: 7 oldest { } }'
+    )
+    check_servable(parse_config(source, "f"), "f")
+    config = rendered(source, ServedModel("m", batch=4, max_queue_delay_us=50))
+    assert config.sequence_batching == parse_config(source, "f").sequence_batching
+    assert not config.HasField("dynamic_batching")

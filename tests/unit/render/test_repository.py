@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Partition, Placement, ServedModel
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.tree import Link
-from controlplane.render.repository import render_partition
+from controlplane.render.repository import refuse_pooled_sequences, render_partition
 from controlplane.render.source import read_source
 
 pytestmark = pytest.mark.unit
@@ -91,3 +92,16 @@ def test_an_endpoint_twice_or_a_model_not_served_is_refused(repository: Path) ->
     unserved = Partition("P1", 50, models=(), workloads=partition("W1").workloads)
     with pytest.raises(InputError, match="lists no model 'm'"):
         render_partition(unserved, gpu_type="cpu", repository=repository)
+
+
+def test_only_one_partition_may_serve_a_model_with_sequences(repository: Path) -> None:
+    def plan(*ids: str) -> Plan:
+        served = (replace(partition("W1"), id=name) for name in ids)
+        gpus = tuple(PlannedGpu(f"cpu-{i}", "cpu", (one,)) for i, one in enumerate(served))
+        return Plan("joint", Rule.P99, "ours", gpus)
+
+    refuse_pooled_sequences(plan("W1-1", "W1-2"), repository)
+    (repository / "m" / "config.pbtxt").write_text('backend: "b" sequence_batching { }')
+    refuse_pooled_sequences(plan("W1"), repository)
+    with pytest.raises(InputError, match=r"'W1' is served by a pool \(W1-1, W1-2\)"):
+        refuse_pooled_sequences(plan("W1-1", "W1-2"), repository)
