@@ -20,6 +20,7 @@ from controlplane.control.guard_state import (
     Cause,
     DrainAndStop,
     Effect,
+    Ending,
     GuardState,
     Launch,
     Launches,
@@ -40,6 +41,15 @@ from controlplane.control.guard_state import (
 )
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
+
+_ENDINGS = {
+    Cause.SLOW: Ending.DRAINED,
+    Cause.SHARE: Ending.DRAINED,
+    # It may have been a pause. If not, its end tells those who wait that they wait in vain.
+    Cause.HANG: Ending.GRACE,
+    Cause.FAILING: Ending.GRACE,
+    Cause.CRASH: Ending.AT_ONCE,
+}
 
 
 def begin(
@@ -147,7 +157,7 @@ class _Turn:
             reason = self.seen.servers.get(seat.server, signals.GONE).reason or str(health)
             if seat.gpu not in self.state.lost_gpus:
                 self._say(Level.WARNING, watch.ward.id, f"shadow {seat.server} lost: {reason}")
-            self.effects.append(DrainAndStop(seat.server, drain=False))
+            self.effects.append(DrainAndStop(seat.server, Ending.AT_ONCE))
             watch = replace(watch, standby=None, launches=self._failed(watch, seat))
         elif (
             watch.launches.failures
@@ -195,7 +205,7 @@ class _Turn:
                 watch = replace(watch, down=False)
             if watch.active.since_s > now:
                 watch = replace(watch, active=replace(watch.active, since_s=now))
-        if watch.failed_in_a_row >= limits.failed_in_a_row and now - watch.probed_s > limits.hang_s:
+        if watch.failed_in_a_row >= limits.failed_in_a_row and now - watch.probed_s > limits.probe_s:
             self.effects.append(Probe(watch.active.server))
             watch = replace(watch, probed_s=now)
             watch = self._tell(
@@ -230,7 +240,7 @@ class _Turn:
         larger = self._next_seat(watch)
         if larger is not None and larger.percent > watch.active.percent:
             if standby is not None:
-                self.effects.append(DrainAndStop(standby.server, drain=False))
+                self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
             reason = f"{signals.slowness(watch, active)}; a shadow with {larger.percent:g} % comes next"
             return self._tell(replace(watch, standby=None), Matter.WAITING, Level.WARNING, reason)
         reason = (
@@ -258,8 +268,7 @@ class _Turn:
         assert target is not None
         self.effects.append(Redirect(watch.ward.id, watch.active.server, target.server, cause))
         died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING)
-        # Who waits for a server that hangs waits in vain: its end tells them at once.
-        self.effects.append(DrainAndStop(watch.active.server, drain=not died))
+        self.effects.append(DrainAndStop(watch.active.server, _ENDINGS[cause]))
         if watch.active.gpu not in self.state.lost_gpus:
             said = signals.slowness(watch, active) if cause is Cause.SLOW else active.reason
             level = Level.INFO if cause is Cause.SHARE else Level.WARNING
@@ -289,7 +298,7 @@ class _Turn:
         self.set(watch.ward.id, watch)
         now, standby = self.seen.now_s, watch.standby
         if standby is not None and not watch.down and not fits(self.state, watch, standby):
-            self.effects.append(DrainAndStop(standby.server, drain=False))
+            self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
             watch = replace(watch, standby=None)
         if watch.standby is not None or now < watch.launches.retry_at_s:
             return watch

@@ -16,6 +16,10 @@ GONE = ServerSeen(Health.GONE)
 SLOW_COMPUTE = 1.15
 """A server computes slowly if its mean batch takes this many times the predicted time of a full one."""
 
+HANG_SLOS = 2.0
+"""A queue that promises 99 % within its SLO never owes answers for twice that without giving one: a batch's
+execution lasts less than the SLO."""
+
 OVER_PLAN = 1.1
 MEMORIES = ((0.5, 50.0), (4.0, 400.0))
 """Moving means of the rate: seconds and requests, whichever is longer. The short one sees a jump while it is
@@ -57,7 +61,10 @@ def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause
         return Cause.CRASH
     if seen.health is Health.FAILING:
         return Cause.FAILING
-    patience_s = max([limits.hang_s] + [4.0 * p.slo_ms / 1000.0 for p in watch.ward.promises])
+    # A pause is no reason to turn over twice.
+    settling = 2.0 if now_s < watch.settled_s else 1.0
+    slo_s = max(p.slo_ms for p in watch.ward.promises) / 1000.0
+    patience_s = settling * max(limits.hang_s, HANG_SLOS * slo_s)
     if seen.in_flight > 0 and now_s - watch.heard_s > patience_s:
         return Cause.HANG
     return None

@@ -56,12 +56,22 @@ class Redirect:
     cause: Cause
 
 
+class Ending(StrEnum):
+    """How a server ends that no route leads to."""
+
+    DRAINED = "after draining"
+    """Once it owes no answer any more."""
+    GRACE = "after a moment"
+    """It is told to end, and has a moment to answer what it owes if it comes round."""
+    AT_ONCE = "at once"
+
+
 @dataclass(frozen=True, slots=True)
 class DrainAndStop:
-    """End a server no route leads to; `drain`: let what it still owes finish first."""
+    """End a server no route leads to."""
 
     server: str
-    drain: bool
+    ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +124,8 @@ class Limits:
     """The guard's patience, in seconds, and how often a start may fail in a row."""
 
     settle_s: float = 3.0
-    hang_s: float = 1.0
-    """No answer for this long, or 4 SLOs if that is longer, while answers are owed: a hang."""
+    hang_s: float = 0.5
+    """No answer for this long, or 2 SLOs if that is longer, while answers are owed: a hang."""
     stable_s: float = 30.0
     """A server that lived this long did not fail to start."""
     back_off_s: float = 1.0
@@ -125,6 +135,8 @@ class Limits:
     calm_s: float = 60.0
     repeat_s: float = 300.0
     failed_in_a_row: int = 5
+    probe_s: float = 1.0
+    """How long one canary of a failing server has before the next."""
 
 
 @dataclass(frozen=True, slots=True)

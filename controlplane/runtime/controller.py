@@ -18,6 +18,7 @@ from controlplane.control.desired import Desired, NamedRoute
 from controlplane.control.guard_state import (
     DrainAndStop,
     Effect,
+    Ending,
     GuardState,
     Launch,
     Load,
@@ -290,7 +291,7 @@ class Controller:
         """What an interrupted command or controller left."""
         for server in surplus:
             self._crew.adopt(server)
-            self._crew.stop(DrainAndStop(server.name, drain=True))
+            self._crew.stop(DrainAndStop(server.name, Ending.DRAINED))
         self._tell("info", "adopt", self._fleet.name, f"took the fleet over; {len(surplus)} servers stopped")
 
     def _wall(self) -> int:
@@ -335,8 +336,8 @@ def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
         case Launch(partition, server, gpu, percent, attempt):
             reason = f"{server}: {percent:g} % of {gpu}, attempt {attempt}"
             return Event(wall_s, "info", "launch", partition, reason)
-        case DrainAndStop(server, drain):
-            return Event(wall_s, "info", "stop", server, "after draining" if drain else "at once")
+        case DrainAndStop(server, ending):
+            return Event(wall_s, "info", "stop", server, str(ending))
         case OpenBreaker(partition, until_s):
             return Event(wall_s, "critical", "breaker", partition, f"no start for {until_s - now_s:.0f} s")
         case Say(level, subject, reason):

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from controlplane.control.desired import descendant
-from controlplane.control.guard_state import DrainAndStop, Launch, Load
+from controlplane.control.guard_state import DrainAndStop, Ending, Launch, Load
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health
@@ -108,7 +108,7 @@ class Crew:
             if server is None:
                 self._given_up.add(stop.server)
                 return
-        self._pool.submit(self._stop, server, stop.drain)
+        self._pool.submit(self._stop, server, stop.ending)
 
     def retry(self, now_s: float) -> None:
         """Try again to stop what could not be stopped, once the engine had time to come back."""
@@ -116,7 +116,7 @@ class Crew:
             due = [server for at, server in self._left if now_s - at > _RETRY_S]
             self._left = [(at, server) for at, server in self._left if now_s - at <= _RETRY_S]
         for server in due:
-            self._pool.submit(self._stop, server, False)
+            self._pool.submit(self._stop, server, Ending.AT_ONCE)
 
     def close(self, *, wait: bool) -> None:
         """Begin nothing more; `wait`: until what is under way has ended."""
@@ -133,7 +133,7 @@ class Crew:
                     inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
         except TrisectError as error:
             if server is not None:
-                self._stop(server, drain=False)
+                self._stop(server, Ending.AT_ONCE)
             with self._lock:
                 if name not in self._given_up:
                     self._conditions[name] = Condition(Health.GONE, str(error))
@@ -144,7 +144,7 @@ class Crew:
                 self._servers[name] = server
                 self._conditions[name] = Condition(Health.UNLOADED if unload else Health.READY)
         if not wanted:
-            self._stop(server, drain=False)
+            self._stop(server, Ending.AT_ONCE)
 
     def _load(self, name: str, server: Server) -> None:
         try:
@@ -158,15 +158,20 @@ class Crew:
             if name in self._conditions:
                 self._conditions[name] = found
 
-    def _stop(self, server: Server, drain: bool) -> None:
+    def _stop(self, server: Server, ending: Ending) -> None:
+        allowed_s = {
+            Ending.DRAINED: self._limits.drain_s,
+            Ending.GRACE: self._limits.grace_s,
+            Ending.AT_ONCE: 0.0,
+        }
         try:
-            if drain:
+            if ending is Ending.DRAINED:
                 wait_until(
                     lambda: self._gateway.in_flight(backend(server)) == 0,
                     deadline_s=self._limits.drain_s,
                     interval_s=0.2,
                 )
-            self._launcher.stop(server, drain_s=self._limits.drain_s if drain else 0.0)
+            self._launcher.stop(server, drain_s=allowed_s[ending])
         except TrisectError as error:
             self._failed(server.name, f"could not be stopped, which is tried again: {error}")
             with self._lock:

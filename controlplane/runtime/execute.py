@@ -36,12 +36,14 @@ class Limits:
     """How long each kind of wait may take, in seconds, and how many starts run side by side.
 
     `end_s` is for a server that owes no answer any more: an idle connection would hold its end up.
+    `grace_s` is for one that hangs: it may come round when it is told to end.
     """
 
     start_s: float = 90.0
     prove_s: float = 30.0
     drain_s: float = 30.0
     end_s: float = 3.0
+    grace_s: float = 2.0
     parallel_starts: int = 4
 
 

@@ -14,6 +14,7 @@ from controlplane.control.guard_state import (
     Cause,
     DrainAndStop,
     Effect,
+    Ending,
     GuardState,
     Launch,
     Level,
@@ -129,7 +130,7 @@ def test_a_slow_server_is_left_for_its_shadow_and_a_larger_one_is_started() -> N
     effects = b.tick(10, late=["W1"])
     assert [type(e) for e in effects[:2]] == [Redirect, DrainAndStop]
     assert effects[0] == Redirect("W1", "W1.a", "W1.s", Cause.SLOW)
-    assert effects[1] == DrainAndStop("W1.a", drain=True)
+    assert effects[1] == DrainAndStop("W1.a", Ending.DRAINED)
     (launch,) = of(Launch, effects)
     assert (launch.gpu, launch.percent) == ("g0", 60.0)
     assert b.phase() is Phase.SETTLING
@@ -211,8 +212,22 @@ def test_a_hang_is_no_answer_while_answers_are_owed() -> None:
     b = bench(ward(rate=5.0))
     b.tick(3, rate=5.0)
     b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=4)
+    assert not of(Redirect, b.tick(2, rate=0.0))
+    effects = b.tick(1, rate=0.0)
+    assert of(Redirect, effects)[0].cause is Cause.HANG
+    assert DrainAndStop("W1.a", Ending.GRACE) in effects, "it may have been a pause"
+
+
+def test_a_pause_right_after_a_redirect_is_waited_out_longer() -> None:
+    b = bench(ward())
+    while b.phase() is not Phase.SETTLING:
+        b.tick(late=["W1"])
+    b.tick()
+    b.ready()
+    b.servers[b.state.watches["W1"].active.server] = ServerSeen(Health.READY, in_flight=4)
     assert not of(Redirect, b.tick(4, rate=0.0))
-    assert of(Redirect, b.tick(3, rate=0.0))[0].cause is Cause.HANG
+    assert b.phase() is Phase.SETTLING
+    assert of(Redirect, b.tick(2, rate=0.0))[0].cause is Cause.HANG
 
 
 def test_an_idle_server_does_not_hang() -> None:
@@ -285,7 +300,7 @@ def test_the_spare_share_goes_to_one_only() -> None:
     effects = b.tick(10, late=["W1"])
     assert of(Redirect, effects)[0].partition == "W1"
     # W2's shadow no longer fits: it is replaced by one of W2's own share.
-    assert DrainAndStop("W2.s", drain=False) in effects
+    assert DrainAndStop("W2.s", Ending.AT_ONCE) in effects
     assert {(e.partition, e.percent) for e in of(Launch, effects)} == {("W1", 55.0), ("W2", 45.0)}
     b.ready()
     b.tick(30)
