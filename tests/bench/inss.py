@@ -32,7 +32,8 @@ from controlplane.planners.finish import gpu_of, partition_of
 from controlplane.planners.inss import instances
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.inss.place import Case, place, running
-from controlplane.planners.inss.problem import Problem, Surfaces, goodput
+from controlplane.planners.inss.problem import Problem, Surfaces, goodput, value
+from controlplane.planners.inss.search import search
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.registry import strategy
 from controlplane.simulate.arrivals import Demand, Gaps
@@ -320,6 +321,30 @@ def batches() -> None:
         print(f"  {name}: {1e9 * (time.process_time() - began) / placed.sum():.0f} ns a model")
 
 
+def searches() -> None:
+    """Placement by search alone: how good after how long."""
+    print("\nsearch on random problems: goodput in % of what is offered, value (see problem.value), CPU ms")
+    print(
+        f"{'models/GPUs':12s}"
+        + "".join(f"{name:>26s}" for name in ("by demand", "1 round", "4 rounds", "0.5 s"))
+    )
+    for n, gpus, count in ((6, 4, 32), (8, 5, 32), (12, 4, 32), (100, 50, 2)):
+        rng = np.random.default_rng(5)
+        found = np.zeros((4, 3))
+        for _ in range(count):
+            problem = instances.sample(rng, surfaces(), n, gpus)
+            for way, (rounds, budget_s) in enumerate(((0, None), (1, None), (4, None), (None, 0.5))):
+                began = time.process_time()
+                best = search(problem, CLOCK, rounds=rounds, budget_s=budget_s)
+                spent = 1000.0 * (time.process_time() - began)
+                outcome = goodput(problem, best.gpu, best.units)
+                good = 100.0 * outcome.goodput_rps.sum() / problem.rates_rps.sum()
+                found[way] += (good, float(value(problem, outcome)), spent)
+        found /= count
+        told = "".join(f"{g:10.2f} %{v:7.4f}{ms:7.1f}" for g, v, ms in found)
+        print(f"{n:3d} / {gpus:<6d}{told}")
+
+
 def online(seeds: int) -> None:
     """200 decisions a second apart on the rates counted in the second before; case 1, case 2, moves."""
     print(f"\nonline, {seeds} walks: a decision a second, by the true rate or by the last second's arrivals")
@@ -373,6 +398,7 @@ def main() -> None:
     asked.add_argument("--seeds", type=int, default=2, help="walks of each kind")
     given = asked.parse_args()
     batches()
+    searches()
     figures(given.seeds)
     online(given.seeds)
 

@@ -96,7 +96,7 @@ def place(
     tried = [
         search.search(
             problem, clock, seed=seed, start=start, rounds=rounds, budget_s=part, previous=before,
-            hot=search.HOT if start is None else search.WARM,
+            first=search.HOT if start is None else search.WARM,
         )
         for start in starts or [None]
     ]  # fmt: skip

@@ -16,10 +16,10 @@ from controlplane.ports import Clock
 STEPS_A_MODEL = 1000
 """Length of a round, for each model."""
 DEFAULT_ROUNDS = 4
-HOT, COLD = 0.1, 1e-4
+HOT, COLD = 0.3, 1e-4
 """Temperatures of a round, in parts of what an average model is worth."""
 WARM = 0.01
-"""Where polishing begins: it improves on its start and does not leave it."""
+"""Where the first round begins on a start that is good already: it improves it and does not leave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ def search(
     rounds: int | None = None,
     budget_s: float | None = None,
     previous: Previous | None = None,
-    hot: float = HOT,
+    first: float = HOT,
 ) -> Found:
     """The best assignment found: `rounds` of annealing, or as many as `budget_s` allows where None.
 
-    Without both there are `DEFAULT_ROUNDS`. The same seed and rounds give the same answer. `start` must hold
-    (1a) and (1b).
+    Without both there are `DEFAULT_ROUNDS`. The first begins at the temperature `first`, the others at HOT.
+    The same seed and rounds give the same answer. `start` must hold (1a) and (1b).
     """
     from controlplane.planners.inss import search_kernel as kernel
 
@@ -81,7 +81,6 @@ def search(
     else:
         before = (previous.gpu, previous.units, np.full(n, previous.cost))
     units = np.maximum(units, 1)
-    heat = np.array([hot, min(COLD, hot)]) / n
     worth = _worth(problem)
     found, stopped_by, done = -np.inf, "converged", 0
     most = rounds if rounds is not None or budget_s is not None else DEFAULT_ROUNDS
@@ -89,6 +88,7 @@ def search(
         if budget_s is not None and clock.monotonic() - began >= budget_s:
             stopped_by = "budget"
             break
+        heat = np.array([first if done == 0 else HOT, COLD]) / n
         found = kernel.improve(
             seed * 7919 + done, STEPS_A_MODEL * n, heat, gpu, units, *_told(problem), worth, before
         )

@@ -95,6 +95,48 @@ def _member(k: int, but: int, gpu: IntArray) -> int:
 
 
 @njit(cache=True)
+def _change_places(
+    i: int,
+    j: int,
+    gpu: IntArray,
+    unit: IntArray,
+    type_of: IntArray,
+    percent: FloatArray,
+    memory: FloatArray,
+    needs: FloatArray,
+    known: FloatArray,
+    touched: IntArray,
+) -> bool:
+    """Model i, which has a GPU, and model j, on another or rejected; each with its units or all there is."""
+    here, there = gpu[i], gpu[j]
+    a = type_of[here]
+    if known[j, a] == np.inf:
+        return False
+    if needs[j, a] - needs[i, a] > _free_memory(here, gpu, type_of, memory, needs):
+        return False
+    share_here = _free_percent(here, gpu, unit, percent[a]) + percent[a, unit[i] - 1]
+    most_here = _most_units(percent[a], share_here)
+    touched[0], touched[1] = here, there
+    if there < 0:
+        gpu[i], gpu[j] = there, here
+        unit[j] = most_here
+        return True
+    b = type_of[there]
+    if known[i, b] == np.inf:
+        return False
+    if needs[i, b] - needs[j, b] > _free_memory(there, gpu, type_of, memory, needs):
+        return False
+    share_there = _free_percent(there, gpu, unit, percent[b]) + percent[b, unit[j] - 1]
+    most_there = _most_units(percent[b], share_there)
+    gpu[i], gpu[j] = there, here
+    if np.random.random() < 0.5:
+        unit[i], unit[j] = min(unit[i], most_there), min(unit[j], most_here)
+    else:
+        unit[i], unit[j] = most_there, most_here
+    return True
+
+
+@njit(cache=True)
 def _step(
     gpu: IntArray,
     unit: IntArray,
@@ -108,7 +150,7 @@ def _step(
     """Change the assignment at random within (1a) and (1b), or say that this draw cannot.
 
     One of: another share; units from a neighbour; another GPU, in its room or part of a neighbour's share;
-    two models change places; one leaves and a neighbour grows.
+    two models change places, one of which may be rejected; one leaves and a neighbour grows.
     """
     n = gpu.size
     i = np.random.randint(n)
@@ -120,7 +162,7 @@ def _step(
         most = _most_units(grid, _free_percent(here, gpu, unit, grid) + grid[unit[i] - 1])
         unit[i] = most if np.random.random() < 0.3 else 1 + np.random.randint(most)
         return True
-    if here >= 0 and kind < 0.5:
+    if here >= 0 and kind < 0.45:
         j = _member(here, i, gpu)
         if j < 0 or unit[j] < 2:
             return False
@@ -129,28 +171,13 @@ def _step(
         room = _free_percent(here, gpu, unit, grid) + grid[unit[i] - 1]
         unit[i] = _most_units(grid, room)
         return True
-    if here >= 0 and kind < 0.65:
+    if kind < 0.65:
         j = np.random.randint(n)
-        there = gpu[j]
-        if there < 0 or there == here:
+        if gpu[j] == here:
             return False
-        a, b = type_of[here], type_of[there]
-        if known[i, b] == np.inf or known[j, a] == np.inf:
-            return False
-        if needs[j, a] - needs[i, a] > _free_memory(here, gpu, type_of, memory, needs):
-            return False
-        if needs[i, b] - needs[j, b] > _free_memory(there, gpu, type_of, memory, needs):
-            return False
-        share_here = _free_percent(here, gpu, unit, percent[a]) + percent[a, unit[i] - 1]
-        share_there = _free_percent(there, gpu, unit, percent[b]) + percent[b, unit[j] - 1]
-        most_here, most_there = _most_units(percent[a], share_here), _most_units(percent[b], share_there)
-        gpu[i], gpu[j] = there, here
-        if np.random.random() < 0.5:
-            unit[i], unit[j] = min(unit[i], most_there), min(unit[j], most_here)
-        else:
-            unit[i], unit[j] = most_there, most_here
-        touched[1] = there
-        return True
+        if here < 0:
+            i, j, here = j, i, gpu[j]
+        return _change_places(i, j, gpu, unit, type_of, percent, memory, needs, known, touched)
     if here >= 0 and kind < 0.68:
         gpu[i] = -1
         j = _member(here, i, gpu)

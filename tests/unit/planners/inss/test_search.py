@@ -34,17 +34,17 @@ def drawn(n: int, gpus: int, seed: int) -> Problem:
 
 
 def exhaustive(problem: Problem) -> float:
-    """The best value of two models on two GPUs, by trying everything."""
+    """The best value of three models on two GPUs, by trying everything."""
     choices = [(REJECTED, 1)] + [(k, u) for k in range(2) for u in range(1, problem.units[k] + 1)]
-    both = np.array(list(product(choices, choices)))
-    gpu, units = both[:, :, 0], both[:, :, 1]
+    tried = np.array(list(product(choices, repeat=3)))
+    gpu, units = tried[:, :, 0], tried[:, :, 1]
     good = fits(problem, gpu, units)
     return float(value(problem, goodput(problem, gpu[good], units[good])).max())
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_two_models_on_two_gpus_are_placed_as_well_as_can_be(seed: int) -> None:
-    problem = drawn(2, 2, seed)
+def test_three_models_on_two_gpus_are_placed_as_well_as_can_be(seed: int) -> None:
+    problem = drawn(3, 2, seed)
     found = search(problem, CLOCK, rounds=4)
     assert found.value == pytest.approx(exhaustive(problem), abs=1e-9)
 
