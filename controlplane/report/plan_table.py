@@ -69,6 +69,9 @@ def _footer(plan: Plan) -> list[Text]:
             parts = ", ".join(f"{name} {ms:.1f}" for name, ms in totals.phases_ms)
             text += f" ({parts})" if parts else ""
         lines.append(Text(text))
+    placed = [w for _, _, w in plan.placements()]
+    capacity = sum(w.predicted.capacity_rps or 0.0 for w in placed)
+    lines.append(Text(f"{sum(w.rate_rps for w in placed):g}/s planned for, capacity {capacity:.0f}/s"))
     rule = "P99 ≤ SLO" if plan.rule is Rule.P99 else "execution ≤ SLO/2"
     kept = "verified" if plan.verified else f"{len(plan.violations)} promises not kept"
     lines.append(Text(f"rule {plan.rule} ({rule}), latency model {plan.latency_model}: {kept}"))
