@@ -186,6 +186,7 @@ class Judge:
         menu, present = self.menu, asked.item >= 0
         item, share = np.where(present, asked.item, 0), np.where(present, asked.share, 0)
         last = menu.percents.size - 1
+        servers = np.array([i.servers for i in self.items])
         fits = np.ones(item.shape[0], dtype=np.bool_)
         live = np.arange(item.shape[0])
         while live.size:
@@ -197,8 +198,14 @@ class Judge:
                 mask=here,
             )
             rows, columns = np.nonzero(here)
+            its, batch = who[rows, columns], slots.batch[rows, columns].astype(np.int64)
             curves = service_curves(menu.device.latency, slots, rows, columns, self.quantile)
-            late = ~self._held(who[rows, columns], curves, slots.batch[rows, columns].astype(np.int64))
+            pools = servers[its] > 1
+            late = np.zeros(its.size, dtype=np.bool_)
+            late[~pools] = ~self._held(its[~pools], curves[~pools], batch[~pools])
+            # A pool's queue answers slowly: it is asked where nothing else rises any more.
+            pools &= ~np.isin(rows, rows[late])
+            late[pools] = ~self._held(its[pools], curves[pools], batch[pools])
             rows, columns = live[rows[late]], columns[late]
             fits[rows[share[rows, columns] == last]] = False
             share[rows, columns] = np.minimum(share[rows, columns] + 1, last)
@@ -209,21 +216,36 @@ class Judge:
 
     def _held(self, items: IntArray, curves: FloatArray, batch: IntArray) -> BoolArray:
         held = np.zeros(items.size, dtype=np.bool_)
-        unknown = []
-        for n, (i, b) in enumerate(zip(items.tolist(), batch.tolist(), strict=True)):
-            curve = curves[n, :b]
-            good, bad = self.known.setdefault((i, b), ([], []))
-            if any((curve <= other).all() for other in good):
-                held[n] = True
-            elif not any((curve >= other).all() for other in bad):
-                unknown.append(n)
-        if unknown:
-            rows = np.array(unknown)
-            held[rows] = self._queue(items[rows], curves[rows], batch[rows])
-            for n in unknown:
-                b = int(batch[n])
-                self.known[int(items[n]), b][0 if held[n] else 1].append(curves[n, :b])
-        return held
+        own = [(i, curve[:b]) for i, curve, b in zip(items.tolist(), curves, batch.tolist(), strict=True)]
+        pending = list(range(items.size))
+        while True:
+            unknown: dict[tuple[int, int], list[int]] = {}
+            for n in pending:
+                told = self._known(*own[n])
+                if told is None:
+                    unknown.setdefault((own[n][0], own[n][1].size), []).append(n)
+                else:
+                    held[n] = told
+            if not unknown:
+                return held
+            pending = [n for group in unknown.values() for n in group]
+            # The middle one of a kind answers for half of it, whatever the answer.
+            asked = [
+                sorted(group, key=lambda n: float(own[n][1].sum()))[len(group) // 2]
+                for group in unknown.values()
+            ]
+            rows = np.array(asked)
+            for n, told in zip(
+                asked, self._queue(items[rows], curves[rows], batch[rows]).tolist(), strict=True
+            ):
+                good, bad = self.known.setdefault((own[n][0], own[n][1].size), ([], []))
+                (good if told else bad).append(own[n][1])
+
+    def _known(self, item: int, curve: FloatArray) -> bool | None:
+        good, bad = self.known.get((item, curve.size), ((), ()))
+        if any((curve <= other).all() for other in good):
+            return True
+        return False if any((curve >= other).all() for other in bad) else None
 
     def _queue(self, items: IntArray, curves: FloatArray, batch: IntArray) -> BoolArray:
         asked = [self.items[i] for i in items.tolist()]
@@ -233,7 +255,7 @@ class Judge:
             curves,
             batch,
             np.array([i.servers for i in asked]),
-            np.array([all(w.arrivals is Arrivals.CONSTANT for w in i.workloads[:2]) for i in asked]),
+            np.array([i.workloads[0].arrivals is Arrivals.CONSTANT for i in asked]),
             np.array([p.frontend_ms or 0.0 for p in profiles]),
             np.array([p.jitter or 0.0 for p in profiles]),
         )
