@@ -7,11 +7,12 @@ batch is the largest whose time is within half the SLO; gpulet's with BDA instea
 from __future__ import annotations
 
 import numpy as np
+from scipy.stats import poisson
 
 from controlplane.planners.inss.problem import REJECTED, Problem
 
-SPLITS = ((100.0,), (80.0, 20.0), (60.0, 40.0), (50.0, 50.0))
-"""How gpulet's code cuts a GPU: in one or two."""
+SIZES = (20.0, 40.0, 50.0, 60.0, 80.0, 100.0)
+"""What gpulet's code cuts off a whole GPU; the rest is the second piece."""
 
 
 def half_slo_batch(problem: Problem, i: int, kind: int, unit: int) -> int:
@@ -38,9 +39,9 @@ def knee(problem: Problem, i: int, kind: int) -> int:
     return int(np.argmax(gain)) + 1
 
 
-def enough(problem: Problem, i: int, kind: int) -> int | None:
-    """The least units that serve the rate; None where all do not."""
-    good = np.flatnonzero(rates(problem, i, kind) >= problem.rates_rps[i])
+def enough(problem: Problem, i: int, kind: int, rate_rps: float) -> int | None:
+    """The least units that serve this rate; None where all do not."""
+    good = np.flatnonzero(rates(problem, i, kind) >= rate_rps)
     return int(good[0]) + 1 if good.size else None
 
 
@@ -65,7 +66,7 @@ def gslice(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     for i in np.argsort(-problem.rates_rps, kind="stable"):
         for k in np.argsort(-percent, kind="stable"):
             kind = int(problem.type_of[k])
-            least = enough(problem, i, kind)
+            least = enough(problem, i, kind, problem.rates_rps[i])
             grid = problem.surfaces.percent[kind]
             left = int(np.count_nonzero(grid <= percent[k] + 1e-9))
             if least is None or left < least or problem.model_memory_mib[i, kind] > memory[k]:
@@ -78,36 +79,36 @@ def gslice(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gpulet(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """Gpulet-like: the least share that serves the rate, in the tightest gpulet that holds it.
+    """Gpulet-like: the least share that serves the rate's P99, in the smallest free piece that holds it.
 
-    Its code takes min(knee, that) and serves the rest elsewhere; here a model has one GPU (1e).
+    Models by rate times SLO, ascending; a piece is taken whole, and only whole GPUs are cut. Its code takes
+    min(knee, that) and serves the rest elsewhere; here a model has one GPU (1e).
     """
     n, gpus = problem.model.size, problem.type_of.size
     gpu, units = np.full(n, REJECTED), np.ones(n, dtype=np.int64)
     memory = problem.memory_mib.copy()
     free: list[list[float]] = [[100.0] for _ in range(gpus)]
-    for i in np.argsort(-problem.rates_rps, kind="stable"):
-        best: tuple[float, int, int, float] | None = None
+    for i in np.argsort(problem.rates_rps * problem.slos_ms, kind="stable"):
+        best: tuple[float, int, float] | None = None
+        rate_rps = float(poisson.ppf(0.99, problem.rates_rps[i])) + 1.0
         for k in range(gpus):
             kind = int(problem.type_of[k])
-            least = enough(problem, i, kind)
+            least = enough(problem, i, kind, rate_rps)
             if least is None or problem.model_memory_mib[i, kind] > memory[k]:
                 continue
-            grid = problem.surfaces.percent[kind]
-            wanted = float(grid[least - 1])
-            for at, space in enumerate(free[k]):
-                parts = [p for split in SPLITS for p in split] if space == 100.0 else [space]
-                fitting = [p for p in parts if wanted <= p + 1e-9]
-                if fitting and (best is None or min(fitting) < best[0]):
-                    best = (min(fitting), k, at, space)
+            wanted = float(problem.surfaces.percent[kind, least - 1])
+            fitting = [space for space in free[k] if wanted <= space + 1e-9]
+            if fitting and (best is None or min(fitting) < best[0]):
+                best = (min(fitting), k, wanted)
         if best is None:
             continue
-        size, k, at, space = best
+        space, k, wanted = best
+        size = min(p for p in SIZES if wanted <= p + 1e-9) if space == 100.0 else space
         kind = int(problem.type_of[k])
         gpu[i] = k
         units[i] = int(np.flatnonzero(problem.surfaces.percent[kind] <= size + 1e-9)[-1]) + 1
         memory[k] -= problem.model_memory_mib[i, kind]
-        free[k].pop(at)
+        free[k].remove(space)
         if space == 100.0 and size < 100.0:
             free[k].append(100.0 - size)
     return gpu, units
