@@ -67,7 +67,7 @@ def greedy(problem: Problem) -> tuple[IntArray, IntArray]:
     gpus, units = episodes.shape
     while not episodes.done:
         seen = episodes.observe()
-        gain, share = seen.actions[..., 3], seen.actions[..., 4]
+        gain, share = seen.actions[..., 0], seen.actions[..., 2]
         score = np.where(seen.valid[:, :-1].reshape(share.shape), gain - 0.3 * share, -np.inf)
         score = score.reshape(len(score), -1)
         best = score.argmax(axis=1)

@@ -29,8 +29,8 @@ class SacSettings:
     learning_rate: float = 1e-3
     discount: float = 1.0
     soft_update: float = 0.01
-    temperature: float = 0.02
-    entropy_ratio: tuple[float, float] = (0.6, 0.05)
+    temperature: float = 0.003
+    entropy_ratio: tuple[float, float] = (0.2, 0.02)
 
 
 class Losses(NamedTuple):

@@ -10,7 +10,7 @@ import hashlib
 import os
 import pickle
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 
 from controlplane.domain.errors import InputError
 from controlplane.learning.batch import TensorObservation
+from controlplane.learning.curve import Check
 from controlplane.learning.distribution import Around
 from controlplane.learning.environment import PlacementVectorEnv, Reward
 from controlplane.learning.export import exported
@@ -39,9 +40,9 @@ class TrainSettings:
     """
 
     seed: int = 1
-    rounds: int = 300
+    rounds: int = 400
     shown: int = 40
-    shown_search: int = 4
+    shown_search: int = 2
     lanes: int = 64
     updates: int = 16
     batch: int = 128
@@ -53,22 +54,15 @@ class TrainSettings:
     reward: Reward = Reward.GOODPUT
     sac: SacSettings = field(default_factory=SacSettings)
 
+    def of_length(self, rounds: int) -> TrainSettings:
+        """The same with `rounds` rounds, as large a part of them demonstrations."""
+        shown = max(round(self.shown * rounds / self.rounds), 1)
+        return replace(self, rounds=rounds, shown=shown, check_every=min(self.check_every, rounds))
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A point of the learning curve, by the greedy policy on problems kept apart.
 
-    goodput_percent of the offered requests; violations_percent of them, on a model that was placed and breaks
-    its SLO; value as `problem.value`; losses of the round before.
-    """
-
-    round: int
-    episodes: int
-    reward: float
-    goodput_percent: float
-    violations_percent: float
-    value: float
-    losses: Losses
+def sizes_up_to(models: int, gpus: int) -> list[tuple[int, int]]:
+    """The sizes trained on, (models, GPUs): from about half of each up to all."""
+    return [(n, k) for n in range((models + 1) // 2, models + 1) for k in range((gpus + 1) // 2, gpus + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +175,16 @@ class _Run:
             self._agent.update(self._replay.sample(self._rng, settings.batch), self.round / settings.rounds)
             for _ in range(settings.updates)
         ]
-        self._losses = Losses(*np.mean(losses, axis=0))
+        self._losses = Losses(*(float(x) for x in np.mean(losses, axis=0)))
         self.round += 1
 
     def check(self) -> None:
         """A point of the curve; the best policy so far is kept."""
         weights = exported(self._agent.actor)
-        told = np.mean([_judged(problem, before, weights) for problem, before in self._held_out], axis=0)
-        good, broken, worth = told
+        judged = [_judged(problem, before, weights) for problem, before in self._held_out]
+        good, broken, worth = (float(x) for x in np.mean(judged, axis=0))
         episodes = self.round * self._settings.lanes
-        check = Check(self.round, episodes, self._reward, 100 * good, 100 * broken, worth, self._losses)
+        check = Check(self.round, episodes, self._reward, 100 * good, 100 * broken, worth, *self._losses)
         better = self.best is None or check.value > max(c.value for c in self.curve)
         self.curve.append(check)
         self._since_best = 0 if better else self._since_best + 1
@@ -204,7 +198,7 @@ class _Run:
             "of": self._told_of,
             "round": self.round,
             "since_best": self._since_best,
-            "curve": [asdict(c) | {"losses": tuple(c.losses)} for c in self.curve],
+            "curve": [asdict(c) for c in self.curve],
             "best": {name: torch.from_numpy(a) for name, a in asdict(self.best).items()},
             "agent": self._agent.state_dict(),
             "replay": self._replay.state_dict(),
@@ -220,7 +214,7 @@ class _Run:
         """Go on where `save` was. Raises InputError for another run's checkpoint and for a broken file."""
         try:
             state: dict[str, Any] = torch.load(path, weights_only=True)
-        except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        except (RuntimeError, EOFError, OSError, LookupError, ValueError, pickle.UnpicklingError) as error:
             raise InputError(
                 "is no checkpoint that can be read; delete it to begin anew", file=str(path)
             ) from error
@@ -229,7 +223,7 @@ class _Run:
                 "is of a run with another spec, seed or settings; delete it to begin anew", file=str(path)
             )
         self.round, self._since_best = state["round"], state["since_best"]
-        self.curve = [Check(**c | {"losses": Losses(*c["losses"])}) for c in state["curve"]]
+        self.curve = [Check(**c) for c in state["curve"]]
         self.best = Weights.of({name: t.numpy() for name, t in state["best"].items()})
         self._agent.load_state_dict(state["agent"])
         self._replay.load_state_dict(state["replay"])

@@ -10,10 +10,12 @@ The model and what is left (MODEL_FEATURES): ln and value of its rate over the m
 A GPU (GPU_FEATURES): free share; grid step; memory left after this model; models; L2 pressure; rate held
     there, and its part of the rate there; the most an action here gains; the least share that holds here, and
     what it leaves; whether memory suffices.
-An action (ACTION_FEATURES): whether the model holds; rate gained, lost by neighbours, and the difference;
-    share; what it leaves; slack to the SLO; capacity over rate; share beyond the least that holds; L2 added;
-    whether it would hold beside one more neighbour; capacity over peak; whether the GPU, and the units too,
-    are those of the plan before.
+An action (ACTION_FEATURES): the rate it gains less what neighbours lose, and that loss; share; what it
+    leaves; what it takes beyond the least that holds; slack to the SLO; capacity over rate and over peak; L2
+    added; whether it would hold beside one more neighbour; whether the GPU, and the units too, are those that
+    run now.
+
+Masked are shares (1a) and memory (1b) that are not free, and shares on which the SLO (1c) would not hold.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from controlplane.planners.inss.search import Previous
 
 MODEL_FEATURES = 16
 GPU_FEATURES = 11
-ACTION_FEATURES = 14
+ACTION_FEATURES = 12
 FloatArray32 = NDArray[np.float32]
 Asked = tuple[IntArray, FloatArray, FloatArray, FloatArray, IntArray]
 """A stacked problem's model, rate, SLO and backlog (E, n), and the type of its GPUs (E, K)."""

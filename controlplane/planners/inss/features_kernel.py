@@ -31,6 +31,15 @@ def _scheduling_ms(alpha: float, beta: float, kernels: float, busy: int) -> floa
 
 
 @njit(cache=True)
+def _middle(percent: FloatArray) -> int:
+    """The unit that is about half of a GPU."""
+    units = 0
+    while units < percent.size and percent[units] < math.inf:
+        units += 1
+    return units // 2
+
+
+@njit(cache=True)
 def needs(problem: Asked, percent: FloatArray, surfaces: Told, need: FloatArray) -> None:
     """Fill `need` (E, n, T): the least share, of 1, at which a model alone holds; 1.5 where none does."""
     model, rate_rps, slo_ms, backlog, _ = problem
@@ -150,15 +159,17 @@ def observe(
             for u in range(width):
                 look = of_action[e, k, u]
                 look[:] = 0.0
-                allowed = fits and share[e, k] + percent[t, u] <= 100.0 + SLACK
-                valid[e, k * width + u] = allowed
-                if not allowed:
+                valid[e, k * width + u] = False
+                if not fits or share[e, k] + percent[t, u] > 100.0 + SLACK:
                     continue
                 _, latency, capacity = best_batch(
                     alone_ms[m, t, u], cycle_ms[m, t, u], running_ms[m, t, u], cache[m, t] * pressed[e, k],
                     scheduling, rate, slo, queued,
                 )  # fmt: skip
-                own = latency <= slo
+                # Neighbours to come only slow it: where it does not hold now, rejecting it is as good.
+                if latency > slo:
+                    continue
+                valid[e, k * width + u] = True
                 lost = 0.0
                 added = l2_percent[m, t, u]
                 for c in range(count[e, k]):
@@ -174,30 +185,28 @@ def observe(
                     ):  # fmt: skip
                         lost += rate_rps[e, j]
                 lost /= mean_rate
-                net = (worth if own else 0.0) - lost
+                net = worth - lost
                 part = percent[t, u] / 100.0
-                if own and first > 1.0:
+                if first > 1.0:
                     first = part
                 best = max(best, net)
-                cautious = own and _holds(
+                cautious = _holds(
                     alone_ms[m, t, u], cycle_ms[m, t, u], running_ms[m, t, u],
                     cache[m, t] * (pressed[e, k] + LATER_L2_PERCENT), later, rate, slo, queued, 1,
                 )  # fmt: skip
-                look[0] = 1.0 if own else 0.0
-                look[1] = min(worth, CLIP) if own else 0.0
-                look[2] = min(lost, CLIP)
-                look[3] = max(min(net, CLIP), -CLIP)
-                look[4] = part
-                look[5] = left - part
-                look[6] = max(1.0 - latency / slo, -1.0)
-                look[7] = min(capacity / rate, CLIP) / CLIP
-                look[11] = min(capacity / peak_rps[m], CLIP) / CLIP
-                look[8] = part - first if own else -1.0
-                look[9] = added / 50.0
-                look[10] = 1.0 if cautious else 0.0
+                look[0] = max(min(net, CLIP), -CLIP)
+                look[1] = min(lost, CLIP)
+                look[2] = part
+                look[3] = left - part
+                look[4] = part - first
+                look[5] = 1.0 - latency / slo
+                look[6] = min(capacity / rate, CLIP) / CLIP
+                look[7] = min(capacity / peak_rps[m], CLIP) / CLIP
+                look[8] = added / 50.0
+                look[9] = 1.0 if cautious else 0.0
                 if before_gpu[e, i] == k:
-                    look[12] = 1.0
-                    look[13] = 1.0 if before_units[e, i] == u + 1 else 0.0
+                    look[10] = 1.0
+                    look[11] = 1.0 if before_units[e, i] == u + 1 else 0.0
             see = of_gpu[e, k]
             see[0] = left
             see[1] = percent[t, 0] / 10.0
@@ -212,14 +221,21 @@ def observe(
             see[10] = 1.0 if fits else 0.0
         valid[e, gpus * width] = True
         see = of_model[e]
+        see[:] = 0.0
         see[0] = math.log(worth)
         see[1] = min(worth, CLIP)
         see[2] = least
-        see[3] = memory_mib[e, i, 0] / capacity_mib[e, 0]
-        half = width // 2
-        see[4] = 50.0 * cache[m, 0] * running_ms[m, 0, half, 0] / alone_ms[m, 0, half, 0]
-        see[5] = min(alone_ms[m, 0, half, 0] / slo, 1.0)
-        see[6] = l2_percent[m, 0, half] / 50.0
+        # Means over the GPUs that it has a profile for.
+        known = 0
+        for k in range(gpus):
+            t = type_of[e, k]
+            if alone_ms[m, t, 0, 0] < math.inf:
+                half, known = _middle(percent[t]), known + 1
+                see[3] += memory_mib[e, i, t] / capacity_mib[e, k]
+                see[4] += 50.0 * cache[m, t] * running_ms[m, t, half, 0] / alone_ms[m, t, half, 0]
+                see[5] += min(alone_ms[m, t, half, 0] / slo, 1.0)
+                see[6] += l2_percent[m, t, half] / 50.0
+        see[3:7] /= max(known, 1)
         see[7] = min(queued / rate, CLIP)
         # What is still to come, (count, need, largest need, rate, MiB), against what is still free.
         see[8] = min(remaining[e, 0] / gpus, CLIP) / CLIP

@@ -1,0 +1,27 @@
+"""The learning curve, point by point; apart from what needs torch, for who writes or draws it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A point of the learning curve: the likeliest plans, on problems kept apart.
+
+    reward: of the last round's episodes, drawn actions or demonstrations. goodput_percent of the offered
+    requests; violations_percent of them, on a model that was placed and breaks its SLO; value as
+    `problem.value`. Of the last round's updates: the critics' and the actor's loss, the temperature, and the
+    policy's entropy in nats.
+    """
+
+    round: int
+    episodes: int
+    reward: float
+    goodput_percent: float
+    violations_percent: float
+    value: float
+    critic_loss: float
+    actor_loss: float
+    temperature: float
+    entropy: float

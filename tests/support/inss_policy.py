@@ -1,0 +1,46 @@
+"""Problems, episodes and untrained policies for the tests of the policy and of its training."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from inss_setup import surfaces
+
+from controlplane.learning.distribution import Around
+from controlplane.learning.export import exported
+from controlplane.learning.networks import ScoreNetwork
+from controlplane.planners.inss import instances
+from controlplane.planners.inss.features import Episodes, Observation
+from controlplane.planners.inss.policy import Weights
+from controlplane.planners.inss.problem import Problem
+
+
+def base() -> Problem:
+    """The paper's eight models at the middle of their rates on its four GPUs."""
+    rates = [(m.least_rps + m.most_rps) / 2 for m in instances.MODELS.values()]
+    return instances.paper(
+        surfaces(), list(instances.MODELS), rates, ["rtx2060s", "rtx2060s", "rtx2060", "rtx2060"]
+    )
+
+
+def around(models: int, gpus: int, lanes: int) -> Around:
+    return Around(base(), models, gpus, lanes)
+
+
+def untrained(seed: int = 1) -> ScoreNetwork:
+    torch.manual_seed(seed)
+    return ScoreNetwork(16, 8)
+
+
+def weights(seed: int = 1) -> Weights:
+    return exported(untrained(seed))
+
+
+def play(episodes: Episodes, rng: np.random.Generator) -> list[Observation]:
+    """Any of the allowed actions, evenly, to the end."""
+    seen = []
+    while not episodes.done:
+        seen.append(episodes.observe())
+        noise = np.where(seen[-1].valid, rng.random(seen[-1].valid.shape), -1.0)
+        episodes.place(noise.argmax(axis=1))
+    return seen
