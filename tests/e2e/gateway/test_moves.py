@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import signal
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 import tritonclient.grpc as tg
 import tritonclient.http as th
 import tritonclient.utils.shared_memory as shm
+from gateway_clients import Talk, floats, refusal, tensor
 from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.errors import GatewayError
@@ -40,28 +40,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield running
 
 
-def floats(*values: float) -> np.ndarray[Any, Any]:
-    return np.array(values, dtype=np.float32)
-
-
-def tensor(module: Any, values: np.ndarray[Any, Any]) -> list[Any]:
-    made = module.InferInput("INPUT", list(values.shape), "FP32")
-    made.set_data_from_numpy(values)
-    return [made]
-
-
-class Talk:
-    """A stream whose answers are taken one by one."""
-
-    def __init__(self, client: Any) -> None:
-        self.answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        self.client = client
-        client.start_stream(lambda result, error: self.answers.put((result, error)))
-
-    def take(self) -> tuple[float, str]:
-        result, error = self.answers.get(timeout=15)
-        assert error is None, error
-        return float(result.as_numpy("OUTPUT").flat[0]), result.as_numpy("SERVER").flat[0].decode()
+def said(talk: Talk) -> tuple[float, str]:
+    """The next answer's value and its server."""
+    result = talk.take()
+    return float(result.as_numpy("OUTPUT").flat[0]), result.as_numpy("SERVER").flat[0].decode()
 
 
 def test_a_sequence_ends_where_it_began(gateway: Running, pair: Pair) -> None:
@@ -125,7 +107,7 @@ def test_sequences_in_one_stream_move_one_by_one(gateway: Running, pair: Pair) -
 
         def step(value: float, number: int, **flags: bool) -> tuple[float, str]:
             client.async_stream_infer("total", tensor(tg, floats(value)[None]), sequence_id=number, **flags)
-            return talk.take()
+            return said(talk)
 
         assert step(1, 8, sequence_start=True) == (1, "one")
         made.commit({"total": Route((pair["two"].backend,))})
@@ -144,17 +126,17 @@ def test_answers_keep_their_order_across_a_redirect(gateway: Running, pair: Pair
     with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
         talk = Talk(client)
         client.async_stream_infer("repeat", tensor(tg, floats(10, 0.05)))
-        assert talk.take() == (0, "one")
+        assert said(talk) == (0, "one")
         made.commit({"repeat": Route((two,)), "slow": Route((one,))})
         client.async_stream_infer("repeat", tensor(tg, floats(3)))
-        assert [talk.take() for _ in range(9)] == [(i, "one") for i in range(1, 10)]
-        assert [talk.take() for _ in range(3)] == [(i, "two") for i in range(3)]
+        assert [said(talk) for _ in range(9)] == [(i, "one") for i in range(1, 10)]
+        assert [said(talk) for _ in range(3)] == [(i, "two") for i in range(3)]
         client.async_stream_infer("slow", tensor(tg, floats(0.5)))
         rig.until(lambda: made.in_flight(one) == 1)
         made.commit({"repeat": Route((two,)), "slow": Route((two,))})
         client.async_stream_infer("slow", tensor(tg, floats(0)))
         assert made.in_flight(one) == 1
-        assert [talk.take() for _ in range(2)] == [(0.5, "one"), (0, "two")]
+        assert [said(talk) for _ in range(2)] == [(0.5, "one"), (0, "two")]
         rig.until(lambda: made.in_flight(one) == 0)
         client.stop_stream()
 
@@ -166,11 +148,11 @@ def test_an_idle_stream_lets_go_of_the_old_server(gateway: Running, pair: Pair) 
     with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
         talk = Talk(client)
         client.async_stream_infer("repeat", tensor(tg, floats(1)))
-        assert talk.take() == (0, "one")
+        assert said(talk) == (0, "one")
         made.commit({"repeat": Route((two,))})
         rig.until(lambda: made.in_flight(one) == 0)
         client.async_stream_infer("repeat", tensor(tg, floats(1)))
-        assert talk.take() == (0, "two")
+        assert said(talk) == (0, "two")
         client.stop_stream()
 
 
@@ -261,7 +243,7 @@ def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_
         with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
             talk = Talk(client)
             client.async_stream_infer("echo", tensor(tg, floats(1)))
-            assert talk.take() == (1, "dying")
+            assert said(talk) == (1, "dying")
             doomed["dying"].kill()
             client.async_stream_infer("echo", tensor(tg, floats(2)))
             answer, error = talk.answers.get(timeout=10)
@@ -273,8 +255,20 @@ def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_
         with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
             talk = Talk(client)
             client.async_stream_infer("echo", tensor(tg, floats(3)))
-            assert talk.take() == (3, "two")
+            assert said(talk) == (3, "two")
             client.stop_stream()
+
+
+@pytest.mark.parametrize("module", [th, tg])
+def test_clients_neither_load_nor_unload(gateway: Running, pair: Pair, module: Any) -> None:
+    made, ports = gateway
+    made.commit({"echo": Route((pair["one"].backend,))})
+    with module.InferenceServerClient(f"{rig.HOST}:{ports.http if module is th else ports.grpc}") as client:
+        for call in (client.load_model, client.unload_model):
+            status, words = refusal(lambda call=call: call("echo"))
+            assert status == ("403" if module is th else "StatusCode.PERMISSION_DENIED")
+            assert "by the control plane" in words
+        assert client.is_model_ready("echo")
 
 
 def test_no_server_at_all(gateway: Running) -> None:
