@@ -27,8 +27,8 @@ from controlplane.planners.protocol import Device, PlanRequest
 NAME = "inss"
 TIGHTER = 0.9
 """A refused workload is planned next time as if it had this part of its SLO and of its GPU's speed."""
-LEAST_CARE = 0.45
-MOST_TRIES = 10
+MOST_TRIES = 8
+"""How often, before whom the judge still refuses is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Inss:
     latency_model: str = NAME
 
     def plan(self, request: PlanRequest) -> Plan:
-        """See `Strategy.plan`. Raises InputError where the number of GPUs is left open."""
+        """See `Strategy.plan`. Raises InputError for an open number of GPUs and for shadows on other GPUs."""
         started = request.clock.monotonic()
         for name, device in request.devices.items():
             if device.pool.count is None:
@@ -48,28 +48,58 @@ class Inss:
                     f"inss fills a fixed set of GPUs: say how many {name} there are, or plan with joint",
                     field=f"gpus.{name}.count",
                 )
-        known = [w for w in request.workloads if any(w.model in d.profiles for d in request.devices.values())]
+        for w in request.workloads:
+            if w.shadow.policy is not ShadowPolicy.NONE and w.shadow.place is ShadowPlace.OTHER_GPU:
+                raise InputError(
+                    f"inss fills all GPUs and leaves {w.name}'s shadow no room on another one; let it stand "
+                    "on the same GPU, or plan with joint",
+                    field=f"workloads.{w.name}.shadow",
+                )
+        known = known_of(request)
         task = _Task(request, known, Surfaces.of(request.devices) if known else None)
         task.spent_ms["tables"] = (request.clock.monotonic() - started) * 1000.0
         care = np.ones(len(known))
-        for _ in range(MOST_TRIES + len(known)):
+        for attempt in range(MOST_TRIES + len(known) + 1):
             plan = finish(self.name, request, task.draft(care), started)
             reasons = {v.subject: v.reason for v in plan.violations}
             refused = np.array([w.name in reasons for w in known], dtype=np.bool_)
-            if plan.verified or not refused.any():
+            if not refused.any():
                 break
-            if care[refused].min() > LEAST_CARE:
-                care[refused] *= TIGHTER
-                continue
-            worst = int(np.argmin(np.where(refused, care, np.inf)))
-            care[worst] = 0.0
-            task.judged[known[worst].name] = reasons[known[worst].name]
+            care[refused] *= TIGHTER if attempt < MOST_TRIES else 0.0
+            out = [w.name for w, c in zip(known, care, strict=True) if c == 0 and w.name in reasons]
+            task.judged |= {name: reasons[name] for name in out}
         return plan
 
 
 def strategy() -> Inss:
     """InSS."""
     return Inss()
+
+
+def known_of(request: PlanRequest) -> list[Workload]:
+    """The workloads that a GPU of the set has a profile for."""
+    return [w for w in request.workloads if any(w.model in d.profiles for d in request.devices.values())]
+
+
+def problem_of(
+    request: PlanRequest, workloads: Sequence[Workload] | None = None, surfaces: Surfaces | None = None
+) -> Problem:
+    """The problem that a request asks; of these workloads, and with these tables, where they are given."""
+    asked = known_of(request) if workloads is None else workloads
+    tables = Surfaces.of(request.devices) if surfaces is None else surfaces
+    devices = list(request.devices.values())
+    kinds = [t for t, d in enumerate(devices) for _ in range(d.pool.count or 0)]
+    room = [d.pool.device.memory_mb for d in devices]
+    return Problem(
+        tables,
+        np.array([tables.models.index(w.model) for w in asked], dtype=np.int64),
+        np.array([w.rate_rps for w in asked]),
+        np.array([w.slo_ms for w in asked]),
+        np.zeros(len(asked)),
+        np.array(kinds, dtype=np.int64),
+        np.array([np.inf if (mb := room[t]) is None else mb for t in kinds]),
+        np.array([[_memory_mb(w, d) for d in devices] for w in asked]),
+    )
 
 
 @dataclass(slots=True)
@@ -97,7 +127,7 @@ class _Task:
             for w, c in zip(self.workloads, care, strict=True)
             if c > 0
         ]
-        problem = self._problem(tight)
+        problem = problem_of(self.request, tight, self.surfaces)
         request = self.request
         decided = place(
             problem, request.clock, seed=request.seed, before=self._before(chosen), policy=request.policy,
@@ -112,22 +142,6 @@ class _Task:
             (*unknown, *lost),
             decided.stopped_by,
             phases_ms=tuple(self.spent_ms.items()),
-        )
-
-    def _problem(self, workloads: Sequence[Workload]) -> Problem:
-        devices = self.request.devices
-        assert self.surfaces is not None
-        kinds = [t for t, d in enumerate(devices.values()) for _ in range(d.pool.count or 0)]
-        room = [d.pool.device.memory_mb for d in devices.values()]
-        return Problem(
-            self.surfaces,
-            np.array([self.surfaces.models.index(w.model) for w in workloads], dtype=np.int64),
-            np.array([w.rate_rps for w in workloads]),
-            np.array([w.slo_ms for w in workloads]),
-            np.zeros(len(workloads)),
-            np.array(kinds, dtype=np.int64),
-            np.array([np.inf if (mb := room[t]) is None else mb for t in kinds]),
-            np.array([[_memory_mb(w, d) for d in devices.values()] for w in workloads]),
         )
 
     def _before(self, workloads: Sequence[Workload]) -> Previous | None:
@@ -175,7 +189,7 @@ class _Task:
         """Why it has no place: no GPU of the set holds it alone, or the others serve more."""
 
         def fits_alone(w: Workload) -> bool:
-            problem = self._problem([w])
+            problem = problem_of(self.request, [w], self.surfaces)
             _, first = np.unique(problem.type_of, return_index=True)
             units = problem.units[first]
             alone = first[:, None], units[:, None]

@@ -8,6 +8,7 @@ from planning import RealClock, StoppedClock
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planners.changes import changes
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.protocol import PlanRequest
@@ -73,6 +74,13 @@ def test_the_number_of_gpus_must_be_said() -> None:
     request = PlanRequest(workloads(SIX), open_ended, Rule.HALF_SLO, StoppedClock())
     with pytest.raises(InputError, match="fixed set"):
         strategy("inss").plan(request)
+
+
+def test_a_shadow_on_another_gpu_finds_no_room_on_full_ones() -> None:
+    wish = ShadowWish(ShadowPolicy.HOT, ShadowPlace.OTHER_GPU)
+    asked = tuple(replace(w, shadow=wish) for w in workloads(SIX))
+    with pytest.raises(InputError, match="no room on another"):
+        strategy("inss").plan(PlanRequest(asked, devices(), Rule.HALF_SLO, StoppedClock()))
 
 
 def test_what_runs_stays_where_it_is_as_long_as_it_serves() -> None:
