@@ -24,6 +24,8 @@ from launchers import gpus
 CONTROL = "nvidia-cuda-mps-control"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 MECHANISM = "mps"
+_PLACES = "/usr/local/nvidia/bin:/usr/bin:/usr/sbin"
+"""Where a driver's programs may be without being in PATH, as on hosts that mount their driver."""
 MOST_CLIENTS = 48
 """Of one device, since Volta."""
 _ANSWER_S = 10.0
@@ -86,7 +88,7 @@ class MpsDaemons:
     def sweep(self) -> tuple[str, ...]:
         """End the daemons of ours that have no clients; what was ended."""
         ended: list[str] = []
-        if shutil.which(CONTROL) is None:
+        if _found() is None:
             return ()
         with self._lock:
             for folder in sorted(self._root.glob("GPU-*")):
@@ -133,6 +135,8 @@ class MpsDaemons:
             raise EngineError(f"no folder for the MPS daemon of {uuid}: {error}") from error
         environment = {
             **os.environ,
+            # It starts nvidia-cuda-mps-server, which lies beside it.
+            "PATH": f"{os.environ.get('PATH', os.defpath)}:{Path(_program()).parent}",
             "CUDA_VISIBLE_DEVICES": uuid,
             PIPES: str(pipes),
             "CUDA_MPS_LOG_DIRECTORY": str(logs),
@@ -169,7 +173,7 @@ def check_user(client: MpsClient, uid: int) -> None:
 
 def capability() -> Capability:
     """Whether shares of a GPU can be held here."""
-    found = shutil.which(CONTROL)
+    found = _found()
     remedy = None if found else "install the NVIDIA driver's compute tools (package nvidia-compute-utils)"
     return Capability("mps", found is not None, found or f"no {CONTROL}", remedy)
 
@@ -206,8 +210,12 @@ def faulted(pipes: Path) -> bool:
     return False
 
 
+def _found() -> str | None:
+    return shutil.which(CONTROL) or shutil.which(CONTROL, path=_PLACES)
+
+
 def _program() -> str:
-    found = shutil.which(CONTROL)
+    found = _found()
     if found is None:
         raise MissingTool(f"no {CONTROL}: {capability().remedy}")
     return found

@@ -94,7 +94,7 @@ class ProcessLauncher:
         with self._starting.ports() as ports:
             line = triton.command_line(spec, home, ports, repository=spec.repository, gpu=place.core is None)
         pinned_to = ["taskset", "--cpu-list", str(place.core)] if place.core is not None else []
-        told = {"LD_LIBRARY_PATH": str(home.libraries), **place.environment}
+        told = {"LD_LIBRARY_PATH": library_path(home), **place.environment}
         words = ["env", *(f"{key}={value}" for key, value in told.items()), *pinned_to, *line]
         return triton.SHELL_BREAK.join(map(shlex.quote, words))
 
@@ -333,10 +333,15 @@ def environment(server: Server, home: triton.TritonHome, place: Place) -> dict[s
     return {
         **passed_on,
         "PATH": path,
-        "LD_LIBRARY_PATH": str(home.libraries),
+        "LD_LIBRARY_PATH": library_path(home),
         **place.environment,
         **labels.environment_of(server),
     }
+
+
+def library_path(home: triton.TritonHome) -> str:
+    """Triton's own libraries first, then what the caller's environment names: a driver may be there only."""
+    return ":".join(filter(None, (str(home.libraries), os.environ.get("LD_LIBRARY_PATH"))))
 
 
 def leave(mechanism: Mechanism, group: Group) -> list[str]:

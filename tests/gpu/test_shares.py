@@ -1,17 +1,21 @@
 """Does MPS hold what a plan promises? For a host with an NVIDIA GPU; nothing here was run without one.
 
-    TRISECT_TRITON_HOME=/opt/tritonserver .venv/bin/python -m pytest -m gpu tests/gpu
+    python -m pytest -m gpu tests/gpu
 
-Needs the vendor's Triton (its onnxruntime backend) and nvidia-cuda-mps-control; no Docker. What was
-measured goes to docs/results/gpu-<GPU>.json, with the driver and the date.
+Needs nvidia-cuda-mps-control and a Triton (`$TRISECT_TRITON_HOME`): the vendor's with its onnxruntime
+backend, or any with the Python backend, a stub for this Python, and PyTorch in it. Of Python packages: numpy,
+scipy, numba, psutil, nvidia-ml-py, pytest, pytest-timeout. No Docker, no network. What was measured goes to
+docs/results/gpu-<GPU>.json ($OUT/gpu-<GPU>.json where OUT is set), with the driver and the date, after every
+test: a run that is cut short leaves what it has.
 """
 
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
+import os
 import re
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -28,29 +32,36 @@ from controlplane.domain.errors import MissingTool
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Measurement
 from controlplane.latency import igniter
-from launchers import gpus, mps, triton
+from launchers import gpus, mps, process_table, triton
 from launchers.process import ProcessLauncher
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = Path(os.environ.get("OUT") or Path(__file__).parents[2] / "docs" / "results")
 SMALL, LARGE = (2, 2, 2, 2), (3, 4, 6, 3)
-PERCENTS, BATCHES = (20.0, 30.0, 45.0, 60.0, 80.0, 100.0), (1, 4, 8, 16)
-SECONDS = 5.0
+PERCENTS, BATCHES = (20.0, 30.0, 45.0, 60.0, 100.0), (1, 4, 8, 16)
+SECONDS = 3.0
+"""For each of 40 points, on ten starts."""
+
+
+def backend() -> str | None:
+    """What runs the models here."""
+    backends = triton.find_home().backends
+    if (backends / "onnxruntime").is_dir():
+        return "onnxruntime"
+    return "python" if (backends / "python").is_dir() and importlib.util.find_spec("torch") else None
 
 
 def obstacle() -> str | None:
     if not gpus.inventory():
         return "no NVIDIA GPU"
-    if shutil.which(mps.CONTROL) is None:
-        return f"no {mps.CONTROL}"
+    if not mps.capability().available:
+        return mps.capability().detail
     try:
-        home = triton.find_home()
+        found = backend()
     except MissingTool as error:
         return str(error)
-    if not (home.backends / "onnxruntime").is_dir():
-        return f"{home.path} has no onnxruntime backend: set {triton.HOME_VARIABLE} to the vendor's Triton"
-    return None
+    return None if found else "Triton has no onnxruntime backend, and this Python has no PyTorch"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +69,10 @@ def gpu() -> gpus.Gpu:
     why_not = obstacle()
     if why_not is not None:
         pytest.skip(f"GPU TESTS NOT RUN: {why_not}")
-    return next(g for g in gpus.inventory() if not g.mig)
+    whole = [g for g in gpus.inventory() if not g.mig]
+    if not whole:
+        pytest.skip("GPU TESTS NOT RUN: every GPU is cut into MIG instances")
+    return whole[0]
 
 
 class Rig:
@@ -67,8 +81,9 @@ class Rig:
     def __init__(self, gpu: gpus.Gpu, folder: Path) -> None:
         self.gpu = gpu
         self.launcher = ProcessLauncher(folder / "state")
+        self.backend = backend() or ""
         self.repositories = {
-            name: write_repository(folder / name, name, stages)
+            name: write_repository(folder / name, name, stages, backend=self.backend)
             for name, stages in (("small", SMALL), ("large", LARGE))
         }
         self.results: dict[str, Any] = {}
@@ -93,6 +108,7 @@ class Rig:
         said = {
             "gpu": self.gpu.name,
             "driver": driver.decode() if isinstance(driver, bytes) else driver,
+            "backend": self.backend,
             "date": datetime.date.today().isoformat(),
             **self.results,
         }
@@ -101,12 +117,18 @@ class Rig:
         (RESULTS / f"gpu-{name}.json").write_text(json.dumps(said, indent=1) + "\n")
 
 
+@pytest.fixture(autouse=True)
+def _kept(rig: Rig) -> Iterator[None]:
+    """What is known after each test is on disk, should the machine go away."""
+    yield
+    rig.write()
+
+
 @pytest.fixture(scope="module")
 def rig(gpu: gpus.Gpu, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     made = Rig(gpu, tmp_path_factory.mktemp("gpu"))
     try:
         yield made
-        made.write()
     finally:
         made.stop(*made.launcher.servers("gputest"))
         made.launcher.sweep("gputest")
@@ -143,8 +165,12 @@ def test_two_tritons_are_clients_of_one_daemon(rig: Rig) -> None:
     servers = rig.start("small", 30), rig.start("large", 60)
     try:
         assert all(s.enforced_by == mps.MECHANISM for s in servers)
-        pipes = mps.MpsDaemons().pipes(rig.gpu.uuid)
-        assert {int(s.id) for s in servers} <= set(mps.clients(pipes))
+        clients = set(mps.clients(mps.MpsDaemons().pipes(rig.gpu.uuid)))
+        for server in servers:
+            # With the Python backend the model's own process computes.
+            mine = {m.pid for m in process_table.members(name=server.name)}
+            assert mine & clients, f"{server.name}: none of {mine} is among the daemon's {clients}"
+            assert rig.launcher.usage(server).memory_mb, "NVML tells how much of the GPU it occupies"
     finally:
         rig.stop(*servers)
 

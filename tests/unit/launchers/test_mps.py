@@ -153,6 +153,7 @@ def test_gpus_that_cannot_be_shared(daemons: MpsDaemons) -> None:
 
 def test_no_tools(daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(mps, "_PLACES", str(tmp_path))
     with pytest.raises(MissingTool, match="nvidia-compute-utils"):
         daemons.client(spec(), start=True)
     assert not mps.capability().available
