@@ -5,6 +5,7 @@ TrisectError
 │                       A ValueError too, as Python callers expect for an argument out of range
 ├── InfeasibleError     nothing can be planned as asked; says what would fit
 ├── EngineError         a launch, an engine or the disk failed; nothing half-done is left
+│   ├── FleetBusy       another command works on the fleet; it ends
 │   ├── LaunchTimeout   it did not become ready in time; trying again may help
 │   └── MissingTool     a program is not installed; says how to get it
 └── GatewayError        the gateway failed or its port is taken
@@ -40,6 +41,10 @@ class InfeasibleError(TrisectError):
 
 class EngineError(TrisectError):
     """A launch, an engine or the disk failed."""
+
+
+class FleetBusy(EngineError):
+    """Another command is working on the fleet."""
 
 
 class LaunchTimeout(EngineError):

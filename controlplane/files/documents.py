@@ -7,6 +7,7 @@ duplicate keys, no tags but YAML's own plain ones. Lines are looked up only once
 from __future__ import annotations
 
 import difflib
+import errno
 import hashlib
 import json
 import math
@@ -26,6 +27,10 @@ from pydantic_core import PydanticCustomError
 from controlplane.domain.errors import EngineError, InputError
 
 SCHEMA_VERSION = 1
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_BLOCK_BYTES = 512
+"""What `st_blocks` counts in."""
+
 _YAML_LIMIT_BYTES = 16 * 2**20
 _JSON_LIMIT_BYTES = 128 * 2**20
 _DEPTH_LIMIT = 64
@@ -252,12 +257,42 @@ def write_text(path: Path, text: str) -> None:
     _replace(path, text, to_disk=True)
 
 
+def write_vital(path: Path, text: str) -> None:
+    """Like `write_text`, for what a redirect writes: it must not fail for want of a few bytes.
+
+    Where the disk is full the file is written over in place, as far as it has room of its own.
+    """
+    _replace_or_overwrite(path, text, to_disk=True)
+
+
 def write_derived(path: Path, text: str) -> None:
-    """Like `write_text`, for what can be made again: a power cut may lose it, the end of a process does not.
+    """Like `write_vital`, for what can be made again: a power cut may lose it, the end of a process does not.
 
     It takes no wait for the disk, which is most of a redirect's time.
     """
-    _replace(path, text, to_disk=False)
+    _replace_or_overwrite(path, text, to_disk=False)
+
+
+def _replace_or_overwrite(path: Path, text: str, *, to_disk: bool) -> None:
+    try:
+        _replace(path, text, to_disk=to_disk)
+    except EngineError as error:
+        full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+        if not full or not _overwrite(path, text.encode()):
+            raise
+
+
+def _overwrite(path: Path, content: bytes) -> bool:
+    """Write over a file within the blocks it has; False where they do not suffice."""
+    try:
+        with path.open("r+b") as stream:
+            if len(content) > os.fstat(stream.fileno()).st_blocks * _BLOCK_BYTES:
+                return False
+            stream.write(content)
+            stream.truncate()
+        return True
+    except OSError:
+        return False
 
 
 def _replace(path: Path, text: str, *, to_disk: bool) -> None:

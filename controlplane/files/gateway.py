@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.fleet import Backend, Route
-from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_json
+from controlplane.files.documents import SCHEMA_VERSION, Strict, read, to_json, write_json, write_vital
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,8 @@ def write_slots(path: Path, record: SlotsRecord) -> None:
         }
         for slot in record.slots
     ]
-    write_json(path, {"schema_version": SCHEMA_VERSION, "generation": record.generation, "slots": slots})
+    content = {"schema_version": SCHEMA_VERSION, "generation": record.generation, "slots": slots}
+    write_vital(path, to_json(content))
 
 
 def read_slots(path: Path) -> SlotsRecord:

@@ -32,7 +32,7 @@ from controlplane.control.guard_state import (
     wards,
 )
 from controlplane.control.guard_state import Limits as GuardLimits
-from controlplane.domain.errors import EngineError, GatewayError, TrisectError
+from controlplane.domain.errors import EngineError, FleetBusy, TrisectError
 from controlplane.domain.fleet import Backend, Role, Route, Server, ServerSpec, ServerState
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
@@ -100,13 +100,11 @@ class Controller:
             try:
                 self.step()
             except TrisectError as error:
-                # The engine or the gateway does not answer now; traffic flows without us. Look again. While
-                # only the gateway is away, what is known stays known, and what is decided waits for it.
+                # The engine, the gateway or the disk refuses now; traffic flows without us. What is known
+                # stays known, and what is decided waits until it can be carried out.
                 if str(error) != self._trouble:
                     self._tell("warning", "controller", self._fleet.name, str(error))
                 self._trouble = str(error)
-                if not isinstance(error, GatewayError):
-                    self._forget()
                 stop.wait(_LOCK_TRIES_S)
             self.ticked_s = time.monotonic()
             self.busy_s += self.ticked_s - began
@@ -146,9 +144,9 @@ class Controller:
         try:
             with locked(self._fleet.files, patience_s=0.0):
                 self._act(adopted, state, effects, routes, seen)
-        except EngineError:
-            # Another command holds the fleet: what it leaves is looked at anew.
-            self._forget()
+        except FleetBusy:
+            # What the other command leaves is looked at anew.
+            self._adopted = None
             time.sleep(_LOCK_TRIES_S)
 
     def close(self) -> None:
@@ -167,10 +165,6 @@ class Controller:
             level, words = ("warning", trouble) if trouble else ("info", "the engine answers again")
             self._tell(level, "engine", self._fleet.name, words)
         self._engine_trouble = trouble
-
-    def _forget(self) -> None:
-        """Adopt anew at the next look."""
-        self._adopted = None
 
     def _hands(self) -> tuple[Crew, Observer]:
         crew = Crew(self._fleet.launcher, self._fleet.gateway, self._failed, self._fleet.limits)

@@ -18,7 +18,7 @@ from controlplane.control.converge import Action, Actual, Commit, Stop, converge
 from controlplane.control.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
 from controlplane.control.redirect import redirected
 from controlplane.domain.device import CPU_DEVICE
-from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.errors import FleetBusy, InputError
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import nearest
@@ -50,7 +50,7 @@ class Outcome:
 
 @contextlib.contextmanager
 def locked(files: FleetFiles, *, patience_s: float = 2.0) -> Iterator[None]:
-    """Hold the fleet. Raises EngineError where another command does for longer than `patience_s`.
+    """Hold the fleet. Raises FleetBusy where another command does for longer than `patience_s`.
 
     A controller holds it for moments, a command until it has ended.
     """
@@ -59,9 +59,7 @@ def locked(files: FleetFiles, *, patience_s: float = 2.0) -> Iterator[None]:
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise EngineError(
-            f"another command is working on fleet {files.fleet!r}; wait for it to end"
-        ) from None
+        raise FleetBusy(f"another command is working on fleet {files.fleet!r}; wait for it to end") from None
     try:
         yield
     finally:

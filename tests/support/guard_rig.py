@@ -77,6 +77,7 @@ class Guarded:
     http: int
     grpc: int
     metrics: int
+    models: Path = MODELS
 
     @property
     def environment(self) -> dict[str, str]:
@@ -107,7 +108,7 @@ class Guarded:
         path.write_text(json.dumps(document))
         ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
         ports += ["--metrics-port", str(self.metrics)]
-        where = ["--repository", str(MODELS), "--output", str(self.directory / "rendered")]
+        where = ["--repository", str(self.models), "--output", str(self.directory / "rendered")]
         told = self.ctl("apply", str(path), "--allow-violations", "--yes", *ports, *where, *more)
         assert told.returncode == 0, told.stderr
         if "--no-serve" not in more:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,20 @@ def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pyte
         documents.write_json(path, {"a": 2})
     assert path.read_text() == documents.to_json({"a": 1})
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"], "no temporary file stays"
+
+
+def test_what_a_redirect_writes_is_written_over_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "slots.json"
+    documents.write_vital(path, "before\n")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(documents.tempfile, "mkstemp", full)
+    documents.write_vital(path, "a little more\n")
+    assert path.read_text() == "a little more\n"
+    with pytest.raises(EngineError, match="No space left"):
+        documents.write_vital(path, "x" * 2**20)
+    assert path.read_text() == "a little more\n"

@@ -1,4 +1,4 @@
-"""Takes as many seconds of CPU time as its input says, for each request."""
+"""Takes as many seconds of CPU time as its input says, for each request; below 0, as many megabytes."""
 
 import time
 
@@ -10,7 +10,9 @@ class TritonPythonModel:
         answers = []
         for request in requests:
             x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-            end = time.thread_time() + float(x[0, 0])
+            asked = float(x[0, 0])
+            self.held = b"\1" * int(-asked * 2**20)
+            end = time.thread_time() + asked
             while time.thread_time() < end:
                 pass
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))

@@ -1,0 +1,190 @@
+"""Faults that take more than one server, or that come back, on real Tritons: one in CI, the rest soak."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import guard_rig as rig
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as triton
+from guard_rig import Guarded, Load
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+RATE_RPS = 40.0
+SLO_MS = 200.0
+WORK_S = 0.003
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Guarded]:
+    with rig.guarded(tmp_path) as made:
+        yield made
+
+
+def cores(count: int) -> list[str]:
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < count:
+        pytest.skip(f"CAPABILITY MISSING: {count} cores for two devices")
+    return [f"cpu-{core}" for core in usable[:count]]
+
+
+def partition(name: str, policy: str, device: str) -> dict[str, Any]:
+    made = rig.partition(name, 30, rate_rps=RATE_RPS, slo_ms=SLO_MS, device=device)
+    made["shadow"]["policy"] = policy
+    return made
+
+
+def plan(devices: list[str], *partitions: dict[str, Any]) -> dict[str, Any]:
+    """All partitions on the first device; the others hold shadows."""
+    gpus = [
+        {"id": d, "type": "cpu", "partitions": list(partitions) if d == devices[0] else []} for d in devices
+    ]
+    return {**rig.plan(), "gpus": gpus}
+
+
+def guard_row(fleet: Guarded, name: str) -> dict[str, Any]:
+    told = json.loads(fleet.ctl("status", "--json").stdout)
+    (row,) = [r for r in told["guard"] if r["partition"] == name]
+    return dict(row)
+
+
+def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) -> None:
+    first, second = cores(2)
+    fleet.apply(plan([first, second], partition("a", "hot", second), partition("b", "warm", second)))
+    rig.await_true(lambda: guard_row(fleet, "b")["shadow_ready"], 30.0, "the warm shadow stands by")
+    on_first = [s for s in fleet.servers() if s.spec.device == first]
+    assert {s.spec.labels.partition for s in on_first} == {"a", "b"}
+    with Load(fleet.grpc, "a", RATE_RPS, WORK_S) as hot, Load(fleet.grpc, "b", RATE_RPS, WORK_S) as warm:
+        time.sleep(2.0)
+        hit_s = time.time()
+        # Stopped meanwhile, so that it finds all of them dead in one look, as a fault of a GPU leaves them.
+        fleet.controller().suspend()
+        for server in on_first:
+            for process in fleet.tree(server.name):
+                process.kill()
+        fleet.controller().resume()
+        rig.await_true(
+            lambda: all(fleet.active(e) not in {s.name for s in on_first} for e in "ab"), 30.0, "both moved"
+        )
+        moved_s = time.time()
+        time.sleep(1.0)
+    said = [e for e in fleet.events() if e.kind == "said" and e.at_s >= hit_s and e.level == "critical"]
+    assert [e.subject for e in said if "a fault of the whole GPU" in e.reason] == [first]
+    assert len(said) == 1, "one event, not one a server"
+    assert len(hot.failed()) <= 2, hot.failed()
+    assert all(r.started_s <= moved_s for r in warm.failed()), "a warm shadow has to load first"
+    present = {fleet.active("a"), fleet.active("b")}
+    assert {s.spec.device for s in fleet.servers() if s.name in present} == {second}
+
+
+@pytest.mark.soak
+def test_a_model_that_no_longer_loads_opens_the_breaker(fleet: Guarded, tmp_path: Path) -> None:
+    fleet.models = tmp_path / "models"
+    shutil.copytree(rig.MODELS, fleet.models)
+    fleet.apply(plan(cores(1), partition("w", "hot", cores(1)[0])))
+    fleet.await_guarded()
+    (fleet.models / "spin" / "1" / "model.py").write_text("raise RuntimeError('no such weights')\n")
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        (standby,) = [s for s in fleet.servers() if s.name != fleet.active("w")]
+        for process in fleet.tree(standby.name):
+            process.kill()
+        fleet.await_event("breaker", deadline_s=90.0)
+        time.sleep(5.0)
+    assert load.failed() == [], "what serves is left alone"
+    launches = [e for e in fleet.events() if e.kind == "launch"]
+    assert 4 <= len(launches) <= 5, "no more starts once it is open"
+    row = guard_row(fleet, "w")
+    assert row["breaker_open"]
+    assert row["phase"] == "exposed"
+    assert row["retry_in_s"] > 400.0
+    assert any("no such weights" in e.reason for e in fleet.events()), "the server's own words"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    told = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if told.returncode != 0:
+        pytest.skip("CAPABILITY MISSING: no tmpfs can be mounted here to be filled")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.soak
+def test_a_full_disk_stops_no_redirect(small_disk: Path) -> None:
+    with rig.guarded(small_disk) as fleet:
+        fleet.apply(plan(cores(1), partition("w", "hot", cores(1)[0])))
+        fleet.await_guarded()
+        before = fleet.active("w")
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+            while True:
+                stream.write(bytes(4096))
+        with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+            time.sleep(1.0)
+            fleet.tree(before)[0].kill()
+            rig.await_true(lambda: fleet.active("w") != before, 20.0, "redirected")
+            time.sleep(2.0)
+            assert fleet.controller().is_running()
+            filler.unlink()
+            fleet.await_guarded()
+        assert len(load.failed()) <= 2, load.failed()
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    base = rig.CGROUPS / "memory"
+    if not (base / "memory.limit_in_bytes").exists() or not os.access(base, os.W_OK):
+        pytest.skip("CAPABILITY MISSING: no memory cgroup to limit a model in")
+    folder = base / f"trisect-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        rig.await_true(lambda: not (folder / "cgroup.procs").read_text().strip(), 10.0, "the group is empty")
+        folder.rmdir()
+
+
+@pytest.mark.soak
+def test_a_model_that_runs_out_of_memory_is_left(fleet: Guarded, memory_group: Path) -> None:
+    fleet.apply(plan(cores(1), partition("w", "hot", cores(1)[0])))
+    fleet.await_guarded()
+    before = fleet.active("w")
+    _, stub = fleet.tree(before)
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        time.sleep(1.0)
+        hit_s = time.time()
+        # What it holds already stays where it is counted: this is for what comes on top.
+        (memory_group / "memory.limit_in_bytes").write_text(str(8 * 2**20))
+        (memory_group / "cgroup.procs").write_text(str(stub.pid))
+        grow(fleet, "w", 64)
+        moved = fleet.await_event("redirect", since_s=hit_s)
+        time.sleep(2.0)
+    assert not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE
+    assert all(r.started_s <= moved.at_s + 0.5 for r in load.failed()), load.failed()
+    fleet.await_guarded()
+
+
+def grow(fleet: Guarded, endpoint: str, megabytes: int) -> None:
+    """One request that makes the model take so much memory."""
+    x = triton.InferInput("X", [1, 1], "FP32")
+    x.set_data_from_numpy(np.full((1, 1), -megabytes, dtype=np.float32))
+    target, refused = f"127.0.0.1:{fleet.grpc}", contextlib.suppress(triton.InferenceServerException)
+    with triton.InferenceServerClient(target) as client, refused:
+        client.infer(endpoint, [x], client_timeout=5.0)
