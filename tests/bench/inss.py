@@ -349,9 +349,11 @@ def searches() -> None:
 def online(seeds: int) -> None:
     """200 decisions a second apart; case 1, case 2, moves."""
     print(
-        f"\nonline, {seeds} walks: a decision a second, by the true rate (even arrivals) or the arrivals of the"
+        f"\nonline, {seeds} walks: a decision a second, by the true rate (even arrivals) or the arrivals of"
     )
-    print("last second (Poisson); anew: every decision forgets what runs. Goodput in % of what is offered")
+    print(
+        "the last second (Poisson); anew: every decision forgets what runs. Goodput in % of what is offered"
+    )
     print(
         f"{'':18s} {'goodput/s':>9s} {'good %':>7s} {'batches alone %':>15s} {'of changes %':>12s}"
         f" {'moves/min':>9s} {'CPU ms: mean':>12s} {'P99':>6s}   good % every {OVER_TIME_S} s"
