@@ -152,7 +152,10 @@ class DockerLauncher:
             one = self._ours(client, server.name)
             if one is None:
                 raise EngineError(f"{server.name} does not run")
-            one.update(cpu_quota=quota, cpu_period=period)
+            try:
+                one.update(cpu_quota=quota, cpu_period=period)
+            except docker.errors.NotFound as error:
+                raise EngineError("this engine cannot change a running container (Podman 4)") from error
 
     def watch(self, fleet: str) -> Watch:
         """The engine's stream of events."""
@@ -308,7 +311,9 @@ class DockerLauncher:
                     return False
                 raise EngineError(self._failure(server, "ended before it was ready", log))
             if readiness.is_ready(server) and self._listens(one, server):
-                one.update(restart_policy=containers.RESTART)
+                # Podman 4 cannot: there the controller alone starts it again.
+                with contextlib.suppress(docker.errors.NotFound):
+                    one.update(restart_policy=containers.RESTART)
                 return True
             if time.monotonic() > deadline:
                 raise LaunchTimeout(self._failure(server, "was not ready in time", _log(one)))
