@@ -1,6 +1,7 @@
 """The gateway's price: through it against direct, in turn, with telemetry on.
 
-Direct is the reference: the same tritonserver, the same perf_analyzer, the same minute.
+Direct is the reference: the same tritonserver, the same perf_analyzer, the same minute. On a host with other
+work, rates favour the gateway (more processes get more of the cores): CPU times tell more there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import asyncio
 import os
 import re
+import resource
 import statistics
 import sys
 import tempfile
@@ -73,24 +75,42 @@ def against_direct(ports: Any, triton: rig.Triton, rounds: int, window_ms: int) 
             )
 
 
-def price(places: Places, ports: Any, triton: rig.Triton, telemetry: GatewayTelemetry) -> None:
-    """CPU time a request, which a busy machine does not falsify as it does latencies."""
-
-    def used(pids: list[int]) -> float:
-        times = [psutil.Process(pid).cpu_times() for pid in pids]
-        return 1000 * sum(t.user + t.system for t in times)
-
-    roles = {role: list(processes.find(places, role)) for role in processes.KEPT_UP}
+def price(places: Places, ports: Any, triton: rig.Triton, rounds: int, window_ms: int) -> None:
+    """CPU time a request of everything that takes part, which a busy machine falsifies less than rates."""
     server = psutil.Process(triton.process.pid)
-    roles["tritonserver and model"] = [server.pid, *(child.pid for child in server.children(recursive=True))]
-    for protocol, port in (("grpc", ports.grpc), ("http", ports.http)):
-        before = {role: used(pids) for role, pids in roles.items()}
-        lines = telemetry.counts().received
-        drive(protocol, port, 32, 1000)
-        time.sleep(0.5)
-        count = telemetry.counts().received - lines
-        costs = ", ".join(f"{role} {(used(pids) - before[role]) / count:.3f}" for role, pids in roles.items())
-        print(f"{protocol + ', CPU ms a request':<28}{costs} ({count} requests)")
+    groups = {role: list(processes.find(places, role)) for role in processes.KEPT_UP}
+    groups |= {"tritonserver": [server.pid], "model": [p.pid for p in server.children(recursive=True)]}
+
+    def used() -> dict[str, float]:
+        times = {name: [psutil.Process(pid).cpu_times() for pid in pids] for name, pids in groups.items()}
+        spent = {name: sum(t.user + t.system for t in every) for name, every in times.items()}
+        client = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return {**spent, "client": client.ru_utime + client.ru_stime}
+
+    def one(protocol: str, port: int) -> dict[str, float]:
+        before, count = used(), inferences(triton)
+        drive(protocol, port, 32, window_ms)
+        time.sleep(0.1)  # the monitor gathers
+        count = inferences(triton) - count
+        after = used()
+        return {name: 1e6 * (after[name] - before[name]) / count for name in after}
+
+    for protocol, direct, gateway in (
+        ("grpc", triton.grpc_port, ports.grpc),
+        ("http", triton.http_port, ports.http),
+    ):
+        pairs = [(one(protocol, direct), one(protocol, gateway)) for _ in range(rounds)]
+        ratio = statistics.median(sum(a.values()) / sum(b.values()) for a, b in pairs)
+        costs = ", ".join(
+            f"{name} {statistics.median(b[name] for _, b in pairs):.0f}" for name in pairs[0][1]
+        )
+        print(f"{protocol + ', CPU direct : gateway':<28}{ratio:>28.2f}   us a request: {costs}")
+
+
+def inferences(triton: rig.Triton) -> int:
+    """How many the model has answered."""
+    with th.InferenceServerClient(f"{rig.HOST}:{triton.http_port}") as client:
+        return int(client.get_inference_statistics("echo")["model_stats"][0]["inference_count"])
 
 
 def memory(places: Places, ports: Any) -> None:
@@ -167,7 +187,7 @@ def main() -> None:
         places = Places.of(Path(here) / "gateway")
         against_direct(ports, triton, given.rounds, given.window_ms)
         telemetry = GatewayTelemetry(gateway.telemetry_socket)
-        price(places, ports, triton, telemetry)
+        price(places, ports, triton, given.rounds, given.window_ms)
         asyncio.run(streams(places, ports, 4.0))
         memory(places, ports)
         counts = telemetry.counts()
