@@ -20,6 +20,7 @@ from controlplane.cli import (
     serve,
     simulate,
     status,
+    train,
     validate,
 )
 from controlplane.cli.exits import EXIT_INTERRUPTED, exit_code
@@ -37,6 +38,7 @@ _VERBS = (
     doctor,
     profile,
     validate,
+    train,
     plan,
     simulate,
     render,

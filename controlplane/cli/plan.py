@@ -51,6 +51,10 @@ def plan(
         Bda | None,
         typer.Option(help="For inss: try every batch (exact, the default) or search as the paper does."),
     ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="inss's policy, from ctl train, or `none`: the search alone. [built in]"),
+    ] = None,
     allow_violations: options.AllowViolations = False,
 ) -> None:
     """Decide share, batch, GPU and neighbours of every workload in SPEC.
@@ -76,7 +80,7 @@ def plan(
     made = make_plan(
         parsed,
         document,
-        Choices(strategy, rule, latency, quantile, seed, iterations, budget, bda),
+        Choices(strategy, rule, latency, quantile, seed, iterations, budget, bda, policy),
         profiles=profiles,
         cores=len(os.sched_getaffinity(0)),
         clock=SystemClock(),

@@ -15,6 +15,7 @@ from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
 from controlplane.files.calibration import read_calibration
 from controlplane.files.documents import Document, nearest, to_json
+from controlplane.files.policies import built_in_policy, read_policy
 from controlplane.files.profiles import profile_document
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated, Factor
@@ -22,15 +23,21 @@ from controlplane.planners import registry, verify
 from controlplane.planners.explain import Explanation, explain
 from controlplane.planners.inss import strategy as inss
 from controlplane.planners.inss.bda import Bda
+from controlplane.planners.inss.policy import Weights
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest
 from controlplane.ports import Clock
 from controlplane.runtime.devices import known_device, known_profiles
 
+NO_POLICY = Path("none")
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a user chose on the command line; None: the strategy's own default. `bda` is inss's alone."""
+    """What a user chose on the command line; None: the strategy's own default.
+
+    `bda` and `policy` are inss's alone; `NO_POLICY` in place of a file is the search alone.
+    """
 
     strategy: str
     rule: Rule | None = None
@@ -40,6 +47,7 @@ class Choices:
     iterations: int | None = None
     budget_s: float | None = None
     bda: Bda | None = None
+    policy: Path | None = None
 
 
 def make_plan(
@@ -50,9 +58,38 @@ def make_plan(
     strategy = registry.strategy(choices.strategy)
     if choices.bda is not None and choices.strategy != inss.NAME:
         raise InputError(f"is for --strategy {inss.NAME} alone, not for {choices.strategy}", field="--bda")
+    if choices.policy is not None and choices.strategy != inss.NAME:
+        raise InputError(f"is for --strategy {inss.NAME} alone, not for {choices.strategy}", field="--policy")
     latency_model = choices.latency_model or strategy.latency_model
+    devices, every = devices_for(spec, document, latency_model, profiles=profiles, cores=cores)
+    plan = strategy.plan(
+        PlanRequest(
+            workloads=spec.workloads,
+            devices=devices,
+            rule=choices.rule or strategy.rule,
+            clock=clock,
+            quantile=choices.quantile,
+            seed=choices.seed,
+            iterations=choices.iterations,
+            budget_s=choices.budget_s,
+            previous=previous,
+            bda=choices.bda or Bda.EXACT,
+            policy=_policy(choices),
+        )
+    )
+    used = {(p.model, g.type) for g, _, p in plan.placements()}
+    return replace(plan, spec_sha256=document.sha256, profiles=_uses(used, every))
+
+
+def devices_for(
+    spec: Spec, document: Document, latency_model: str, *, profiles: Path, cores: int
+) -> tuple[dict[str, PlanningDevice], dict[str, dict[str, Profile]]]:
+    """What is known about a spec's GPU types, and every profile on them by type and model.
+
+    Raises InputError naming the file's line for an unknown device or model.
+    """
     factors = read_calibration(profiles)
-    devices = {}
+    devices: dict[str, PlanningDevice] = {}
     models = {w.model for w in spec.workloads}
     every: dict[str, dict[str, Profile]] = {}
     for i, gpu in enumerate(spec.gpus):
@@ -73,22 +110,7 @@ def make_plan(
                 f"no profile of {workload.model!r} on {types}{hint} (`ctl profile` makes one)",
                 ("workloads", i, "model"),
             )
-    plan = strategy.plan(
-        PlanRequest(
-            workloads=spec.workloads,
-            devices=devices,
-            rule=choices.rule or strategy.rule,
-            clock=clock,
-            quantile=choices.quantile,
-            seed=choices.seed,
-            iterations=choices.iterations,
-            budget_s=choices.budget_s,
-            previous=previous,
-            bda=choices.bda or Bda.EXACT,
-        )
-    )
-    used = {(p.model, g.type) for g, _, p in plan.placements()}
-    return replace(plan, spec_sha256=document.sha256, profiles=_uses(used, every))
+    return devices, every
 
 
 def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
@@ -99,6 +121,12 @@ def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
 def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explanation, ...] | Infeasible:
     """Why a workload got its share and batch. Raises InputError for one the plan does not know."""
     return explain(plan, workload, _devices_of(plan, profiles))
+
+
+def _policy(choices: Choices) -> Weights | None:
+    if choices.strategy != inss.NAME or choices.policy == NO_POLICY:
+        return None
+    return built_in_policy() if choices.policy is None else read_policy(choices.policy)[0]
 
 
 def _devices_of(plan: Plan, profiles: Path) -> dict[str, PlanningDevice]:

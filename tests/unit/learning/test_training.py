@@ -132,7 +132,7 @@ def test_a_critic_finds_the_best_of_known_rewards() -> None:
     seen = TensorObservation.of(Episodes(problem, before).observe())
     generator = torch.Generator().manual_seed(2)
     reject = seen.valid.shape[1] - 1
-    for _ in range(150):
+    for _ in range(80):
         action = agent.act(seen, generator)
         reward = (action == reject).float()
         agent.update(Transitions(seen, action, reward, seen, torch.ones(64)), 1.0)
