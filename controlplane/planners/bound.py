@@ -16,14 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
-from controlplane.planners.board import ask
-from controlplane.planners.contents import Options, Way
+from controlplane.planners.board import ask, service_curves
+from controlplane.planners.contents import MOST_WORKLOADS, Judge, Options, Way
 from controlplane.planners.growth import SLACK
 from controlplane.planners.menu import Menu
 from controlplane.planners.protocol import Device
 
 LOOKED_AT = 12
 """Shares from the least one alone; a way that holds beside nobody at any of them needs at least the last."""
+MOST_ASKED = 400
+"""Workloads up to which the exact queue is asked too: it takes some 0.6 ms for each."""
 
 
 def prices(devices: Mapping[str, Device]) -> dict[str, float]:
@@ -69,18 +71,46 @@ def beside(options: Options, device: str) -> FloatArray:
     batch = menu.batch[ways[:, None], share]
     # Many ways ask the same: each (model, batch, share) is asked about once.
     keys, place = np.unique(np.stack([model, batch, share]).reshape(3, -1), axis=1, return_inverse=True)
+    neighbours = _least_harmful(options, device, alone)
     holds = np.zeros(share.shape, dtype=np.bool_)
-    for neighbour in _least_harmful(options, device, alone):
+    for neighbour in neighbours:
         slow, slow_cycle = _slowdown(menu, keys, neighbour, options.quantile)
         at = place.reshape(share.shape)
         held = menu.execution_tolerance[ways[:, None], share] >= slow[at]
         held &= menu.cycle_tolerance[ways[:, None], share] >= slow_cycle[at]
         held[_own(options, ways, neighbour.model, menu)] = False
         holds |= held
-    first = share[np.arange(ways.size), holds.argmax(axis=1)]
-    beyond = np.where(share[:, -1] < last, menu.percents[share[:, -1]], np.inf)
-    size[ways] = np.where(holds.any(axis=1), menu.percents[first], beyond)
+    column = np.where(holds.any(axis=1), holds.argmax(axis=1), LOOKED_AT)
+    if options.quantile is not None and MOST_WORKLOADS < options.workloads <= MOST_ASKED:
+        _ask_queue(options, device, neighbours, ways, share, column)
+    found = share[np.arange(ways.size), np.minimum(column, LOOKED_AT - 1)]
+    beyond = (column == LOOKED_AT) & (found == last)
+    size[ways] = np.where(beyond, np.inf, menu.percents[found])
     return size
+
+
+def _ask_queue(
+    options: Options, device: str, neighbours: Sequence[_Neighbour], ways: IntArray, share: IntArray,
+    column: IntArray,
+) -> None:  # fmt: skip
+    """Raise `column`, the place of each way's share in its row of `share`, until the exact queue accepts it.
+
+    Each t(k) is the least beside any of the neighbours. Pools keep what the table says: their queue is slow.
+    """
+    assert options.quantile is not None
+    menu, items = options.menus[device], [way.item for way in options.ways]
+    judge = Judge(menu, items, options.quantile)
+    single = np.array([items[i].servers == 1 for i in ways.tolist()])
+    live = np.flatnonzero(single & (column < LOOKED_AT))
+    while live.size:
+        at = share[live, column[live]]
+        batch = menu.batch[ways[live], at]
+        keys, place = np.unique(np.stack([menu.model[ways[live]], batch, at]), axis=1, return_inverse=True)
+        curves = np.min([_curves(menu, keys, n, options.quantile) for n in neighbours], axis=0)
+        held = judge.holds(ways[live], curves[place.reshape(-1)], batch)
+        column[live[~held]] += 1
+        live = live[~held]
+        live = live[column[live] < LOOKED_AT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +143,32 @@ def _own(options: Options, ways: IntArray, model: int, menu: Menu) -> BoolArray:
     return np.asarray((menu.model[ways] == model) & (not many), dtype=np.bool_)
 
 
-def _slowdown(
-    menu: Menu, keys: IntArray, neighbour: _Neighbour, quantile: float | None
-) -> tuple[FloatArray, FloatArray]:
-    """By how much it slows execution and cycle of each (model, batch, share): shapes (n,) for keys (3, n)."""
+def _beside(menu: Menu, keys: IntArray, neighbour: _Neighbour) -> Slots:
+    """Each (model, batch, share) of `keys` (3, n) in the first slot, the neighbour in the second."""
     model, batch, share = keys
     count = model.size
-    slots = Slots.of(
+    return Slots.of(
         np.stack([model, np.full(count, neighbour.model)], axis=1),
         np.stack([batch, np.full(count, neighbour.batch)], axis=1),
         np.stack([menu.percents[share], np.full(count, neighbour.percent)], axis=1),
     )
-    execution, cycle = ask(menu.device.latency, slots, quantile)
-    at = (model, batch - 1, share)
+
+
+def _slowdown(
+    menu: Menu, keys: IntArray, neighbour: _Neighbour, quantile: float | None
+) -> tuple[FloatArray, FloatArray]:
+    """By how much it slows execution and cycle of each (model, batch, share): shapes (n,) for keys (3, n)."""
+    execution, cycle = ask(menu.device.latency, _beside(menu, keys, neighbour), quantile)
+    at = (keys[0], keys[1] - 1, keys[2])
     slow = execution[:, 0] / menu.alone.execution[at], cycle[:, 0] / menu.alone.cycle[at]
     return slow[0] * (1.0 - SLACK), slow[1] * (1.0 - SLACK)
+
+
+def _curves(menu: Menu, keys: IntArray, neighbour: _Neighbour, quantile: float) -> FloatArray:
+    """t(k) of each (model, batch, share) beside it: shape (n, largest batch)."""
+    rows = np.arange(keys.shape[1])
+    slots = _beside(menu, keys, neighbour)
+    return service_curves(menu.device.latency, slots, rows, np.zeros_like(rows), quantile)
 
 
 def _bins(sizes: Sequence[float], loose: float) -> int:

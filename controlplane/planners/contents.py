@@ -38,6 +38,8 @@ class Way:
         return self.device is None or self.device == device
 
 
+MOST_WORKLOADS = 12
+"""Up to so many are settled exactly; larger cases are left to search and lower bound."""
 WIDE_SERVERS = 4
 """The largest pools tried whether they look worthwhile or not, where workloads are few."""
 
@@ -236,7 +238,7 @@ class Judge:
             ]
             rows = np.array(asked)
             for n, told in zip(
-                asked, self._queue(items[rows], curves[rows], batch[rows]).tolist(), strict=True
+                asked, self.holds(items[rows], curves[rows], batch[rows]).tolist(), strict=True
             ):
                 good, bad = self.known.setdefault((own[n][0], own[n][1].size), ([], []))
                 (good if told else bad).append(own[n][1])
@@ -247,7 +249,8 @@ class Judge:
             return True
         return False if any((curve >= other).all() for other in bad) else None
 
-    def _queue(self, items: IntArray, curves: FloatArray, batch: IntArray) -> BoolArray:
+    def holds(self, items: IntArray, curves: FloatArray, batch: IntArray) -> BoolArray:
+        """Whether each of these items (n,) holds with t(k) as in its row of `curves`, up to its batch."""
         asked = [self.items[i] for i in items.tolist()]
         profiles = [self.menu.device.profiles[i.model] for i in asked]
         answer = waits(

@@ -21,13 +21,12 @@ import numpy as np
 from controlplane.domain.plan import PlannedGpu
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.bound import prices
-from controlplane.planners.contents import Contents, Judge, Options, contents_of
+from controlplane.planners.contents import MOST_WORKLOADS, Contents, Judge, Options, contents_of
 from controlplane.planners.finish import gpu_of, partition_of
 from controlplane.planners.protocol import PlanRequest
 
-MOST_WORKLOADS = 12
 MOST_CONTENTS = 4000
-"""Of one GPU type. Larger cases are left to the search."""
+"""Of one GPU type; a case with more is too large."""
 MOST_ROUNDS = 200
 """Programs solved, relaxed ones included."""
 MOST_NODES = 5000

@@ -32,13 +32,11 @@ class Kind:
     """Some workloads served by `servers` partitions on one GPU type.
 
     `expected`: percent of each partition beside average neighbours (alone, where it tolerates none).
-    `floor`: what no plan can go below.
     """
 
     item: Item
     device: str
     expected: float
-    floor: float
 
     @property
     def cost_percent(self) -> float:
@@ -58,10 +56,10 @@ def kinds_of(
     for name, device in devices.items():
         items = [Item((w,)) for w in workloads]
         single = Menu.of(items, device, rule, quantile, alone[name])
-        expected, floor = _expected(single), _floor(single)
+        expected = _expected(single)
         for i, item in enumerate(items):
             if np.isfinite(expected[i]):
-                found[i].append(Kind(item, name, float(expected[i]), float(floor[i])))
+                found[i].append(Kind(item, name, float(expected[i])))
         dear = [i for i in range(len(items)) if single.model[i] >= 0 and expected[i] > DEAR_PERCENT]
         lowest = {i: _fewest(items[i], single, alone[name]) for i in dear}
         _pools(dear, lowest, workloads, device, name, alone[name], rule, quantile, found)
@@ -74,11 +72,6 @@ def kinds_of(
 def _expected(menu: Menu) -> FloatArray:
     typical = menu.smallest(TYPICAL_SLOWDOWN)
     return np.where(np.isfinite(typical), typical, menu.smallest(1.0 + HARDLY))
-
-
-def _floor(menu: Menu) -> FloatArray:
-    """Shares alone, with the table's error taken in the bound's favour."""
-    return menu.smallest(1.0 - TABLE_ERROR)
 
 
 def _fewest(item: Item, menu: Menu, alone: Alone) -> int:
@@ -108,11 +101,11 @@ def _pools(
         order = list(pending)
         items = [Item((workloads[i],), pending[i]) for i in order]
         menu = Menu.of(items, device, rule, quantile, alone)
-        expected, floor = _expected(menu), _floor(menu)
+        expected = _expected(menu)
         for n, i in enumerate(order):
             tried[i] += 1
             if np.isfinite(expected[n]):
-                found[i].append(Kind(items[n], name, float(expected[n]), float(floor[n])))
+                found[i].append(Kind(items[n], name, float(expected[n])))
                 left[i] -= 1
             if left[i] < 0 or tried[i] > 6 or pending[i] >= MOST_SERVERS:
                 del pending[i]
