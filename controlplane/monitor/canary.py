@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
-from controlplane.monitor.inference import zero_body
+from controlplane.monitor.inference import ZeroRequest, stream_once, zero_request
 
 _THREADS = 4
 
@@ -37,7 +37,7 @@ class Canaries:
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
         self._verdicts: dict[str, Verdict] = {}
-        self._bodies: dict[tuple[str, str], tuple[bytes, int]] = {}
+        self._requests: dict[tuple[str, str], ZeroRequest] = {}
 
     def ask(self, server: Server, *, deadline_s: float | None = None) -> None:
         """Have every endpoint of a server tried, unless that is already under way."""
@@ -56,7 +56,7 @@ class Canaries:
         """A server is gone."""
         with self._lock:
             self._verdicts.pop(name, None)
-            self._bodies = {key: body for key, body in self._bodies.items() if key[0] != name}
+            self._requests = {key: body for key, body in self._requests.items() if key[0] != name}
 
     def close(self) -> None:
         """Let what is under way end at its deadline."""
@@ -78,17 +78,21 @@ class Canaries:
     def _infer(self, server: Server, endpoint: str, deadline_s: float) -> None:
         key = (server.name, endpoint)
         with self._lock:
-            made = self._bodies.get(key)
+            made = self._requests.get(key)
         if made is None:
             status, config = self._call(server, "GET", f"/v2/models/{endpoint}/config", b"", {}, deadline_s)
             if status != 200:
                 raise EngineError(f"{endpoint}: no configuration: {config[:200].decode(errors='replace')}")
-            made = zero_body(json.loads(config))
+            made = zero_request(endpoint, json.loads(config))
             with self._lock:
-                self._bodies[key] = made
-        body, json_length = made
-        headers = {"Inference-Header-Content-Length": str(json_length)}
-        status, answer = self._call(server, "POST", f"/v2/models/{endpoint}/infer", body, headers, deadline_s)
+                self._requests[key] = made
+        if made.json_length is None:
+            stream_once(server, made, deadline_s=deadline_s)
+            return
+        headers = {"Inference-Header-Content-Length": str(made.json_length)}
+        status, answer = self._call(
+            server, "POST", f"/v2/models/{endpoint}/infer", made.body, headers, deadline_s
+        )
         if status != 200:
             raise EngineError(f"{endpoint}: {answer[:200].decode(errors='replace')}")
 

@@ -61,10 +61,28 @@ def zero_inputs(config: Mapping[str, Any], *, batch: int = 1) -> tuple[ZeroInput
     return tuple(inputs)
 
 
-def zero_body(config: Mapping[str, Any]) -> tuple[bytes, int]:
-    """An inference of zeros on the model with this configuration; of one with sequences, a whole sequence."""
+@dataclass(frozen=True, slots=True)
+class ZeroRequest:
+    """An inference of zeros, ready to be sent: the body of POST .../infer and the length of its JSON part.
+
+    For a decoupled model, which answers streams alone, a gRPC message; `json_length` is None.
+    """
+
+    body: bytes
+    json_length: int | None
+
+
+def zero_request(endpoint: str, config: Mapping[str, Any]) -> ZeroRequest:
+    """For the model with this configuration; one with sequences gets a whole sequence.
+
+    Raises EngineError for a data type that is not known.
+    """
     alone = {"sequence_id": _SEQUENCE, "sequence_start": True, "sequence_end": True}
-    return infer_body(zero_inputs(config), alone if "sequence_batching" in config else {})
+    parameters = alone if "sequence_batching" in config else {}
+    inputs = zero_inputs(config)
+    if config.get("model_transaction_policy", {}).get("decoupled", False):
+        return ZeroRequest(_message(endpoint, inputs, parameters), None)
+    return ZeroRequest(*infer_body(inputs, parameters))
 
 
 def infer_body(inputs: tuple[ZeroInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
@@ -85,6 +103,42 @@ def infer_body(inputs: tuple[ZeroInput, ...], parameters: Mapping[str, Any]) -> 
     return text + b"".join(i.data for i in inputs), len(text)
 
 
+def _message(endpoint: str, inputs: tuple[ZeroInput, ...], parameters: Mapping[str, int | bool]) -> bytes:
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name=endpoint)
+    for name, value in parameters.items():
+        if isinstance(value, bool):
+            request.parameters[name].bool_param = value
+        else:
+            request.parameters[name].int64_param = value
+    for given in inputs:
+        request.inputs.add(name=given.name, datatype=given.datatype, shape=given.shape)
+        request.raw_input_contents.append(given.data)
+    message: bytes = request.SerializeToString()
+    return message
+
+
+def stream_once(server: Server, request: ZeroRequest, *, deadline_s: float) -> None:
+    """Send a decoupled model's request until its first answer, or its end without one. Raises EngineError."""
+    import grpc
+    from tritonclient.grpc import service_pb2
+
+    with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
+        call = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
+        try:
+            answers = call(iter((request.body,)), timeout=deadline_s)
+            said = next((answer.error_message for answer in answers), "")
+            answers.cancel()
+        except grpc.RpcError as error:
+            raise EngineError(f"{error.code().name}: {error.details()}") from error
+    if said:
+        raise EngineError(said)
+
+
 def plain_client(deadline_s: float) -> httpx.Client:
     """A client for HTTP without TLS: reading the certificates it would not need takes 19 ms of CPU time."""
     return httpx.Client(timeout=deadline_s, trust_env=False, verify=False)
@@ -93,20 +147,23 @@ def plain_client(deadline_s: float) -> httpx.Client:
 def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
     """One inference of zeros on `endpoint`. Raises EngineError with the server's own words."""
     base = f"http://{server.host}:{server.http_port}/v2/models/{endpoint}"
+    failed = f"{server.name}: an inference on {endpoint} failed"
     try:
         with plain_client(deadline_s) as client:
             config = client.get(f"{base}/config")
             config.raise_for_status()
-            body, json_length = zero_body(config.json())
-            answer = client.post(
-                f"{base}/infer", content=body, headers={"Inference-Header-Content-Length": str(json_length)}
-            )
-            answer.raise_for_status()
+            request = zero_request(endpoint, config.json())
+            if request.json_length is None:
+                stream_once(server, request, deadline_s=deadline_s)
+                return
+            headers = {"Inference-Header-Content-Length": str(request.json_length)}
+            client.post(f"{base}/infer", content=request.body, headers=headers).raise_for_status()
     except httpx.HTTPStatusError as error:
-        reason = error.response.text.strip()[:300]
-        raise EngineError(f"{server.name}: an inference on {endpoint} failed: {reason}") from error
+        raise EngineError(f"{failed}: {error.response.text.strip()[:300]}") from error
     except httpx.HTTPError as error:
-        raise EngineError(f"{server.name}: an inference on {endpoint} failed: {error!r}") from error
+        raise EngineError(f"{failed}: {error!r}") from error
+    except EngineError as error:
+        raise EngineError(f"{failed}: {error}") from error
 
 
 def unload(server: Server, endpoint: str, *, deadline_s: float) -> None:

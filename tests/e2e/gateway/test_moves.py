@@ -19,7 +19,7 @@ import tritonclient.utils.shared_memory as shm
 from gateway_clients import Talk, floats, refusal, tensor
 from tritonclient.utils import InferenceServerException
 
-from controlplane.domain.errors import GatewayError
+from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, ServerSpec, ServerState
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
@@ -44,6 +44,12 @@ def said(talk: Talk) -> tuple[float, str]:
     """The next answer's value and its server."""
     result = talk.take()
     return float(result.as_numpy("OUTPUT").flat[0]), result.as_numpy("SERVER").flat[0].decode()
+
+
+def a_server(at: Backend, endpoint: str) -> Server:
+    """What a launcher would say of a Triton."""
+    spec = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/", (endpoint,), "cpu-0", 50)
+    return Server("1", spec, ServerState.RUNNING, at.host, at.http_port, at.grpc_port, 1)
 
 
 def test_a_sequence_ends_where_it_began(gateway: Running, pair: Pair) -> None:
@@ -76,8 +82,7 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
     made, ports = gateway
     one = pair["one"].backend
     made.commit({"total": Route((one,))})
-    spec = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/", ("total",), "cpu-0", 50)
-    server = Server("1", spec, ServerState.RUNNING, one.host, one.http_port, one.grpc_port, 1)
+    server = a_server(one, "total")
     canaries = Canaries()
     try:
         with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
@@ -91,6 +96,25 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
             assert total[0, 0] == 6
     finally:
         canaries.close()
+
+
+@pytest.mark.parametrize("endpoint", ["repeat", "echo", "slow", "none"])
+def test_an_inference_proves_a_model_of_any_kind(pair: Pair, endpoint: str) -> None:
+    server = a_server(pair["one"].backend, endpoint)
+    canaries = Canaries()
+    try:
+        canaries.ask(server)
+        rig.until(lambda: canaries.verdict(server.name) is not None)
+        failures = canaries.verdict(server.name).failures
+    finally:
+        canaries.close()
+    if endpoint == "none":
+        assert failures == 1
+        with pytest.raises(EngineError, match=r"none failed: .*unknown model"):
+            prove(server, endpoint, deadline_s=5.0)
+    else:
+        assert failures == 0
+        prove(server, endpoint, deadline_s=5.0)
 
 
 def test_a_pool_cannot_hold_sequences(gateway: Running, pair: Pair) -> None:

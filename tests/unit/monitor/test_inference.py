@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from tritonclient.grpc import service_pb2
 
 from controlplane.domain.errors import EngineError
-from controlplane.monitor.inference import ZeroInput, infer_body, zero_body, zero_inputs
+from controlplane.monitor.inference import ZeroInput, infer_body, zero_inputs, zero_request
 
 pytestmark = pytest.mark.unit
 
@@ -45,8 +46,24 @@ def test_the_body_is_json_then_the_tensors() -> None:
 @pytest.mark.parametrize("sequences", [True, False])
 def test_a_model_with_sequences_gets_a_whole_one(sequences: bool) -> None:
     config = {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]}
-    body, length = zero_body(config | ({"sequence_batching": {}} if sequences else {}))
-    said = json.loads(body[:length])["parameters"]
+    made = zero_request("m", config | ({"sequence_batching": {}} if sequences else {}))
+    said = json.loads(made.body[: made.json_length])["parameters"]
     assert (said.get("sequence_start"), said.get("sequence_end")) == (
         (True, True) if sequences else (None, None)
     )
+
+
+def test_a_decoupled_model_gets_a_message_for_its_stream() -> None:
+    config = {
+        "model_transaction_policy": {"decoupled": True},
+        "sequence_batching": {},
+        "max_batch_size": 4,
+        "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [2]}],
+    }
+    made = zero_request("m", config)
+    message = service_pb2.ModelInferRequest.FromString(made.body)
+    assert made.json_length is None
+    assert (message.model_name, message.inputs[0].name, list(message.inputs[0].shape)) == ("m", "X", [1, 2])
+    assert message.raw_input_contents == [bytes(8)]
+    assert message.parameters["sequence_start"].bool_param
+    assert message.parameters["sequence_id"].int64_param
