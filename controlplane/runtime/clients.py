@@ -102,15 +102,25 @@ def over_http(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iter
 
 
 def perf_analyzer(
-    home: Path, target: str, endpoint: str, rate_rps: float, seconds: float, deadline_s: float
+    home: Path,
+    target: str,
+    endpoint: str,
+    rate_rps: float,
+    seconds: float,
+    deadline_s: float,
+    *,
+    input_data: str = "zero",
 ) -> Seen:
-    """perf_analyzer, unmodified, over gRPC with Poisson arrivals. Raises EngineError where it gives up."""
+    """perf_analyzer, unmodified, over gRPC with Poisson arrivals; `input_data` is its option of that name.
+
+    Raises EngineError where it gives up.
+    """
     environment = {**os.environ, "LD_LIBRARY_PATH": str(home / "lib")}
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "requests.json"
         command = [
             str(home / "bin" / "perf_analyzer"), "-m", endpoint, "-u", target, "-i", "grpc", "-b", "1",
-            "--async", "--input-data=zero", f"--request-rate-range={rate_rps:g}",
+            "--async", f"--input-data={input_data}", f"--request-rate-range={rate_rps:g}",
             "--request-distribution=poisson", "-p", str(round(seconds * 1000 / _WINDOWS)), "-s", "999",
             "-r", str(_WINDOWS),
             "--percentile=99", f"--profile-export-file={out}",
