@@ -45,8 +45,9 @@ class ProcessEnds:
         """Take a handle; False where the process is gone."""
         if name in self._told:
             return True
-        pid = int(server.id)
         try:
+            # Without an id it was gone as soon as it had started.
+            pid = int(server.id or -1)
             handle = os.pidfd_open(pid)
         except OSError:
             return False
