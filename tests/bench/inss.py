@@ -27,11 +27,13 @@ from inss_setup import devices, surfaces, workloads
 from planning import RealClock
 
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.policies import built_in_policy
 from controlplane.planners.board import Board, times
 from controlplane.planners.finish import gpu_of, partition_of
 from controlplane.planners.inss import instances
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.inss.place import place, running
+from controlplane.planners.inss.policy import Weights
 from controlplane.planners.inss.problem import Problem, Surfaces, goodput, value
 from controlplane.planners.inss.search import search
 from controlplane.planners.protocol import PlanRequest
@@ -105,10 +107,10 @@ def half_slo(rates: Mapping[str, float]) -> dict[str, float]:
     return {name: instances.MODELS[name].slo_ms / 2.0 for name in rates}
 
 
-def inss(rates: Mapping[str, float], told: Surfaces) -> Decided:
+def inss(rates: Mapping[str, float], told: Surfaces, policy: Weights | None = None) -> Decided:
     """Place, polish, enumerate; the first of a batch waits as long as its own batch's time allows."""
     problem = problem_of(rates, told)
-    found = place(problem, CLOCK)
+    found = place(problem, CLOCK, policy=policy)
     outcome = goodput(problem, found.gpu, found.units)
     execution = np.where(
         found.batch > 0, 1000.0 * outcome.batch / np.maximum(outcome.capacity_rps, 1e-9), 0.0
@@ -147,7 +149,8 @@ def planned(rates: Mapping[str, float], name: str, latency: str, rule: Rule) -> 
 
 
 METHODS: Mapping[str, Callable[[Mapping[str, float]], Decided]] = {
-    "inss": lambda rates: inss(rates, surfaces()),
+    "inss": lambda rates: inss(rates, surfaces(), built_in_policy()),
+    "inss, search alone": lambda rates: inss(rates, surfaces()),
     "inss w/o interference": lambda rates: inss(rates, surfaces().without_interference()),
     "bda-gpulet": lambda rates: baseline(rates, inss_baselines.gpulet, bda=True),
     "gpulet-like": lambda rates: baseline(rates, inss_baselines.gpulet, bda=False),
@@ -369,7 +372,7 @@ def online(seeds: int) -> None:
                 problem = problem_of(counted, surfaces())
                 before = None if last is None or anew else running(last.gpu, last.units)
                 began = time.process_time()
-                now = place(problem, CLOCK, seed=second, before=before)
+                now = place(problem, CLOCK, seed=second, before=before, policy=built_in_policy())
                 spent.append(1000.0 * (time.process_time() - began))
                 if last is not None:
                     moves = int(((now.gpu != last.gpu) | (now.units != last.units)).sum())
