@@ -16,7 +16,7 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.broadcast import Broadcast, Refused
 from controlplane.gateway.facade.fleet import Fleet, everyone
 from controlplane.gateway.facade.records import Records
-from controlplane.gateway.facade.statistics import fleet_statistics
+from controlplane.gateway.facade.statistics import fleet_statistics, pool_statistics
 from controlplane.gateway.facade.streams import Stream, StreamFailed
 from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, unconnected
 from controlplane.gateway.facade.wire import sequence_of, text_field
@@ -154,18 +154,15 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _statistics(self, message: bytes, context: Any) -> bytes:
         name = text_field(message, 1) or ""
         if not name:
-            return _bytes(
-                json_format.ParseDict(
-                    await fleet_statistics(self._fleet),
-                    service_pb2.ModelStatisticsResponse(),
-                    ignore_unknown_fields=True,
-                )
-            )
+            return _statistics_bytes(await fleet_statistics(self._fleet))
         backend = self._fleet.choose(name)
         if backend is None:
             await _abort(
                 context, grpc.StatusCode.INVALID_ARGUMENT, f"requested model '{name}' is not available"
             )
+        pool = await pool_statistics(self._fleet, name, text_field(message, 2) or "")
+        if pool is not None:
+            return _statistics_bytes(pool)
         return await self._ask(backend, "ModelStatistics", message, context)
 
     async def _ask(self, backend: Backend, method: str, message: bytes, context: Any) -> bytes:
@@ -320,6 +317,12 @@ async def _unknown(context: Any, name: str) -> NoReturn:
 async def _pass_on(context: Any, error: Any) -> NoReturn:
     await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
     raise AssertionError("abort raises")
+
+
+def _statistics_bytes(statistics: dict[str, Any]) -> bytes:
+    """As one Triton's answer."""
+    answer = service_pb2.ModelStatisticsResponse()
+    return _bytes(json_format.ParseDict(statistics, answer, ignore_unknown_fields=True))
 
 
 def _bytes(message: Any) -> bytes:

@@ -15,7 +15,7 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.broadcast import Broadcast, HttpAnswer, HttpRefused, Refused
 from controlplane.gateway.facade.fleet import Fleet, everyone
 from controlplane.gateway.facade.records import Records
-from controlplane.gateway.facade.statistics import fleet_statistics
+from controlplane.gateway.facade.statistics import fleet_statistics, pool_statistics
 from controlplane.gateway.facade.wire import Sequence as SequenceOf
 
 _REFUSED = "models are loaded and unloaded by the control plane, not by clients"
@@ -98,6 +98,10 @@ class Http:
         name = request.match_info["name"]
         if name not in self._fleet.routes:
             return _unknown(name, request.path)
+        if request.path.endswith("/stats"):
+            pool = await pool_statistics(self._fleet, name, request.match_info.get("version", ""))
+            if pool is not None:
+                return web.json_response(pool)
         if self._fleet.traits(name).sequence_idle_us is None or not request.path.endswith(_INFERRING):
             backend = self._fleet.choose(name)
             assert backend is not None  # the name is routed

@@ -1,11 +1,13 @@
-"""The statistics of the whole fleet, in the shape in which one Triton gives its own."""
+"""The statistics of the fleet or of a pool, in the shape in which one Triton gives its own."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.fleet import Fleet
 
 _LATEST = "last_inference"
@@ -19,6 +21,23 @@ async def fleet_statistics(fleet: Fleet) -> dict[str, Any]:
         for endpoint, route in sorted(fleet.routes.items())
         for member in route.members
     ]
+    return await _added_up(fleet, wanted)
+
+
+async def pool_statistics(fleet: Fleet, endpoint: str, version: str) -> dict[str, Any] | None:
+    """One endpoint's, of all versions where none is named; None where one server serves it or nobody knows it.
+
+    Then a server's own answer says more.
+    """
+    members = fleet.routes[endpoint].members
+    if len(members) == 1:
+        return None
+    path = f"/v2/models/{quote(endpoint, safe='')}{f'/versions/{version}' if version else ''}/stats"
+    found = await _added_up(fleet, [(member, path) for member in members])
+    return found if found["model_stats"] else None
+
+
+async def _added_up(fleet: Fleet, wanted: Sequence[tuple[Backend, str]]) -> dict[str, Any]:
     answers = await asyncio.gather(*(fleet.ask(member, path) for member, path in wanted))
     entries: dict[tuple[str, str], dict[str, Any]] = {}
     for status, content in answers:

@@ -240,11 +240,20 @@ def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: 
     made.commit({"slow": Route((pair["one"].backend, pair["two"].backend))})
     load = rig.Load(ports, "slow", seconds_of_work=0.02)
 
-    def counted() -> int:
-        with th.InferenceServerClient(f"{rig.HOST}:{ports.http}") as client:
-            return int(client.get_inference_statistics()["model_stats"][0]["inference_count"])
+    def counted() -> set[int]:
+        with (
+            th.InferenceServerClient(f"{rig.HOST}:{ports.http}") as over_http,
+            tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as over_grpc,
+        ):
+            told = [over_http.get_inference_statistics(*which) for which in ((), ("slow",), ("slow", "1"))]
+            messages = [
+                over_grpc.get_inference_statistics(*which) for which in ((), ("slow",), ("slow", "1"))
+            ]
+            return {int(t["model_stats"][0]["inference_count"]) for t in told} | {
+                message.model_stats[0].inference_count for message in messages
+            }
 
-    before = counted()
+    (before,) = counted()
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -257,7 +266,7 @@ def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: 
     assert load.failed() == []
     shares = [sum(o.server == name for o in load.outcomes) for name in pair]
     assert min(shares) > len(load.outcomes) / 5
-    rig.until(lambda: counted() == before + len(load.outcomes))
+    rig.until(lambda: counted() == {before + len(load.outcomes)})
 
 
 def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_path: Path) -> None:
