@@ -25,7 +25,7 @@ async def fleet_statistics(fleet: Fleet) -> dict[str, Any]:
 
 
 async def pool_statistics(fleet: Fleet, endpoint: str, version: str) -> dict[str, Any] | None:
-    """One endpoint's, of all versions where none is named; None where one server serves it or nobody knows it.
+    """One endpoint's, of all versions where none is named; None where one server serves it or none knows it.
 
     Then a server's own answer says more.
     """
