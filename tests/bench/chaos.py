@@ -3,19 +3,22 @@
     .venv/bin/python tests/bench/chaos.py [--faults crash,hang,...] [--json]
 
 One fleet with a hot shadow under Poisson load over gRPC; the faults come one after the other. `lost` are
-failed requests, `answered` is when the first request sent after the fault was answered, `redirected` when
-the guard's new routes stood, `guarded` when a shadow stood by again: seconds from the fault.
+failed requests: `held` were with the server when it was hit, `sent` came between the fault and the guard's
+new routes, `later` should not be. `answered` is when the first request sent after the fault was answered,
+`redirected` when the new routes stood, `guarded` when a shadow stood by again: seconds from the fault.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +30,7 @@ RATE_RPS = 60.0
 SLO_MS = 150.0
 WORK_S = 0.003
 PERCENT = 40.0
-FAULTS = ("crash", "hang", "stub", "shadow", "haproxy", "facade", "supervisor", "controller")
+FAULTS = ("crash", "hang", "stub", "shadow", "haproxy", "facade", "monitor", "supervisor", "controller")
 NEEDS_REDIRECT = frozenset({"crash", "hang", "stub"})
 
 
@@ -38,6 +41,10 @@ class Row:
     fault: str
     requests: int
     lost: int
+    held: int
+    sent: int
+    later: int
+    why: dict[str, int]
     answered_s: float
     redirected_s: float | None
     guarded_s: float
@@ -88,9 +95,14 @@ def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
     # Two servers of two processes each; what is more was left by the dead.
     left = len([pid for pid in now if pid not in before]) if fault not in (*NEEDS_REDIRECT, "shadow") else 0
     left += max(0, len(now) - len(before))
+    lost = load.failed()
+    over_s = math.inf if redirected_s is None else hit_s + redirected_s
+    held, later = sum(r.started_s <= hit_s for r in lost), sum(r.started_s > over_s for r in lost)
+    why = Counter(str(r.error).partition("] ")[2] or str(r.error) for r in lost)
     return Row(
-        fault, len(load.requests), len(load.failed()), min(answered) - hit_s, redirected_s, guarded_s, left
-    )
+        fault, len(load.requests), len(lost), held, len(lost) - held - later, later, dict(why),
+        min(answered) - hit_s, redirected_s, guarded_s, left,
+    )  # fmt: skip
 
 
 def main() -> int:
@@ -107,13 +119,15 @@ def main() -> int:
     if options.json:
         print(json.dumps({"rows": [asdict(r) for r in rows], "host_load": os.getloadavg()[0]}))
         return 0
-    print(f"{'fault':12} requests  lost  answered s  redirected s  guarded s  left behind")
+    print(f"{'fault':12} requests  lost  held  sent later  answered s  redirected s  guarded s  left behind")
     for r in rows:
         redirected = "-" if r.redirected_s is None else f"{r.redirected_s:.2f}"
         print(
-            f"{r.fault:12} {r.requests:8d} {r.lost:5d} {r.answered_s:11.2f} {redirected:>13} "
-            f"{r.guarded_s:10.1f} {r.left_behind:12d}"
+            f"{r.fault:12} {r.requests:8d} {r.lost:5d} {r.held:5d} {r.sent:5d} {r.later:5d} "
+            f"{r.answered_s:11.2f} {redirected:>13} {r.guarded_s:10.1f} {r.left_behind:12d}"
         )
+        for words, count in r.why.items():
+            print(f"{'':12} {count} lost: {words[:90]}")
     return 0
 
 
