@@ -173,6 +173,6 @@ class Crew:
                 )
             self._launcher.stop(server, drain_s=allowed_s[ending])
         except TrisectError as error:
-            self._failed(server.name, f"could not be stopped, which is tried again: {error}")
             with self._lock:
                 self._left.append((time.monotonic(), server))
+            self._failed(server.name, f"could not be stopped, which is tried again: {error}")

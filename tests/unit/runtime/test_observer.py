@@ -1,0 +1,139 @@
+"""What the guard is shown while the engine is away: what no real engine does on demand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from controlplane.control.guard import begin
+from controlplane.control.guard_state import DrainAndStop, Ending, GuardState, Limits, Seat, Ward
+from controlplane.control.sequential import Promise
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.observation import Health, News
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.monitor.records import Record
+from controlplane.runtime.clock import wait_until
+from controlplane.runtime.crew import Crew
+from controlplane.runtime.execute import Limits as Waits
+from controlplane.runtime.observer import Observer
+
+pytestmark = pytest.mark.unit
+
+SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+# Nobody listens there: a canary would fail, but none is due this early.
+SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
+
+
+@dataclass
+class Engine:
+    """An engine that is there, away, or silent; it tells of deaths all the same."""
+
+    away: bool = False
+    silent: threading.Event | None = None
+    news: list[News] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        if self.silent is not None:
+            self.silent.wait(20.0)
+        if self.away:
+            raise EngineError("the engine does not answer")
+        return (SERVER,)
+
+    def watch(self, fleet: str) -> Watch:
+        return Watch(self.news)
+
+    def stop(self, server: Server, *, drain_s: float) -> None:
+        if self.away:
+            raise EngineError("the engine does not answer")
+        self.stopped.append(server.name)
+
+
+@dataclass
+class Watch:
+    told: list[News]
+
+    def news(self, servers: Collection[Server]) -> tuple[News, ...]:
+        fresh, self.told[:] = tuple(self.told), []
+        return fresh
+
+    def close(self) -> None:
+        pass
+
+
+class NoRequests:
+    heard_since_s = 0.0
+
+    def take(self) -> list[Record]:
+        return []
+
+
+class NoGateway:
+    def in_flight(self, backend: object) -> int:
+        return 0
+
+
+def state() -> GuardState:
+    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
+    return begin((ward,), {"W1": (Seat(SERVER.name, "cpu-0", 50.0),)}, Limits())
+
+
+@dataclass
+class Bench:
+    engine: Engine
+    crew: Crew
+    observer: Observer
+    failed: list[str]
+
+    def health(self) -> Health:
+        return self.observer.look(state()).servers[SERVER.name].health
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    engine, failed = Engine(), list[str]()
+    launcher: Any = engine
+    gateway: Any = NoGateway()
+    crew = Crew(launcher, gateway, lambda subject, reason: failed.append(reason), Waits())
+    crew.adopt(SERVER)
+    observer = Observer(launcher, gateway, "f", crew, NoRequests())
+    try:
+        yield Bench(engine, crew, observer, failed)
+    finally:
+        if engine.silent is not None:
+            engine.silent.set()
+        observer.close()
+        crew.close(wait=True)
+
+
+def test_a_silent_engine_holds_no_look_up(bench: Bench) -> None:
+    bench.engine.silent = threading.Event()
+    assert [bench.health() for _ in range(3)] == [Health.READY] * 3
+
+
+def test_deaths_told_by_an_engine_that_goes_away_are_believed_once_it_answers(bench: Bench) -> None:
+    bench.engine.away = True
+    bench.engine.news.append(News((SERVER.name,), "died"))
+    assert bench.health() is Health.READY
+    assert wait_until(lambda: (bench.health(), bench.observer.trouble)[1] != "", deadline_s=5.0)
+    assert bench.health() is Health.READY
+    bench.engine.away = False
+    assert wait_until(lambda: bench.health() is Health.GONE, deadline_s=5.0)
+    assert bench.observer.trouble == ""
+
+
+def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
+    bench.engine.away = True
+    bench.crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+    assert wait_until(lambda: bool(bench.failed), deadline_s=5.0)
+    assert "tried again" in bench.failed[0]
+    bench.engine.away = False
+    bench.crew.retry(0.0)
+    assert bench.engine.stopped == [], "not at once: the engine has just failed"
+    bench.crew.retry(1e12)
+    assert wait_until(lambda: bool(bench.engine.stopped), deadline_s=5.0)
