@@ -29,8 +29,10 @@ from controlplane.planners.renaming import renamed
 
 DEFAULT_ITERATIONS = 24
 """Attempts to empty a GPU, and as many more for every hundred workloads."""
-STEP = 0.995
+STEP = 0.005
 """At least so much is taken from what a refused item tolerates."""
+PATIENCE = 6
+"""Corrections after which that doubles each time: what is refused then is far from what the table says."""
 MOST_CORRECTIONS = 12
 MOST_REPACKED = 2
 """Times GPUs are dissolved again after corrections."""
@@ -248,13 +250,14 @@ class _Search:
     ) -> tuple[frozenset[int], Correction]:
         """Give more to what the exact queue refuses until it refuses nothing; returns what it still does."""
         said = hearing.ask(packings, correction)
-        for _ in range(MOST_CORRECTIONS):
+        for turn in range(MOST_CORRECTIONS):
             if not said.refused:
                 break
+            step = 1.0 - STEP * 2.0 ** max(turn + 1 - PATIENCE, 0)
             now, told = said.refusing, said.correction
             correction = Correction(
-                np.where(now, np.minimum(told.scale, correction.scale * STEP), correction.scale),
-                np.where(now, np.maximum(told.excess, correction.excess / STEP), correction.excess),
+                np.where(now, np.minimum(told.scale, correction.scale * step), correction.scale),
+                np.where(now, np.maximum(told.excess, correction.excess / step), correction.excess),
             )
             self.correct(packings, correction, said)
             said = hearing.ask(packings, correction)
