@@ -182,14 +182,18 @@ async def _metrics(monitor: Monitor, haproxy: Path, session: aiohttp.ClientSessi
     present = [server for server in monitor.addresses.present if server.metrics_port is not None]
     pages = await asyncio.gather(*(_page(session, server) for server in present))
     minute = monitor.windows.by_server(time.time(), 60.0)
-    registry = CollectorRegistry()
-    found = [
-        *exposition.own(monitor.totals, monitor.losses, minute),
-        *exposition.haproxy(await _statistics(haproxy), monitor.addresses.endpoints),
-        *exposition.tritons([(s, p) for s, p in zip(present, pages, strict=True) if p is not None]),
-    ]
-    registry.register(_Page(found))
-    return generate_latest(registry)
+    rows = await _statistics(haproxy)
+    own = [*exposition.own(monitor.totals, monitor.losses, minute)]
+    answered = [(s, p) for s, p in zip(present, pages, strict=True) if p is not None]
+
+    def write() -> bytes:
+        registry = CollectorRegistry()
+        proxies = exposition.haproxy(rows, monitor.addresses.endpoints)
+        registry.register(_Page([*own, *proxies, *exposition.tritons(answered)]))
+        return generate_latest(registry)
+
+    # Many servers' pages are long: the log is read meanwhile.
+    return await asyncio.to_thread(write)
 
 
 async def _page(session: aiohttp.ClientSession, server: Backend) -> str | None:

@@ -72,7 +72,13 @@ class RequestLog:
 
     def _read(self, stream: socket.socket) -> None:
         rest = b""
-        while not self._closed.is_set() and (part := stream.recv(2**16)):
+        while not self._closed.is_set():
+            try:
+                part = stream.recv(2**16)
+            except TimeoutError:
+                continue  # a monitor that is held up has lost nothing yet
+            if not part:
+                return
             self._heard_s = time.monotonic()
             if self._began_s is None:
                 self._began_s = self._heard_s

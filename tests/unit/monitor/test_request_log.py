@@ -84,3 +84,20 @@ def test_a_gap_in_hearing_is_known_and_the_log_followed_again(tmp_path: Path) ->
                 assert log.heard_since_s > began
     finally:
         log.close()
+
+
+def test_a_monitor_that_is_held_up_is_waited_for(tmp_path: Path) -> None:
+    with listening(tmp_path / "s") as server:
+        log = RequestLog(tmp_path / "s")
+        try:
+            with accepted(server) as stream:
+                stream.sendall(line(1))
+                assert len(taken(log, 1)) == 1
+                asked = time.monotonic()
+                while log.heard_since_s < asked:
+                    assert time.monotonic() < asked + 5.0, "silence goes unnoticed"
+                    time.sleep(0.01)
+                stream.sendall(line(2))
+                assert [record.number for record in taken(log, 1)] == [2]
+        finally:
+            log.close()
