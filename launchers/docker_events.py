@@ -26,7 +26,8 @@ class EngineEvents:
         self._filters = {
             "type": "container",
             "label": f"{containers.FLEET_LABEL}={fleet}",
-            "event": ["die", "oom", "pause"],
+            # Podman knows a death by the second name.
+            "event": ["die", "died", "oom", "pause"],
         }
         # By container: a name may come again, and what ended earlier is no news of it.
         self._heard: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
