@@ -32,7 +32,7 @@ from controlplane.planners.board import Board, times
 from controlplane.planners.finish import gpu_of, partition_of
 from controlplane.planners.inss import instances
 from controlplane.planners.inss.bda import Bda
-from controlplane.planners.inss.place import place, running
+from controlplane.planners.inss.place import moved, place, running
 from controlplane.planners.inss.policy import Weights
 from controlplane.planners.inss.problem import Problem, Surfaces, goodput, value
 from controlplane.planners.inss.search import search
@@ -363,7 +363,7 @@ def online(seeds: int) -> None:
     )
     for law, anew in ((Gaps.CONSTANT, False), (Gaps.POISSON, False), (Gaps.POISSON, True)):
         parts = [Seen() for _ in range(SECONDS // OVER_TIME_S)]
-        alone, changed, moved, spent = 0, 0, 0, []
+        alone, changed, total, spent = 0, 0, 0, []
         for seed in range(seeds):
             rng, steps = np.random.default_rng(100 + seed), walk(seed)
             counted, last = dict(steps[0]), None
@@ -375,8 +375,8 @@ def online(seeds: int) -> None:
                 now = place(problem, CLOCK, seed=second, before=before, policy=built_in_policy())
                 spent.append(1000.0 * (time.process_time() - began))
                 if last is not None:
-                    moves = int(((now.gpu != last.gpu) | (now.units != last.units)).sum())
-                    moved += moves
+                    moves = int(moved(running(last.gpu, last.units), now.gpu, now.units).sum())
+                    total += moves
                     alone += moves == 0
                     changed += moves > 0 or not np.array_equal(now.batch, last.batch)
                 last = now
@@ -393,7 +393,7 @@ def online(seeds: int) -> None:
         print(
             f"{law + (', anew' if anew else ''):18s} {good / seeds / SECONDS:9.1f} {100 * good / asked:7.3f}"
             f" {100 * alone / decisions:15.1f} {100 * (1 - (decisions - alone) / max(changed, 1)):12.1f}"
-            f" {60 * moved / decisions:9.2f} {np.mean(spent[1:]):12.2f} {np.quantile(spent[1:], 0.99):6.2f}"
+            f" {60 * total / decisions:9.2f} {np.mean(spent[1:]):12.2f} {np.quantile(spent[1:], 0.99):6.2f}"
             f"   {told}"
         )
 

@@ -1,4 +1,4 @@
-"""BDA by brute force in numpy, as the bench and a test hold the compiled one to it."""
+"""BDA and what fits by brute force in numpy: benches and tests hold the compiled ones to it."""
 
 from __future__ import annotations
 
@@ -33,3 +33,15 @@ def capacities(problem: Problem, gpu: np.ndarray, units: np.ndarray) -> tuple[np
     late = ~(longest <= problem.slos_ms[..., None])
     holds = ~late & (capacity >= problem.rates_rps[..., None]) & (gpu >= 0)[..., None]
     return np.where(holds, capacity, 0.0), late
+
+
+def room(problem: Problem, model: int, share: np.ndarray, memory_mib: np.ndarray) -> np.ndarray:
+    """Which (GPU, units) the `model`-th model may still take beside what is taken: (K, U) or (E, K, U).
+
+    `share` and `memory_mib` as `problem.taken` returns them; for stacked problems one row each.
+    """
+    needs = np.take_along_axis(problem.model_memory_mib[..., model, :], problem.type_of, axis=-1)
+    space = memory_mib + needs <= problem.memory_mib
+    times = problem.surfaces.alone_ms[problem.model[..., model, None], problem.type_of]
+    known = np.isfinite(times[..., 0, 0])
+    return (share[..., None] + problem.percent <= 100.0 + 1e-9) & (space & known)[..., None]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from controlplane.latency.protocol import IntArray
+from controlplane.latency.protocol import BoolArray, IntArray
 from controlplane.planners.inss import search
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput
@@ -52,6 +52,12 @@ class Placed:
 def running(gpu: IntArray, units: IntArray) -> Previous:
     """What runs now, (n,) or (E, n), as search and policy weigh it."""
     return Previous(gpu, units, MOVE_COST / gpu.shape[-1])
+
+
+def moved(before: Previous, gpu: IntArray, units: IntArray) -> BoolArray:
+    """Which models start, stop or change GPU or share, (n,); a change of batch is no move."""
+    found: BoolArray = (gpu != before.gpu) | ((gpu != REJECTED) & (units != before.units))
+    return found
 
 
 def place(
@@ -107,5 +113,5 @@ def place(
     # Whom nobody waits for slows nobody: batches may be larger than they were beside the rejected.
     batch = goodput(problem, gpu, units, bda).batch
     spent("batches")
-    same = before is not None and np.array_equal(gpu, before.gpu) and np.array_equal(units, before.units)
-    return Placed(gpu, units, batch, Case.BATCHES if same else Case.SHARES, best.stopped_by, tuple(phases))
+    case = Case.SHARES if before is None or moved(before, gpu, units).any() else Case.BATCHES
+    return Placed(gpu, units, batch, case, best.stopped_by, tuple(phases))

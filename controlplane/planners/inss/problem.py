@@ -143,11 +143,6 @@ class Problem:
         return self.surfaces.percent[self.type_of]
 
     @property
-    def exec_ms(self) -> FloatArray:
-        """A batch of each model alone, (n, T, U, B)."""
-        return self.surfaces.alone_ms[self.model]
-
-    @property
     def peak_rps(self) -> FloatArray:
         """H_i of each model, (n,)."""
         return self.surfaces.peak_rps[self.model]
@@ -228,18 +223,4 @@ def fits(problem: Problem, gpu: IntArray, share_units: IntArray) -> BoolArray:
     """Whether (1a) and (1b) hold, () or (M,)."""
     share, memory = taken(problem, gpu, share_units)
     good: BoolArray = ((share <= 100.0 + SLACK) & (memory <= problem.memory_mib)).all(axis=-1)
-    return good
-
-
-def room(problem: Problem, model: int, share: FloatArray, memory_mib: FloatArray) -> BoolArray:
-    """Which (GPU, units) the `model`-th model may still take beside what is taken: (K, U) or (E, K, U).
-
-    `share` and `memory_mib` as `taken` returns them; for stacked problems one row each.
-    """
-    needs = np.take_along_axis(problem.model_memory_mib[..., model, :], problem.type_of, axis=-1)
-    space = memory_mib + needs <= problem.memory_mib
-    known = np.isfinite(
-        problem.surfaces.alone_ms[problem.model[..., model, None], problem.type_of][..., 0, 0]
-    )
-    good: BoolArray = (share[..., None] + problem.percent <= 100.0 + SLACK) & (space & known)[..., None]
     return good

@@ -13,8 +13,8 @@ from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.inss.problem import CAPACITY_WEIGHT, REJECTED, Problem
 from controlplane.ports import Clock
 
-STEPS_A_MODEL = 1000
-"""Length of a round, for each model."""
+STEPS_A_MODEL, MOST_STEPS = 1000, 200_000
+"""Length of a round, for each model and in all."""
 DEFAULT_ROUNDS = 4
 HOT, COLD = 0.3, 1e-4
 """Temperatures of a round, in parts of what an average model is worth."""
@@ -82,16 +82,18 @@ def search(
         before = (previous.gpu, previous.units, np.full(n, previous.cost))
     units = np.maximum(units, 1)
     worth = _worth(problem)
-    found, stopped_by, done = -np.inf, "converged", 0
+    told = _told(problem)
+    heat = np.array([first, COLD]) / n
+    found = kernel.improve(seed, 0, heat, gpu, units, *told, worth, before)
+    stopped_by, done = "converged", 0
     most = rounds if rounds is not None or budget_s is not None else DEFAULT_ROUNDS
     while most is None or done < most:
         if budget_s is not None and clock.monotonic() - began >= budget_s:
             stopped_by = "budget"
             break
-        heat = np.array([first if done == 0 else HOT, COLD]) / n
-        found = kernel.improve(
-            seed * 7919 + done, STEPS_A_MODEL * n, heat, gpu, units, *_told(problem), worth, before
-        )
+        steps = min(STEPS_A_MODEL * n, MOST_STEPS)
+        found = kernel.improve(seed * 7919 + done, steps, heat, gpu, units, *told, worth, before)
+        heat = np.array([HOT, COLD]) / n
         done += 1
     return Found(gpu, units, float(found), stopped_by)
 

@@ -9,6 +9,7 @@ from numba import njit
 
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.inss.kernel import best_batch
+from controlplane.planners.inss.problem import SLACK
 
 FIRST, LAST = 0, 1
 """Indices of a round's temperatures."""
@@ -59,7 +60,7 @@ def _ask(
 def _most_units(percent: FloatArray, free_percent: float) -> int:
     """The largest share of a grid that fits, as units; 0 for none."""
     units = 0
-    while units < percent.size and percent[units] <= free_percent + 1e-9:
+    while units < percent.size and percent[units] <= free_percent + SLACK:
         units += 1
     return units
 

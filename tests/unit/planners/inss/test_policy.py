@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from inss_brute_force import room
 from inss_policy import around, base, play, weights
 from inss_setup import surfaces
 
@@ -14,7 +15,7 @@ from controlplane.planners.inss import instances
 from controlplane.planners.inss.features import Episodes
 from controlplane.planners.inss.place import running
 from controlplane.planners.inss.policy import Weights, decide, rollout, worth
-from controlplane.planners.inss.problem import Problem, fits, goodput, room, taken
+from controlplane.planners.inss.problem import Problem, fits, goodput, taken
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from inss_setup import devices, surfaces
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.planners.inss import instances
 from controlplane.planners.inss.bda import Bda
-from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput, room, taken, value
+from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput, taken, value
 
 pytestmark = pytest.mark.unit
 
@@ -132,10 +132,6 @@ def test_constraints_are_in_percent_and_count_the_shadows_copy() -> None:
     share, memory = taken(problem, np.array([0, 1, REJECTED]), units)
     assert share.tolist() == [48.0, 56.0]
     assert memory.tolist() == [2000.0, 3800.0]
-    left = room(problem, 2, share, memory)
-    assert left[0].sum() == 8
-    assert not left[1].any()  # 3,800 + 3,000 MB do not fit 6,000
-    assert np.array_equal(room(Problem.stack([problem]), 2, share[None], memory[None])[0], left)
 
 
 def test_without_interference_neighbours_cost_nothing() -> None:

@@ -65,6 +65,7 @@ def test_what_is_found_fits_is_worth_what_it_says_and_comes_again() -> None:
 def test_a_ceiling_in_seconds_ends_it() -> None:
     found = search(drawn(6, 4, 1), Ticking(), budget_s=3.0)
     assert found.stopped_by == "budget"
+    assert found.value > 0.0
 
 
 def test_moves_that_cost_more_than_they_bring_stay_undone() -> None:
@@ -77,3 +78,11 @@ def test_moves_that_cost_more_than_they_bring_stay_undone() -> None:
     assert np.array_equal(stays.units, before.units)
     free = search(problem, CLOCK, rounds=8, seed=5, previous=Previous(before.gpu, before.units, 0.0))
     assert free.value >= before.value
+
+
+def test_no_rounds_are_the_start_and_its_value() -> None:
+    problem = drawn(6, 4, 1)
+    gpu, units = construct(problem)
+    found = search(problem, CLOCK, rounds=0)
+    assert np.array_equal(found.gpu, gpu)
+    assert found.value == pytest.approx(float(value(problem, goodput(problem, gpu, units))))
