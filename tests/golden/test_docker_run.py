@@ -32,7 +32,8 @@ def line(kind: str) -> str:
             client = MpsClient(UUID, PIPES, 1001, client_environment(one.spec, PIPES))
             made = containers.container(one, ContainerOptions(), gpu=client)
         case "cpu":
-            made = containers.container(server("cpu-3", 512.0), ContainerOptions(), core=3)
+            # As on an engine whose cgroups no systemd rules.
+            made = containers.container(server("cpu-3", 512.0), ContainerOptions(), core=3, cgroup_parent="/")
         case _:
             options = ContainerOptions("registry.example/triton@sha256:abc", network=Network.BRIDGE)
             made = containers.container(server("cpu-3", None), options, core=3)

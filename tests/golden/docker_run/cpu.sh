@@ -15,6 +15,7 @@ docker run --detach \
   --memory=512m \
   --cpuset-cpus=3 \
   --cpu-shares=32768 \
+  --cgroup-parent=/ \
   --cpu-period=10000 \
   --cpu-quota=3750 \
   --env=OMP_NUM_THREADS=1 \
