@@ -59,7 +59,9 @@ PLAN = Plan(
         ),
     ),
     infeasible=(Infeasible("W13", "no share holds it", 12.5, 180),),
-    totals=Totals(1, 100, 3.06, planning_ms=1.2, stopped_by="converged"),
+    totals=Totals(
+        1, 100, 3.06, planning_ms=1.2, stopped_by="converged", phases_ms=(("search", 0.7), ("verify", 0.5))
+    ),
 )
 
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.files.policies import read_policy
 from controlplane.files.specs import read_spec
+from controlplane.planners.inss.bda import Bda
 from controlplane.report.learning_plot import plot_learning
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.planning import Choices, make_plan
@@ -73,9 +75,10 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     assert told.value.line == 3
 
 
-def test_a_policy_is_for_inss_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("choice", [{"policy": Path("none")}, {"bda": Bda.PAPER}])
+def test_a_policy_and_bda_are_for_inss_alone(tmp_path: Path, choice: dict[str, Any]) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
-    choices = Choices("joint", policy=Path("none"))
+    choices = Choices("joint", **choice)
     with pytest.raises(InputError, match="inss alone"):
         make_plan(*read_spec(spec), choices, profiles=tmp_path, cores=1, clock=SystemClock())
