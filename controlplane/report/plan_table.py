@@ -63,7 +63,7 @@ def _footer(plan: Plan) -> list[Text]:
             f"{totals.cost_per_hour:.2f} per hour"
         )
         if totals.lower_bound_cost_per_hour is not None:
-            text += f" (no plan is below {totals.lower_bound_cost_per_hour:.2f})"
+            text += f" (lower bound {totals.lower_bound_cost_per_hour:.2f})"
         if totals.planning_ms is not None:
             text += f", planned in {totals.planning_ms:.1f} ms"
             parts = ", ".join(f"{name} {ms:.1f}" for name, ms in totals.phases_ms)
