@@ -49,7 +49,7 @@ class TrainSettings:
     replay: int = 20_000
     check_every: int = 20
     check_problems: int = 256
-    patience: int = 12
+    patience: int = 16
     """Checks without a better one after which training stops early."""
     reward: Reward = Reward.GOODPUT
     sac: SacSettings = field(default_factory=SacSettings)

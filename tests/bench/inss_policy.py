@@ -28,12 +28,14 @@ from inss_setup import surfaces
 
 from controlplane.files import catalogue
 from controlplane.files.policies import built_in_policy, read_policy
+from controlplane.learning.distribution import greedy
 from controlplane.planners.inss import instances
 from controlplane.planners.inss.policy import Weights, decide, worth
 from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput
 from controlplane.planners.inss.search import WARM, search
 
-SIZES = ((6, 4), (8, 5))
+SIZES = ((6, 4), (8, 5), (12, 4))
+"""Models, GPUs: one trained on, one with a GPU more than ever seen, one of which most must be refused."""
 LARGE = (100, 50)
 SEED = 20_240
 EQUAL_TIMES_S = (0.01, 0.05)
@@ -82,12 +84,18 @@ def searched(problem: Problem, budget_s: float) -> Assignment:
     return found.gpu, np.where(found.gpu == REJECTED, 1, found.units)
 
 
+def by_rule(problem: Problem) -> Assignment:
+    """What the exact look at each action is worth without learning."""
+    gpu, units = greedy(Problem.stack([problem]))
+    return gpu[0], units[0]
+
+
 def polished(problem: Problem, policy: Weights, budget_s: float) -> Assignment:
     """Policy, then search from there in what is left of the time."""
     began = time.process_time()
     start = decide(problem, policy)
     left = budget_s - (time.process_time() - began)
-    found = search(problem, CLOCK, start=start, budget_s=max(left, 0.0), hot=WARM)
+    found = search(problem, CLOCK, start=start, budget_s=max(left, 0.0), first=WARM)
     return found.gpu, np.where(found.gpu == REJECTED, 1, found.units)
 
 
@@ -136,7 +144,7 @@ def quality(policies: dict[str, Weights], count: int, search_s: float) -> None:
         problems = drawn(*size, count)
         best = Answer.of(problems, lambda p: searched(p, search_s))
         reference = good(problems, best)
-        rows = {"search": best}
+        rows = {"search": best, "a greedy rule": Answer.of(problems, by_rule)}
         for name, policy in policies.items():
             decide(problems[0], policy)
             rows[name] = Answer.of(problems, lambda p, w=policy: decide(p, w))
