@@ -89,10 +89,11 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Kept]]:
     for gpu, partition in plan.partitions():
         mine = [m for m in minutes if m.partition == partition.id]
         for percent in sorted({m.percent for m in mine}):
-            at = [m for m in mine if m.percent == percent]
-            windows = tuple(m.batches for m in at)
-            present = replace(partition, percent=percent)
-            watched.append(_Watched(gpu, present, windows, sum(m.seconds for m in at)))
+            counted = [(m.seconds, m.batches) for m in mine if m.percent == percent and m.batches is not None]
+            if counted:
+                present = replace(partition, percent=percent)
+                windows = tuple(batches for _, batches in counted)
+                watched.append(_Watched(gpu, present, windows, sum(seconds for seconds, _ in counted)))
     kept = [
         _kept(partition, placement, minutes)
         for _, partition, placement in plan.placements()

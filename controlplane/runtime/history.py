@@ -27,7 +27,8 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE TABLE IF NOT EXISTS minutes (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     at_s REAL NOT NULL, seconds REAL NOT NULL, partition TEXT NOT NULL, endpoint TEXT NOT NULL,
-    percent REAL NOT NULL, requests INTEGER NOT NULL, failed INTEGER NOT NULL, p99_ms REAL
+    percent REAL NOT NULL, requests INTEGER NOT NULL, failed INTEGER NOT NULL, p99_ms REAL,
+    counted INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS batches (
     minute INTEGER NOT NULL REFERENCES minutes (id) ON DELETE CASCADE,
@@ -53,7 +54,8 @@ class Event:
 class Minute:
     """About a minute of one endpoint on one partition's active server, until `at_s` (since the epoch).
 
-    `percent` is the server's share, `batches` the executions by batch size; `p99_ms` is None without answers.
+    `percent` is the server's share, `batches` the executions by batch size, None where nobody counted them;
+    `p99_ms` is None without answers.
     """
 
     at_s: float
@@ -64,7 +66,7 @@ class Minute:
     requests: int
     failed: int
     p99_ms: float | None
-    batches: Mapping[int, BatchStatistics]
+    batches: Mapping[int, BatchStatistics] | None
 
 
 class History:
@@ -104,10 +106,10 @@ class History:
                     row = (one.at_s, one.seconds, one.partition, one.endpoint, one.percent)
                     made = database.execute(
                         "INSERT INTO minutes (at_s, seconds, partition, endpoint, percent, requests, failed, "
-                        "p99_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                        (*row, one.requests, one.failed, one.p99_ms),
+                        "p99_ms, counted) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (*row, one.requests, one.failed, one.p99_ms, one.batches is not None),
                     ).lastrowid
-                    for size, b in one.batches.items():
+                    for size, b in (one.batches or {}).items():
                         counters = (b.executions, b.compute_input_ns, b.compute_infer_ns, b.compute_output_ns)
                         database.execute(
                             "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (made, size, *counters)
@@ -125,7 +127,9 @@ class History:
         for minute, size, *counters in rows:
             batches.setdefault(minute, {})[size] = BatchStatistics(*counters)
         rows = self._read("SELECT * FROM minutes WHERE at_s >= ? ORDER BY id", (since_s,))
-        return tuple(Minute(*(*told, batches.get(minute, {}))) for minute, *told in rows)
+        return tuple(
+            Minute(*(*told, batches.get(minute, {}) if counted else None)) for minute, *told, counted in rows
+        )
 
     def latest(self, kind: str, levels: Sequence[str]) -> dict[str, Event]:
         """Subject -> its newest event of this kind and one of these levels. Raises EngineError likewise."""

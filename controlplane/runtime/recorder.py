@@ -92,13 +92,13 @@ class Recorder:
                 )
         self._history.write_minutes(minutes)
 
-    def _batches(self, server: Server, endpoint: str) -> dict[int, BatchStatistics]:
-        """What it executed since it was read before; nothing where it was not, or does not answer."""
+    def _batches(self, server: Server, endpoint: str) -> dict[int, BatchStatistics] | None:
+        """What it executed since it was read before; None where it was not, or does not answer."""
         try:
             with StatisticsClient(server, deadline_s=2.0) as client:
                 now = client.read(endpoint)
             before = self._read.get((server.name, endpoint))
             self._read[server.name, endpoint] = now
-            return dict(difference(before, now).batches) if before is not None else {}
+            return dict(difference(before, now).batches) if before is not None else None
         except EngineError:
-            return {}
+            return None

@@ -52,14 +52,15 @@ def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
     (minute,) = history.minutes(0.0)
     assert (minute.partition, minute.percent, minute.requests, minute.failed) == ("W1", 60.0, 100, 1)
     assert minute.p99_ms == pytest.approx(98.0, abs=0.1)
-    assert minute.batches == {}
+    assert minute.batches is None
     recorder.close()
 
 
 def test_minutes_keep_their_batches(tmp_path: Path) -> None:
     history = History(tmp_path / "h.sqlite")
     first = Minute(10.0, 60.0, "W1", "w1", 50.0, 7, 0, 12.5, {4: BatchStatistics(3, 1, 2, 3)})
-    second = Minute(70.0, 60.0, "W1", "w1", 60.0, 0, 0, None, {})
-    history.write_minutes([first, second])
-    assert history.minutes(0.0) == (first, second)
-    assert history.minutes(11.0) == (second,)
+    idle = Minute(70.0, 60.0, "W1", "w1", 60.0, 0, 0, None, {})
+    unknown = Minute(130.0, 60.0, "W1", "w1", 60.0, 5, 1, 9.5, None)
+    history.write_minutes([first, idle, unknown])
+    assert history.minutes(0.0) == (first, idle, unknown)
+    assert history.minutes(71.0) == (unknown,)
