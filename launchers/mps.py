@@ -128,11 +128,6 @@ class MpsDaemons:
 
     def _launch(self, uuid: str, pipes: Path) -> None:
         logs = pipes.parent / "log"
-        try:
-            for folder in (pipes, logs):
-                folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise EngineError(f"no folder for the MPS daemon of {uuid}: {error}") from error
         environment = {
             **os.environ,
             # It starts nvidia-cuda-mps-server, which lies beside it.
@@ -141,9 +136,28 @@ class MpsDaemons:
             PIPES: str(pipes),
             "CUDA_MPS_LOG_DIRECTORY": str(logs),
         }
-        told = _run([_program(), "-d"], environment, "")
-        if told.returncode != 0:
-            raise EngineError(f"the MPS daemon of {uuid} did not start: {_words(told)} (logs: {logs})")
+        said = logs / "start.log"
+        try:
+            for folder in (pipes, logs):
+                folder.mkdir(parents=True, exist_ok=True)
+            with said.open("wb") as out:
+                # Not through a pipe: a daemon that keeps it open would be waited for.
+                ended = subprocess.run(
+                    [_program(), "-d"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    timeout=_ANSWER_S,
+                    check=False,
+                ).returncode
+        except OSError as error:
+            raise EngineError(f"the MPS daemon of {uuid} cannot be started: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise LaunchTimeout(f"{CONTROL} -d did not return for {uuid} (logs: {logs})") from error
+        if ended != 0:
+            why = said.read_text(errors="replace").strip() or f"exit code {ended}"
+            raise EngineError(f"the MPS daemon of {uuid} did not start: {why} (logs: {logs})")
         deadline = time.monotonic() + _ANSWER_S
         while not answers(pipes):
             if time.monotonic() > deadline:
