@@ -1,10 +1,10 @@
 """Does MPS hold what a plan promises? For a host with an NVIDIA GPU; nothing here was run without one.
 
-    python -m pytest -m gpu tests/gpu
+    python -m pytest -W default -m gpu tests/gpu
 
 Needs nvidia-cuda-mps-control and a Triton (`$TRISECT_TRITON_HOME`): the vendor's with its onnxruntime
 backend, or any with the Python backend, a stub for this Python, and PyTorch in it. Of Python packages: numpy,
-scipy, numba, psutil, nvidia-ml-py, pytest, pytest-timeout. No Docker, no network. What was measured goes to
+scipy, psutil, nvidia-ml-py, pytest, pytest-timeout. No Docker, no network. What was measured goes to
 docs/results/gpu-<GPU>.json ($OUT/gpu-<GPU>.json where OUT is set), with the driver and the date, after every
 test: a run that is cut short leaves what it has.
 """

@@ -207,6 +207,7 @@ def test_a_full_disk(fleet: Fleet, docker_engine: tuple[PrivateEngine, str]) -> 
     assert fleet.leftovers() == []
 
 
+@pytest.mark.soak
 def test_ports_that_somebody_always_takes(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     old = fleet.start(fleet.spec("old"))
     taken = ServerPorts(old.http_port, old.grpc_port, old.metrics_port)
