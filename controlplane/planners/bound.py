@@ -24,6 +24,8 @@ from controlplane.planners.protocol import Device
 
 LOOKED_AT = 12
 """Shares from the least one alone; a way that holds beside nobody at any of them needs at least the last."""
+ROUNDING = 1e-6
+"""Percent: sums of shares are floats."""
 MOST_ASKED = 400
 """Workloads up to which the exact queue is asked too: it takes some 0.6 ms for each."""
 
@@ -50,7 +52,7 @@ def lower_bound(options: Options, devices: Mapping[str, Device]) -> float:
     only = next(iter(price.values()))
     sizes = [100.0 * w[0][0] / only for w in ways if len(w) == 1 for _ in range(w[0][1].item.servers)]
     area = 100.0 * total / only
-    return only * max(_bins(sizes, area - sum(sizes)), math.ceil(area / 100.0 - 1e-9))
+    return only * max(_bins(sizes, area - sum(sizes)), math.ceil(area / 100.0 - ROUNDING))
 
 
 def _least(options: Options, device: str) -> FloatArray:
@@ -175,12 +177,12 @@ def _bins(sizes: Sequence[float], loose: float) -> int:
     """L2 for bins of 100; `loose` can be cut into anything."""
     best = 0
     ordered = sorted(sizes, reverse=True)
-    for least in {0.0, *(s for s in ordered if s <= 50.0)}:
-        huge = [s for s in ordered if s > 100.0 - least]
-        large = [s for s in ordered if 50.0 < s <= 100.0 - least]
-        small = sum(s for s in ordered if least <= s <= 50.0)
+    for least in {0.0, *(s for s in ordered if s <= 50.0 + ROUNDING)}:
+        huge = [s for s in ordered if s > 100.0 - least + ROUNDING]
+        large = [s for s in ordered if 50.0 + ROUNDING < s <= 100.0 - least + ROUNDING]
+        small = sum(s for s in ordered if least <= s <= 50.0 + ROUNDING)
         over = small + (loose if least == 0.0 else 0.0) - sum(100.0 - s for s in large)
         if least == 0.0:
             over -= sum(100.0 - s for s in huge)
-        best = max(best, len(huge) + len(large) + max(0, math.ceil(over / 100.0 - 1e-9)))
+        best = max(best, len(huge) + len(large) + max(0, math.ceil(over / 100.0 - ROUNDING)))
     return best
