@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Check:
     """A point of the learning curve: the likeliest plans, on problems kept apart.
 
-    reward: of the last round's episodes, drawn actions or demonstrations. goodput_percent of the offered
+    reward: of the last round's episodes, by drawn actions or the search's. goodput_percent of the offered
     requests; violations_percent of them, on a model that was placed and breaks its SLO; value as
     `problem.value`. Of the last round's updates: the critics' and the actor's loss, the temperature, and the
     policy's entropy in nats.

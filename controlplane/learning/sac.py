@@ -69,11 +69,8 @@ class Agent:
         policy = log_policy(self.actor(seen), seen.valid).exp()
         return torch.multinomial(policy, 1, generator=generator).squeeze(1)
 
-    def update(self, steps: Transitions, progress: float | None) -> Losses:
-        """One step of each optimiser; `progress` in [0, 1] places the entropy's target.
-
-        None: the steps are demonstrations, and the actor learns to do as they did.
-        """
+    def update(self, steps: Transitions, progress: float) -> Losses:
+        """One step of each optimiser; `progress` in [0, 1] places the entropy's target."""
         alpha = self._log_temperature.exp().detach()
         goal = self._goal(steps, alpha)
         chosen = steps.action.unsqueeze(1)
@@ -85,17 +82,15 @@ class Agent:
 
         log_pi = log_policy(self.actor(steps.state), steps.state.valid)
         pi = log_pi.exp()
+        value = torch.minimum(*values).detach()
         entropy = -_expected(pi, log_pi)
-        if progress is None:
-            actor_loss = -log_pi.gather(1, chosen).mean()
-        else:
-            value = torch.minimum(*values).detach()
-            actor_loss = (-alpha * entropy - _expected(pi, value)).mean()
-            first, last = self._settings.entropy_ratio
-            wanted = (first + progress * (last - first)) * steps.state.valid.sum(dim=1).float().log()
-            excess = (entropy.detach() - wanted).mean()
-            _step(self._temperature_steps, self._log_temperature.exp() * excess)
+        actor_loss = (-alpha * entropy - _expected(pi, value)).mean()
         _step(self._actor_steps, actor_loss)
+
+        first, last = self._settings.entropy_ratio
+        wanted = (first + progress * (last - first)) * steps.state.valid.sum(dim=1).float().log()
+        excess = (entropy.detach() - wanted).mean()
+        _step(self._temperature_steps, self._log_temperature.exp() * excess)
         self._follow()
         return Losses(critic_loss.item(), actor_loss.item(), self.temperature, entropy.mean().item())
 

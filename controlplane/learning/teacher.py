@@ -1,4 +1,4 @@
-"""Demonstrations for the start of training: what the local search does, as actions of the environment."""
+"""Demonstrations to begin training with: what the local search does, as actions of the environment."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ from controlplane.ports import Clock, Progress
 class TrainSettings:
     """A run. A round is `lanes` episodes of one size, then `updates` updates of `batch` steps each.
 
-    The first `shown` rounds are demonstrations, by `shown_search` rounds of the local search a problem.
+    The first `shown` rounds are played by the local search, `shown_search` rounds of it a problem: what it
+    did fills the replay buffer, and the agent learns from that as from its own steps.
     """
 
     seed: int = 1
@@ -170,7 +171,7 @@ class _Run:
             rewards.append(won)
             ended = bool(last.all())
         self._replay.push(seen, actions, rewards)
-        self._reward = float(rewards[-1].mean())
+        self._reward = float(np.sum(rewards, axis=0).mean())
         losses = [
             self._agent.update(self._replay.sample(self._rng, settings.batch), self.round / settings.rounds)
             for _ in range(settings.updates)
