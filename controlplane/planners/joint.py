@@ -128,11 +128,10 @@ class _Search:
         return True
 
     def run(self) -> Draft:
-        self.start()
+        gpus = self.pack()
         for w, ways in zip(self.workloads, self.ways, strict=True):
             if not ways:
                 self.lost[w.name] = refusal(w, self.request, self.alone, self.quantile)
-        gpus = self.pack()
         lost = tuple(self.lost[w.name] for w in self.request.workloads if w.name in self.lost)
         draft = Draft(gpus, lost, self.stopped_by, queues=self.queues)
         return proven(
@@ -153,11 +152,13 @@ class _Search:
     def pack(self) -> tuple[PlannedGpu, ...]:
         """GPUs for all workloads."""
         request = self.request
+        self.start()
         correction = Correction.none(len(self.items))
         hearing = Hearing.of(self.items, self.menus, self.quantile, self.queues)
         if request.rule is Rule.P99:
             # A first packing shows what neighbours do to small batches, which no table knows.
             correction = hearing.ask(self.construct(correction, thorough=False), correction).correction
+            self.start()
             self.skip(correction)
         iterations = request.iterations
         if iterations is None:
@@ -237,7 +238,6 @@ class _Search:
             types = ", ".join(f"{d.pool.count} {n}" for n, d in self.request.devices.items())
             self.lost[workload.name] = Infeasible(workload.name, f"all GPUs are taken: {types}")
         else:
-            # The exact queue refuses all its ways.
             self.lost[workload.name] = refusal(workload, self.request, self.alone, self.quantile)
 
     def place(self, packings: Mapping[str, Packing], item: int) -> bool:

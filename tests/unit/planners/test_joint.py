@@ -10,6 +10,7 @@ from planning import planned, published, workload
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, Rule
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, ShadowWish
+from controlplane.planners import registry
 from controlplane.planners.changes import Change, changes, moves
 from controlplane.planners.explain import explain
 
@@ -52,6 +53,19 @@ def test_a_workload_larger_than_a_gpu_gets_a_pool() -> None:
     assert len(plan.gpus) >= 3
     assert sum(w.rate_rps for _, _, w in plan.placements()) == pytest.approx(1100.0)
     assert [p.id for _, p in plan.partitions()][:2] == ["big-1", "big-2"]
+
+
+@pytest.mark.parametrize("rule", [Rule.P99, Rule.HALF_SLO])
+def test_what_finds_no_gpu_is_named_and_the_rest_stands(rule: Rule) -> None:
+    latency = "ours" if rule is Rule.P99 else "igniter"
+    nine = {"v100": planning.v100(latency, 9)}
+    request = replace(planning.request(published(50), latency=latency, rule=rule), devices=nine)
+    plan = registry.strategy("joint").plan(request)
+    assert plan.verified
+    assert len(plan.gpus) == 9
+    assert {i.reason for i in plan.infeasible} == {"all GPUs are taken: 9 v100"}
+    placed = {w.name for _, _, w in plan.placements()}
+    assert sorted([*placed, *(i.workload for i in plan.infeasible)]) == sorted(w.name for w in published(50))
 
 
 def test_the_infeasible_is_explained_and_its_nearest_slo_fits() -> None:
