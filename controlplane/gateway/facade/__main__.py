@@ -18,6 +18,7 @@ from controlplane.gateway.facade.fleet import Fleet, everyone
 from controlplane.gateway.facade.memory import give_back
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
+from controlplane.gateway.facade.statistics import Statistics
 from controlplane.gateway.facade.upstream import Upstream
 from controlplane.gateway.places import Places
 
@@ -37,6 +38,7 @@ async def _run(places: Places) -> None:
         fleet, upstream = Fleet(places, session), Upstream()
         broadcast = Broadcast(fleet, session, places)
         settings = store.settings_of(places)
+        statistics = Statistics(fleet)
         records = Records(settings.log_port)
         order = asyncio.Lock()
 
@@ -54,9 +56,9 @@ async def _run(places: Places) -> None:
         # Before the first reading: a commit in between is then told to us, one before is in the file.
         commands = await control.serve(fleet, reload, str(places.control_socket))
         await reload()
-        service = over_grpc.Service(fleet, upstream, broadcast, records)
+        service = over_grpc.Service(fleet, upstream, broadcast, records, statistics)
         server = await over_grpc.serve(service, f"127.0.0.1:{settings.facade_grpc_port}")
-        app = Http(fleet, session, broadcast, records).application()
+        app = Http(fleet, session, broadcast, records, statistics).application()
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", settings.facade_http_port).start()

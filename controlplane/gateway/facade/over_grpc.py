@@ -16,7 +16,7 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.broadcast import Broadcast, Refused
 from controlplane.gateway.facade.fleet import Fleet, everyone
 from controlplane.gateway.facade.records import Records
-from controlplane.gateway.facade.statistics import fleet_statistics, pool_statistics
+from controlplane.gateway.facade.statistics import Statistics
 from controlplane.gateway.facade.streams import Stream, StreamFailed
 from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, unconnected
 from controlplane.gateway.facade.wire import sequence_of, text_field
@@ -33,8 +33,16 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     models whose sequences it cannot follow.
     """
 
-    def __init__(self, fleet: Fleet, upstream: Upstream, broadcast: Broadcast, records: Records) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        upstream: Upstream,
+        broadcast: Broadcast,
+        records: Records,
+        statistics: Statistics,
+    ) -> None:
         self._fleet = fleet
+        self._statistics = statistics
         self._upstream = upstream
         self._broadcast = broadcast
         self._records = records
@@ -46,7 +54,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             "RepositoryModelLoad": self._refuse,
             "RepositoryModelUnload": self._refuse,
             "ModelInfer": self._infer,
-            "ModelStatistics": self._statistics,
+            "ModelStatistics": self._model_statistics,
             "TraceSetting": self._trace,
             "LogSettings": self._log,
             **{name: self._by_name(name) for name in _BY_NAME},
@@ -151,18 +159,18 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return forward
 
-    async def _statistics(self, message: bytes, context: Any) -> bytes:
+    async def _model_statistics(self, message: bytes, context: Any) -> bytes:
         name = text_field(message, 1) or ""
         if not name:
-            return _statistics_bytes(await fleet_statistics(self._fleet))
+            return _statistics_bytes(await self._statistics.of_fleet())
         backend = self._fleet.choose(name)
         if backend is None:
             await _abort(
                 context, grpc.StatusCode.INVALID_ARGUMENT, f"requested model '{name}' is not available"
             )
-        pool = await pool_statistics(self._fleet, name, text_field(message, 2) or "")
-        if pool is not None:
-            return _statistics_bytes(pool)
+        found = await self._statistics.of_endpoint(name, text_field(message, 2) or "")
+        if found is not None:
+            return _statistics_bytes(found)
         return await self._ask(backend, "ModelStatistics", message, context)
 
     async def _ask(self, backend: Backend, method: str, message: bytes, context: Any) -> bytes:

@@ -15,7 +15,7 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.broadcast import Broadcast, HttpAnswer, HttpRefused, Refused
 from controlplane.gateway.facade.fleet import Fleet, everyone
 from controlplane.gateway.facade.records import Records
-from controlplane.gateway.facade.statistics import fleet_statistics, pool_statistics
+from controlplane.gateway.facade.statistics import Statistics
 from controlplane.gateway.facade.wire import Sequence as SequenceOf
 
 _REFUSED = "models are loaded and unloaded by the control plane, not by clients"
@@ -32,9 +32,15 @@ class Http:
     """Handlers; every one answers as a Triton would."""
 
     def __init__(
-        self, fleet: Fleet, session: aiohttp.ClientSession, broadcast: Broadcast, records: Records
+        self,
+        fleet: Fleet,
+        session: aiohttp.ClientSession,
+        broadcast: Broadcast,
+        records: Records,
+        statistics: Statistics,
     ) -> None:
         self._fleet = fleet
+        self._statistics = statistics
         self._session = session
         self._broadcast = broadcast
         self._records = records
@@ -51,7 +57,7 @@ class Http:
                 post("/v2/repository/index", self._index),
                 post("/v2/repository/models/{name}/load", self._refuse),
                 post("/v2/repository/models/{name}/unload", self._refuse),
-                get("/v2/models/stats", self._statistics),
+                get("/v2/models/stats", self._fleet_statistics),
                 *both("/v2/trace/setting", self._settings),
                 *both(_MODEL + "/trace/setting", self._settings),
                 *both("/v2/logging", self._settings),
@@ -79,8 +85,8 @@ class Http:
     async def _metadata(self, _: web.Request) -> web.Response:
         return web.json_response(await self._fleet.metadata())
 
-    async def _statistics(self, _: web.Request) -> web.Response:
-        return web.json_response(await fleet_statistics(self._fleet))
+    async def _fleet_statistics(self, _: web.Request) -> web.Response:
+        return web.json_response(await self._statistics.of_fleet())
 
     async def _index(self, request: web.Request) -> web.Response:
         wanted = False
@@ -99,9 +105,9 @@ class Http:
         if name not in self._fleet.routes:
             return _unknown(name, request.path)
         if request.path.endswith("/stats"):
-            pool = await pool_statistics(self._fleet, name, request.match_info.get("version", ""))
-            if pool is not None:
-                return web.json_response(pool)
+            found = await self._statistics.of_endpoint(name, request.match_info.get("version", ""))
+            if found is not None:
+                return web.json_response(found)
         if self._fleet.traits(name).sequence_idle_us is None or not request.path.endswith(_INFERRING):
             backend = self._fleet.choose(name)
             assert backend is not None  # the name is routed

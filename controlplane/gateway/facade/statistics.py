@@ -1,9 +1,13 @@
-"""The statistics of the fleet or of a pool, in the shape in which one Triton gives its own."""
+"""Statistics as one Triton gives them, of a fleet whose servers come and go.
+
+A client takes differences of counters (perf_analyzer gives up where one runs backwards), so what a server
+had counted when it was last asked stays in the sum once requests go to another one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -12,39 +16,91 @@ from controlplane.gateway.facade.fleet import Fleet
 
 _LATEST = "last_inference"
 _SAME = frozenset({"name", "version", "batch_size", "type", "id"})
+_OF_NOW = "memory_usage"
+_SERVERS = 64
+
+Entry = dict[str, Any]
+"""One model's version, as in Triton's `model_stats`."""
 
 
-async def fleet_statistics(fleet: Fleet) -> dict[str, Any]:
-    """Every endpoint's, from its members; a pool's are added up."""
-    wanted = [
-        (member, f"/v2/models/{quote(endpoint, safe='')}/stats")
-        for endpoint, route in sorted(fleet.routes.items())
-        for member in route.members
-    ]
-    return await _added_up(fleet, wanted)
+class Ledger:
+    """What each server last said of each model: pure bookkeeping."""
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, str], dict[str, Entry]] = {}
+        self._before: dict[tuple[str, str], Entry] = {}
+
+    def note(self, server: str, entry: Entry) -> None:
+        """A server's counters now; lower ones than before are those of a server that was started anew."""
+        model = (entry["name"], entry["version"])
+        servers = self._said.setdefault(model, {})
+        last = servers.pop(server, None)
+        if last is not None and entry["inference_count"] < last["inference_count"]:
+            self._put_away(model, last)
+        servers[server] = entry
+        if len(servers) > _SERVERS:
+            # It answered longest ago: it has been gone for long.
+            self._put_away(model, servers.pop(next(iter(servers))))
+
+    def total(self, endpoint: str, version: str, serving: Iterable[str]) -> list[Entry]:
+        """One entry a version (only this one, unless it is empty), all servers' counters added up.
+
+        What a model occupies now is told of the `serving` servers alone.
+        """
+        totals = []
+        for model, servers in self._said.items():
+            if model[0] != endpoint or version not in ("", model[1]):
+                continue
+            entries = [
+                entry if server in serving else _without_present(entry) for server, entry in servers.items()
+            ]
+            if model in self._before:
+                entries.append(self._before[model])
+            total, *others = reversed(entries)
+            for other in others:
+                total = merge(total, other)
+            totals.append(total)
+        return totals
+
+    def _put_away(self, model: tuple[str, str], entry: Entry) -> None:
+        entry = _without_present(entry)
+        before = self._before.get(model)
+        self._before[model] = entry if before is None else merge(before, entry)
 
 
-async def pool_statistics(fleet: Fleet, endpoint: str, version: str) -> dict[str, Any] | None:
-    """One endpoint's, of all versions where none is named; None where one server serves it or none knows it.
+class Statistics:
+    """Asks an endpoint's servers and keeps the ledger."""
 
-    Then a server's own answer says more.
-    """
-    members = fleet.routes[endpoint].members
-    if len(members) == 1:
-        return None
-    path = f"/v2/models/{quote(endpoint, safe='')}{f'/versions/{version}' if version else ''}/stats"
-    found = await _added_up(fleet, [(member, path) for member in members])
-    return found if found["model_stats"] else None
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._ledger = Ledger()
+
+    async def of_fleet(self) -> dict[str, Any]:
+        """Every endpoint's."""
+        endpoints = sorted(self._fleet.routes)
+        found = await asyncio.gather(*(self.of_endpoint(endpoint, "") for endpoint in endpoints))
+        return {"model_stats": [entry for one in found if one is not None for entry in one["model_stats"]]}
+
+    async def of_endpoint(self, endpoint: str, version: str) -> dict[str, Any] | None:
+        """One routed endpoint's, of all versions where none is named; None where no member knows it."""
+        members = self._fleet.routes[endpoint].members
+        if not any(await asyncio.gather(*(self._ask(member, endpoint, version) for member in members))):
+            return None
+        serving = {member.server for member in members}
+        return {"model_stats": self._ledger.total(endpoint, version, serving)}
+
+    async def _ask(self, member: Backend, endpoint: str, version: str) -> bool:
+        scope = f"/versions/{quote(version, safe='')}" if version else ""
+        status, content = await self._fleet.ask(member, f"/v2/models/{quote(endpoint, safe='')}{scope}/stats")
+        if status != 200 or not content:
+            return False
+        for entry in content["model_stats"]:
+            self._ledger.note(member.server, entry)
+        return True
 
 
-async def _added_up(fleet: Fleet, wanted: Sequence[tuple[Backend, str]]) -> dict[str, Any]:
-    answers = await asyncio.gather(*(fleet.ask(member, path) for member, path in wanted))
-    entries: dict[tuple[str, str], dict[str, Any]] = {}
-    for status, content in answers:
-        for entry in content.get("model_stats", ()) if status == 200 and content else ():
-            key = (entry["name"], entry["version"])
-            entries[key] = merge(entries[key], entry) if key in entries else entry
-    return {"model_stats": list(entries.values())}
+def _without_present(entry: Entry) -> Entry:
+    return {key: value for key, value in entry.items() if key != _OF_NOW}
 
 
 def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

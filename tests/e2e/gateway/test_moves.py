@@ -269,6 +269,28 @@ def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: 
     rig.until(lambda: counted() == {before + len(load.outcomes)})
 
 
+@pytest.mark.parametrize("module", [th, tg])
+def test_counters_do_not_run_backwards_in_a_redirect(gateway: Running, pair: Pair, module: Any) -> None:
+    made, ports = gateway
+    with module.InferenceServerClient(f"{rig.HOST}:{ports.http if module is th else ports.grpc}") as client:
+
+        def counted() -> int:
+            said = client.get_inference_statistics("echo")
+            return int(
+                said["model_stats"][0]["inference_count"]
+                if module is th
+                else said.model_stats[0].inference_count
+            )
+
+        made.commit({"echo": Route((pair["one"].backend,))})
+        for turn, server in enumerate(("one", "two", "one")):
+            made.commit({"echo": Route((pair[server].backend,))})
+            before = counted()
+            for _ in range(3 - turn):
+                client.infer("echo", tensor(module, floats(1)))
+            rig.until(lambda before=before, turn=turn: counted() == before + 3 - turn)
+
+
 def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_path: Path) -> None:
     made, ports = gateway
     with rig.tritons(tmp_path, dying={"echo": "echo"}) as doomed:

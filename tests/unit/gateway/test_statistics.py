@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from controlplane.gateway.facade.statistics import merge
+from controlplane.gateway.facade.statistics import Ledger, merge
 
 pytestmark = pytest.mark.unit
 
@@ -31,3 +33,31 @@ def test_nothing_is_changed_in_place() -> None:
     one, other = entry(1, 1, {1: 1}), entry(1, 1, {1: 1})
     merge(one, other)
     assert one == other == entry(1, 1, {1: 1})
+
+
+def counted(count: int) -> dict[str, object]:
+    return {"name": "m", "version": "1", "inference_count": count, "memory_usage": [{"byte_size": 1}]}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans()), min_size=1))
+def test_a_sum_never_runs_backwards(steps: list[tuple[str, int, bool]]) -> None:
+    ledger = Ledger()
+    counts: dict[str, int] = {}
+    served = seen = 0
+    for server, more, anew in steps:
+        counts[server] = more if anew else counts.get(server, 0) + more
+        served += more
+        ledger.note(server, counted(counts[server]))
+        (total,) = ledger.total("m", "", {server})
+        assert seen <= total["inference_count"] <= served
+        assert len(total["memory_usage"]) == 1
+        seen = total["inference_count"]
+
+
+def test_servers_that_went_long_ago_still_count() -> None:
+    ledger = Ledger()
+    for number in range(200):
+        ledger.note(str(number), counted(1))
+    ledger.note("199", counted(5))
+    assert [e["inference_count"] for e in ledger.total("m", "1", {"199"})] == [204]
+    assert ledger.total("m", "2", {"199"}) == ledger.total("other", "", set()) == []
