@@ -14,7 +14,6 @@ import numpy as np
 
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 from controlplane.planners.board import ask
-from controlplane.planners.growth_kernel import begin, question, rise
 from controlplane.planners.menu import Menu
 
 SLACK = 1e-9
@@ -41,6 +40,8 @@ def padded(groups: Sequence[Sequence[int]]) -> IntArray:
 
 def grow(menu: Menu, groups: IntArray, quantile: float | None) -> Grown:
     """Least shares for each row of item numbers (GPUs, slots), -1 where empty."""
+    from controlplane.planners.growth_kernel import begin, question, rise
+
     memory = menu.device.pool.device.memory_mb
     shape = groups.shape
     share, slowdown = np.zeros(shape, dtype=np.int64), np.ones(shape)

@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from controlplane.domain.plan import Partition, Plan, PlannedGpu
 from controlplane.latency.protocol import FloatArray
@@ -20,6 +19,8 @@ def renamed(gpus: tuple[PlannedGpu, ...], before: Plan) -> tuple[PlannedGpu, ...
     GPUs of a type are interchangeable and so are the servers of a pool, so only names decide what moves. The
     names are an optimal assignment: each GPU to the one before with which it has most partitions in common.
     """
+    from scipy.optimize import linear_sum_assignment
+
     name: dict[str, str] = {}
     for kind in dict.fromkeys(g.type for g in gpus):
         now, was = [g for g in gpus if g.type == kind], [g for g in before.gpus if g.type == kind]
