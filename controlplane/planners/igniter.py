@@ -48,7 +48,9 @@ class Greedy:
 
     def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
         known = [w for w in workloads if w.model in device.profiles]
-        eq = model.fit(device.profiles, device.pool.device)
+        eq = device.latency
+        if not isinstance(eq, Igniter):
+            eq = model.fit(device.profiles, device.pool.device)
         needs = needs_of(eq, device, known)
         possible = np.flatnonzero(needs.floor <= 100.0)
         order = possible[np.argsort(-needs.floor[possible], kind="stable")]
