@@ -87,7 +87,7 @@ def desired_fleet(
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A partition that runs on another server than planned, since it was redirected."""
+    """A partition, its planned server, and the one that answers: another one since it was redirected."""
 
     partition: str
     planned: ServerSpec
@@ -99,26 +99,18 @@ def moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[str, 
 
     `servers` are those that run. One that serves other content than the plan's does not count.
     """
-    running = {spec.name: spec for spec in servers}
-    routed = {name for route in routes.values() for name in route.members}
-    found = []
-    for planned in desired.servers.values():
-        if planned.labels.role is not Role.ACTIVE or planned.name in routed:
-            continue
-        for present in (running[name] for name in sorted(routed) if name in running):
-            if _stands_for(present, planned, desired):
-                found.append(Moved(planned.labels.partition, planned, present))
-                break
-    return found
+    return [one for one in _present(desired, tuple(servers), routes) if one.present.name != one.planned.name]
 
 
 def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[str, NamedRoute]) -> Desired:
-    """The same fleet with every moved partition left as it is, with what stands by for it."""
+    """The same fleet with every partition left as it is: the server that answers, and what stands by."""
     specs, wanted, running = dict(desired.servers), dict(desired.routes), tuple(servers)
-    for one in moved(desired, running, routes):
-        mine = [s for s in running if _stands_for(s, one.planned, desired)]
+    for one in _present(desired, running, routes):
+        others = [s for s in running if _stands_for(s, one.planned, desired) and s.name != one.present.name]
+        if one.present.name == one.planned.name and not others:
+            continue
         specs = {n: s for n, s in specs.items() if s.labels.partition != one.partition}
-        specs.update((s.name, s) for s in mine)
+        specs.update((s.name, s) for s in (one.present, *others))
         for endpoint in one.planned.endpoints:
             members = wanted[endpoint].members
             members = tuple(one.present.name if m == one.planned.name else m for m in members)
@@ -128,6 +120,21 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
         backup = next((b for b in (present, route.backup) if b in specs and b not in route.members), None)
         wanted[endpoint] = NamedRoute(route.members, backup)
     return Desired(specs, wanted, desired.warm & specs.keys())
+
+
+def _present(
+    desired: Desired, running: tuple[ServerSpec, ...], routes: Mapping[str, NamedRoute]
+) -> list[Moved]:
+    """Each partition with the server that answers for it; those without one are left out."""
+    routed = {name for route in routes.values() for name in route.members}
+    found = []
+    for planned in desired.servers.values():
+        if planned.labels.role is Role.ACTIVE:
+            answering = [s for s in running if s.name in routed and _stands_for(s, planned, desired)]
+            # While a redirect by hand is half done both may be routed to: the planned one goes first.
+            for present in sorted(answering, key=lambda s: (s.name != planned.name, s.name))[:1]:
+                found.append(Moved(planned.labels.partition, planned, present))
+    return found
 
 
 def descendant(planned: ServerSpec, *fixed: object) -> str:

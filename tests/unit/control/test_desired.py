@@ -106,6 +106,23 @@ def test_a_plan_applied_again_keeps_what_the_guard_went_over_to() -> None:
     assert kept.routes == routes
 
 
+def test_a_shadow_that_was_started_anew_is_kept_too() -> None:
+    desired = fleet(part("A", "A"))
+    active, another = desired.servers[name(desired, "A", Role.ACTIVE)], guards_own(desired, "A", 40)
+    routes = {"A": NamedRoute((active.name,), another.name)}
+    kept = as_moved(desired, [active, another], routes)
+    assert (set(kept.servers), kept.routes) == ({active.name, another.name}, routes)
+    assert moved(desired, [active, another], routes) == [], "it answers where it was planned"
+    another_plan = fleet(part("A", "A"), plan_hash="other")
+    assert moved(another_plan, [active], routes) == [], "the plan's hash decides nothing"
+
+
+def test_a_planned_shadow_that_does_not_run_is_still_wanted() -> None:
+    desired = fleet(part("A", "A"))
+    active = desired.servers[name(desired, "A", Role.ACTIVE)]
+    assert as_moved(desired, [active], {"A": NamedRoute((active.name,))}) == desired
+
+
 def test_one_half_of_a_pool_moves_alone() -> None:
     desired = fleet(part("W-1", "W"), part("W-2", "W"))
     first, second = desired.routes["W"].members
