@@ -1,6 +1,6 @@
 """What the controller costs: 20 workloads with hot shadows on real Tritons, 1,000 requests a second in all.
 
-    .venv/bin/python tests/bench/controller.py [--workloads 20] [--rate 1000] [--seconds 20] [--json]
+    .venv/bin/python tests/bench/controller.py [--workloads 20] [--rate 1000] [--seconds 10] [--json]
 
 CPU time as a part of one core, idle and under load, of each process of the control plane. The aim: the
 controller below 2 %, with the telemetry (the monitor, which reads the gateway's log for it) below 10 %.
@@ -89,7 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workloads", type=int, default=20)
     parser.add_argument("--rate", type=float, default=1000.0)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trisect-cost-") as name, rig.guarded(Path(name)) as fleet:
