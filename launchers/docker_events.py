@@ -1,18 +1,24 @@
-"""The engine's stream of events: containers that die, are paused, or lose a process to their memory limit."""
+"""The engine's stream of events: containers that die, are paused, or lose a process to their memory limit.
+
+Read without the SDK, which leaves the socket of a stream open whose engine ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import queue
+import socket
 import threading
 import time
+import urllib.parse
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import News
-from launchers import containers, docker_engine
+from launchers import containers
 
 _AGAIN_S = 0.5
 _END_S = 5.0
@@ -22,10 +28,10 @@ class EngineEvents:
     """Reads the stream in a thread, and opens it anew where the engine was restarted."""
 
     def __init__(self, address: str, fleet: str) -> None:
-        self._address = address
+        self._path = address.removeprefix("unix://")
         self._filters = {
-            "type": "container",
-            "label": f"{containers.FLEET_LABEL}={fleet}",
+            "type": ["container"],
+            "label": [f"{containers.FLEET_LABEL}={fleet}"],
             # Podman knows a death by the second name.
             "event": ["die", "died", "oom", "pause"],
         }
@@ -34,7 +40,7 @@ class EngineEvents:
         self._since_s = time.time()
         self._told: set[str] = set()
         self._lock = threading.Lock()
-        self._stream: Any = None
+        self._socket: socket.socket | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="engine-events", daemon=True)
         self._thread.start()
@@ -55,34 +61,43 @@ class EngineEvents:
     def close(self) -> None:
         """End the stream and the thread."""
         self._closing.set()
-        with self._lock:
-            if self._stream is not None:
-                self._stream.close()
+        with self._lock, contextlib.suppress(OSError):
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(_END_S)
 
     def _listen(self) -> None:
         while not self._closing.is_set():
-            with contextlib.suppress(EngineError):
+            # An engine that is away, or ends, is asked again.
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
                 self._read()
             self._closing.wait(_AGAIN_S)
 
     def _read(self) -> None:
-        """Until the stream ends. Raises EngineError where the engine is away."""
-        with docker_engine.engine(self._address) as client:
+        """Until the stream ends."""
+        with socket.socket(socket.AF_UNIX) as opened:
             with self._lock:
                 if self._closing.is_set():
                     return
-                # What was missed between two streams is told again by the engine.
-                since = f"{self._since_s:.6f}"
-                self._stream = stream = client.events(since=since, decode=True, filters=self._filters)
+                self._socket = opened
             try:
-                for told in stream:
-                    self._hear(told)
-            except (OSError, ValueError):
-                return  # closed while it was read
+                opened.connect(self._path)
+                for line in self._stream(opened):
+                    self._hear(json.loads(line))
             finally:
                 with self._lock:
-                    self._stream = None
+                    self._socket = None
+
+    def _stream(self, opened: socket.socket) -> http.client.HTTPResponse:
+        # What was missed between two streams is told again by the engine.
+        asked = {"since": f"{self._since_s:.6f}", "filters": json.dumps(self._filters)}
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = opened
+        connection.request("GET", f"/events?{urllib.parse.urlencode(asked)}")
+        answer = connection.getresponse()
+        if answer.status != http.client.OK:
+            raise http.client.HTTPException(answer.reason)
+        return answer
 
     def _hear(self, told: Mapping[str, Any]) -> None:
         self._since_s = told["timeNano"] / 1e9 + 1e-6

@@ -105,12 +105,16 @@ def test_containers_come_back_with_their_engine(
 ) -> None:
     server = fleet.start(fleet.spec())
     private, _ = docker_engine
-    private.stop()
-    with pytest.raises(MissingTool, match="no Docker engine answers"):
-        fleet.launcher.servers(fleet.name)
-    private.start()
-    until(lambda: infer(server) == [0.0, 0.0], "it serves again")
-    assert fleet.launcher.servers(fleet.name) == (server,)
+    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
+        private.stop()
+        with pytest.raises(MissingTool, match="no Docker engine answers"):
+            fleet.launcher.servers(fleet.name)
+        private.start()
+        until(lambda: infer(server) == [0.0, 0.0], "it serves again")
+        assert fleet.launcher.servers(fleet.name) == (server,)
+        assert watch.news(()) == ()
+        fleet.engine.kill(server)
+        until(lambda: watch.news((server,)), "the new engine is listened to")
 
 
 def test_a_port_that_somebody_takes_meanwhile_is_exchanged(
