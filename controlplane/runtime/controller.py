@@ -32,7 +32,7 @@ from controlplane.control.guard_state import (
     wards,
 )
 from controlplane.control.guard_state import Limits as GuardLimits
-from controlplane.domain.errors import EngineError, FleetBusy, TrisectError
+from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, TrisectError
 from controlplane.domain.fleet import Backend, Role, Route, Server, ServerSpec, ServerState
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
@@ -105,7 +105,7 @@ class Controller:
                 if str(error) != self._trouble:
                     self._tell("warning", "controller", self._fleet.name, str(error))
                 self._trouble = str(error)
-                stop.wait(_LOCK_TRIES_S)
+                stop.wait(_LOCK_TRIES_S if isinstance(error, FleetBusy | GatewayError) else _LOOK_AROUND_S)
             self.ticked_s = time.monotonic()
             self.busy_s += self.ticked_s - began
             stop.wait(max(0.0, TICK_S - (self.ticked_s - began)))

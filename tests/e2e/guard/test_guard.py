@@ -7,6 +7,7 @@ import signal
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import guard_rig as rig
@@ -101,10 +102,29 @@ def test_a_killed_controller_is_replaced_and_the_next_goes_on(fleet: Guarded, wa
     assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("wait_s", [0.5 * i for i in range(10)])
+def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, wait_s: float) -> None:
+    changed = rig.plan(rig.partition("w", PERCENT - 10, rate_rps=RATE_RPS, slo_ms=2 * SLO_MS))
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, ThreadPoolExecutor(1) as pool:
+        time.sleep(0.5)
+        applying = pool.submit(fleet.apply, changed)
+        time.sleep(wait_s)
+        fleet.controller().send_signal(signal.SIGKILL)
+        applying.result()
+        fleet.start_controller()
+        fleet.await_guarded()
+    assert load.failed() == []
+    assert {s.spec.percent for s in fleet.servers()} == {PERCENT - 10, PERCENT}
+    fleet.apply(PLAN)
+
+
 @pytest.mark.parametrize(
-    ("fault", "cause"), [("kill", "crash"), ("stop", "hang"), ("stub", "failing inferences")]
+    ("fault", "causes"),
+    # A dead stub takes a second for each refusal: until then it is silent.
+    [("kill", {"crash"}), ("stop", {"hang"}), ("stub", {"hang", "failing inferences"})],
 )
-def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
+def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, causes: set[str]) -> None:
     before = fleet.active("w")
     triton, *stubs = fleet.tree(before)
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
@@ -121,7 +141,7 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
                     process.kill()
         moved = fleet.await_event("redirect", since_s=hit_s)
         time.sleep(2.0)
-    assert cause in moved.reason
+    assert moved.reason.rpartition(": ")[2] in causes
     # Lost is only what the dead server held, or was handed before it was known to be dead.
     assert all(r.started_s <= moved.at_s + 0.5 for r in load.failed()), load.failed()
     if fault == "kill":
