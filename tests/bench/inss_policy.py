@@ -35,7 +35,7 @@ from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput
 from controlplane.planners.inss.search import WARM, search
 
 SIZES = ((6, 4), (8, 5), (12, 4))
-"""Models, GPUs: one trained on, one with a GPU more than ever seen, one of which most must be refused."""
+"""Models, GPUs: one trained on, one with a GPU more than ever seen, one where not all fit."""
 LARGE = (100, 50)
 SEED = 20_240
 EQUAL_TIMES_S = (0.01, 0.05)
