@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from controlplane.domain.workload import Arrivals, Workload
+from controlplane.domain.workload import Workload
 from controlplane.latency.calibration import Calibrated
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 from controlplane.planners.board import service_curves, waits
@@ -20,6 +20,11 @@ from controlplane.planners.kinds import TABLE_ERROR, Kind
 from controlplane.planners.menu import Alone, Correction, Item, Menu
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.standby import SLACK as JUDGED
+
+MOST_WORKLOADS = 12
+"""Up to so many are settled exactly; larger cases are left to search and lower bound."""
+WIDE_SERVERS = 4
+"""The largest pools tried whether they look worthwhile or not, where workloads are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +41,6 @@ class Way:
     def may_use(self, device: str) -> bool:
         """Whether its partitions may be on GPUs of this type."""
         return self.device is None or self.device == device
-
-
-MOST_WORKLOADS = 12
-"""Up to so many are settled exactly; larger cases are left to search and lower bound."""
-WIDE_SERVERS = 4
-"""The largest pools tried whether they look worthwhile or not, where workloads are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +257,7 @@ class Judge:
             curves,
             batch,
             np.array([i.servers for i in asked]),
-            np.array([i.workloads[0].arrivals is Arrivals.CONSTANT for i in asked]),
+            np.array([i.constant for i in asked]),
             np.array([p.frontend_ms or 0.0 for p in profiles]),
             np.array([p.jitter or 0.0 for p in profiles]),
         )

@@ -1,6 +1,6 @@
 """How a workload may be served: by one partition, by a pool of several, or with others in one.
 
-The same choices bound the search and the lower bound: `joint` uses no other.
+The search uses no other; where a case is small, `proof` has more of them tried.
 """
 
 from __future__ import annotations

@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from controlplane.domain.plan import PlannedGpu
 from controlplane.domain.workload import Workload
 from controlplane.planners import exact
+from controlplane.planners.board import Board, loads
 from controlplane.planners.bound import lower_bound, prices
 from controlplane.planners.contents import Options
 from controlplane.planners.finish import Draft
 from controlplane.planners.kinds import Kind
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import PlanRequest
+from controlplane.planners.standby import held
 
 OPTIMAL = "optimal"
 """`Totals.stopped_by` of a plan that is proven to be the cheapest."""
@@ -36,10 +39,11 @@ def proven(
             [w for w, _ in chosen], [k for _, k in chosen], request, alone, quantile, wide
         )  # fmt: skip
 
-    if any(w.name in lost for w, _ in possible):
+    missing = any(w.name in lost for w, _ in possible)
+    if missing:
         # Perhaps they fit after all, placed otherwise.
         found = exact.solve(options(possible, False), request, math.inf, stop)
-        if found is not None and found.gpus is not None:
+        if found is not None and found.gpus is not None and _holds(found.gpus, request, quantile):
             names = {w.name for w, _ in possible}
             refused = tuple(i for i in draft.infeasible if i.workload not in names)
             return _bounded(replace(draft, gpus=found.gpus, infeasible=refused), found.bound, True, request)
@@ -49,14 +53,32 @@ def proven(
     cost = sum(price[g.type] for g in draft.gpus)
     bound = lower_bound(all_ways, request.devices)
     if bound >= cost - SAME_COST:
-        return _bounded(draft, bound, True, request)
+        return _bounded(draft, bound, not missing, request)
     answer = exact.solve(all_ways, request, cost, stop)
     if answer is None and few:
         answer = exact.solve(options(placed, False), request, cost, stop)
     if answer is None:
         return _bounded(draft, bound, False, request)
-    better = draft if answer.gpus is None else replace(draft, gpus=answer.gpus)
-    return _bounded(better, max(bound, answer.bound), answer.proven, request)
+    optimal = answer.proven and not missing
+    if answer.gpus is not None:
+        if _holds(answer.gpus, request, quantile):
+            draft = replace(draft, gpus=answer.gpus)
+        else:
+            optimal = False
+    if not answer.proven and stop():
+        draft = replace(draft, stopped_by="budget")
+    return _bounded(draft, max(bound, answer.bound), optimal, request)
+
+
+def _holds(gpus: Sequence[PlannedGpu], request: PlanRequest, quantile: float | None) -> bool:
+    """Whether all promises are kept, pools judged as a whole: by the slowest of their servers."""
+    devices = request.devices
+    boards = {
+        name: Board.of([g for g in gpus if g.type == name], devices[name])
+        for name in dict.fromkeys(g.type for g in gpus)
+    }
+    found = loads(boards, devices, request.rule, quantile)
+    return all(bool(held(board, found[name], request.rule).all()) for name, board in boards.items())
 
 
 def _bounded(draft: Draft, bound: float, optimal: bool, request: PlanRequest) -> Draft:

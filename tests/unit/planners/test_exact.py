@@ -127,3 +127,16 @@ def test_gpus_count_where_all_are_free() -> None:
     assert plan.totals is not None
     assert plan.totals.lower_bound_cost_per_hour == 0.0
     assert plan.totals.lower_bound_gpus == plan.totals.gpus
+
+
+def test_few_gpus_hold_all_where_they_can() -> None:
+    request = planning.request(published(12))
+    few = {count: replace(request, devices={"v100": planning.v100(count=count)}) for count in (5, 4)}
+    all_placed = registry.strategy("joint").plan(few[5])
+    assert all_placed.verified
+    assert not all_placed.infeasible
+    assert len(all_placed.gpus) == 5
+    some_lost = registry.strategy("joint").plan(few[4])
+    assert some_lost.infeasible
+    assert some_lost.totals is not None
+    assert some_lost.totals.stopped_by != proof.OPTIMAL
