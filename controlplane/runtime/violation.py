@@ -48,18 +48,18 @@ class Victim:
     part: float
 
 
+def covered(partition: Partition) -> bool:
+    """Whether a larger shadow stands by for it, ready to take over."""
+    shadow = partition.shadow
+    return shadow is not None and shadow.policy is ShadowPolicy.HOT and shadow.percent > partition.percent
+
+
 def victim(placed: Sequence[tuple[Partition, Placement]], servers: dict[str, Server]) -> Victim:
     """The busiest partition with a larger hot shadow. Raises EngineError where no partition has one."""
-    covered = [
-        (partition, placement)
-        for partition, placement in placed
-        if partition.shadow is not None
-        and partition.shadow.policy is ShadowPolicy.HOT
-        and partition.shadow.percent > partition.percent
-    ]
-    if not covered:
+    candidates = [(partition, placement) for partition, placement in placed if covered(partition)]
+    if not candidates:
         raise EngineError("no partition has a larger shadow: nothing could cover a slow server")
-    partition, placement = max(covered, key=lambda one: one[1].predicted.utilisation or 0.0)
+    partition, placement = max(candidates, key=lambda one: one[1].predicted.utilisation or 0.0)
     part = min(_HALF, _OVERLOAD * (placement.predicted.utilisation or 1.0))
     return Victim(partition, placement, servers[partition.id], part)
 
