@@ -52,8 +52,8 @@ class Around:
             base.slos_ms[pick] * rng.uniform(*SLO_SPREAD, size=shape),
             np.floor(rates * seconds),
             base.type_of[gpus],
-            base.memory_mib[gpus],
-            base.model_memory_mib[pick],
+            base.memory_mb[gpus],
+            base.model_memory_mb[pick],
         )
         earlier = replace(problem, rates_rps=usual * rng.uniform(*RATE_SPREAD, size=shape))
         gpu, units = greedy(earlier)

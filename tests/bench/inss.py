@@ -95,7 +95,7 @@ def gpus_of(
         grid = device.pool.device.grid.percents()
         here = [(asked[i], grid[int(units[i]) - 1], int(batch[i])) for i in np.flatnonzero(gpu == k)]
         parts = [
-            partition_of(w.name, [w], percent, b, instances.MODELS[w.model].memory_mib)
+            partition_of(w.name, [w], percent, b, instances.MODELS[w.model].memory_mb)
             for w, percent, b in here
         ]
         if parts:

@@ -62,18 +62,18 @@ def gslice(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """
     n = problem.model.size
     gpu, units = np.full(n, REJECTED), np.ones(n, dtype=np.int64)
-    percent, memory = np.full(problem.type_of.size, 100.0), problem.memory_mib.copy()
+    percent, memory = np.full(problem.type_of.size, 100.0), problem.memory_mb.copy()
     for i in np.argsort(-problem.rates_rps, kind="stable"):
         for k in np.argsort(-percent, kind="stable"):
             kind = int(problem.type_of[k])
             least = enough(problem, i, kind, problem.rates_rps[i])
             grid = problem.surfaces.percent[kind]
             left = int(np.count_nonzero(grid <= percent[k] + 1e-9))
-            if least is None or left < least or problem.model_memory_mib[i, kind] > memory[k]:
+            if least is None or left < least or problem.model_memory_mb[i, kind] > memory[k]:
                 continue
             gpu[i], units[i] = k, min(max(knee(problem, i, kind), least), left)
             percent[k] -= grid[units[i] - 1]
-            memory[k] -= problem.model_memory_mib[i, kind]
+            memory[k] -= problem.model_memory_mb[i, kind]
             break
     return gpu, units
 
@@ -86,7 +86,7 @@ def gpulet(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """
     n, gpus = problem.model.size, problem.type_of.size
     gpu, units = np.full(n, REJECTED), np.ones(n, dtype=np.int64)
-    memory = problem.memory_mib.copy()
+    memory = problem.memory_mb.copy()
     free: list[list[float]] = [[100.0] for _ in range(gpus)]
     for i in np.argsort(problem.rates_rps * problem.slos_ms, kind="stable"):
         best: tuple[float, int, float] | None = None
@@ -94,7 +94,7 @@ def gpulet(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         for k in range(gpus):
             kind = int(problem.type_of[k])
             least = enough(problem, i, kind, rate_rps)
-            if least is None or problem.model_memory_mib[i, kind] > memory[k]:
+            if least is None or problem.model_memory_mb[i, kind] > memory[k]:
                 continue
             wanted = float(problem.surfaces.percent[kind, least - 1])
             fitting = [space for space in free[k] if wanted <= space + 1e-9]
@@ -107,7 +107,7 @@ def gpulet(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         kind = int(problem.type_of[k])
         gpu[i] = k
         units[i] = int(np.flatnonzero(problem.surfaces.percent[kind] <= size + 1e-9)[-1]) + 1
-        memory[k] -= problem.model_memory_mib[i, kind]
+        memory[k] -= problem.model_memory_mb[i, kind]
         free[k].remove(space)
         if space == 100.0 and size < 100.0:
             free[k].append(100.0 - size)

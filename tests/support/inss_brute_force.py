@@ -35,13 +35,13 @@ def capacities(problem: Problem, gpu: np.ndarray, units: np.ndarray) -> tuple[np
     return np.where(holds, capacity, 0.0), late
 
 
-def room(problem: Problem, model: int, share: np.ndarray, memory_mib: np.ndarray) -> np.ndarray:
+def room(problem: Problem, model: int, share: np.ndarray, memory_mb: np.ndarray) -> np.ndarray:
     """Which (GPU, units) the `model`-th model may still take beside what is taken: (K, U) or (E, K, U).
 
-    `share` and `memory_mib` as `problem.taken` returns them; for stacked problems one row each.
+    `share` and `memory_mb` as `problem.taken` returns them; for stacked problems one row each.
     """
-    needs = np.take_along_axis(problem.model_memory_mib[..., model, :], problem.type_of, axis=-1)
-    space = memory_mib + needs <= problem.memory_mib
+    needs = np.take_along_axis(problem.model_memory_mb[..., model, :], problem.type_of, axis=-1)
+    space = memory_mb + needs <= problem.memory_mb
     times = problem.surfaces.alone_ms[problem.model[..., model, None], problem.type_of]
     known = np.isfinite(times[..., 0, 0])
     return (share[..., None] + problem.percent <= 100.0 + 1e-9) & (space & known)[..., None]

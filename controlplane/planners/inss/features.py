@@ -112,8 +112,8 @@ class Episodes:
         )
         surfaces = problem.surfaces
         features_kernel.observe(
-            self.at, self._left[:, self._step], self._asked, problem.memory_mib,
-            problem.model_memory_mib, surfaces.percent, self._told, surfaces.peak_rps, self._need,
+            self.at, self._left[:, self._step], self._asked, problem.memory_mb,
+            problem.model_memory_mb, surfaces.percent, self._told, surfaces.peak_rps, self._need,
             self._before, self._board, self._plan, (seen.model, seen.gpus, seen.actions, seen.valid),
         )  # fmt: skip
         return seen
@@ -124,7 +124,7 @@ class Episodes:
 
         problem = self._problem
         features_kernel.place(
-            self.at, action, self._asked, problem.model_memory_mib,
+            self.at, action, self._asked, problem.model_memory_mb,
             problem.surfaces.percent, self._told, self._board, self._plan,
         )  # fmt: skip
         self._step += 1
@@ -149,10 +149,10 @@ def _needs(problem: Problem) -> FloatArray:
 
 
 def _remaining(problem: Problem, need: FloatArray, order: IntArray) -> FloatArray:
-    """For each step what comes after it: models, need, largest need, rate, MiB; shape (E, n, 5)."""
+    """For each step what comes after it: models, need, largest need, rate, MB; shape (E, n, 5)."""
     need = np.take_along_axis(need, order, axis=1)
     rate = np.take_along_axis(problem.rates_rps, order, axis=1)
-    memory = np.take_along_axis(problem.model_memory_mib[..., 0], order, axis=1)
+    memory = np.take_along_axis(problem.model_memory_mb[..., 0], order, axis=1)
 
     def after(values: FloatArray) -> FloatArray:
         later: FloatArray = np.cumsum(values[:, ::-1], axis=1)[:, ::-1] - values

@@ -16,7 +16,7 @@ from controlplane.planners.inss.kernel import best_batch, task_latency_ms
 Told = tuple[FloatArray, ...]
 """`problem.Surfaces`: times alone, of the cycle and running, L2, cache, kernels and schedule."""
 Board = tuple[FloatArray, FloatArray, FloatArray, IntArray, IntArray]
-"""Of each GPU: percent, MiB and L2 pressure taken, models there (E, K), and which (E, K, most)."""
+"""Of each GPU: percent, MB and L2 pressure taken, models there (E, K), and which (E, K, most)."""
 Plan = tuple[IntArray, IntArray, IntArray, BoolArray]
 """Of each model: GPU, units, batch and whether its SLO holds so far (E, n)."""
 CLIP = 4.0
@@ -95,7 +95,7 @@ def observe(
     remaining: FloatArray,
     problem: Asked,
     capacity_mib: FloatArray,
-    memory_mib: FloatArray,
+    memory_mb: FloatArray,
     percent: FloatArray,
     surfaces: Told,
     peak_rps: FloatArray,
@@ -107,7 +107,7 @@ def observe(
 ) -> None:
     """Fill `seen` for the model at[e] of each plan e: of the model, the GPUs and the actions, and the mask.
 
-    `remaining` (E, 5): models, need, largest need, rate and MiB of what comes after. Else see `Episodes`.
+    `remaining` (E, 5): models, need, largest need, rate and MB of what comes after. Else see `Episodes`.
     """
     model, rate_rps, slo_ms, backlog, type_of = problem
     alone_ms, cycle_ms, running_ms, l2_percent, cache, kernels, schedule = surfaces
@@ -128,7 +128,7 @@ def observe(
             free += left
             most_free = max(most_free, left)
             least = min(least, need[e, i, t])
-            fits = memory[e, k] + memory_mib[e, i, t] <= capacity_mib[e, k]
+            fits = memory[e, k] + memory_mb[e, i, t] <= capacity_mib[e, k]
             fits = fits and alone_ms[m, t, 0, 0] < math.inf
             same = -1
             if count[e, k] == 0 and before_gpu[e, i] != k:
@@ -210,7 +210,7 @@ def observe(
             see = of_gpu[e, k]
             see[0] = left
             see[1] = percent[t, 0] / 10.0
-            see[2] = 1.0 - (memory[e, k] + memory_mib[e, i, t]) / capacity_mib[e, k]
+            see[2] = 1.0 - (memory[e, k] + memory_mb[e, i, t]) / capacity_mib[e, k]
             see[3] = count[e, k] / CLIP
             see[4] = pressed[e, k] / 100.0
             see[5] = min(held_rate / mean_rate, CLIP)
@@ -231,13 +231,13 @@ def observe(
             t = type_of[e, k]
             if alone_ms[m, t, 0, 0] < math.inf:
                 half, known = _middle(percent[t]), known + 1
-                see[3] += memory_mib[e, i, t] / capacity_mib[e, k]
+                see[3] += memory_mb[e, i, t] / capacity_mib[e, k]
                 see[4] += 50.0 * cache[m, t] * running_ms[m, t, half, 0] / alone_ms[m, t, half, 0]
                 see[5] += min(alone_ms[m, t, half, 0] / slo, 1.0)
                 see[6] += l2_percent[m, t, half] / 50.0
         see[3:7] /= max(known, 1)
         see[7] = min(queued / rate, CLIP)
-        # What is still to come, (count, need, largest need, rate, MiB), against what is still free.
+        # What is still to come, (count, need, largest need, rate, MB), against what is still free.
         see[8] = min(remaining[e, 0] / gpus, CLIP) / CLIP
         see[9] = min((least + remaining[e, 1]) / max(free, 0.01), CLIP)
         see[10] = remaining[e, 2]
@@ -253,7 +253,7 @@ def place(
     at: IntArray,
     action: IntArray,
     problem: Asked,
-    memory_mib: FloatArray,
+    memory_mb: FloatArray,
     percent: FloatArray,
     surfaces: Told,
     board: Board,
@@ -272,7 +272,7 @@ def place(
         t = type_of[e, k]
         gpu[e, i], unit[e, i] = k, u + 1
         share[e, k] += percent[t, u]
-        memory[e, k] += memory_mib[e, i, t]
+        memory[e, k] += memory_mb[e, i, t]
         pressed[e, k] += l2_percent[model[e, i], t, u]
         members[e, k, count[e, k]] = i
         count[e, k] += 1

@@ -22,7 +22,7 @@ class Served:
     slo_ms: float
     least_rps: float
     most_rps: float
-    memory_mib: float
+    memory_mb: float
 
 
 MODELS: Mapping[str, Served] = {
@@ -54,7 +54,7 @@ def paper(surfaces: Surfaces, models: Sequence[str], rates_rps: ArrayLike, gpus:
         np.zeros(len(served)),
         np.array([surfaces.types.index(g) for g in gpus], dtype=np.int64),
         np.array([GPUS[g] for g in gpus]),
-        np.array([[2.0 * s.memory_mib] * len(surfaces.types) for s in served]),
+        np.array([[2.0 * s.memory_mb] * len(surfaces.types) for s in served]),
     )
 
 

@@ -169,15 +169,15 @@ def used(
     model: IntArray,
     type_of: IntArray,
     percent: FloatArray,
-    memory_mib: FloatArray,
+    memory_mb: FloatArray,
     share: FloatArray,
     memory: FloatArray,
 ) -> None:
-    """Add what assignments take to `share` and `memory` (M, K), in percent and MiB."""
+    """Add what assignments take to `share` and `memory` (M, K), in percent and MB."""
     for a in range(gpu.shape[0]):
         p = a if model.shape[0] > 1 else 0
         for i in range(gpu.shape[1]):
             k = gpu[a, i]
             if k >= 0:
                 share[a, k] += percent[type_of[p, k], unit[a, i] - 1]
-                memory[a, k] += memory_mib[p, i, type_of[p, k]]
+                memory[a, k] += memory_mb[p, i, type_of[p, k]]

@@ -103,8 +103,8 @@ class Surfaces:
 class Problem:
     """n models on K GPUs, or E such problems of one shape with a leading axis on every array (`stack`).
 
-    model (n,) and type_of (K,) index `surfaces`; rates_rps, slos_ms, backlog (n,); memory_mib (K,);
-    model_memory_mib (n, T), a hot shadow's copy included (1b).
+    model (n,) and type_of (K,) index `surfaces`; rates_rps, slos_ms, backlog (n,); memory_mb (K,);
+    model_memory_mb (n, T), a hot shadow's copy included (1b).
     """
 
     surfaces: Surfaces
@@ -113,8 +113,8 @@ class Problem:
     slos_ms: FloatArray
     backlog: FloatArray
     type_of: IntArray
-    memory_mib: FloatArray
-    model_memory_mib: FloatArray
+    memory_mb: FloatArray
+    model_memory_mb: FloatArray
 
     @staticmethod
     def stack(problems: Sequence[Problem]) -> Problem:
@@ -127,8 +127,8 @@ class Problem:
             np.stack([p.slos_ms for p in problems]),
             np.stack([p.backlog for p in problems]),
             np.stack([p.type_of for p in problems]),
-            np.stack([p.memory_mib for p in problems]),
-            np.stack([p.model_memory_mib for p in problems]),
+            np.stack([p.memory_mb for p in problems]),
+            np.stack([p.model_memory_mb for p in problems]),
         )
 
     @property
@@ -204,16 +204,16 @@ def value(problem: Problem, outcome: Outcome) -> FloatArray:
 
 
 def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Percent and MiB that assignments take of each GPU; shapes (K,) or (M, K)."""
+    """Percent and MB that assignments take of each GPU; shapes (K,) or (M, K)."""
     from controlplane.planners.inss import kernel
 
     rows = np.atleast_2d(gpu)
     shape = (rows.shape[0], problem.type_of.shape[-1])
     share, memory = np.zeros(shape), np.zeros(shape)
-    memory_mib = problem.model_memory_mib
+    memory_mb = problem.model_memory_mb
     kernel.used(
         rows, np.atleast_2d(share_units), np.atleast_2d(problem.model), np.atleast_2d(problem.type_of),
-        problem.surfaces.percent, memory_mib if memory_mib.ndim == 3 else memory_mib[None], share, memory,
+        problem.surfaces.percent, memory_mb if memory_mb.ndim == 3 else memory_mb[None], share, memory,
     )  # fmt: skip
     out = (*gpu.shape[:-1], shape[1])
     return share.reshape(out), memory.reshape(out)
@@ -222,5 +222,5 @@ def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[Float
 def fits(problem: Problem, gpu: IntArray, share_units: IntArray) -> BoolArray:
     """Whether (1a) and (1b) hold, () or (M,)."""
     share, memory = taken(problem, gpu, share_units)
-    good: BoolArray = ((share <= 100.0 + SLACK) & (memory <= problem.memory_mib)).all(axis=-1)
+    good: BoolArray = ((share <= 100.0 + SLACK) & (memory <= problem.memory_mb)).all(axis=-1)
     return good

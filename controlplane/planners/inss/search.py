@@ -111,8 +111,8 @@ def _told(
     s = problem.surfaces
     return (
         (problem.model, problem.rates_rps, problem.slos_ms, problem.backlog, problem.type_of),
-        problem.memory_mib,
-        problem.model_memory_mib,
+        problem.memory_mb,
+        problem.model_memory_mb,
         s.percent,
         (s.alone_ms, s.cycle_ms, s.running_ms, s.l2_percent, s.cache, s.kernels, s.schedule),
     )

@@ -25,7 +25,7 @@ def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int)
     rng = np.random.default_rng(seed)
     problem = Problem.stack([instances.sample(rng, surfaces(), models, gpus)])
     order = rng.permutation(gpus)
-    renamed = replace(problem, type_of=problem.type_of[:, order], memory_mib=problem.memory_mib[:, order])
+    renamed = replace(problem, type_of=problem.type_of[:, order], memory_mb=problem.memory_mb[:, order])
     here, there = Episodes(problem), Episodes(renamed)
     gpus, width = here.shape
     for _ in range(min(steps, models - 1)):
