@@ -250,11 +250,16 @@ def _refuse_hostile(text: str, file: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replace a file in one step. Raises EngineError where the disk refuses."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file in one step: the old one stays whole until the new one is on disk.
 
     Raises EngineError where the disk refuses.
     """
-    _replace(path, text, to_disk=True)
+    _replace(path, content, to_disk=True)
 
 
 def write_vital(path: Path, text: str) -> None:
@@ -275,7 +280,7 @@ def write_derived(path: Path, text: str) -> None:
 
 def _replace_or_overwrite(path: Path, text: str, *, to_disk: bool) -> None:
     try:
-        _replace(path, text, to_disk=to_disk)
+        _replace(path, text.encode(), to_disk=to_disk)
     except EngineError as error:
         full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
         if not full or not _overwrite(path, text.encode()):
@@ -295,13 +300,13 @@ def _overwrite(path: Path, content: bytes) -> bool:
         return False
 
 
-def _replace(path: Path, text: str, *, to_disk: bool) -> None:
+def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
             if to_disk:
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from controlplane.domain.errors import EngineError, InputError
-from controlplane.files.documents import SCHEMA_VERSION
+from controlplane.domain.errors import InputError
+from controlplane.files.documents import SCHEMA_VERSION, write_bytes
 from controlplane.planners.inss.policy import Weights
 
 SUFFIX = ".npz"
@@ -46,20 +44,7 @@ def write_policy(path: Path, weights: Weights, about: Mapping[str, object]) -> N
     told = json.dumps({"schema_version": SCHEMA_VERSION, **about}, allow_nan=False)
     stream = io.BytesIO()
     np.savez_compressed(stream, **asdict(weights), **{_ABOUT: np.frombuffer(told.encode(), dtype=np.uint8)})
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(stream.getvalue())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise EngineError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+    write_bytes(path, stream.getvalue())
 
 
 def _read(raw: bytes, file: str) -> tuple[Weights, Mapping[str, object]]:
