@@ -1,6 +1,6 @@
 """InSS's policy beside the local search, on problems it was not trained on.
 
-.venv/bin/python tests/bench/inss_policy.py             a minute: 64 problems a size, 0.2 s of search each
+.venv/bin/python tests/bench/inss_policy.py             a minute: 64 problems a size, 0.05 s of search each
 .venv/bin/python tests/bench/inss_policy.py --full      hours: 256 problems a size, 10 s of search each
 .venv/bin/python tests/bench/inss_policy.py --train 3   minutes a seed: trains before, and says what it took
 
@@ -191,7 +191,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--full", action="store_true")
     arguments.add_argument("--problems", type=int, default=64)
-    arguments.add_argument("--search", type=float, default=0.2, help="CPU seconds a problem")
+    arguments.add_argument("--search", type=float, default=0.05, help="CPU seconds a problem")
     arguments.add_argument("--train", type=int, default=0, metavar="SEEDS")
     arguments.add_argument("--policy", type=Path, nargs="*", default=[], help="files instead of the built-in")
     chosen = arguments.parse_args()
