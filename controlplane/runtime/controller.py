@@ -132,12 +132,9 @@ class Controller:
         seen = self._observer.look(adopted.state)
         self._engine_answers(self._observer.trouble)
         self._crew.retry(seen.now_s)
-        self._recorder.hear(seen.answers)
-        if self._recorder.is_over():
-            self._recorder.turn(self._active(adopted.state))
         state, effects = guard.tick(adopted.state, seen)
         routes = guard.routes(state, seen)
-        self._board.show(state, changed=bool(effects))
+        self._tell_others(state, effects, seen)
         if not effects and routes == adopted.routes:
             adopted.state = state
             return
@@ -154,6 +151,13 @@ class Controller:
         self._observer.close()
         self._recorder.close()
         self._crew.close(wait=False)
+
+    def _tell_others(self, state: GuardState, effects: tuple[Effect, ...], seen: FleetSeen) -> None:
+        """What `ctl status` and `ctl validate` read."""
+        self._recorder.hear(seen.answers)
+        if self._recorder.is_over():
+            self._recorder.turn(self._active(state))
+        self._board.show(state, changed=bool(effects))
 
     def _active(self, state: GuardState) -> list[tuple[Watch, Server]]:
         found = ((watch, self._crew.server(watch.active.server)) for watch in state.watches.values())

@@ -64,6 +64,9 @@ class Onlooker(Controller):
             self._said_s[said] = event.at_s
             self._notice(event)
 
+    def _tell_others(self, state: GuardState, effects: tuple[Effect, ...], seen: FleetSeen) -> None:
+        """A controller beside it may tell them."""
+
     def _open(self) -> None:
         """The gateway is left as it is."""
 

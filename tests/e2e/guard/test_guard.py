@@ -197,9 +197,10 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(tmp_path: Path) -> N
             assert "already has a controller" in second.stderr
         told = fleet.ctl("events", "--json")
         assert json.loads(told.stdout)["events"][0]["kind"] == "adopt"
-        before = fleet.active("w")
+        before, guarding = fleet.active("w"), (fleet.files / "guard.json").read_text()
         fleet.tree(before)[0].kill()
         told = fleet.ctl("serve", "--once", "--plan-only")
+        assert (fleet.files / "guard.json").read_text() == guarding
         said = [json.loads(line) for line in told.stderr.splitlines()]
         (route,) = [e["reason"] for e in said if e["kind"] == "would route"]
         (standby,) = [s.name for s in fleet.servers() if s.name != before]
