@@ -22,7 +22,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 def example_request(source: SourceModel, shapes: Shapes) -> ModelInferRequest:
     """A request of one inference with plausible values; `model_name` is left for the caller to set.
 
-    Raises InputError for a model with sequences, and for dimensions that are open and not given, given and wrong, or given for no input.
+    Raises InputError for a model with sequences, and for dimensions that are open and not given, given and
+    wrong, or given for no input.
     """
     file = f"{source.directory}/config.pbtxt"
     if keeps_sequences(source.config):
