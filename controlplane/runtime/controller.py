@@ -45,7 +45,7 @@ from controlplane.runtime.history import Event, History
 from controlplane.runtime.observer import Observer, Requests
 from controlplane.runtime.recorder import Recorder
 
-TICK_S = 0.15
+TICK_S = 0.2
 _LOOK_AROUND_S = 1.0
 _LOCK_TRIES_S = 0.2
 _LOOKS = 30
