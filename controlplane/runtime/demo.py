@@ -144,10 +144,11 @@ class Demo:
             )
         return rows
 
-    def violate(self, plan: Plan) -> Repair:
+    def violate(self, plan: Plan, rows: Sequence[DemoRow]) -> Repair:
         """Cut one server's quota under load and let the guard find out. Raises EngineError."""
         placed = [(partition, placement) for _, partition, placement in plan.placements()]
-        hit = violation.victim(placed, self._active())
+        busy = {row.workload: row.rate_rps * row.observed_ms / (1000.0 * row.batch) for row in rows}
+        hit = violation.victim(placed, self._active(), busy)
         self.say(
             f"forced violation: all workloads loaded, then {hit.placement.name}'s server is held to "
             f"{100 * hit.part:.0f} % of its quota behind the controller's back"
@@ -253,7 +254,7 @@ def run(demo: Demo, keep_plan: Path | None) -> Story:
         demo.apply(plan)
         rows = tuple(demo.measure(plan))
         try:
-            return Story(rows, demo.violate(plan))
+            return Story(rows, demo.violate(plan, rows))
         except TrisectError as error:
             return Story(rows, None, str(error))
     finally:

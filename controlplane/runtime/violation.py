@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ _BACKLOG_S = 1.0
 """After the redirect the old server's queue is still being answered."""
 _GUARDED_S = 30.0
 _HALF = 0.5
-_OVERLOAD = 0.8
+_OVERLOAD = 0.7
 """A cut that leaves less than this part of what the workload uses cannot go unnoticed for long."""
 
 Load = Callable[[Placement, Iterator[float]], Seen]
@@ -54,13 +54,18 @@ def covered(partition: Partition) -> bool:
     return shadow is not None and shadow.policy is ShadowPolicy.HOT and shadow.percent > partition.percent
 
 
-def victim(placed: Sequence[tuple[Partition, Placement]], servers: dict[str, Server]) -> Victim:
-    """The busiest partition with a larger hot shadow. Raises EngineError where no partition has one."""
+def victim(
+    placed: Sequence[tuple[Partition, Placement]], servers: dict[str, Server], busy: Mapping[str, float]
+) -> Victim:
+    """The busiest partition with a larger hot shadow. Raises EngineError where no partition has one.
+
+    `busy` is workload -> the part of its capacity that is used, as measured.
+    """
     candidates = [(partition, placement) for partition, placement in placed if covered(partition)]
     if not candidates:
         raise EngineError("no partition has a larger shadow: nothing could cover a slow server")
-    partition, placement = max(candidates, key=lambda one: one[1].predicted.utilisation or 0.0)
-    part = min(_HALF, _OVERLOAD * (placement.predicted.utilisation or 1.0))
+    partition, placement = max(candidates, key=lambda one: busy[one[1].name])
+    part = min(_HALF, _OVERLOAD * busy[placement.name])
     return Victim(partition, placement, servers[partition.id], part)
 
 
