@@ -9,8 +9,7 @@ tritonclient and by perf_analyzer in turn. Times count from the first answer abo
 the shadow gave its first answer, `held` when the last request above the SLO had ended. iGniter (its paper,
 section 5.5) tells of 1.5 s until its load generator uses the shadow.
 
-perf_analyzer gives up where a model's counters on the server go back. So the shadow is first given more
-requests than the active server will have had. A run with a second redirect, by the busy host, is left out.
+A run with a second redirect, by a busy host, is left out.
 """
 
 from __future__ import annotations
@@ -29,11 +28,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import guard_rig as rig
-import numpy as np
-from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.errors import EngineError
-from controlplane.profiler.load import ClosedLoop
 from controlplane.runtime import clients
 
 RATE_RPS = 100.0
@@ -101,19 +97,8 @@ class PerfAnalyzer:
         return [r for r in self.requests if r.error is not None]
 
 
-def ahead(fleet: rig.Guarded) -> None:
-    """Give the shadow's counters a start."""
-    (standby,) = [s for s in fleet.servers() if s.name != fleet.active("w")]
-    made = ModelInferRequest(model_name="w")
-    made.inputs.add(name="X", datatype="FP32", shape=[1, 1])
-    made.raw_input_contents.append(np.zeros(1, np.float32).tobytes())
-    with ClosedLoop(f"{standby.host}:{standby.grpc_port}", made.SerializeToString(), 8) as loop:
-        loop.wait_for(round(1.5 * RATE_RPS * PERF_S), deadline_s=60.0)
-
-
 def load(client: str, fleet: rig.Guarded, seed: int) -> PerfAnalyzer | rig.Load:
     if client == "perf_analyzer":
-        ahead(fleet)
         return PerfAnalyzer(fleet.grpc, fleet.directory)
     return rig.Load(fleet.grpc, "w", RATE_RPS, WORK_S, seed=seed)
 
