@@ -124,7 +124,7 @@ class Controller:
 
     def step(self) -> None:
         """One tick: adopt if need be, look, decide, do. Raises EngineError, GatewayError."""
-        if self._adopted is None or self._changed_by_others(self._adopted):
+        if self._adopted is None or (self._is_time() and self._changed_by_others(self._adopted)):
             self._adopt()
         adopted = self._adopted
         if adopted is None:
@@ -140,7 +140,11 @@ class Controller:
             return
         try:
             with locked(self._fleet.files, patience_s=0.0):
-                self._act(adopted, state, effects, routes, seen)
+                # A command may have ended since the look: what it stopped is no death.
+                if self._changed_by_others(adopted):
+                    self._adopted = None
+                else:
+                    self._act(adopted, state, effects, routes, seen)
         except FleetBusy:
             # What the other command leaves is looked at anew.
             self._adopted = None
@@ -233,11 +237,15 @@ class Controller:
                 found[endpoint] = Route(members, None if route.backup is None else address(route.backup))
         return found
 
-    def _changed_by_others(self, adopted: Adopted) -> bool:
+    def _is_time(self) -> bool:
+        """To look around for what other commands did."""
         now = time.monotonic()
         if now - self._looked_s < _LOOK_AROUND_S:
             return False
         self._looked_s = now
+        return True
+
+    def _changed_by_others(self, adopted: Adopted) -> bool:
         if self._plan_mark() != adopted.plan_mark:
             return True
         present = {e: set(r.members) for e, r in named(self._fleet.gateway.routes()).items()}

@@ -191,7 +191,7 @@ class Load:
                 call()
                 self.done += 1
             except Exception as error:
-                self.failed.append(f"{protocol} {endpoint}: {error!r}")
+                self.failed.append(f"{time.time():.3f} {protocol} {endpoint}: {error!r} {error}")
 
 
 def test_apply_serve_change_redirect_roll_back_destroy(host: Host) -> None:

@@ -173,8 +173,7 @@ class Guarded:
 
     def tree(self, server: str) -> list[psutil.Process]:
         """Triton and its stubs, Triton first."""
-        found = self.processes(TRISECT_FLEET=self.fleet)
-        mine = [p for p in found if p.environ().get("TRISECT_NAME") == server]
+        mine = self.processes(TRISECT_FLEET=self.fleet, TRISECT_NAME=server)
         return sorted(mine, key=lambda p: "tritonserver" not in p.name())
 
     def start_controller(self) -> None:
