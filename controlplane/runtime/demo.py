@@ -35,7 +35,7 @@ from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.devices import host_devices
 from controlplane.runtime.execute import Say
 from controlplane.runtime.fleet import Fleet, map_devices
-from controlplane.runtime.planning import Choices, make_plan
+from controlplane.runtime.planning import Choices, make_plan, mean_execution_ms
 from controlplane.runtime.profiling import profile_models
 
 _WARM_UP_S = 1.0
@@ -114,8 +114,8 @@ class Demo:
         )
         self.fleet.apply(plan, settings)
 
-    def measure(self, plan: Plan) -> list[DemoRow]:
-        """Hold the running fleet against its plan, all workloads loaded at once."""
+    def measure(self, plan: Plan, expected_ms: Mapping[str, float]) -> list[DemoRow]:
+        """Hold the running fleet against what is expected of its partitions, all loaded at once."""
         placed = [(partition, placement) for _, partition, placement in plan.placements()]
         self.say(f"closed loop at the planned batch, all {len(placed)} at once: execution latency")
         execution = self._executions(placed)
@@ -131,7 +131,7 @@ class Demo:
                     model=placement.model,
                     percent=partition.percent,
                     batch=served.batch,
-                    predicted_ms=placement.predicted.execution_ms or 0.0,
+                    predicted_ms=expected_ms[partition.id],
                     observed_ms=execution[placement.endpoint],
                     rate_rps=placement.rate_rps,
                     client=client.client,
@@ -247,12 +247,13 @@ def run(demo: Demo, keep_plan: Path | None) -> Story:
     """The whole story; whatever happens, the fleet is gone afterwards."""
     with tempfile.TemporaryDirectory() as profiles:
         plan = demo.plan(Path(profiles))
+        expected_ms = mean_execution_ms(plan, Path(profiles))
     if keep_plan is not None:
         write_plan(keep_plan, plan)
     try:
         demo.say(f"apply: {sum(1 for _ in plan.partitions())} partitions, each with a shadow standing by")
         demo.apply(plan)
-        rows = tuple(demo.measure(plan))
+        rows = tuple(demo.measure(plan, expected_ms))
         try:
             return Story(rows, demo.violate(plan, rows))
         except TrisectError as error:

@@ -20,6 +20,7 @@ from controlplane.files.profiles import profile_document
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated, Factor
 from controlplane.planners import registry, verify
+from controlplane.planners.board import Board, times
 from controlplane.planners.explain import Explanation, explain
 from controlplane.planners.inss import strategy as inss
 from controlplane.planners.inss.bda import Bda
@@ -121,6 +122,21 @@ def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
 def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explanation, ...] | Infeasible:
     """Why a workload got its share and batch. Raises InputError for one the plan does not know."""
     return explain(plan, workload, _devices_of(plan, profiles))
+
+
+def mean_execution_ms(plan: Plan, profiles: Path) -> dict[str, float]:
+    """Partition -> what a full batch takes on average with all neighbours busy.
+
+    What a plan itself predicts is what its quantile of all predictions stays below. Raises InputError where a
+    profile is missing.
+    """
+    found: dict[str, float] = {}
+    for kind, device in _devices_of(plan, profiles).items():
+        gpus = [gpu for gpu in plan.gpus if gpu.type == kind]
+        mean_ms = times(device.latency, Board.of(gpus, device).slots, None).execution_ms
+        for gpu, row in zip(gpus, mean_ms.tolist(), strict=True):
+            found.update((p.id, ms) for p, ms in zip(gpu.partitions, row, strict=False))
+    return found
 
 
 def _policy(choices: Choices) -> Weights | None:
