@@ -42,7 +42,8 @@ class Leg:
     """One call to one server, for the messages of one endpoint.
 
     `waiting` are tickets without an answer; a decoupled model's answers cannot be counted, so there they are
-    only the messages without a first answer, and the leg as a whole counts as one open call.
+    only the messages without a first answer, and the leg as a whole counts as one open call. `saying` is held
+    by who writes or half-closes: gRPC breaks a call that is told to end while a message is on its way out.
     """
 
     endpoint: str
@@ -53,6 +54,7 @@ class Leg:
     reader: asyncio.Task[None] | None = None
     before: asyncio.Task[None] | None = None
     half_closed: bool = False
+    saying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class StreamFailed(Exception):
@@ -127,7 +129,8 @@ class Stream:
             self._fleet.opened(backend)
         # A leg that has failed tells why through its reader.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await leg.call.write(message)
+            async with leg.saying:
+                await leg.call.write(message)
         if leg.decoupled and ticket.sequence is not None:
             self._fleet.leave_sequence((endpoint, ticket.sequence.id), end=ticket.sequence.end)
 
@@ -238,7 +241,8 @@ class Stream:
     @staticmethod
     async def _done_writing(leg: Leg) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await leg.call.done_writing()
+            async with leg.saying:
+                await leg.call.done_writing()
 
     def _drop(self, leg: Leg) -> None:
         """The leg is over: nothing is open on its server for it any more."""
