@@ -54,7 +54,8 @@ def apply(
     from controlplane.runtime.compiling import say_when_compiling
     from controlplane.runtime.execute import commands, describe
 
-    say_when_compiling(wiring.say)
+    if not allow_violations:
+        say_when_compiling(wiring.say)  # only the judge compiles
     parsed, document = read_plan(plan)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
     endpoints = Endpoints(host, http_port, grpc_port, metrics_port)
