@@ -20,6 +20,7 @@ from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Backend, Routes
 from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.gateway import control_socket, processes, slots, store
+from controlplane.gateway.listeners import listen
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
 from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable
@@ -67,7 +68,7 @@ class HaproxyGateway:
         self._places.make()
         with _locked(FileLock(self._places.start_lock, timeout=_LOCK_DEADLINE_S)):
             wanted = (self._host, self._ports.http, self._ports.grpc, self._ports.metrics)
-            running = any(processes.find(self._places, role) for role in processes.KEPT_UP)
+            running = any(processes.find(self._places, role) for role in processes.ALL)
             if self._places.settings.exists() and running:
                 present = store.settings_of(self._places)
                 if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
@@ -93,7 +94,6 @@ class HaproxyGateway:
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
-                    store.write_config(self._places, settings)
             self._supervise()
             try:
                 self._await_answer()
@@ -166,7 +166,7 @@ class HaproxyGateway:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _end_processes(self) -> None:
-        for role in (processes.SUPERVISOR, *processes.KEPT_UP):
+        for role in processes.ALL:
             processes.end(processes.find(self._places, role), grace_s=5.0)
 
     def _supervise(self) -> None:
@@ -277,17 +277,13 @@ def _own_ports() -> tuple[int, int, int]:
 
 def _refuse_taken(host: str, ports: Ports) -> None:
     for name, port in (("HTTP", ports.http), ("gRPC", ports.grpc), ("metrics", ports.metrics)):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-                probe.listen(1)
-            except OSError as error:
-                raise GatewayError(
-                    f"port {port} ({name}) on {host} cannot be used: {error.strerror}; "
-                    "free it or choose another one"
-                ) from error
+        try:
+            listen(host, port).close()
+        except OSError as error:
+            raise GatewayError(
+                f"port {port} ({name}) on {host} cannot be used: {error.strerror}; "
+                "free it or choose another one"
+            ) from error
 
 
 @contextlib.contextmanager

@@ -18,6 +18,8 @@ FACADE = "facade"
 MONITOR = "monitor"
 SUPERVISOR = "supervisor"
 KEPT_UP = (HAPROXY, FACADE, MONITOR)
+ALL = (SUPERVISOR, *KEPT_UP)
+"""In the order in which they are ended."""
 
 
 def find(places: Places, role: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
+from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.slots import BACKUP, Phase, Slot, SlotTable
 from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, render_haproxy
@@ -56,12 +57,12 @@ def save(places: Places, generation: int, table: SlotTable) -> None:
     write_slots(places.slots, SlotsRecord(generation, used))
 
 
-def write_config(places: Places, settings: GatewaySettings) -> None:
+def write_config(places: Places, settings: GatewaySettings, listeners: Listeners) -> None:
     """Write what HAProxy starts from, with the servers of the table on disk."""
     generation, table = load(places, settings)
     save(places, generation, table)
     lines = [_lines(table, slot) for slot in table.slots]
-    write_derived(places.config, render_haproxy(frame(places, settings), lines))
+    write_derived(places.config, render_haproxy(frame(places, settings, listeners), lines))
 
 
 def check_entries(generation: int, table: SlotTable) -> dict[str, str]:
@@ -74,12 +75,11 @@ def settings_of(places: Places) -> GatewaySettings:
     return read_settings(places.settings)
 
 
-def frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
+def frame(places: Places, settings: GatewaySettings, listeners: Listeners) -> HaproxyFrame:
     """The part of the configuration that no commit changes, sized to this process's limits."""
     return HaproxyFrame(
-        host=settings.host,
-        http_port=settings.http_port,
-        grpc_port=settings.grpc_port,
+        http_fd=listeners.http.fileno(),
+        grpc_fd=listeners.grpc.fileno(),
         runtime_socket=str(places.runtime_socket),
         facade_http_port=settings.facade_http_port,
         facade_grpc_port=settings.facade_grpc_port,

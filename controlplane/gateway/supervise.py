@@ -1,8 +1,8 @@
 """Keeps the gateway's processes up: `python -m controlplane.gateway.supervise STATE_DIR`.
 
-It starts what is missing, adopts what lives, and restarts what dies, waiting longer each time a process
-dies young. Traffic does not pass through it: when it dies, its processes go on, and the next supervisor
-adopts them.
+It starts what is missing, adopts what lives, and restarts what dies: at once, and waiting longer each time a
+process dies young again. Traffic does not pass through it: when it dies, its processes go on, and the next
+supervisor adopts them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from filelock import FileLock
 
 from controlplane.gateway import processes, store
 from controlplane.gateway.facade.memory import ENVIRONMENT
+from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
 
@@ -45,7 +46,7 @@ class Charge:
     handle: int | None = None
     child: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
-    wait_s: float = 0.0
+    deaths: int = 0
     due_at: float = 0.0
 
 
@@ -59,6 +60,8 @@ class Supervisor:
             Charge(processes.FACADE, self._start_facade),
             Charge(processes.MONITOR, self._start_monitor),
         ]
+        # Held for the next HAProxy and the next monitor; who adopts living ones opens them after their end.
+        self._listeners: Listeners | None = None
         self._log: socket.socket | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
@@ -111,21 +114,24 @@ class Supervisor:
             os.close(charge.handle)
             charge.handle = None
         now = time.monotonic()
-        young = now - charge.started_at < _YOUNG_S
-        charge.wait_s = (
-            min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, 2 * charge.wait_s)) if young else _FIRST_WAIT_S
-        )
-        charge.due_at = now + charge.wait_s
+        charge.deaths = charge.deaths + 1 if now - charge.started_at < _YOUNG_S else 1
+        wait_s = back_off_s(charge.deaths)
+        charge.due_at = now + wait_s
         how = "" if code is None else f" with {code}"
-        print(f"{charge.role} ended{how}; starting it again in {charge.wait_s:.2f} s", flush=True)
+        print(f"{charge.role} ended{how}; starting it again in {wait_s:.2f} s", flush=True)
 
     def _start_haproxy(self) -> subprocess.Popen[bytes]:
-        # Under the commit's lock until it listens: it reads three files that belong together.
         settings = store.settings_of(self._places)
+        if self._listeners is None:
+            self._listeners = Listeners.of(settings)
+        # Under the commit's lock until it listens: it reads three files that belong together.
         with FileLock(self._places.lock):
-            store.write_config(self._places, settings)
+            store.write_config(self._places, settings, self._listeners)
             child = processes.spawn(
-                self._places, processes.HAPROXY, [settings.haproxy, "-db", "-f", str(self._places.config)]
+                self._places,
+                processes.HAPROXY,
+                [settings.haproxy, "-db", "-f", str(self._places.config)],
+                descriptors=self._listeners.descriptors(),
             )
             deadline = time.monotonic() + _BIND_DEADLINE_S
             runtime = RuntimeSocket(self._places.runtime_socket)
@@ -146,8 +152,7 @@ class Supervisor:
         )
 
     def _start_monitor(self) -> subprocess.Popen[bytes]:
-        # Known by name only: what watches the gateway stands beside it, not below it. Its socket is held
-        # here, so that lines wait for the next one.
+        # Known by name only: what watches the gateway stands beside it, not below it.
         if self._log is None:
             self._log = _log_socket(store.settings_of(self._places).log_port)
         log_fd = self._log.fileno()
@@ -165,6 +170,11 @@ class Supervisor:
             ],
             descriptors=(log_fd,),
         )
+
+
+def back_off_s(deaths: int) -> float:
+    """How long a process stays down that died young this many times in a row: not at all the first time."""
+    return 0.0 if deaths <= 1 else min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (deaths - 2))
 
 
 def _log_socket(port: int) -> socket.socket:

@@ -45,12 +45,12 @@ class SlotLines:
 class HaproxyFrame:
     """Everything in the file that does not change while the gateway runs. Paths are absolute.
 
-    `process` tells one start of HAProxy from the next in the log: the numbers of its lines begin anew.
+    `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `process` tells one start of HAProxy
+    from the next in the log: the numbers of its lines begin anew.
     """
 
-    host: str
-    http_port: int
-    grpc_port: int
+    http_fd: int
+    grpc_fd: int
     runtime_socket: str
     facade_http_port: int
     facade_grpc_port: int

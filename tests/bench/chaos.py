@@ -1,11 +1,12 @@
 """What breaks, what a client loses by it, how long until all is well: real Tritons, HAProxy and clients.
 
-    .venv/bin/python tests/bench/chaos.py [--faults crash,hang,...] [--json]
+    .venv/bin/python tests/bench/chaos.py [--faults crash,hang,...] [--repeats N] [--json]
 
-One fleet with a hot shadow under Poisson load over gRPC; the faults come one after the other. `lost` are
-failed requests: `held` were with the server when it was hit, `sent` came between the fault and the guard's
-new routes, `later` should not be. `answered` is when the first request sent after the fault was answered,
-`redirected` when the new routes stood, `guarded` when a shadow stood by again: seconds from the fault.
+One fleet with a hot shadow under Poisson load over gRPC; the faults come one after the other. `in flight` are
+the requests that the client had open at the fault. `lost` are failed requests: `held` were in flight then,
+`sent` came between the fault and the guard's new routes, `later` should not be. `answered` is when the first
+request sent after the fault was answered, `redirected` when the new routes stood, `guarded` when a shadow
+stood by again: seconds from the fault.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import guard_rig as rig
+import psutil
 
 RATE_RPS = 60.0
 SLO_MS = 150.0
@@ -40,6 +42,7 @@ class Row:
 
     fault: str
     requests: int
+    in_flight: int
     lost: int
     held: int
     sent: int
@@ -51,26 +54,22 @@ class Row:
     left_behind: int
 
 
-def strike(fleet: rig.Guarded, fault: str) -> None:
+def victims(fleet: rig.Guarded, fault: str) -> list[psutil.Process]:
     triton, *stubs = fleet.tree(fleet.active("w"))
     match fault:
         case "crash":
-            triton.kill()
+            return [triton]
         case "hang":
-            for process in (triton, *stubs):
-                process.suspend()
+            return [triton, *stubs]
         case "stub":
-            for process in stubs:
-                process.kill()
+            return stubs
         case "shadow":
             (standby,) = [s for s in fleet.servers() if s.name != fleet.active("w")]
-            for process in fleet.tree(standby.name):
-                process.kill()
+            return fleet.tree(standby.name)
         case "controller":
-            fleet.controller().send_signal(signal.SIGKILL)
+            return [fleet.controller()]
         case _:
-            for process in fleet.gateway_processes(fault):
-                process.kill()
+            return fleet.gateway_processes(fault)
 
 
 def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
@@ -78,8 +77,11 @@ def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
     redirected_s = None
     with rig.Load(fleet.grpc, "w", RATE_RPS, WORK_S, seed=seed) as load:
         time.sleep(2.0)
+        hit = victims(fleet, fault)
+        assert hit, f"nothing to hit for {fault}"
         hit_s = time.time()
-        strike(fleet, fault)
+        for process in hit:
+            process.send_signal(signal.SIGSTOP if fault == "hang" else signal.SIGKILL)
         if fault in NEEDS_REDIRECT:
             redirected_s = fleet.await_event("commit", since_s=hit_s).at_s - hit_s
         if fault == "controller":
@@ -99,8 +101,9 @@ def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
     over_s = math.inf if redirected_s is None else hit_s + redirected_s
     held, later = sum(r.started_s <= hit_s for r in lost), sum(r.started_s > over_s for r in lost)
     why = Counter(str(r.error).partition("] ")[2] or str(r.error) for r in lost)
+    in_flight = sum(r.started_s <= hit_s < r.ended_s for r in load.requests)
     return Row(
-        fault, len(load.requests), len(lost), held, len(lost) - held - later, later, dict(why),
+        fault, len(load.requests), in_flight, len(lost), held, len(lost) - held - later, later, dict(why),
         min(answered) - hit_s, redirected_s, guarded_s, left,
     )  # fmt: skip
 
@@ -108,23 +111,27 @@ def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--repeats", type=int, default=1, help="of all faults, one after the other")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="trisect-chaos-") as name, rig.guarded(Path(name)) as fleet:
         fleet.apply(rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS)))
         fleet.await_guarded()
-        for i, fault in enumerate(options.faults.split(",")):
+        for i, fault in enumerate(options.faults.split(",") * options.repeats):
             rows.append(survive(fleet, fault, seed=i))
     if options.json:
         print(json.dumps({"rows": [asdict(r) for r in rows], "host_load": os.getloadavg()[0]}))
         return 0
-    print(f"{'fault':12} requests  lost  held  sent later  answered s  redirected s  guarded s  left behind")
+    print(
+        f"{'fault':12} requests  in flight  lost  held  sent later  answered s  redirected s  guarded s  "
+        "left behind"
+    )
     for r in rows:
         redirected = "-" if r.redirected_s is None else f"{r.redirected_s:.2f}"
         print(
-            f"{r.fault:12} {r.requests:8d} {r.lost:5d} {r.held:5d} {r.sent:5d} {r.later:5d} "
-            f"{r.answered_s:11.2f} {redirected:>13} {r.guarded_s:10.1f} {r.left_behind:12d}"
+            f"{r.fault:12} {r.requests:8d} {r.in_flight:10d} {r.lost:5d} {r.held:5d} {r.sent:5d} "
+            f"{r.later:5d} {r.answered_s:11.2f} {redirected:>13} {r.guarded_s:10.1f} {r.left_behind:12d}"
         )
         for words, count in r.why.items():
             print(f"{'':12} {count} lost: {words[:90]}")

@@ -14,9 +14,8 @@ EXPECTED = Path(__file__).parent / "haproxy.cfg"
 
 def test_the_configuration_is_the_one_that_was_reviewed() -> None:
     frame = HaproxyFrame(
-        host="127.0.0.1",
-        http_port=8000,
-        grpc_port=8001,
+        http_fd=5,
+        grpc_fd=6,
         runtime_socket="/state/run/haproxy.sock",
         facade_http_port=8003,
         facade_grpc_port=8004,
