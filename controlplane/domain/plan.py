@@ -12,6 +12,10 @@ from enum import StrEnum
 from controlplane.domain.workload import Arrivals, ShadowPolicy
 
 
+MOST_SERVERS = 8
+"""Of one pool: a slot of the gateway has room for no more."""
+
+
 class Rule(StrEnum):
     """What a plan promises."""
 

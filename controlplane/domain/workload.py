@@ -47,6 +47,7 @@ class Workload:
     """One line of a spec. The SLO is the P99 of a request, from its arrival at the gateway to its last byte.
 
     Rates count inferences. `endpoint` is the name clients call. `client_batch` is the batch they send.
+    `isolated`: its queue is its own, never shared with others of its model.
     Raises InputError, naming the field, for a value out of range.
     """
 
@@ -59,6 +60,7 @@ class Workload:
     shadow: ShadowWish = field(default_factory=ShadowWish)
     memory_mb: float | None = None
     client_batch: int = 1
+    isolated: bool = False
 
     def __post_init__(self) -> None:
         units.safe_name(self.name, "name")

@@ -42,6 +42,7 @@ class _Workload(Strict):
     shadow: _Shadow = _Shadow()
     memory_mb: float | None = None
     client_batch: int = 1
+    isolated: bool = False
 
 
 class _Spec(Strict):
@@ -80,6 +81,7 @@ def _workload(parsed: _Workload, *, alone: bool) -> Workload:
         shadow=ShadowWish(parsed.shadow.policy, parsed.shadow.place),
         memory_mb=parsed.memory_mb,
         client_batch=parsed.client_batch,
+        isolated=parsed.isolated,
     )
 
 

@@ -103,7 +103,7 @@ class _Search:
         # The order of the spec decides nothing, and names only between equals.
         workloads = sorted(request.workloads, key=lambda w: (w.model, w.slo_ms, w.rate_rps, w.name))
         alone = {name: Alone.of(d, quantile) for name, d in request.devices.items()}
-        kinds = kinds_of(workloads, request.devices, alone, request.rule, quantile)
+        kinds = kinds_of([(w,) for w in workloads], request.devices, alone, request.rule, quantile)
         search = _Search(request, quantile, workloads, alone, kinds, started)
         for number, choices in enumerate(kinds):
             search.ways.append([])

@@ -1,6 +1,6 @@
-"""How a workload may be served: by one partition, by a pool of several, or with others in one.
+"""How workloads may be served together: by one partition, or by a pool of several in front of one queue.
 
-The search uses no other; where a case is small, `proof` has more of them tried.
+Most groups are one workload. The search uses no other kinds; where a case is small, `proof` tries more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.domain.plan import Rule
+from controlplane.domain.plan import MOST_SERVERS, Rule
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import FloatArray
 from controlplane.planners.menu import TYPICAL_SLOWDOWN, Alone, Item, Menu
@@ -20,7 +20,6 @@ DEAR_PERCENT = 60.0
 """A pool is tried where one partition needs more than this beside neighbours."""
 HARDLY = 0.01
 """What even a partition alone must tolerate: the exact queue has the last word."""
-MOST_SERVERS = 64
 MORE_SERVERS = 1
 """Pools of this many servers more than the fewest that do are tried."""
 TABLE_ERROR = 0.03
@@ -29,9 +28,9 @@ TABLE_ERROR = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Some workloads served by `servers` partitions on one GPU type.
+    """A group of workloads, `item.workloads`, served by `item.servers` partitions on one GPU type.
 
-    `expected`: percent of each partition beside average neighbours (alone, where it tolerates none).
+    All of the group share one queue: a way to serve one of them is a way to serve them all. `expected`: percent of each partition beside average neighbours (alone, where it tolerates none).
     """
 
     item: Item
@@ -45,16 +44,16 @@ class Kind:
 
 
 def kinds_of(
-    workloads: Sequence[Workload],
+    groups: Sequence[tuple[Workload, ...]],
     devices: Mapping[str, Device],
     alone: Mapping[str, Alone],
     rule: Rule,
     quantile: float | None,
 ) -> list[list[Kind]]:
-    """All kinds of every workload, cheapest first; empty where nothing holds it."""
-    found: list[list[Kind]] = [[] for _ in workloads]
+    """All kinds of every group, cheapest first; empty where nothing holds it."""
+    found: list[list[Kind]] = [[] for _ in groups]
     for name, device in devices.items():
-        items = [Item((w,)) for w in workloads]
+        items = [Item(group) for group in groups]
         single = Menu.of(items, device, rule, quantile, alone[name])
         expected = _expected(single)
         for i, item in enumerate(items):
@@ -62,7 +61,7 @@ def kinds_of(
                 found[i].append(Kind(item, name, float(expected[i])))
         dear = [i for i in range(len(items)) if single.model[i] >= 0 and expected[i] > DEAR_PERCENT]
         lowest = {i: _fewest(items[i], single, alone[name]) for i in dear}
-        _pools(dear, lowest, workloads, device, name, alone[name], rule, quantile, found)
+        _pools(dear, lowest, groups, device, name, alone[name], rule, quantile, found)
     price = {name: d.pool.price_per_hour for name, d in devices.items()}
     for kinds in found:
         kinds.sort(key=lambda k: (price[k.device] * k.cost_percent, k.item.servers, k.device))
@@ -85,7 +84,7 @@ def _fewest(item: Item, menu: Menu, alone: Alone) -> int:
 def _pools(
     dear: Sequence[int],
     lowest: Mapping[int, int],
-    workloads: Sequence[Workload],
+    groups: Sequence[tuple[Workload, ...]],
     device: Device,
     name: str,
     alone: Alone,
@@ -99,7 +98,7 @@ def _pools(
     tried = dict.fromkeys(pending, 0)
     while pending:
         order = list(pending)
-        items = [Item((workloads[i],), pending[i]) for i in order]
+        items = [Item(groups[i], pending[i]) for i in order]
         menu = Menu.of(items, device, rule, quantile, alone)
         expected = _expected(menu)
         for n, i in enumerate(order):

@@ -33,7 +33,10 @@ AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One partition's workloads. `servers`: of the pool it belongs to; its rate is one server's."""
+    """One partition's workloads: one queue, held to the strictest SLO, their rates added.
+
+    `servers`: of the pool it belongs to; its rate is one server's.
+    """
 
     workloads: tuple[Workload, ...]
     servers: int = 1
@@ -60,8 +63,8 @@ class Item:
 
     @property
     def name(self) -> str:
-        """Of its partition; servers of a pool append their number."""
-        return "+".join(w.name for w in self.workloads)
+        """Of its partition: the first workload's; servers of a pool append their number."""
+        return min(w.name for w in self.workloads)
 
     def memory_mb(self, device: Device) -> float | None:
         """Told, else measured, else unknown."""

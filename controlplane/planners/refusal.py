@@ -27,7 +27,7 @@ def refusal(
 
     def fits(w: Workload) -> bool:
         careful = replace(w, slo_ms=w.slo_ms * CARE)
-        return bool(kinds_of([careful], devices, alone, request.rule, quantile)[0])
+        return bool(kinds_of([(careful,)], devices, alone, request.rule, quantile)[0])
 
     fastest = min(
         float(alone[n].execution[devices[n].latency.models.index(workload.model), 0, -1]) for n in types

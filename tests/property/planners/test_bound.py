@@ -71,6 +71,6 @@ def test_gpus_that_hold_are_no_fewer_than_the_bound(latency: str, rule: Rule, se
     asked = asked_just_enough(gpus, latency, rule, quantile, busy)
     request = planning.request(asked, latency=latency, rule=rule)
     alone = {"v100": Alone.of(request.devices["v100"], quantile)}
-    kinds = kinds_of(asked, request.devices, alone, rule, quantile)
+    kinds = kinds_of([(w,) for w in asked], request.devices, alone, rule, quantile)
     options = Options.of(asked, kinds, request, alone, quantile)
     assert lower_bound(options, request.devices) <= 3.06 * len(gpus) + 1e-9

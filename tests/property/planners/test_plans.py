@@ -119,7 +119,7 @@ def test_the_quick_bound_is_below_the_optimum(asked: list[Workload]) -> None:
     refused = {i.workload for i in plan.infeasible}
     request = planning.request([w for w in asked if w.name not in refused])
     alone = {"v100": Alone.of(request.devices["v100"], None)}
-    kinds = kinds_of(request.workloads, request.devices, alone, request.rule, None)
+    kinds = kinds_of([(w,) for w in request.workloads], request.devices, alone, request.rule, None)
     options = Options.of(request.workloads, kinds, request, alone, None)
     answer = exact.solve(options, request, math.inf, lambda: False)
     assert answer is not None

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 def options_of(request: PlanRequest) -> Options:
     quantile = request.quantile if request.rule is Rule.P99 else None
     alone = {n: Alone.of(d, quantile) for n, d in request.devices.items()}
-    kinds = kinds_of(request.workloads, request.devices, alone, request.rule, quantile)
+    kinds = kinds_of([(w,) for w in request.workloads], request.devices, alone, request.rule, quantile)
     return Options.of(request.workloads, kinds, request, alone, quantile)
 
 
