@@ -11,7 +11,6 @@ from enum import StrEnum
 
 from controlplane.domain.workload import Arrivals, ShadowPolicy
 
-
 MOST_SERVERS = 8
 """Of one pool: a slot of the gateway has room for no more."""
 

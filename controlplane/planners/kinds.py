@@ -30,7 +30,8 @@ TABLE_ERROR = 0.03
 class Kind:
     """A group of workloads, `item.workloads`, served by `item.servers` partitions on one GPU type.
 
-    All of the group share one queue: a way to serve one of them is a way to serve them all. `expected`: percent of each partition beside average neighbours (alone, where it tolerates none).
+    All of the group share one queue: a way to serve one of them is a way to serve them all. `expected`:
+    percent of each partition beside average neighbours (alone, where it tolerates none).
     """
 
     item: Item
