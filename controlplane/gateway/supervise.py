@@ -174,7 +174,7 @@ class Supervisor:
 
 def back_off_s(deaths: int) -> float:
     """How long a process stays down that died young this many times in a row: not at all the first time."""
-    return 0.0 if deaths <= 1 else min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (deaths - 2))
+    return 0.0 if deaths <= 1 else min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(deaths - 2, 10))
 
 
 def _log_socket(port: int) -> socket.socket:

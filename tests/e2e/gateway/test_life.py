@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import gateway_rig as rig
@@ -16,6 +19,9 @@ from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
+
+NOTICED_S = 0.02
+"""Until a client on a busy host has read that its connection was closed."""
 
 Running = tuple[HaproxyGateway, Ports]
 Pair = dict[str, rig.Triton]
@@ -77,7 +83,8 @@ def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running,
     rig.until(lambda: made.in_flight(one) == 0)
 
 
-@pytest.mark.parametrize("role", [*processes.KEPT_UP, processes.SUPERVISOR])
+# HAProxy also after the supervisor: a new one does not hold the sockets of a HAProxy that it adopted.
+@pytest.mark.parametrize("role", [*processes.KEPT_UP, processes.SUPERVISOR, processes.HAPROXY])
 def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home: Path, role: str) -> None:
     made, ports = gateway
     places = Places.of(home / "gateway")
@@ -106,6 +113,90 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     assert load.failed() == []
     made.commit({"echo": Route((pair["two"].backend,))})
     assert made.in_flight(pair["one"].backend) == 0
+
+
+def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
+    gateway: Running, pair: Pair, home: Path
+) -> None:
+    made, ports = gateway
+    places = Places.of(home / "gateway")
+    made.commit({"echo": Route((pair["one"].backend,))})
+    # So that this supervisor holds the sockets, whatever was killed before.
+    for role in (processes.SUPERVISOR, processes.HAPROXY):
+        processes.end(processes.find(places, role), grace_s=5.0)
+    made.start()
+    (supervisor,) = processes.find(places, processes.SUPERVISOR)
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        (haproxy,) = processes.find(places, processes.HAPROXY)
+        _kill(haproxy)
+        over_http = socket.create_connection((rig.HOST, ports.http), timeout=10)
+        over_grpc = socket.create_connection((rig.HOST, ports.grpc), timeout=10)
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    with over_http, over_grpc:
+        over_http.sendall(b"GET /v2/models/echo/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert over_http.recv(12) == b"HTTP/1.1 200"
+        over_grpc.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+        assert over_grpc.recv(4)[3] == 4, "the settings of an HTTP/2 server"
+
+
+def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_back(
+    gateway: Running, pair: Pair, home: Path
+) -> None:
+    made, ports = gateway
+    places = Places.of(home / "gateway")
+    one, two = pair["one"].backend, pair["two"].backend
+    made.commit({"echo": Route((one,), two)})
+    load = rig.Load(ports)
+    turns: list[Turn] = []
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(load.unary(100, stop))
+        for active, backup in ((two, one), (one, two)):
+            await asyncio.sleep(0.4)
+            redirected = time.monotonic()
+            await asyncio.to_thread(made.commit, {"echo": Route((active,), backup)})
+            (pid,) = processes.find(places, processes.HAPROXY)
+            killed = time.monotonic()
+            await asyncio.to_thread(_kill, pid)
+            turns.append(Turn(active.server, redirected, killed, time.monotonic()))
+            await asyncio.to_thread(rig.until, lambda: processes.find(places, processes.HAPROXY) != ())
+        await asyncio.sleep(0.4)
+        stop.set()
+        await task
+
+    asyncio.run(run())
+    assert [o for o in load.failed() if not any(turn.held(o) for turn in turns)] == []
+    ends = [*(turn.redirected for turn in turns[1:]), time.monotonic()]
+    for turn, end in zip(turns, ends, strict=True):
+        later = [o for o in load.outcomes if turn.gone + NOTICED_S < o.started and o.ended < end]
+        assert {o.server for o in later} == {turn.server}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A redirect to `server` and a kill right after it: monotonic times."""
+
+    server: str
+    redirected: float
+    killed: float
+    gone: float
+
+    def held(self, outcome: rig.Outcome) -> bool:
+        """Whether it may have been in what was killed."""
+        return self.killed <= outcome.ended and outcome.started <= self.gone + NOTICED_S
+
+
+def _kill(pid: int) -> None:
+    """Returns once it is gone."""
+    handle = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([handle], [], [], 10)[0]
+    finally:
+        os.close(handle)
 
 
 def test_a_commit_that_was_cut_short_is_made_whole_by_the_next(
