@@ -5,7 +5,7 @@ Values only. Whether a plan is right is `planners.verify`'s to say; these types 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -83,6 +83,17 @@ class Partition:
     workloads: tuple[Placement, ...]
     memory_mb: float | None = None
     shadow: Shadow | None = None
+
+    def queues(self) -> Mapping[str, tuple[Placement, ...]]:
+        """Model -> the workloads that share its one queue, in the order of their endpoints.
+
+        The first one's endpoint is the model's own name in the server, the others are aliases of it: the
+        same ones whatever the order in the plan, and in every partition of a pool.
+        """
+        queues: dict[str, tuple[Placement, ...]] = {}
+        for placement in sorted(self.workloads, key=lambda p: p.endpoint):
+            queues[placement.model] = (*queues.get(placement.model, ()), placement)
+        return queues
 
 
 @dataclass(frozen=True, slots=True)

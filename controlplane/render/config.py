@@ -12,7 +12,8 @@ from controlplane.domain.plan import ServedModel
 BATCH_LIMIT = 32
 """The largest dynamic batch of any plan: engines are commonly built for it."""
 
-_HEADER = "# Written by ctl. Edit the source model instead: this file is replaced.\n"
+HEADER = "# Written by ctl. Edit the source model instead: this file is replaced.\n"
+"""The first line of each file."""
 
 
 def parse_config(text: str, file: str) -> ModelConfig:
@@ -68,7 +69,7 @@ def served_config(source: ModelConfig, *, endpoint: str, served: ServedModel, gp
     _set_batching(config, served)
     _set_instances(config, served.instances, gpu_type)
     text: str = text_format.MessageToString(config)
-    return _HEADER + text
+    return HEADER + text
 
 
 def _set_batching(config: ModelConfig, served: ServedModel) -> None:

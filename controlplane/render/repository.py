@@ -1,5 +1,7 @@
 """A partition's model repository: each endpoint a directory with its config.pbtxt and links to the rest.
 
+Workloads of one model share one queue: the first endpoint is the model, the others are aliases of it.
+
 A partition's shadow serves the same models in the same way from a larger share, so it reads the same
 repository.
 """
@@ -13,6 +15,7 @@ from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, ServedModel
 from controlplane.domain.tree import Link, Tree
+from controlplane.render.alias import alias_config, check_shareable
 from controlplane.render.config import keeps_sequences, served_config
 from controlplane.render.source import CONFIG_NAME, SourceModel, read_source
 
@@ -47,29 +50,34 @@ def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
 def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str, SourceModel]) -> Tree:
     """The same from models already read: paths to texts and links. Weights are linked, never copied.
 
-    Raises InputError for an endpoint that is no name or stands twice, and for a workload whose model the
-    partition does not serve.
+    Raises InputError for an endpoint that is no name or stands twice, for a workload whose model the
+    partition does not serve, and for workloads that cannot share the queue of their model.
     """
     served = {model.model: model for model in partition.models}
     entries: dict[str, str | Link] = {}
-    for placement in partition.workloads:
-        endpoint = units.safe_name(placement.endpoint, "endpoint")
-        if f"{endpoint}/{CONFIG_NAME}" in entries:
+    for model, placements in partition.queues().items():
+        endpoints = tuple(units.safe_name(p.endpoint, "endpoint") for p in placements)
+        if model not in served:
             raise InputError(
-                f"partition {partition.id!r} serves {endpoint!r} twice; endpoints are unique",
-                field="endpoint",
-            )
-        if placement.model not in served:
-            raise InputError(
-                f"partition {partition.id!r} lists no model {placement.model!r}, which workload "
-                f"{placement.name!r} needs",
+                f"partition {partition.id!r} lists no model {model!r}, which workload "
+                f"{placements[0].name!r} needs",
                 field="models",
             )
-        source = sources[placement.model]
-        config = served_config(
-            source.config, endpoint=endpoint, served=served[placement.model], gpu_type=gpu_type
+        source = sources[model]
+        own, *aliases = endpoints
+        if aliases:
+            check_shareable(source, endpoints)
+        configs = [(e, alias_config(source, endpoint=e, of=own)) for e in aliases]
+        configs.append(
+            (own, served_config(source.config, endpoint=own, served=served[model], gpu_type=gpu_type))
         )
-        entries |= _directory(endpoint, config, source)
+        for endpoint, config in configs:
+            if f"{endpoint}/{CONFIG_NAME}" in entries:
+                raise InputError(
+                    f"partition {partition.id!r} serves {endpoint!r} twice; endpoints are unique",
+                    field="endpoint",
+                )
+            entries |= _directory(endpoint, config, source)
     return Tree(entries)
 
 

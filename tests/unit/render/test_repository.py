@@ -4,14 +4,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.domain.tree import Link
+from controlplane.domain.tree import Link, Tree
 from controlplane.render.repository import refuse_pooled_sequences, render_partition
 from controlplane.render.source import read_source
 
 pytestmark = pytest.mark.unit
+
+
+TENSORS = """
+input [ { name: "X", data_type: TYPE_FP32, dims: [ 2, 2 ], reshape { shape: [ 4 ] } } ]
+output [ { name: "Y", data_type: TYPE_FP32, dims: [ -1 ], label_filename: "labels.txt" } ]
+"""
 
 
 def partition(*endpoints: str, model: str = "m", batch: int = 4) -> Partition:
@@ -26,7 +34,7 @@ def repository(tmp_path: Path) -> Path:
         (tmp_path / name / "2").mkdir()
         (tmp_path / name / "labels.txt").write_text("cat\n")
         (tmp_path / name / ".hidden").write_text("")
-        (tmp_path / name / "config.pbtxt").write_text('backend: "b"\nmax_batch_size: 8\n')
+        (tmp_path / name / "config.pbtxt").write_text(f'backend: "b"\nmax_batch_size: 8\n{TENSORS}')
     return tmp_path
 
 
@@ -39,6 +47,70 @@ def test_the_model_is_linked_under_its_endpoint(repository: Path) -> None:
     config = tree.entries["W2/config.pbtxt"]
     assert isinstance(config, str)
     assert 'name: "W2"' in config
+
+
+def test_the_workloads_of_one_model_are_one_model_and_aliases_of_it(repository: Path) -> None:
+    (repository / "m" / "config.pbtxt").write_text(
+        f'backend: "b" max_batch_size: 8 {TENSORS} model_warmup [ {{ name: "w" batch_size: 1 }} ]'
+        'parameters { key: "a" value { string_value: "1" } } model_transaction_policy { decoupled: true }'
+    )
+    tree = render_partition(partition("W2", "W3", "W1"), gpu_type="cpu", repository=repository)
+    model, alias, other = (_config(tree, endpoint) for endpoint in ("W1", "W2", "W3"))
+    assert model.dynamic_batching.preferred_batch_size == [4], "the first name bears the model"
+    assert not model.HasField("ensemble_scheduling")
+    assert (alias.platform, alias.name, other.name) == ("ensemble", "W2", "W3")
+    [step] = alias.ensemble_scheduling.step
+    assert (step.model_name, step.model_version) == ("W1", -1)
+    assert (dict(step.input_map), dict(step.output_map)) == ({"X": "X"}, {"Y": "Y"})
+    assert not alias.input[0].HasField("reshape"), "clients send the shape before it"
+    model.input[0].ClearField("reshape")
+    for shown in ("max_batch_size", "input", "output", "parameters", "model_transaction_policy"):
+        assert getattr(alias, shown) == getattr(model, shown)
+    for own in ("dynamic_batching", "instance_group", "model_warmup", "backend"):
+        model.ClearField(own)
+        assert getattr(alias, own) == getattr(model, own)
+
+
+def test_the_order_of_the_workloads_changes_nothing(repository: Path) -> None:
+    one, other = (
+        render_partition(partition(*names), gpu_type="cpu", repository=repository)
+        for names in (("W1", "W2"), ("W2", "W1"))
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (f"sequence_batching {{ }} {TENSORS}", "sequence_batching: .* keeps state"),
+        ("max_batch_size: 8", "write them down"),
+        (f"version_policy {{ all {{ }} }} {TENSORS}", "one version"),
+        (f"version_policy {{ latest {{ num_versions: 2 }} }} {TENSORS}", "one version"),
+        ('input [ { name: "S" is_shape_tensor: true } ] output [ { name: "Y" } ]', "TensorRT"),
+    ],
+)
+def test_a_model_that_has_no_alias_is_refused_with_the_way_out(
+    repository: Path, config: str, reason: str
+) -> None:
+    (repository / "m" / "config.pbtxt").write_text(f'backend: "b" {config}')
+    with pytest.raises(InputError, match=reason) as refused:
+        render_partition(partition("W1", "W2"), gpu_type="cpu", repository=repository)
+    assert "isolated: true" in str(refused.value)
+    render_partition(partition("W1"), gpu_type="cpu", repository=repository)
+
+
+def test_one_version_of_several_may_be_shared(repository: Path) -> None:
+    (repository / "m" / "config.pbtxt").write_text(
+        f'backend: "b" version_policy {{ specific {{ versions: 1 }} }} {TENSORS}'
+    )
+    tree = render_partition(partition("W1", "W2"), gpu_type="cpu", repository=repository)
+    assert _config(tree, "W2").version_policy == _config(tree, "W1").version_policy
+
+
+def _config(tree: Tree, endpoint: str) -> ModelConfig:
+    text = tree.entries[f"{endpoint}/config.pbtxt"]
+    assert isinstance(text, str)
+    return text_format.Parse(text, ModelConfig())
 
 
 def test_the_hash_changes_with_the_text_and_with_nothing_else(repository: Path) -> None:

@@ -1,0 +1,75 @@
+"""Several endpoints of one model as one queue: one is the model, each other an ensemble of one step on it.
+
+Triton makes a queue and a batcher for each model it loads, so two copies would wait apart. What the alias
+shows its clients is the model's own: inputs, outputs, labels, versions, the batch, decoupled or not.
+"""
+
+from __future__ import annotations
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from controlplane.domain.errors import InputError
+from controlplane.render.config import HEADER, keeps_sequences
+from controlplane.render.source import CONFIG_NAME, SourceModel
+
+_SHOWN = (
+    "version_policy", "max_batch_size", "input", "output", "parameters", "metric_tags",
+    "model_transaction_policy",
+)  # fmt: skip
+"""What a client reads of a model and what its requests depend on; execution is the model's own affair."""
+
+_LATEST = -1
+
+
+def alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
+    """The text of the config.pbtxt that answers as `endpoint` and executes as the model named `of`."""
+    config = ModelConfig()
+    config.CopyFrom(source.config)
+    for field, _ in source.config.ListFields():
+        if field.name not in _SHOWN:
+            config.ClearField(field.name)
+    config.name, config.platform = endpoint, "ensemble"
+    step = config.ensemble_scheduling.step.add(model_name=of, model_version=_LATEST)
+    for tensor in config.input:
+        # The step reshapes: an ensemble has the shapes that clients send.
+        tensor.ClearField("reshape")
+        step.input_map[tensor.name] = tensor.name
+    for tensor in config.output:
+        tensor.ClearField("reshape")
+        step.output_map[tensor.name] = tensor.name
+    text: str = text_format.MessageToString(config)
+    return HEADER + text
+
+
+def check_shareable(source: SourceModel, endpoints: tuple[str, ...]) -> None:
+    """Raise InputError, with the reason and the way out, where several endpoints cannot share the model."""
+    config = source.config
+    if keeps_sequences(config):
+        field, reason = "sequence_batching", "it keeps state between requests, for each endpoint apart:"
+    elif not config.input or not config.output:
+        field, reason = "input", "an alias must name inputs and outputs: write them down, or"
+    elif any(t.is_shape_tensor or t.is_non_linear_format_io for t in (*config.input, *config.output)):
+        field, reason = "input", "an alias cannot pass on tensors in a layout of TensorRT's own:"
+    elif _versions_served(source) > 1:
+        field, reason = "version_policy", "an alias leads to one version: serve one only, or"
+    else:
+        return
+    raise InputError(
+        f"{' and '.join(endpoints)} cannot share one queue of this model: {reason} keep the workloads apart "
+        "(`isolated: true` in the spec) and plan again",
+        file=f"{source.directory}/{CONFIG_NAME}",
+        field=field,
+    )
+
+
+def _versions_served(source: SourceModel) -> int:
+    present = sum(name.isdigit() for name in source.others)
+    policy = source.config.version_policy
+    match policy.WhichOneof("policy_choice"):
+        case "all":
+            return present
+        case "specific":
+            return len(set(policy.specific.versions))
+        case _:
+            return min(present, policy.latest.num_versions or 1)
