@@ -20,8 +20,8 @@ from controlplane.planners.waiting_table import TABLE
 
 BATCHES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 SHAPES = (0.0, 0.2, 0.5, 1.0)
-SERVERS = (1, 2, 3, 4)
-"""More servers wait less: the last stands for all beyond it."""
+SERVERS = (1, 2, 3, 4, 8)
+"""More servers wait less: between two of these, the fewer stand for a pool."""
 LOADS = (
     0.002, 0.01, 0.03, 0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.72, 0.78, 0.83, 0.87, 0.9, 0.925, 0.945,
     0.96, 0.972, 0.982, 0.99, 0.995,
@@ -58,7 +58,8 @@ def largest_load(
     `jitter` is what the spread of a batch's own time adds to Y.
     """
     loads = np.array(LOADS)
-    rows = table()[np.minimum(servers, len(SERVERS)) - 1, batch_index] + jitter[:, None, None]
+    pool = np.searchsorted(SERVERS, servers, side="right") - 1
+    rows = table()[pool, batch_index] + jitter[:, None, None]
     # Below the first entry nobody waits and u Y is a straight line through 0.
     knots = np.concatenate([np.zeros((*rows.shape[:2], 1)), loads * rows], axis=2)
     loads = np.append(0.0, loads)

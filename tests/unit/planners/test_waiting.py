@@ -9,9 +9,12 @@ from controlplane.planners import waiting
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize(("servers", "batch", "shape"), [(1, 1, 0.0), (1, 6, 0.5), (1, 16, 1.0), (2, 4, 0.2)])
+@pytest.mark.parametrize(
+    ("servers", "batch", "shape"), [(1, 1, 0.0), (1, 6, 0.5), (1, 16, 1.0), (2, 4, 0.2), (8, 4, 0.2)]
+)
 def test_the_table_is_what_the_queue_says(servers: int, batch: int, shape: float) -> None:
-    row = waiting.table()[servers - 1, waiting.BATCHES.index(batch), waiting.SHAPES.index(shape)]
+    pool = waiting.SERVERS.index(servers)
+    row = waiting.table()[pool, waiting.BATCHES.index(batch), waiting.SHAPES.index(shape)]
     np.testing.assert_allclose(row, waiting.computed(servers, batch, shape), rtol=2e-3)
 
 
