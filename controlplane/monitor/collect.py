@@ -130,7 +130,7 @@ class Log:
 
     def listen(self) -> None:
         """Begin to read, once those who followed the process before are back: what waits is for them too."""
-        self._loop.call_later(2.5 * AGAIN_S, self._drain)
+        self._loop.call_later(1.5 * AGAIN_S, self._drain)
 
     @contextlib.contextmanager
     def followed(self, by: asyncio.StreamWriter) -> Iterator[None]:

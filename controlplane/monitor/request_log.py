@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
-import threading
 import time
-from collections import deque
 from pathlib import Path
 
 from controlplane.monitor.records import Record, parse
@@ -18,36 +15,36 @@ FOLLOW = {"follow": True}
 BEAT_S = 0.2
 """The monitor is never silent longer towards a follower."""
 
-AGAIN_S = 0.1
-"""How soon a follower comes back to a monitor that was gone."""
+AGAIN_S = 0.2
+"""How soon a follower comes back to a monitor that was gone: it looks at least so often."""
 
 _DEAF_S = 3 * BEAT_S
-_KEEP = 200_000
+_AT_ONCE_BYTES = 2**18
 
 
 class RequestLog:
-    """Follows in a thread of its own, from now on, and follows again whenever the monitor is back."""
+    """Follows from now on, and again whenever the monitor is back.
+
+    Without a thread, which the monitor's fifty messages a second would wake: what came waits in the socket,
+    and beyond that with the monitor, until the next `take`.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lines: deque[bytes] = deque(maxlen=_KEEP)
-        self._closed = threading.Event()
+        self._stream = _follow(path)
+        self._rest = b""
         self._began_s: float | None = None
         self._heard_s = 0.0
-        threading.Thread(target=self._follow, name="request-log", daemon=True).start()
 
     def take(self) -> list[Record]:
         """The requests that ended since the call before, in the order of their lines.
 
         Without those that met no server, and those whose clients left.
         """
-        taken = []
-        with contextlib.suppress(IndexError):
-            while True:
-                record = parse(self._lines.popleft())
-                if record is not None and record.endpoint and record.port and not record.abandoned:
-                    taken.append(record)
-        return taken
+        if self._stream is None:
+            self._stream = _follow(self._path)
+        records = map(parse, self._lines())
+        return [r for r in records if r is not None and r.endpoint and r.port and not r.abandoned]
 
     @property
     def heard_since_s(self) -> float:
@@ -58,29 +55,40 @@ class RequestLog:
 
     def close(self) -> None:
         """Stop following."""
-        self._closed.set()
+        if self._stream is not None:
+            self._stream.close()
+        self._stream, self._rest, self._began_s = None, b"", None
 
-    def _follow(self) -> None:
-        while not self._closed.is_set():
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
-                stream.settimeout(_DEAF_S)
-                stream.connect(str(self._path))
-                stream.sendall(json.dumps(FOLLOW).encode() + b"\n")
-                self._read(stream)
-            self._began_s = None
-            self._closed.wait(AGAIN_S)
-
-    def _read(self, stream: socket.socket) -> None:
-        rest = b""
-        while not self._closed.is_set():
+    def _lines(self) -> list[bytes]:
+        """What waits, whole lines only. At its end the stream is closed."""
+        parts = [self._rest]
+        ended = False
+        while self._stream is not None and not ended:
             try:
-                part = stream.recv(2**16)
-            except TimeoutError:
-                continue  # a monitor that is held up has lost nothing yet
-            if not part:
-                return
+                parts.append(self._stream.recv(_AT_ONCE_BYTES))
+                ended = not parts[-1]
+            except BlockingIOError:
+                break  # a monitor that is held up has lost nothing yet
+            except OSError:
+                ended = True
+        if any(parts[1:]):
             self._heard_s = time.monotonic()
             if self._began_s is None:
                 self._began_s = self._heard_s
-            *lines, rest = (rest + part).split(b"\n")
-            self._lines.extend(lines)
+        *lines, self._rest = b"".join(parts).split(b"\n")
+        if ended:
+            self.close()
+        return lines
+
+
+def _follow(path: Path) -> socket.socket | None:
+    """A stream of every line from now on; None where no monitor listens."""
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        stream.setblocking(False)
+        stream.connect(str(path))
+        stream.sendall(json.dumps(FOLLOW).encode() + b"\n")
+    except OSError:
+        stream.close()
+        return None
+    return stream

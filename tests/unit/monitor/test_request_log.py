@@ -73,11 +73,15 @@ def test_a_gap_in_hearing_is_known_and_the_log_followed_again(tmp_path: Path) ->
     try:
         assert log.heard_since_s >= before, "nobody is there yet"
         with listening(tmp_path / "s") as server:
+            assert log.take() == []
             with accepted(server) as stream:
                 stream.sendall(line(1))
                 assert len(taken(log, 1)) == 1
                 began = log.heard_since_s
                 assert log.heard_since_s == began < time.monotonic()
+                stream.sendall(line(1)[:20])
+            assert log.take() == [], "its end, within a line"
+            assert log.take() == []
             with accepted(server) as stream:
                 stream.sendall(line(2))
                 assert [record.number for record in taken(log, 1)] == [2]
