@@ -146,7 +146,7 @@ def assign(table: SlotTable, routes: Routes, traits: Mapping[str, Traits] = NOTH
             and slot.route != routes.get(slot.endpoint)
         ):
             slots[slot.index] = replace(slot, phase=Phase.DRAINING)
-            after += [f"disable health {p}_{slot.index}/{s}" for p in PROTOCOLS for s in slot.servers()]
+            after += _drain(slot, routes.get(slot.endpoint))
     added = fresh(table, routes)
     if len(added) > len(free):
         raise GatewayError(
@@ -183,6 +183,24 @@ def _enable(slot: Slot) -> list[str]:
                 f"set server {server} check-port {backend.http_port}",
                 f"set server {server} state ready",
             ]
+    return commands
+
+
+def _drain(slot: Slot, successor: Route | None) -> list[str]:
+    """A slot finishes what it has: a server keeps its requests in maintenance too.
+
+    If it dies over them, HAProxy sends them again, and not to a server in maintenance; else it would spend
+    all retries on the connection that just ended, as long as other calls hang on that.
+    """
+    kept = () if successor is None else (*successor.members, successor.backup)
+    lines = slot.servers()
+    goes_on = any(server in kept for server in lines.values())
+    commands = []
+    for name, server in lines.items():
+        for protocol in PROTOCOLS:
+            line = f"{protocol}_{slot.index}/{name}"
+            leaves = goes_on and server not in kept
+            commands.append(f"set server {line} state maint" if leaves else f"disable health {line}")
     return commands
 
 

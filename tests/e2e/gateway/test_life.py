@@ -83,6 +83,31 @@ def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running,
     rig.until(lambda: made.in_flight(one) == 0)
 
 
+def test_a_server_killed_after_its_redirect_loses_nothing_it_held(
+    gateway: Running, pair: Pair, tmp_path: Path
+) -> None:
+    made, ports = gateway
+    with rig.tritons(tmp_path, doomed={"slow": "slow"}) as running:
+        doomed, two = running["doomed"], pair["two"].backend
+        made.commit({"slow": Route((doomed.backend,), two)})
+        load = rig.Load(ports, "slow", seconds_of_work=0.05)
+
+        async def run() -> None:
+            stop = asyncio.Event()
+            task = asyncio.create_task(load.unary(200, stop))
+            await asyncio.sleep(0.15)
+            stop.set()
+            await asyncio.sleep(0.15)
+            await asyncio.to_thread(made.commit, {"slow": Route((two,))})
+            assert await asyncio.to_thread(made.in_flight, doomed.backend) > 5
+            await asyncio.to_thread(doomed.kill)
+            await task
+
+        asyncio.run(run())
+    assert load.failed() == []
+    assert {o.kind for o in load.outcomes if o.server == "two"} == {"http", "grpc"}
+
+
 # HAProxy also after the supervisor: a new one does not hold the sockets of a HAProxy that it adopted.
 @pytest.mark.parametrize("role", [*processes.KEPT_UP, processes.SUPERVISOR, processes.HAPROXY])
 def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home: Path, role: str) -> None:

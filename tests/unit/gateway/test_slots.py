@@ -53,9 +53,21 @@ def test_a_redirect_drains_the_old_slot_and_leaves_its_servers_up() -> None:
     first = assign(SlotTable.empty(2, 1), {"m": Route((ONE,))}).table
     change = assign(first, {"m": Route((TWO,))})
     assert phases(change.table) == [Phase.DRAINING, Phase.ACTIVE]
-    lines = ("h_0/s0", "h_0/backup", "g_0/s0", "g_0/backup")
+    lines = ("h_0/s0", "g_0/s0", "h_0/backup", "g_0/backup")
     assert change.after == tuple(f"disable health {line}" for line in lines)
     assert not any("h_0" in command or "g_0" in command for command in change.before)
+
+
+def test_what_a_replaced_server_dies_over_is_left_to_its_successor() -> None:
+    first = assign(SlotTable.empty(2, 1), {"m": Route((ONE,), TWO)}).table
+    assert assign(first, {"m": Route((TWO,))}).after == (
+        "set server h_0/s0 state maint",
+        "set server g_0/s0 state maint",
+        "disable health h_0/backup",
+        "disable health g_0/backup",
+    )
+    # Nobody goes on with what an endpoint without a route still owes: its servers do.
+    assert not any("maint" in command for command in assign(first, {}).after)
 
 
 def test_a_draining_slot_is_used_again_only_once_idle() -> None:
