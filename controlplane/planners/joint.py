@@ -16,10 +16,12 @@ from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.board import Queues
 from controlplane.planners.bound import prices
+from controlplane.planners.contents import MOST_WORKLOADS
 from controlplane.planners.finish import Draft, finish, gpu_of, partition_of
+from controlplane.planners.grouping import Group, Grouping, groupings
 from controlplane.planners.hearing import Hearing, Said
 from controlplane.planners.keep import kept
-from controlplane.planners.kinds import Kind, kinds_of
+from controlplane.planners.kinds import Kind, kinds_of, with_servers
 from controlplane.planners.menu import Alone, Correction, Item, Menu
 from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve
 from controlplane.planners.proof import proven
@@ -53,7 +55,7 @@ class Joint:
     def plan(self, request: PlanRequest) -> Plan:
         """See `Strategy.plan`."""
         started = request.clock.monotonic()
-        draft = _Search.of(request, started).run()
+        draft = _Desk.of(request, started).draft()
         if request.previous is None:
             return finish(self.name, request, draft, started)
         fresh = finish(
@@ -74,50 +76,24 @@ def strategy() -> Joint:
 
 
 @dataclass(slots=True)
-class _Search:
-    """One plan in the making.
-
-    `items` are the servers of every way to serve a workload, `home` the GPU type of each and `owner`
-    its workload's number; `ways` are the items of each way, cheapest first, and `way` the one in force.
-    """
+class _Desk:
+    """What all searches for one plan share. `workloads` are in an order that the spec's does not change."""
 
     request: PlanRequest
     quantile: float | None
     workloads: list[Workload]
     alone: dict[str, Alone]
-    kinds: list[list[Kind]]
     started: float
     stopped_by: str = "converged"
-    lost: dict[str, Infeasible] = field(default_factory=dict)
-    items: list[Item] = field(default_factory=list)
-    home: list[str] = field(default_factory=list)
-    owner: list[int] = field(default_factory=list)
-    ways: list[list[list[int]]] = field(default_factory=list)
-    way: list[int] = field(default_factory=list)
-    menus: dict[str, Menu] = field(default_factory=dict)
     queues: Queues = field(default_factory=Queues)
 
     @staticmethod
-    def of(request: PlanRequest, started: float) -> _Search:
+    def of(request: PlanRequest, started: float) -> _Desk:
         quantile = request.quantile if request.rule is Rule.P99 else None
         # The order of the spec decides nothing, and names only between equals.
         workloads = sorted(request.workloads, key=lambda w: (w.model, w.slo_ms, w.rate_rps, w.name))
         alone = {name: Alone.of(d, quantile) for name, d in request.devices.items()}
-        kinds = kinds_of([(w,) for w in workloads], request.devices, alone, request.rule, quantile)
-        search = _Search(request, quantile, workloads, alone, kinds, started)
-        for number, choices in enumerate(kinds):
-            search.ways.append([])
-            for kind in choices[:MOST_WAYS]:
-                first = len(search.items)
-                search.items += [kind.item] * kind.item.servers
-                search.home += [kind.device] * kind.item.servers
-                search.owner += [number] * kind.item.servers
-                search.ways[-1].append(list(range(first, len(search.items))))
-        search.menus = {
-            name: Menu.of(search.items, device, request.rule, quantile, alone[name])
-            for name, device in request.devices.items()
-        }
-        return search
+        return _Desk(request, quantile, workloads, alone, started)
 
     def stop(self) -> bool:
         """Whether the ceiling in seconds is reached."""
@@ -127,21 +103,114 @@ class _Search:
         self.stopped_by = "budget"
         return True
 
-    def run(self) -> Draft:
-        gpus = self.pack()
-        for w, ways in zip(self.workloads, self.ways, strict=True):
-            if not ways:
-                self.lost[w.name] = refusal(w, self.request, self.alone, self.quantile)
-        lost = tuple(self.lost[w.name] for w in self.request.workloads if w.name in self.lost)
-        draft = Draft(gpus, lost, self.stopped_by, queues=self.queues)
-        return proven(
-            draft, self.workloads, self.kinds, self.request, self.alone, self.quantile, self.stop
-        )  # fmt: skip
+    def draft(self) -> Draft:
+        """The cheapest of all groupings; between equals the one with fewer together, then fewer servers."""
+        request = self.request
+        told = (request.devices, self.alone, request.rule, self.quantile)
+        best: Draft | None = None
+        for grouping in groupings(self.workloads, prices(request.devices), *told):
+            if best is not None and self.stop():
+                break
+            best = self.cheaper(best, _Search.of(self, grouping).draft())
+        kinds = kinds_of([(w,) for w in self.workloads], *told)
+        if best is None or (not self.stop() and self.may_be_cheaper(kinds, best)):
+            apart = _Search.of(self, Grouping.apart(self.workloads), kinds).draft()
+            if best is None or len(self.workloads) <= MOST_WORKLOADS:
+                apart = proven(
+                    apart, self.workloads, kinds, request, self.alone, self.quantile, self.stop
+                )  # fmt: skip
+            best = apart if best is None else self.cheaper(apart, best)
+        return best
+
+    def cheaper(self, one: Draft | None, other: Draft) -> Draft:
+        """The better of two; the first where they are equal."""
+        return other if one is None or self.worth(other) < self.worth(one) else one
+
+    def worth(self, draft: Draft) -> tuple[float, ...]:
+        """Less is better."""
+        price = prices(self.request.devices)
+        partitions = [p for g in draft.gpus for p in g.partitions]
+        return (
+            float(len(draft.infeasible)),
+            sum(price[g.type] for g in draft.gpus),
+            float(sum(len(p.workloads) - 1 for p in partitions)),
+            float(len(partitions)),
+        )
+
+    def may_be_cheaper(self, kinds: Sequence[Sequence[Kind]], than: Draft) -> bool:
+        """Whether every workload by itself could cost less, by what each takes at least."""
+        price = prices(self.request.devices)
+        least = sum(
+            min((k.least * k.item.servers * price[k.device] for k in ways), default=0.0) for ways in kinds
+        )
+        return bool(than.infeasible) or least / 100.0 < sum(price[g.type] for g in than.gpus)
+
+
+@dataclass(slots=True)
+class _Search:
+    """One plan in the making.
+
+    `items` are the servers of every way to serve a group, `home` the GPU type of each and `owner` its group's
+    number; `ways` are the items of each way, cheapest first, and `way` the one in force. `lost` are the
+    groups that found no GPU, `taken` whether none was left.
+    """
+
+    desk: _Desk
+    groups: tuple[Group, ...]
+    kinds: Sequence[Sequence[Kind]]
+    lost: set[int] = field(default_factory=set)
+    taken: bool = False
+    items: list[Item] = field(default_factory=list)
+    home: list[str] = field(default_factory=list)
+    owner: list[int] = field(default_factory=list)
+    ways: list[list[list[int]]] = field(default_factory=list)
+    way: list[int] = field(default_factory=list)
+    menus: dict[str, Menu] = field(default_factory=dict)
+
+    @staticmethod
+    def of(desk: _Desk, grouping: Grouping, kinds: Sequence[Sequence[Kind]] | None = None) -> _Search:
+        """`kinds` of its groups, where they are known already."""
+        request, told = desk.request, (desk.request.devices, desk.alone, desk.request.rule, desk.quantile)
+        if kinds is None:
+            kinds = with_servers(kinds_of(grouping.groups, *told), grouping, *told)
+        search = _Search(desk, grouping.groups, kinds)
+        for number, choices in enumerate(kinds):
+            search.ways.append([])
+            for kind in choices[:MOST_WAYS]:
+                first = len(search.items)
+                search.items += [kind.item] * kind.item.servers
+                search.home += [kind.device] * kind.item.servers
+                search.owner += [number] * kind.item.servers
+                search.ways[-1].append(list(range(first, len(search.items))))
+        search.menus = {
+            name: Menu.of(search.items, device, request.rule, desk.quantile, desk.alone[name])
+            for name, device in request.devices.items()
+        }
+        return search
+
+    def draft(self) -> Draft:
+        """GPUs for all workloads, and why those without one have none."""
+        gpus, lost = self.pack(), self.refused()
+        found = tuple(lost[w.name] for w in self.desk.request.workloads if w.name in lost)
+        return Draft(gpus, found, self.desk.stopped_by, queues=self.desk.queues)
+
+    def refused(self) -> dict[str, Infeasible]:
+        """Why each workload that is not served is not."""
+        request = self.desk.request
+        found = {}
+        for n in self.lost:
+            for w in self.groups[n]:
+                if self.ways[n] and self.taken:
+                    types = ", ".join(f"{d.pool.count} {name}" for name, d in request.devices.items())
+                    found[w.name] = Infeasible(w.name, f"all GPUs are taken: {types}")
+                else:
+                    found[w.name] = refusal(w, request, self.desk.alone, self.desk.quantile)
+        return found
 
     def start(self) -> None:
-        """Serve every workload in its cheapest way."""
-        self.way = [0] * len(self.workloads)
-        self.lost = {}
+        """Serve every group in its cheapest way."""
+        self.way = [0] * len(self.groups)
+        self.lost = {n for n, ways in enumerate(self.ways) if not ways}
 
     def active(self) -> list[int]:
         """The items in force."""
@@ -151,10 +220,10 @@ class _Search:
 
     def pack(self) -> tuple[PlannedGpu, ...]:
         """GPUs for all workloads."""
-        request = self.request
+        request = self.desk.request
         self.start()
         correction = Correction.none(len(self.items))
-        hearing = Hearing.of(self.items, self.menus, self.quantile, self.queues)
+        hearing = Hearing.of(self.items, self.menus, self.desk.quantile, self.desk.queues)
         if request.rule is Rule.P99:
             # A first packing shows what neighbours do to small batches, which no table knows.
             correction = hearing.ask(self.construct(correction, thorough=False), correction).correction
@@ -162,14 +231,14 @@ class _Search:
             self.skip(correction)
         iterations = request.iterations
         if iterations is None:
-            iterations = DEFAULT_ITERATIONS * (1 + len(self.workloads) // 100)
+            iterations = DEFAULT_ITERATIONS * (1 + len(self.groups) // 100)
         packings = self.construct(correction, thorough=True)
         if request.rule is not Rule.P99:
             return self.planned(self.dissolved(packings, iterations, request.seed))
         _, correction = self.settle(packings, hearing, correction)
         # Corrections leave room behind: use it, as long as the result costs less.
         for again in range(MOST_REPACKED):
-            before, lost = list(self.way), dict(self.lost)
+            before, lost = list(self.way), set(self.lost)
             trial = self.dissolved(packings, iterations, request.seed + again)
             if self.cost(trial) >= self.cost(packings):
                 break
@@ -183,7 +252,7 @@ class _Search:
     def dissolved(self, packings: Mapping[str, Packing], iterations: int, seed: int) -> dict[str, Packing]:
         """The same workloads on fewer GPUs."""
         chance = np.random.default_rng(seed)
-        return {n: dissolve(p.copy(), iterations, chance, self.stop) for n, p in packings.items()}
+        return {n: dissolve(p.copy(), iterations, chance, self.desk.stop) for n, p in packings.items()}
 
     def skip(self, correction: Correction) -> None:
         """Pass over ways to serve that the exact queue refuses whatever the share."""
@@ -197,7 +266,7 @@ class _Search:
 
     def cost(self, packings: Mapping[str, Packing]) -> float:
         """By `bound.prices`."""
-        price = prices(self.request.devices)
+        price = prices(self.desk.request.devices)
         return sum(price[name] * len(p.groups) for name, p in packings.items())
 
     def construct(self, correction: Correction, thorough: bool) -> dict[str, Packing]:
@@ -205,8 +274,8 @@ class _Search:
         packings: dict[str, Packing] = {}
         over: list[int] = []
         active = self.active()
-        for name, device in self.request.devices.items():
-            packing = Packing(self.menus[name].corrected(correction), self.quantile, device.pool.count)
+        for name, device in self.desk.request.devices.items():
+            packing = Packing(self.menus[name].corrected(correction), self.desk.quantile, device.pool.count)
             mine = [i for i in active if self.home[i] == name]
             over += packing.fill(mine, THOROUGH if thorough and self.cheap(mine) else FIRST_LOOK)
             packings[name] = packing
@@ -217,10 +286,10 @@ class _Search:
 
     def cheap(self, items: Sequence[int]) -> bool:
         """Whether several packings are affordable: under P99 the latency model answers slowly."""
-        return self.request.rule is not Rule.P99 or len(items) <= MANY
+        return self.desk.request.rule is not Rule.P99 or len(items) <= MANY
 
     def next_way(self, packings: Mapping[str, Packing], item: int) -> None:
-        """Serve an item's workload in the next way that finds room; it is lost where none does."""
+        """Serve an item's group in the next way that finds room; it is lost where none does."""
         number = self.owner[item]
         ways = self.ways[number]
         if self.way[number] == len(ways) or item not in ways[self.way[number]]:
@@ -233,12 +302,8 @@ class _Search:
                 break
             if all(self.place(packings, i) for i in ways[self.way[number]]):
                 return
-        workload = self.workloads[number]
-        if all(p.full for p in packings.values()):
-            types = ", ".join(f"{d.pool.count} {n}" for n, d in self.request.devices.items())
-            self.lost[workload.name] = Infeasible(workload.name, f"all GPUs are taken: {types}")
-        else:
-            self.lost[workload.name] = refusal(workload, self.request, self.alone, self.quantile)
+        self.lost.add(number)
+        self.taken = all(p.full for p in packings.values())
 
     def place(self, packings: Mapping[str, Packing], item: int) -> bool:
         """Put an item on a GPU of its type, else of another."""
@@ -291,7 +356,7 @@ class _Search:
         gpus: list[PlannedGpu] = []
         number: dict[int, int] = {}
         for name, packing in packings.items():
-            device, menu = self.request.devices[name], packing.menu
+            device, menu = self.desk.request.devices[name], packing.menu
             order = sorted(range(len(packing.groups)), key=lambda g: (-packing.totals[g], packing.groups[g]))
             for n, g in enumerate(order):
                 pairs = sorted(

@@ -13,6 +13,7 @@ import numpy as np
 from controlplane.domain.plan import MOST_SERVERS, Rule
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import FloatArray
+from controlplane.planners.grouping import Grouping
 from controlplane.planners.menu import TYPICAL_SLOWDOWN, Alone, Item, Menu
 from controlplane.planners.protocol import Device
 
@@ -31,12 +32,13 @@ class Kind:
     """A group of workloads, `item.workloads`, served by `item.servers` partitions on one GPU type.
 
     All of the group share one queue: a way to serve one of them is a way to serve them all. `expected`:
-    percent of each partition beside average neighbours (alone, where it tolerates none).
+    percent of each partition beside average neighbours (alone, where it tolerates none); `least`: alone.
     """
 
     item: Item
     device: str
     expected: float
+    least: float
 
     @property
     def cost_percent(self) -> float:
@@ -59,13 +61,48 @@ def kinds_of(
         expected = _expected(single)
         for i, item in enumerate(items):
             if np.isfinite(expected[i]):
-                found[i].append(Kind(item, name, float(expected[i])))
+                found[i].append(Kind(item, name, float(expected[i]), float(single.least_percent[i])))
         dear = [i for i in range(len(items)) if single.model[i] >= 0 and expected[i] > DEAR_PERCENT]
         lowest = {i: _fewest(items[i], single, alone[name]) for i in dear}
         _pools(dear, lowest, groups, device, name, alone[name], rule, quantile, found)
     price = {name: d.pool.price_per_hour for name, d in devices.items()}
     for kinds in found:
         kinds.sort(key=lambda k: (price[k.device] * k.cost_percent, k.item.servers, k.device))
+    return found
+
+
+def with_servers(
+    kinds: Sequence[Sequence[Kind]],
+    grouping: Grouping,
+    devices: Mapping[str, Device],
+    alone: Mapping[str, Alone],
+    rule: Rule,
+    quantile: float | None,
+) -> list[list[Kind]]:
+    """The kinds of a grouping's groups, those with the servers it asks for first, among them others."""
+    asked = [(n, count) for n, count in enumerate(grouping.servers) if count is not None]
+    found = [list(ways) for ways in kinds]
+    for name, device in devices.items():
+        new = [
+            (n, Item(grouping.groups[n], count))
+            for n, count in asked
+            if not any(k.item.servers == count and k.device == name for k in found[n])
+        ]
+        menu = Menu.of([item for _, item in new], device, rule, quantile, alone[name])
+        expected = _expected(menu)
+        for i, (n, item) in enumerate(new):
+            if np.isfinite(expected[i]):
+                found[n].append(Kind(item, name, float(expected[i]), float(menu.least_percent[i])))
+    price = {name: d.pool.price_per_hour for name, d in devices.items()}
+    for n, count in asked:
+        found[n].sort(
+            key=lambda k: (
+                k.item.servers != count,
+                price[k.device] * k.cost_percent,
+                k.item.servers,
+                k.device,
+            )
+        )
     return found
 
 
@@ -105,7 +142,7 @@ def _pools(
         for n, i in enumerate(order):
             tried[i] += 1
             if np.isfinite(expected[n]):
-                found[i].append(Kind(items[n], name, float(expected[n])))
+                found[i].append(Kind(items[n], name, float(expected[n]), float(menu.least_percent[n])))
                 left[i] -= 1
             if left[i] < 0 or tried[i] > 6 or pending[i] >= MOST_SERVERS:
                 del pending[i]

@@ -151,16 +151,13 @@ class Menu:
         # Servers of a pool are one item several times.
         distinct = list({id(i): i for i in items}.values())
         place = {id(i): n for n, i in enumerate(distinct)}
-        asked = _Asked.of(distinct, device)
+        asked = Asked.of(distinct, device)
         percents = np.array(device.pool.device.grid.percents())
         shape = (len(distinct), percents.size)
         batch = np.ones(shape, dtype=np.int64)
         execution, cycle = np.zeros(shape), np.zeros(shape)
         known = np.flatnonzero(asked.model >= 0)
-        for start in range(0, known.size, AT_ONCE):
-            rows = known[start : start + AT_ONCE]
-            under = _under_p99 if rule is Rule.P99 else _under_half_slo
-            batch[rows], execution[rows], cycle[rows] = under(alone, asked.take(rows))
+        batch[known], execution[known], cycle[known] = tolerated(alone, asked.take(known), rule)
         _one_batch_a_pool(alone, asked, rule, batch, execution, cycle)
         if rule is Rule.P99:
             _calibrate_constant(alone, asked, batch, execution)
@@ -220,7 +217,7 @@ class Menu:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Asked:
     """Items as arrays (items,): rates are of one server, SLOs without the time outside the queue."""
 
     model: IntArray
@@ -232,13 +229,14 @@ class _Asked:
     constant: BoolArray
 
     @staticmethod
-    def of(items: Sequence[Item], device: Device) -> _Asked:
+    def of(items: Sequence[Item], device: Device) -> Asked:
+        """Models without a profile are -1."""
         index = {name: i for i, name in enumerate(device.latency.models)}
         model = np.array([index.get(i.model, -1) for i in items], dtype=np.int64)
         slo = np.array([i.slo_ms for i in items], dtype=np.float64)
         profiles = [device.profiles.get(i.model) for i in items]
         outside = np.array([(p.frontend_ms or 0.0) if p else 0.0 for p in profiles])
-        return _Asked(
+        return Asked(
             model,
             np.array([i.rate_rps for i in items], dtype=np.float64),
             slo,
@@ -248,9 +246,24 @@ class _Asked:
             np.array([i.constant for i in items], dtype=np.bool_),
         )
 
-    def take(self, rows: IntArray) -> _Asked:
+    @staticmethod
+    def runs(device: Device, model: int, rate: FloatArray, slo_ms: FloatArray, servers: IntArray) -> Asked:
+        """Items of one model with Poisson arrivals."""
+        profile = device.profiles[device.latency.models[model]]
+        same = np.ones(rate.size)
+        return Asked(
+            np.full(rate.size, model),
+            rate,
+            slo_ms,
+            np.maximum(slo_ms - (profile.frontend_ms or 0.0), 0.0),
+            servers,
+            JITTER_P99 * (profile.jitter or 0.0) * same,
+            np.zeros(rate.size, dtype=np.bool_),
+        )
+
+    def take(self, rows: IntArray) -> Asked:
         """These items."""
-        return _Asked(*(getattr(self, name)[rows] for name in _Asked.__slots__))
+        return Asked(*(getattr(self, name)[rows] for name in Asked.__slots__))
 
     def tolerance(self, alone: Alone, batch_index: IntArray) -> FloatArray:
         """By the waiting table, with one batch for each item; 0 where its model knows no such batch."""
@@ -270,7 +283,22 @@ def _least(execution: FloatArray, cycle: FloatArray, slowdown: float = 1.0) -> I
     return np.where(fits.any(axis=1), fits.argmax(axis=1), fits.shape[1])
 
 
-def _under_half_slo(alone: Alone, asked: _Asked) -> tuple[IntArray, FloatArray, FloatArray]:
+def tolerated(alone: Alone, asked: Asked, rule: Rule) -> tuple[IntArray, FloatArray, FloatArray]:
+    """The best batch of each item at each share of `alone`; by how much execution and cycle may be slowed."""
+    shape = (asked.model.size, alone.execution.shape[2])
+    batch = np.ones(shape, dtype=np.int64)
+    execution, cycle = np.zeros(shape), np.zeros(shape)
+    for start in range(0, asked.model.size, AT_ONCE):
+        rows = np.arange(start, min(start + AT_ONCE, asked.model.size))
+        batch[rows], execution[rows], cycle[rows] = _tolerated(alone, asked.take(rows), rule)
+    return batch, execution, cycle
+
+
+def _tolerated(alone: Alone, asked: Asked, rule: Rule) -> tuple[IntArray, FloatArray, FloatArray]:
+    return (_under_p99 if rule is Rule.P99 else _under_half_slo)(alone, asked)
+
+
+def _under_half_slo(alone: Alone, asked: Asked) -> tuple[IntArray, FloatArray, FloatArray]:
     execution, cycle = alone.execution[asked.model], alone.cycle[asked.model]
     batch = np.arange(1, execution.shape[1] + 1, dtype=np.float64)
     slack = (asked.slo_ms / 2.0)[:, None, None] / execution
@@ -285,7 +313,7 @@ def _under_half_slo(alone: Alone, asked: _Asked) -> tuple[IntArray, FloatArray, 
     )
 
 
-def _under_p99(alone: Alone, asked: _Asked) -> tuple[IntArray, FloatArray, FloatArray]:
+def _under_p99(alone: Alone, asked: Asked) -> tuple[IntArray, FloatArray, FloatArray]:
     batches = [b for b in waiting.BATCHES if b <= alone.execution.shape[1]]
     found = np.stack([asked.tolerance(alone, np.full(asked.model.size, k)) for k in range(len(batches))])
     # The greedy batcher rarely fills a larger batch, and a smaller one disturbs neighbours less.
@@ -296,7 +324,7 @@ def _under_p99(alone: Alone, asked: _Asked) -> tuple[IntArray, FloatArray, Float
 
 
 def _one_batch_a_pool(
-    alone: Alone, asked: _Asked, rule: Rule, batch: IntArray, execution: FloatArray, cycle: FloatArray
+    alone: Alone, asked: Asked, rule: Rule, batch: IntArray, execution: FloatArray, cycle: FloatArray
 ) -> None:
     """Servers of one queue serve the same batch: that of the share they would most likely get."""
     least = _least(execution, cycle)
@@ -315,7 +343,7 @@ def _one_batch_a_pool(
     cycle[rows] = full / alone.cycle[pools.model, fixed - 1]
 
 
-def _calibrate_constant(alone: Alone, asked: _Asked, batch: IntArray, execution: FloatArray) -> None:
+def _calibrate_constant(alone: Alone, asked: Asked, batch: IntArray, execution: FloatArray) -> None:
     """The table knows Poisson arrivals; where they are constant, scale to what the queue itself says."""
     from controlplane.latency import queueing
 

@@ -43,7 +43,10 @@ def mixed(latency: str = "igniter") -> dict[str, Device]:
 
 
 def small_case(seed: int) -> tuple[Workload, ...]:
-    """Three or four random workloads, of a tenth to half of a V100; some too fast for the slow types."""
+    """Three or four random workloads, of a tenth to half of a V100; some too fast for the slow types.
+
+    Each has its own queue: `cheapest` tries no other way.
+    """
     chance = np.random.default_rng(seed)
     v100 = planning.v100()
     made = []
@@ -55,7 +58,8 @@ def small_case(seed: int) -> tuple[Workload, ...]:
         first_ms = float(v100.latency.estimate(slots, 0.5).execution_ms[0, 0])
         most_rps = float(v100.latency.estimate(slots, 0.5).throughput_rps(slots)[1, 0])
         slo_ms = round(2.0 * first_ms * chance.uniform(1.3, 6.0), 1)
-        made.append(planning.workload(f"w{i}", name, slo_ms, round(most_rps * chance.uniform(0.1, 0.5))))
+        asked = planning.workload(f"w{i}", name, slo_ms, round(most_rps * chance.uniform(0.1, 0.5)))
+        made.append(replace(asked, isolated=True))
     return tuple(made)
 
 
