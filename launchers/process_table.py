@@ -19,6 +19,9 @@ from launchers import labels
 TERMINATE = signal.SIGTERM
 CONTINUE = signal.SIGCONT
 
+_EXEC_S = 2.0
+"""How long one program may take to become another: a large one may have to be read from the disk."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -42,13 +45,10 @@ def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Membe
 
 def find(pid: int) -> Member | None:
     """The process as a member; None where it is gone, a zombie, another user's or carries no labels."""
-    # Between two programs of one process (exec) the environment reads as empty for a moment.
-    for _ in range(3):
-        found = _member(pid)
-        if found is not None or not _alive(pid):
-            return found
+    deadline = time.monotonic() + _EXEC_S
+    while (found := _member(pid)) is None and _between_programs(pid) and time.monotonic() < deadline:
         time.sleep(0.001)
-    return None
+    return found or _member(pid)
 
 
 def ports_of(server: Server) -> set[int]:
@@ -141,12 +141,13 @@ def _all() -> Iterator[Member]:
                 yield found
 
 
-def _alive(pid: int) -> bool:
+def _between_programs(pid: int) -> bool:
+    """Whether it is alive without an environment, as a process is for a moment within exec."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX" and not Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
-    return state not in "ZX"
 
 
 def _member(pid: int) -> Member | None:

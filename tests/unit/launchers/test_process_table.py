@@ -1,0 +1,39 @@
+"""Processes of this host, as /proc shows them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launchers import labels, process_table
+
+pytestmark = pytest.mark.unit
+
+BECOMES = "import os, sys, time; time.sleep(0.1); os.execve(sys.argv[1], ['sleep', '30'], {sys.argv[2]: 'n'})"
+
+
+def test_a_process_that_becomes_a_server_is_waited_for() -> None:
+    # As between two programs of one process: alive, and its environment empty.
+    command = [sys.executable, "-c", BECOMES, "/bin/sleep", labels.NAME]
+    with subprocess.Popen(command, env={}) as process:
+        try:
+            found = process_table.find(process.pid)
+        finally:
+            process.kill()
+    assert found is not None
+    assert found.name == "n"
+
+
+def test_the_dead_and_the_unlabelled_are_none() -> None:
+    with subprocess.Popen(["sleep", "30"], env={"OTHER": "1"}) as process:
+        try:
+            while not Path(f"/proc/{process.pid}/environ").read_bytes():
+                time.sleep(0.001)
+            assert process_table.find(process.pid) is None
+        finally:
+            process.kill()
+    assert process_table.find(process.pid) is None
