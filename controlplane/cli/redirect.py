@@ -19,7 +19,7 @@ def redirect(
 ) -> None:
     """Send new requests of each WORKLOAD to its shadow, or back; all of them in one commit.
 
-    Requests in flight finish where they are.
+    Workloads that share its partition move with it. Requests in flight finish where they are.
     """
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json

@@ -79,10 +79,10 @@ def routes(state: GuardState, seen: FleetSeen) -> dict[str, NamedRoute]:
     members: dict[str, list[str]] = {}
     backups: dict[str, str] = {}
     for watch in state.watches.values():
-        for promise in watch.ward.promises:
-            members.setdefault(promise.endpoint, []).append(watch.active.server)
+        for endpoint in watch.ward.endpoints:
+            members.setdefault(endpoint, []).append(watch.active.server)
             if watch.standby is not None and _health(seen, watch.standby) is Health.READY:
-                backups.setdefault(promise.endpoint, watch.standby.server)
+                backups.setdefault(endpoint, watch.standby.server)
     return {e: NamedRoute(tuple(names), backups.get(e)) for e, names in members.items()}
 
 

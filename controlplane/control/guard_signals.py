@@ -32,7 +32,7 @@ def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: 
     broken = False
     owed = max(0, seen.in_flight - watch.in_flight)
     for old, rate, promise in zip(watch.evidence, watch.rates_rps, watch.ward.promises, strict=True):
-        mine = [a for a in answers if a.endpoint == promise.endpoint]
+        mine = [a for a in answers if a.endpoint in promise.endpoints]
         weighed, alarm = sequential.weigh(old, promise, mine)
         broken = broken or alarm
         evidence.append(weighed)
@@ -91,7 +91,7 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
                 if seen.queue_ms is not None and seen.compute_ms is not None
                 else ""
             )
-            return f"{promise.endpoint}: {means:.0f} req/s against {promise.rate_rps:g} planned{split}"
+            return f"{_subject(promise)}: {means:.0f} req/s against {promise.rate_rps:g} planned{split}"
     return None
 
 
@@ -102,12 +102,16 @@ def slowness(watch: Watch, seen: ServerSeen) -> str:
         if sequential.strength(evidence, promise) < 0.5:
             continue
         parts.append(
-            f"{promise.endpoint}: more than 1 % above {promise.slo_ms:g} ms "
+            f"{_subject(promise)}: more than 1 % above {promise.slo_ms:g} ms "
             f"at {rate[0]:.0f} of {promise.rate_rps:g} req/s"
         )
     if seen.compute_ms is not None and seen.queue_ms is not None:
         parts.append(f"queue {seen.queue_ms:.1f} ms, compute {seen.compute_ms:.1f} ms")
     return "; ".join(parts) or "more than 1 % above the SLO"
+
+
+def _subject(promise: Promise) -> str:
+    return " + ".join(promise.endpoints)
 
 
 def _memory_s(promise: Promise, memory: tuple[float, float]) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from controlplane.control.sequential import Evidence, Promise
-from controlplane.domain.plan import Plan
+from controlplane.domain.plan import Placement, Plan
 from controlplane.domain.workload import ShadowPolicy
 
 WHOLE_PERCENT = 100.0
@@ -151,6 +151,11 @@ class Ward:
     shadow_gpu: str
     step_percent: float
 
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Every endpoint of the partition: they are routed together."""
+        return tuple(endpoint for promise in self.promises for endpoint in promise.endpoints)
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -263,10 +268,7 @@ def wards(plan: Plan) -> tuple[Ward, ...]:
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
         policy = ShadowPolicy.NONE if shadow is None else shadow.policy
-        promises = tuple(
-            Promise(p.endpoint, p.slo_ms, p.rate_rps / p.client_batch, p.predicted.execution_ms)
-            for p in partition.workloads
-        )
+        promises = tuple(_promise(queue) for queue in partition.queues().values())
         result.append(
             Ward(
                 id=partition.id,
@@ -279,6 +281,23 @@ def wards(plan: Plan) -> tuple[Ward, ...]:
             )
         )
     return tuple(result)
+
+
+def _promise(queue: Sequence[Placement]) -> Promise:
+    """What those who share a queue were promised together.
+
+    They wait in one line and execute in the same batches, so a request of any of them takes as long as one of
+    the strictest would have: all of them are evidence for its SLO.
+    """
+    first, *others = queue
+    predicted = [p.predicted.execution_ms for p in queue if p.predicted.execution_ms is not None]
+    return Promise(
+        first.endpoint,
+        min(p.slo_ms for p in queue),
+        sum(p.rate_rps / p.client_batch for p in queue),
+        max(predicted, default=None),
+        tuple(p.endpoint for p in others),
+    )
 
 
 def validate_state(state: GuardState) -> None:

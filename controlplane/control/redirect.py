@@ -8,6 +8,16 @@ from controlplane.control.desired import Desired, NamedRoute
 from controlplane.domain.errors import InputError
 
 
+def companions(desired: Desired, endpoints: Iterable[str]) -> tuple[str, ...]:
+    """The other endpoints that these share a server with, if only through one another: they move together."""
+    asked = set(endpoints)
+    together = set(asked)
+    sharing = [set(spec.endpoints) for spec in desired.servers.values()]
+    while joined := [s for s in sharing if s & together and not s <= together]:
+        together.update(*joined)
+    return tuple(sorted(together - asked))
+
+
 def redirected(
     desired: Desired, current: Mapping[str, NamedRoute], endpoints: Iterable[str], running: Collection[str]
 ) -> dict[str, NamedRoute]:

@@ -42,8 +42,9 @@ LARGEST_SCALE = 64.0
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What one endpoint was promised by one partition: its SLO, at up to this many requests a second.
+    """What the requests of one queue were promised: the SLO, at up to this many of them a second.
 
+    `endpoint` is the name the model runs under; `aliases` are the other endpoints that share its queue.
     `execution_ms` is the predicted time of a full batch, None where nobody predicted one.
     """
 
@@ -51,6 +52,12 @@ class Promise:
     slo_ms: float
     rate_rps: float
     execution_ms: float | None = None
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """All that share the queue."""
+        return (self.endpoint, *self.aliases)
 
     @property
     def natural_scale(self) -> float:

@@ -9,6 +9,7 @@ import http.client
 import json
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -39,13 +40,13 @@ class Canaries:
         self._verdicts: dict[str, Verdict] = {}
         self._requests: dict[tuple[str, str], ZeroRequest] = {}
 
-    def ask(self, server: Server, *, deadline_s: float | None = None) -> None:
-        """Have every endpoint of a server tried, unless that is already under way."""
+    def ask(self, server: Server, endpoints: Sequence[str], *, deadline_s: float | None = None) -> None:
+        """Have these endpoints of a server tried, unless some already are."""
         with self._lock:
             if server.name in self._under_way:
                 return
             self._under_way.add(server.name)
-        self._pool.submit(self._try, server, deadline_s or self._deadline_s)
+        self._pool.submit(self._try, server, tuple(endpoints), deadline_s or self._deadline_s)
 
     def verdict(self, name: str) -> Verdict | None:
         """The latest verdict; None where none was reached yet."""
@@ -62,10 +63,10 @@ class Canaries:
         """Let what is under way end at its deadline."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _try(self, server: Server, deadline_s: float) -> None:
+    def _try(self, server: Server, endpoints: tuple[str, ...], deadline_s: float) -> None:
         reason = ""
         try:
-            for endpoint in server.spec.endpoints:
+            for endpoint in endpoints:
                 self._infer(server, endpoint, deadline_s)
         except (OSError, http.client.HTTPException, EngineError, ValueError) as error:
             reason = str(error) or repr(error)

@@ -126,7 +126,7 @@ def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watch
             if turn:
                 pause.wait(_READ_EVERY_S)
             for (_, partition), client, kept in zip(placed, clients, readings, strict=True):
-                kept.append(client.read(partition.workloads[0].endpoint))
+                kept.append(client.read(_model_name(partition)))
     return [
         _Watched(
             gpu,
@@ -136,6 +136,11 @@ def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watch
         )
         for (gpu, partition), kept in zip(placed, readings, strict=True)
     ]
+
+
+def _model_name(partition: Partition) -> str:
+    """What the server calls the partition's model: the endpoint that counts every execution of it."""
+    return partition.queues()[partition.models[0].model][0].endpoint
 
 
 def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute]) -> Kept:

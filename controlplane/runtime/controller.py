@@ -327,7 +327,7 @@ def found_dead(
     told = {effect.partition for effect in effects if isinstance(effect, Redirect)}
     found = []
     for watch in state.watches.values():
-        members = next((before[p.endpoint].members for p in watch.ward.promises if p.endpoint in before), ())
+        members = next((before[e].members for e in watch.ward.endpoints if e in before), ())
         if members and watch.active.server not in members and watch.ward.id not in told:
             reason = f"{', '.join(members)} -> {watch.active.server}: found dead at the take-over"
             found.append((watch.ward.id, reason))
@@ -384,7 +384,7 @@ def take_over(
     seats: dict[str, tuple[Seat, ...]] = {}
     kept: list[Server] = []
     for ward in guarded:
-        routed = {m for p in ward.promises if p.endpoint in routes for m in routes[p.endpoint].members}
+        routed = {m for e in ward.endpoints if e in routes for m in routes[e].members}
         mine = [s for s in running if s.spec.labels.partition == ward.id and s.spec.device in gpus]
         # Routed first, then as planned, then the others.
         mine.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))

@@ -16,7 +16,7 @@ import filelock
 
 from controlplane.control.converge import Action, Actual, Commit, Stop, converge, destroy
 from controlplane.control.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
-from controlplane.control.redirect import redirected
+from controlplane.control.redirect import companions, redirected
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import FleetBusy, InputError
 from controlplane.domain.fleet import Server, ServerState
@@ -129,6 +129,7 @@ class Fleet:
     def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
         """Turn workloads over to their shadows, or back, in one commit; returns the routes they now have.
 
+        A partition is turned over as a whole: what it serves besides goes with them.
         Raises InputError for an unknown workload or one without a hot shadow.
         """
         with locked(self.files):
@@ -142,9 +143,12 @@ class Fleet:
                         f"is no workload of fleet {self.name!r}{nearest(workload, endpoints)}", field=workload
                     )
             actual = observe(self.launcher, self.gateway, self.name)
-            turned = [endpoints[w] for w in workloads]
             running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
             present = as_moved(self.desired(plan, settings), running, actual.routes)
+            asked = [endpoints[w] for w in workloads]
+            if others := companions(present, asked):
+                self.say(f"{', '.join(others)}: served together with {', '.join(asked)}, so moved too")
+            turned = [*asked, *others]
             routes = redirected(present, actual.routes, turned, {spec.name for spec in running})
             self._run((Commit(routes),), actual)
             return {e: routes[e] for e in turned}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -70,6 +70,7 @@ class Observer:
         self._answered_s: dict[str, float] = {}
         self._failed: dict[str, int] = {}
         self._owed: dict[str, tuple[float, int]] = {}
+        self._tried: dict[str, tuple[str, ...]] = {}
 
     def look(self, state: GuardState) -> FleetSeen:
         """The fleet now."""
@@ -81,6 +82,12 @@ class Observer:
         self._ask_engine(servers, failed, now)
         seen: dict[str, ServerSeen] = {}
         actives = {w.active.server: w for w in state.watches.values()}
+        self._tried = {
+            seat.server: tuple(promise.endpoints[-1] for promise in watch.ward.promises)
+            for watch in state.watches.values()
+            for seat in (watch.active, watch.standby)
+            if seat is not None
+        }
         for name, condition in conditions.items():
             server = servers.get(name)
             health, reason = condition.health, condition.reason
@@ -101,13 +108,14 @@ class Observer:
         return FleetSeen(now, tuple(answers), seen)
 
     def probe(self, name: str) -> None:
-        """Try a server now."""
+        """Try a server now: an inference through each queue, by way of an alias where it has one."""
         server = self._crew.server(name)
         if server is not None:
             self._asked_s[name] = time.monotonic()
             # Where all else fails, silence is an answer too: a dead stub takes a second for each refusal.
             hurry = self._failed.get(name, 0) >= _FAILED_IN_A_ROW
-            self._canaries.ask(server, deadline_s=_HURRIED_S if hurry else None)
+            endpoints = self._tried.get(name, server.spec.endpoints)
+            self._canaries.ask(server, endpoints, deadline_s=_HURRIED_S if hurry else None)
 
     def close(self) -> None:
         """End the threads."""
@@ -166,7 +174,8 @@ class Observer:
     def _split_of(self, watch: Watch, server: Server, now: float) -> tuple[float | None, float | None]:
         pairs = zip(watch.evidence, watch.ward.promises, strict=True)
         if max(sequential.strength(e, p) for e, p in pairs) > _SUSPICIOUS:
-            self._split.ask(server, now)
+            # The models' own: an alias takes the wait in its model's queue for execution.
+            self._split.ask(server, [promise.endpoint for promise in watch.ward.promises], now)
         return self._split.found(server.name, now)
 
     def _in_flight(self, watch: Watch, server: Server, now: float) -> int:
@@ -237,12 +246,12 @@ class _Split:
         self._before: dict[tuple[str, str], ModelStatistics] = {}
         self._found: dict[str, tuple[float, float | None, float | None]] = {}
 
-    def ask(self, server: Server, now: float) -> None:
-        """Read its counters, unless that was done a moment ago."""
+    def ask(self, server: Server, models: Sequence[str], now: float) -> None:
+        """Read the counters of its models, unless that was done a moment ago."""
         if now - self._asked_s.get(server.name, -1e9) < STATISTICS_EVERY_S:
             return
         self._asked_s[server.name] = now
-        self._pool.submit(self._read, server)
+        self._pool.submit(self._read, server, models)
 
     def found(self, name: str, now: float) -> tuple[float | None, float | None]:
         """Mean queue and compute time of late; None where nobody asked."""
@@ -254,14 +263,14 @@ class _Split:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, server: Server) -> None:
+    def _read(self, server: Server, models: Sequence[str]) -> None:
         queues, computes = [], []
         try:
             with StatisticsClient(server, deadline_s=2.0) as client:
-                for endpoint in server.spec.endpoints:
-                    now = client.read(endpoint)
-                    before = self._before.get((server.name, endpoint))
-                    self._before[server.name, endpoint] = now
+                for model in models:
+                    now = client.read(model)
+                    before = self._before.get((server.name, model))
+                    self._before[server.name, model] = now
                     if before is None:
                         continue
                     passed = difference(before, now)

@@ -74,20 +74,22 @@ class Recorder:
     ) -> None:
         minutes = []
         for watch, server in active:
-            for promise in watch.ward.promises:
-                told = heard.get((watch.active.server, promise.endpoint), _Heard())
+            # What executed is counted by the models; their aliases would count it once more.
+            models = {promise.endpoint for promise in watch.ward.promises}
+            for endpoint in watch.ward.endpoints:
+                told = heard.get((watch.active.server, endpoint), _Heard())
                 latency = np.frombuffer(told.latency_ms, np.float32)
                 minutes.append(
                     Minute(
                         at_s=self._clock.wall(),
                         seconds=seconds,
                         partition=watch.ward.id,
-                        endpoint=promise.endpoint,
+                        endpoint=endpoint,
                         percent=server.spec.percent,
                         requests=int(latency.size) + told.failed,
                         failed=told.failed,
                         p99_ms=float(np.percentile(latency, 99)) if latency.size else None,
-                        batches=self._batches(server, promise.endpoint),
+                        batches=self._batches(server, endpoint) if endpoint in models else None,
                     )
                 )
         self._history.write_minutes(minutes)

@@ -15,7 +15,7 @@ from controlplane.control.desired import (
     desired_fleet,
     moved,
 )
-from controlplane.control.redirect import redirected
+from controlplane.control.redirect import companions, redirected
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role, ServerSpec
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
@@ -24,10 +24,10 @@ from controlplane.domain.workload import ShadowPolicy
 pytestmark = pytest.mark.unit
 
 
-def part(name: str, endpoint: str, policy: ShadowPolicy | None = ShadowPolicy.HOT) -> Partition:
+def part(name: str, endpoints: str, policy: ShadowPolicy | None = ShadowPolicy.HOT) -> Partition:
     shadow = None if policy is None else Shadow(policy, "v100-0", 10, 40)
-    placement = Placement(endpoint, endpoint, "m", 1, 10)
-    return Partition(name, 30, (ServedModel("m", 4),), (placement,), shadow=shadow)
+    placements = tuple(Placement(endpoint, endpoint, "m", 1, 10) for endpoint in endpoints.split())
+    return Partition(name, 30, (ServedModel("m", 4),), placements, shadow=shadow)
 
 
 def fleet(*partitions: Partition, content: str = "c", plan_hash: str = "h") -> Desired:
@@ -65,6 +65,16 @@ def test_the_name_changes_with_all_that_is_fixed_and_nothing_else() -> None:
     assert set(same.servers) == set(fleet(part("W", "W")).servers), "the plan's hash decides nothing"
     for changed in (fleet(part("W", "W"), content="d"), fleet(replace(part("W", "W"), percent=35))):
         assert name(changed, "W", Role.ACTIVE) not in same.servers
+
+
+def test_a_partition_is_turned_over_with_all_that_it_serves_and_with_its_pool() -> None:
+    desired = fleet(part("AB-1", "A B"), part("AB-2", "B A"), part("BC", "B C"), part("D", "D"))
+    assert companions(desired, ["A"]) == ("B", "C"), "B is in the pool of A, C beside B"
+    assert companions(desired, ["C", "A", "B"]) == companions(desired, ["D"]) == ()
+    there = redirected(desired, desired.routes, ["A", *companions(desired, ["A"])], desired.servers)
+    shadows = {n for n, s in desired.servers.items() if s.labels.role is Role.SHADOW}
+    assert set(there["A"].members) | set(there["B"].members) | set(there["C"].members) < shadows
+    assert there["D"] == desired.routes["D"]
 
 
 def test_a_redirect_turns_over_and_back() -> None:

@@ -336,6 +336,42 @@ def test_wards_of_a_plan_count_requests_not_inferences() -> None:
     assert (second.policy, second.step_percent) == (ShadowPolicy.NONE, 0.0)
 
 
+def shared_queue() -> Ward:
+    """Two workloads of one model: 60 and 40 req/s in one queue, held to the stricter one's 50 ms."""
+    strict = Placement("W1", "strict", "m", 60.0, 50.0, predicted=Prediction(execution_ms=12.0))
+    loose = Placement(
+        "W2", "loose", "m", 80.0, 200.0, predicted=Prediction(execution_ms=13.0), client_batch=2
+    )
+    shadow = Shadow(ShadowPolicy.HOT, "g0", 10.0, 50.0)
+    partition = Partition("P", 40.0, (), (strict, loose), shadow=shadow)
+    (found,) = wards(Plan("joint", Rule.P99, "ours", (PlannedGpu("g0", "v100", (partition,)),)))
+    return found
+
+
+def test_workloads_of_one_queue_are_promised_the_strictest_slo_at_their_whole_rate() -> None:
+    assert shared_queue().promises == (Promise("loose", 50.0, 100.0, 13.0, ("strict",)),)
+    assert shared_queue().endpoints == ("loose", "strict")
+
+
+def test_whoever_is_late_in_a_queue_is_evidence_for_all_and_all_are_redirected_together() -> None:
+    b = bench(shared_queue())
+    # Every answer is the looser one's: 150 ms, which it alone would bear.
+    effects = b.tick(10, late=["P"])
+    assert [r.target for r in of(Redirect, effects)] == ["P.s"]
+    assert "loose + strict: more than 1 % above 50 ms" in said(effects, Level.WARNING)
+    routes = guard.routes(b.state, FleetSeen(b.now_s, (), b.servers))
+    assert {e: r.members for e, r in routes.items()} == {"loose": ("P.s",), "strict": ("P.s",)}
+
+
+def test_the_rate_of_a_queue_is_the_sum_of_its_workloads() -> None:
+    b = bench(shared_queue())
+    assert of(Redirect, b.tick(100, rate=100.0)) == []
+    b.tick(40, rate=200.0)
+    effects = b.tick(10, late=["P"], rate=200.0)
+    assert of(Redirect, effects) == []
+    assert "loose + strict: 200 req/s against 100 planned" in said(effects, Level.WARNING)
+
+
 def test_the_state_that_breaks_an_invariant_is_caught() -> None:
     kept = (ward("W1", 60.0), ward("W2", 60.0))
     seats = {w.id: (Seat(f"{w.id}.a", w.gpu, w.percent),) for w in kept}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
+import json
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +57,47 @@ def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
     assert minute.p99_ms == pytest.approx(98.0, abs=0.1)
     assert minute.batches is None
     recorder.close()
+
+
+def test_what_a_queue_executed_is_counted_once(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Statistics(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            count = {"count": 10 * len(asked), "ns": 1}
+            batch = {"batch_size": 4, "compute_infer": count, "compute_input": count, "compute_output": count}
+            body = json.dumps({"model_stats": [{"batch_stats": [batch]}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    history, clock = History(tmp_path / "h.sqlite"), Hand()
+    promise = Promise("w1", 100.0, 10.0, aliases=("w2",))
+    ward = Ward("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
+    state = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits())
+    spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w2", "w1"), "cpu-0", 60.0)
+    recorder = Recorder(history, clock)
+    with http.server.HTTPServer(("127.0.0.1", 0), Statistics) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", triton.server_port, 9, 9)
+        for turn in (1, 2):
+            recorder.hear([Answer(0.0, 5.0, False, "w1", "s"), Answer(0.0, 7.0, False, "w2", "s")])
+            clock.now_s += 61.0
+            recorder.turn([(state.watches["W1"], server)])
+            assert wait_until(lambda n=turn: len(history.minutes(0.0)) == 2 * n, deadline_s=10.0)
+        triton.shutdown()
+    recorder.close()
+    assert asked == ["/v2/models/w1/stats"] * 2, "an alias counts requests, not executions"
+    told = {minute.endpoint: minute for minute in history.minutes(0.0)[2:]}
+    assert (told["w1"].requests, told["w1"].p99_ms, told["w2"].p99_ms) == (1, 5.0, 7.0)
+    assert told["w2"].batches is None
+    assert told["w1"].batches is not None
+    assert told["w1"].batches[4].executions == 10
 
 
 def test_minutes_keep_their_batches(tmp_path: Path) -> None:
