@@ -1,10 +1,13 @@
-"""What no plan of `joint` can cost less than.
+"""What no plan can cost less than, however workloads share queues, pools and GPUs.
 
-A partition that shares its GPU has at least one neighbour: it needs the share that holds it beside the least
-harmful one there can be, a partition of the model that slows it least, at the least share and batch of any of
-that model. A partition alone on its GPU takes it all. Each way to serve a workload thus has a least size, and
-GPUs are counted as bins: a partition above half a GPU cannot share with another such one, and what is left
-over beside large ones bounds the rest (Martello and Toth's L2).
+Give every request per second of a workload a price. If no GPU can hold partitions that together earn more
+than the GPU costs, then no plan costs less than all workloads pay. The best prices are the dual of a linear
+program over all contents of a GPU; its columns are made as they are needed, each the one that earns most at
+the prices so far.
+
+A partition earns at most what a run of workloads pays that begins at its strictest SLO and is as long as its
+pool can carry, each workload once, divided by the servers of the pool. What it can carry is `capacity`'s;
+which partitions stand on a GPU together is a knapsack of shares.
 """
 
 from __future__ import annotations
@@ -15,19 +18,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
-from controlplane.planners.board import ask, service_curves
-from controlplane.planners.contents import MOST_WORKLOADS, Judge, Options, Way
-from controlplane.planners.growth import SLACK
-from controlplane.planners.menu import Menu
+from controlplane.domain.plan import Rule
+from controlplane.domain.workload import Arrivals, Workload
+from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.planners.capacity import Fastest, carried, pool_sizes
+from controlplane.planners.grouping import families
+from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import Device
 
-LOOKED_AT = 12
-"""Shares from the least one alone; a way that holds beside nobody at any of them needs at least the last."""
+MOST_CLASSES = 64
+"""SLOs told apart, of all families together: the workloads between two are all as loose as the looser."""
+MOST_ROUNDS = 200
+"""Linear programs solved."""
+NEAR = 1e-3
+"""Relative: prices this near to the best are good enough."""
 ROUNDING = 1e-6
-"""Percent: sums of shares are floats."""
-MOST_ASKED = 400
-"""Workloads up to which the exact queue is asked too: it takes some 0.6 ms for each."""
+"""Of a GPU: sums of prices are floats."""
 
 
 def prices(devices: Mapping[str, Device]) -> dict[str, float]:
@@ -36,153 +42,192 @@ def prices(devices: Mapping[str, Device]) -> dict[str, float]:
     return told if any(told.values()) else dict.fromkeys(told, 1.0)
 
 
-def lower_bound(options: Options, devices: Mapping[str, Device]) -> float:
-    """By `prices`, of all plans for the workloads of `options`."""
-    price = prices(devices)
-    size = {name: _least(options, name) for name in devices}
-    ways: list[list[tuple[float, Way]]] = [[] for _ in range(options.workloads)]
-    for i, way in enumerate(options.ways):
-        cost = min(size[name][i] * price[name] for name in devices)
-        if math.isfinite(cost):
-            ways[way.owner].append((float(cost) / 100.0, way))
-    total = sum(min(cost * way.item.servers for cost, way in w) for w in ways)
-    if len(devices) > 1:
-        return total
-    # Ways to serve differ in how they fill bins: large parts only bound where there is no other way.
-    only = next(iter(price.values()))
-    sizes = [100.0 * w[0][0] / only for w in ways if len(w) == 1 for _ in range(w[0][1].item.servers)]
-    area = 100.0 * total / only
-    return only * max(_bins(sizes, area - sum(sizes)), math.ceil(area / 100.0 - ROUNDING))
+def lower_bound(
+    workloads: Sequence[Workload], devices: Mapping[str, Device], alone: Mapping[str, Alone], rule: Rule,
+    quantile: float | None,
+) -> float:  # fmt: skip
+    """By `prices`, of all plans for these workloads, each of which some plan can hold."""
+    if not workloads:
+        return 0.0
+    asked = _Question.of(workloads, devices, alone, rule, quantile)
+    told = list(asked.price)
+    # Prices that are all one and the same: costs are its multiples.
+    step = told[0] if len(set(told)) == 1 else 0.0
+    return _attainable(_priced(asked, step), step)
 
 
-def _least(options: Options, device: str) -> FloatArray:
-    """The least percent of each way, all of the GPU where it stands alone; infinite where it does not fit."""
-    return np.where(np.isfinite(options.alone(device)), np.minimum(beside(options, device), 100.0), np.inf)
-
-
-def beside(options: Options, device: str) -> FloatArray:
-    """The least percent of each way beside at least one neighbour; infinite where it must stand alone."""
-    menu, alone = options.hopeful[device], options.alone(device)
-    size = np.full(alone.size, np.inf)
-    ways = np.flatnonzero(np.isfinite(alone))
-    if not ways.size:
-        return size
-    last = menu.percents.size - 1
-    share = np.minimum(menu.least[ways][:, None] + np.arange(LOOKED_AT), last)
-    model = np.repeat(menu.model[ways][:, None], LOOKED_AT, axis=1)
-    batch = menu.batch[ways[:, None], share]
-    # Many ways ask the same: each (model, batch, share) is asked about once.
-    keys, place = np.unique(np.stack([model, batch, share]).reshape(3, -1), axis=1, return_inverse=True)
-    neighbours = _least_harmful(options, device, alone)
-    holds = np.zeros(share.shape, dtype=np.bool_)
-    for neighbour in neighbours:
-        slow, slow_cycle = _slowdown(menu, keys, neighbour, options.quantile)
-        at = place.reshape(share.shape)
-        held = menu.execution_tolerance[ways[:, None], share] >= slow[at]
-        held &= menu.cycle_tolerance[ways[:, None], share] >= slow_cycle[at]
-        held[_own(options, ways, neighbour.model, menu)] = False
-        holds |= held
-    column = np.where(holds.any(axis=1), holds.argmax(axis=1), LOOKED_AT)
-    if options.quantile is not None and MOST_WORKLOADS < options.workloads <= MOST_ASKED:
-        _ask_queue(options, device, neighbours, ways, share, column)
-    found = share[np.arange(ways.size), np.minimum(column, LOOKED_AT - 1)]
-    beyond = (column == LOOKED_AT) & (found == last)
-    size[ways] = np.where(beyond, np.inf, menu.percents[found])
-    return size
-
-
-def _ask_queue(
-    options: Options, device: str, neighbours: Sequence[_Neighbour], ways: IntArray, share: IntArray,
-    column: IntArray,
-) -> None:  # fmt: skip
-    """Raise `column`, the place of each way's share in its row of `share`, until the exact queue accepts it.
-
-    Each t(k) is the least beside any of the neighbours. Pools keep what the table says: their queue is slow.
-    """
-    assert options.quantile is not None
-    menu, items = options.menus[device], [way.item for way in options.ways]
-    judge = Judge(menu, items, options.quantile)
-    single = np.array([items[i].servers == 1 for i in ways.tolist()])
-    live = np.flatnonzero(single & (column < LOOKED_AT))
-    while live.size:
-        at = share[live, column[live]]
-        batch = menu.batch[ways[live], at]
-        keys, place = np.unique(np.stack([menu.model[ways[live]], batch, at]), axis=1, return_inverse=True)
-        curves = np.min([_curves(menu, keys, n, options.quantile) for n in neighbours], axis=0)
-        held = judge.holds(ways[live], curves[place.reshape(-1)], batch)
-        column[live[~held]] += 1
-        live = live[~held]
-        live = live[column[live] < LOOKED_AT]
+def _attainable(cost: float, step: float) -> float:
+    """The least that a plan which costs at least this can cost."""
+    return math.ceil(cost / step - ROUNDING) * step if step else cost
 
 
 @dataclass(frozen=True, slots=True)
-class _Neighbour:
-    """A model on the latency model's list, and the least share and batch it is seen with."""
+class _Family:
+    """Workloads that may share queues, as classes of rising SLO.
 
-    model: int
-    batch: int
-    percent: float
+    `rate` (classes,) is per second; `carried` holds for each GPU type (classes, pool sizes, neighbours,
+    shares), see `capacity.carried`. `whole`: it is one workload, which a pool serves or does not.
+    """
+
+    rate: FloatArray
+    carried: tuple[FloatArray, ...]
+    whole: bool
+
+    @property
+    def edges(self) -> FloatArray:
+        """Where classes begin and end, by rate: (classes + 1,)."""
+        return np.concatenate([[0.0], np.cumsum(self.rate)])
 
 
-def _least_harmful(options: Options, device: str, alone: FloatArray) -> list[_Neighbour]:
-    """One of each model that is served on this GPU type."""
-    menu = options.hopeful[device]
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """All families; `first` (families + 1,) is the number of each one's first class.
+
+    For each GPU type: its price, and how many steps of the grid each of its shares takes, rounded down, out
+    of `steps`. `pools` (pool sizes, 2) are the fewest and most servers of each size.
+    """
+
+    families: tuple[_Family, ...]
+    first: IntArray
+    price: tuple[float, ...]
+    weight: tuple[IntArray, ...]
+    steps: tuple[int, ...]
+    pools: IntArray
+
+    @staticmethod
+    def of(
+        workloads: Sequence[Workload], devices: Mapping[str, Device], alone: Mapping[str, Alone], rule: Rule,
+        quantile: float | None,
+    ) -> _Question:  # fmt: skip
+        grouped = families(workloads, rule)
+        names = sorted({family[0].model for family in grouped})
+        fastest = {n: Fastest.of(d, alone[n], _numbers(d, names), rule, quantile) for n, d in devices.items()}
+        found = []
+        for family in grouped:
+            most = max(1, MOST_CLASSES // len(grouped))
+            runs = np.array_split(np.arange(len(family)), min(most, len(family)))
+            rate = np.array([sum(family[i].rate_rps for i in run) for run in runs])
+            slo = np.array([family[int(run[-1])].slo_ms for run in runs])
+            constant = family[0].arrivals is Arrivals.CONSTANT
+            told = []
+            for name, device in devices.items():
+                (model,) = _numbers(device, [family[0].model]) or (-1,)
+                shape = (rate.size, len(pool_sizes(rule)), 1, alone[name].execution.shape[2])
+                nothing = np.zeros(shape)
+                told.append(
+                    nothing if model < 0 else carried(fastest[name], device, model, slo, rule, constant)
+                )
+            found.append(_Family(rate, tuple(told), len(family) == 1))
+        grids = [d.pool.device.grid for d in devices.values()]
+        return _Question(
+            tuple(found), np.cumsum([0, *(f.rate.size for f in found)]), tuple(prices(devices).values()),
+            tuple(_steps(np.array(g.percents()), g.step_percent) for g in grids),
+            tuple(math.floor(100.0 / g.step_percent + ROUNDING) for g in grids),
+            np.array(pool_sizes(rule), dtype=np.int64),
+        )  # fmt: skip
+
+
+def _steps(percents: FloatArray, step_percent: float) -> IntArray:
+    steps: IntArray = np.floor(percents / step_percent + ROUNDING).astype(np.int64)
+    return steps
+
+
+def _numbers(device: Device, models: Sequence[str]) -> list[int]:
+    """Of those models that this GPU type serves, as its latency model numbers them."""
+    known = device.latency.models
+    return [known.index(m) for m in models if m in known]
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """The contents that earn most on a GPU of a type: what they earn, how much of each class they serve."""
+
+    device: int
+    earned: float
+    served: FloatArray
+
+
+def _priced(asked: _Question, step: float) -> float:
+    """What all workloads pay at the best prices found."""
+    from scipy.optimize import linprog
+
+    rate = np.concatenate([f.rate for f in asked.families])
+    most = np.array([_dearest(asked, a, i) for a, f in enumerate(asked.families) for i in range(f.rate.size)])
+    looser = [_falling(asked, a, i) for a, f in enumerate(asked.families) for i in range(f.rate.size - 1)]
+    columns: list[_Filled] = []
+    paid, best = most.copy(), 0.0
+    for _ in range(MOST_ROUNDS):
+        filled = _best_contents(asked, paid / rate)
+        # Lower all prices until no GPU earns more than it costs.
+        over = max(f.earned / asked.price[f.device] for f in filled)
+        best = max(best, float(paid.sum()) / max(over, 1.0))
+        if over <= 1.0 + NEAR or _attainable(best, step) >= _attainable(float(paid.sum()), step) > 0.0:
+            break
+        columns += [f for f in filled if f.earned > asked.price[f.device]]
+        rows = np.array([f.served / rate for f in columns] + [row / rate for row in looser])
+        high = np.array([asked.price[f.device] for f in columns] + [0.0] * len(looser))
+        found = linprog(-np.ones(rate.size), A_ub=rows, b_ub=high, bounds=np.column_stack([0.0 * most, most]))
+        if found.status != 0:
+            break
+        paid = found.x
+    return best
+
+
+def _dearest(asked: _Question, family: int, number: int) -> float:
+    """All that a class can be made to pay: by then a GPU that serves it alone earns its price."""
+    its = asked.families[family]
+    rate = float(its.rate[number])
+    best = math.inf
+    for most, price in zip(its.carried, asked.price, strict=True):
+        held = float(most[number, 0, 0].max(initial=0.0))
+        if held > 0.0:
+            best = min(best, price * max(1.0, rate / held))
+    return best if math.isfinite(best) else 0.0
+
+
+def _falling(asked: _Question, family: int, number: int) -> FloatArray:
+    """A row by which the next class pays no more for a request than this one."""
+    row = np.zeros(int(asked.first[-1]))
+    at = int(asked.first[family]) + number
+    row[at + 1], row[at] = 1.0, -1.0
+    return row
+
+
+def _best_contents(asked: _Question, price: FloatArray) -> list[_Filled]:
+    """Those that earn most at `price` (classes,), of each GPU type and number of neighbours."""
+    from controlplane.planners.bound_kernel import best_runs, fill
+
     found = []
-    for model in np.unique(menu.model[np.isfinite(alone)]).tolist():
-        ways = np.flatnonzero(np.isfinite(alone) & (menu.model == model))
-        used = np.arange(menu.percents.size) >= menu.least[ways][:, None]
-        least = int(np.where(used, menu.batch[ways], np.iinfo(np.int64).max).min())
-        found.append(_Neighbour(model, least, float(alone[ways].min())))
+    for d, (weight, steps) in enumerate(zip(asked.weight, asked.steps, strict=True)):
+        shape = max(f.carried[d].shape[2] for f in asked.families), weight.size
+        worth, who = (
+            np.zeros((len(asked.families), *shape)),
+            np.zeros((len(asked.families), *shape, 2), np.int64),
+        )
+        for a, family in enumerate(asked.families):
+            own = price[asked.first[a] : asked.first[a + 1]]
+            best_runs(family.carried[d], asked.pools, family.edges, own, family.whole, worth[a], who[a])
+        for neighbours in range(shape[0]):
+            more = neighbours == shape[0] - 1 and neighbours > 0
+            earned, shares = fill(worth[:, neighbours].max(axis=0), weight, steps, neighbours + 1, more)
+            served = np.zeros(price.size)
+            for s in shares.tolist():
+                a = int(worth[:, neighbours, s].argmax())
+                served[asked.first[a] : asked.first[a + 1]] += _run(asked, a, d, neighbours, s, who[a])
+            found.append(_Filled(d, earned, served))
     return found
 
 
-def _own(options: Options, ways: IntArray, model: int, menu: Menu) -> BoolArray:
-    """Which of these ways are all there is of a model: none of it can stand beside them."""
-    same = [i for i in range(len(options.ways)) if menu.model[i] == model]
-    many = len({options.ways[i].owner for i in same}) > 1 or any(
-        options.ways[i].item.servers > 1 for i in same
-    )
-    return np.asarray((menu.model[ways] == model) & (not many), dtype=np.bool_)
-
-
-def _beside(menu: Menu, keys: IntArray, neighbour: _Neighbour) -> Slots:
-    """Each (model, batch, share) of `keys` (3, n) in the first slot, the neighbour in the second."""
-    model, batch, share = keys
-    count = model.size
-    return Slots.of(
-        np.stack([model, np.full(count, neighbour.model)], axis=1),
-        np.stack([batch, np.full(count, neighbour.batch)], axis=1),
-        np.stack([menu.percents[share], np.full(count, neighbour.percent)], axis=1),
-    )
-
-
-def _slowdown(
-    menu: Menu, keys: IntArray, neighbour: _Neighbour, quantile: float | None
-) -> tuple[FloatArray, FloatArray]:
-    """By how much it slows execution and cycle of each (model, batch, share): shapes (n,) for keys (3, n)."""
-    execution, cycle = ask(menu.device.latency, _beside(menu, keys, neighbour), quantile)
-    at = (keys[0], keys[1] - 1, keys[2])
-    slow = execution[:, 0] / menu.alone.execution[at], cycle[:, 0] / menu.alone.cycle[at]
-    return slow[0] * (1.0 - SLACK), slow[1] * (1.0 - SLACK)
-
-
-def _curves(menu: Menu, keys: IntArray, neighbour: _Neighbour, quantile: float) -> FloatArray:
-    """t(k) of each (model, batch, share) beside it: shape (n, largest batch)."""
-    rows = np.arange(keys.shape[1])
-    slots = _beside(menu, keys, neighbour)
-    return service_curves(menu.device.latency, slots, rows, np.zeros_like(rows), quantile)
-
-
-def _bins(sizes: Sequence[float], loose: float) -> int:
-    """L2 for bins of 100; `loose` can be cut into anything."""
-    best = 0
-    ordered = sorted(sizes, reverse=True)
-    for least in {0.0, *(s for s in ordered if s <= 50.0 + ROUNDING)}:
-        huge = [s for s in ordered if s > 100.0 - least + ROUNDING]
-        large = [s for s in ordered if 50.0 + ROUNDING < s <= 100.0 - least + ROUNDING]
-        small = sum(s for s in ordered if least <= s <= 50.0 + ROUNDING)
-        over = small + (loose if least == 0.0 else 0.0) - sum(100.0 - s for s in large)
-        if least == 0.0:
-            over -= sum(100.0 - s for s in huge)
-        best = max(best, len(huge) + len(large) + max(0, math.ceil(over / 100.0 - ROUNDING)))
-    return best
+def _run(asked: _Question, a: int, d: int, neighbours: int, share: int, who: IntArray) -> FloatArray:
+    """How much of each class the best partition of a family serves: (its classes,)."""
+    family = asked.families[a]
+    number, size = who[neighbours, share]
+    fewest = asked.pools[size, 0]
+    held = float(family.carried[d][number, size, neighbours, share])
+    edges = family.edges
+    if family.whole:
+        return np.array([edges[1] / max(fewest, math.ceil(edges[1] / held - ROUNDING))])
+    until = min(edges[number] + held * fewest, edges[-1])
+    covered = np.minimum(edges[1:], until) - np.maximum(edges[:-1], edges[number])
+    answer: FloatArray = np.maximum(covered, 0.0) / fewest
+    return answer

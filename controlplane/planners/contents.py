@@ -92,7 +92,7 @@ class Options:
         items = [way.item for way in ways]
         menus = {n: Menu.of(items, d, request.rule, quantile, alone[n]) for n, d in request.devices.items()}
         error = 0.0 if quantile is None else TABLE_ERROR
-        hopeful = {n: _scaled(m, _unsteady(m.device.latency) / (1.0 - error)) for n, m in menus.items()}
+        hopeful = {n: _scaled(m, unsteady(m.device.latency) / (1.0 - error)) for n, m in menus.items()}
         return Options(tuple(ways), len(workloads), menus, hopeful, quantile)
 
     def alone(self, device: str) -> FloatArray:
@@ -109,7 +109,7 @@ def _scaled(menu: Menu, scale: float) -> Menu:
     return cycle.corrected(Correction(np.full(items, scale), np.ones(items)))
 
 
-def _unsteady(latency: LatencyModel) -> float:
+def unsteady(latency: LatencyModel) -> float:
     """How much faster a model may be beside more neighbours than beside fewer, by measured factors."""
     if not isinstance(latency, Calibrated):
         return 1.0

@@ -13,6 +13,7 @@ from controlplane.planners.board import Board, loads
 from controlplane.planners.bound import lower_bound, prices
 from controlplane.planners.contents import Options
 from controlplane.planners.finish import Draft
+from controlplane.planners.grouping import families
 from controlplane.planners.kinds import Kind
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import PlanRequest
@@ -49,17 +50,18 @@ def proven(
             return _bounded(replace(draft, gpus=found.gpus, infeasible=refused), found.bound, True, request)
     placed = [(w, ways) for w, ways in possible if w.name not in lost]
     few = len(placed) <= WIDE_WORKLOADS
-    all_ways = options(placed, few)
     cost = sum(price[g.type] for g in draft.gpus)
-    bound = lower_bound(all_ways, request.devices)
+    bound = lower_bound([w for w, _ in placed], request.devices, alone, request.rule, quantile)
     if bound >= cost - SAME_COST:
         return _bounded(draft, bound, not missing, request)
-    answer = exact.solve(all_ways, request, cost, stop)
+    answer = exact.solve(options(placed, few), request, cost, stop)
     if answer is None and few:
         answer = exact.solve(options(placed, False), request, cost, stop)
     if answer is None:
         return _bounded(draft, bound, False, request)
-    optimal = answer.proven and not missing
+    # The program serves every workload by itself: where some may meet, others may be cheaper.
+    apart = all(len(f) == 1 for f in families([w for w, _ in placed], request.rule))
+    optimal = answer.proven and not missing and apart
     if answer.gpus is not None:
         if _holds(answer.gpus, request, quantile):
             draft = replace(draft, gpus=answer.gpus)
@@ -67,7 +69,7 @@ def proven(
             optimal = False
     if not answer.proven and stop():
         draft = replace(draft, stopped_by="budget")
-    return _bounded(draft, max(bound, answer.bound), optimal, request)
+    return _bounded(draft, max(bound, answer.bound) if apart else bound, optimal, request)
 
 
 def _holds(gpus: Sequence[PlannedGpu], request: PlanRequest, quantile: float | None) -> bool:

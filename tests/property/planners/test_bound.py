@@ -14,9 +14,7 @@ from controlplane.domain.plan import PlannedGpu, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.board import Board, loads
 from controlplane.planners.bound import lower_bound
-from controlplane.planners.contents import Options
 from controlplane.planners.finish import gpu_of, partition_of
-from controlplane.planners.kinds import kinds_of
 from controlplane.planners.menu import Alone
 
 pytestmark = pytest.mark.unit
@@ -71,6 +69,4 @@ def test_gpus_that_hold_are_no_fewer_than_the_bound(latency: str, rule: Rule, se
     asked = asked_just_enough(gpus, latency, rule, quantile, busy)
     request = planning.request(asked, latency=latency, rule=rule)
     alone = {"v100": Alone.of(request.devices["v100"], quantile)}
-    kinds = kinds_of([(w,) for w in asked], request.devices, alone, rule, quantile)
-    options = Options.of(asked, kinds, request, alone, quantile)
-    assert lower_bound(options, request.devices) <= 3.06 * len(gpus) + 1e-9
+    assert lower_bound(asked, request.devices, alone, rule, quantile) <= 3.06 * len(gpus) + 1e-9

@@ -1,0 +1,138 @@
+"""The most that a partition can carry: requests per second by SLO, servers, neighbours and share.
+
+What a plan's judge will find is no less kind than this: the least harmful neighbours that there can be, any
+batch, and the waiting table's error taken in the partition's favour.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.domain.plan import MOST_SERVERS, Rule
+from controlplane.latency.protocol import FloatArray, IntArray, Slots
+from controlplane.planners import waiting
+from controlplane.planners.board import JITTER_P99, ask
+from controlplane.planners.contents import unsteady
+from controlplane.planners.kinds import TABLE_ERROR
+from controlplane.planners.menu import Alone
+from controlplane.planners.protocol import Device
+from controlplane.planners.standby import SLACK
+
+NEIGHBOURS = 3
+"""Whose number is told apart; more slow nobody less."""
+FEW_MODELS = 6
+"""With more models only the nearest neighbour is looked at: their companies are too many to ask about."""
+NEIGHBOUR_PERCENTS = (0.0, 10.0, 30.0, 60.0)
+"""What neighbours may have: a fitted model does not always call the least share the least harmful."""
+HARM_ERROR = 0.005
+"""By how much those not asked about may be less harmful."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """Times in ms beside k neighbours, the least harmful ones: (k, models, batches, shares).
+
+    k goes from 0 to `NEIGHBOURS` at most, where the last stands for all beyond it. Infinite where that many
+    neighbours leave no such share. `batch` (batches,) names the batches.
+    """
+
+    batch: IntArray
+    execution: FloatArray
+    cycle: FloatArray
+
+    @staticmethod
+    def of(
+        device: Device, alone: Alone, models: Sequence[int], rule: Rule, quantile: float | None
+    ) -> Fastest:
+        """`models` are those that may stand on this GPU type, as the latency model numbers them."""
+        known = alone.execution.shape[1]
+        batches = waiting.BATCHES if rule is Rule.P99 else range(1, known + 1)
+        batch = np.array([b for b in batches if b <= known])
+        most = NEIGHBOURS if len(models) <= FEW_MODELS else 1
+        shape = (most + 1, len(alone.execution), batch.size, alone.execution.shape[2])
+        execution, cycle = np.full(shape, np.inf), np.full(shape, np.inf)
+        execution[0], cycle[0] = alone.execution[:, batch - 1], alone.cycle[:, batch - 1]
+        kind = 1.0 - HARM_ERROR
+        for k in range(1, most + 1):
+            for company in itertools.combinations_with_replacement(models, k):
+                _beside(device, models, company, batch, quantile, execution[k], cycle[k])
+            execution[k] = np.maximum(execution[k] * kind, execution[k - 1])
+            cycle[k] = np.maximum(cycle[k] * kind, cycle[k - 1])
+        steady = unsteady(device.latency)
+        return Fastest(batch, execution / steady, cycle / steady)
+
+
+def _beside(
+    device: Device, models: Sequence[int], company: Sequence[int], batch: IntArray, quantile: float | None,
+    execution: FloatArray, cycle: FloatArray,
+) -> None:  # fmt: skip
+    """Lower both (models, batches, shares) to what they are beside these neighbours."""
+    percents = np.array(device.pool.device.grid.percents())
+    largest = np.array([device.profiles[n].largest_batch for n in device.latency.models])
+    asked = np.array(models)
+    least = {float(percents[np.searchsorted(percents, p)]) for p in NEIGHBOUR_PERCENTS}
+    for percent in sorted(least):
+        share = np.flatnonzero(percents + len(company) * percent <= 100.0 + SLACK)
+        m, b, s = (a.ravel() for a in np.meshgrid(asked, np.arange(batch.size), share, indexing="ij"))
+        served = batch[b] <= largest[m]
+        m, b, s = m[served], b[served], s[served]
+        if not m.size:
+            break
+        width = (m.size, len(company))
+        slots = Slots.of(
+            np.column_stack([m, np.broadcast_to(company, width)]),
+            np.column_stack([batch[b], np.ones(width)]),
+            np.column_stack([percents[s], np.full(width, percent)]),
+        )
+        told, told_cycle = ask(device.latency, slots, quantile)
+        execution[m, b, s] = np.minimum(execution[m, b, s], told[:, 0])
+        cycle[m, b, s] = np.minimum(cycle[m, b, s], told_cycle[:, 0])
+
+
+def pool_sizes(rule: Rule) -> tuple[tuple[int, int], ...]:
+    """Sizes of pools that are told apart, from and to: each carries what the largest does."""
+    if rule is not Rule.P99:
+        return ((1, MOST_SERVERS),)
+    ends = (0, *(c for c in waiting.SERVERS if c < MOST_SERVERS), MOST_SERVERS)
+    return tuple((before + 1, end) for before, end in itertools.pairwise(ends))
+
+
+def carried(
+    fastest: Fastest, device: Device, model: int, slo_ms: FloatArray, rule: Rule, constant: bool
+) -> FloatArray:
+    """Requests per second into one server: (SLOs, pool sizes, neighbours, shares), 0 where none does.
+
+    `model` as the latency model numbers it; `slo_ms` (SLOs,). With constant arrivals nothing waits that need
+    not, so only times and capacity count.
+    """
+    execution, cycle = fastest.execution[:, model], fastest.cycle[:, model]
+    batch = fastest.batch[:, None]
+    profile = device.profiles[device.latency.models[model]]
+    room = 1.0 + SLACK
+    if rule is not Rule.P99:
+        most = 1000.0 * batch / cycle * room
+        found = [np.where(execution <= d / 2.0 * room, most, 0.0).max(axis=1) for d in slo_ms]
+        return np.array(found)[:, None]
+    error = 1.0 - TABLE_ERROR
+    slo = (slo_ms - (profile.frontend_ms or 0.0)) * room
+    first = execution[:, :1]
+    if constant:
+        most = 1000.0 * batch / execution
+        found = [np.where(execution[:, :1] <= d, most, 0.0).max(axis=1) for d in slo]
+        return np.repeat(np.array(found)[:, None], len(pool_sizes(rule)), axis=1)
+    from controlplane.planners.capacity_kernel import most_carried
+
+    rows = np.searchsorted(waiting.SERVERS, [most for _, most in pool_sizes(rule)])
+    table = waiting.table()[rows, : fastest.batch.size] + JITTER_P99 * (profile.jitter or 0.0)
+    # The least wait at this load or any higher: what is carried grows with what may be waited.
+    table = np.minimum.accumulate(table[..., ::-1], axis=-1)[..., ::-1]
+    full = np.where(np.isfinite(execution), execution, 1.0)
+    thin = np.clip((first / full - 1.0 / batch) / np.maximum(1.0 - 1.0 / batch, 0.5), 0.0, 1.0)
+    return most_carried(
+        slo, execution, thin, first[:, 0], table, fastest.batch.astype(np.float64), np.array(waiting.LOADS),
+        np.array(waiting.SHAPES), error,
+    )  # fmt: skip
