@@ -211,7 +211,13 @@ class Stream:
         # cannot be counted, so its silence cannot be told from its end.
         if not leg.waiting and not leg.decoupled:
             return
-        self._fail(StreamFailed(error.code(), error.details() or ""))
+        if error.code() is grpc.StatusCode.CANCELLED:
+            # Not by the client: a server that ends, or gRPC over a connection that ended, cancels calls.
+            self._fail(
+                StreamFailed(grpc.StatusCode.UNAVAILABLE, "the connection to the model's server was lost")
+            )
+        else:
+            self._fail(StreamFailed(error.code(), error.details() or ""))
 
     def _fail(self, failure: StreamFailed) -> None:
         if not self._failed.done():
