@@ -40,7 +40,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A workload, or its part where a pool serves it, in one partition."""
+    """A workload, or its part where a pool serves it, in one partition.
+
+    Those of one partition share its queue; an `isolated` one has it for itself.
+    """
 
     name: str
     endpoint: str
@@ -50,6 +53,7 @@ class Placement:
     arrivals: Arrivals = Arrivals.POISSON
     predicted: Prediction = Prediction()
     client_batch: int = 1
+    isolated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class _Placement(Strict):
     arrivals: Annotated[Arrivals, Field(strict=False)] = Arrivals.POISSON
     predicted: _Prediction = _Prediction()
     client_batch: int = 1
+    isolated: bool = False
 
 
 class _ServedModel(Strict):
@@ -179,6 +180,7 @@ def _gpu(parsed: _Gpu) -> PlannedGpu:
                         arrivals=w.arrivals,
                         predicted=Prediction(**w.predicted.model_dump()),
                         client_batch=w.client_batch,
+                        isolated=w.isolated,
                     )
                     for w in p.workloads
                 ),
@@ -332,6 +334,7 @@ def _placement_document(placement: Placement) -> dict[str, Any]:
         "arrivals": placement.arrivals.value,
         "slo_ms": placement.slo_ms,
         "client_batch": placement.client_batch,
+        "isolated": placement.isolated,
         "predicted": {
             "execution_ms": finite_or_none(predicted.execution_ms),
             "mean_ms": finite_or_none(predicted.mean_ms),

@@ -1,4 +1,4 @@
-"""What a plan changes about another: started, stopped, moved, resized."""
+"""What a plan changes about another: started, stopped, moved, resized; who joined a queue and who left it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ class Change(StrEnum):
 
     STARTED = "started"
     STOPPED = "stopped"
+    JOINED = "joined"
+    """Further workloads are served from its queue."""
+    LEFT = "left"
+    """Some are served from it no more."""
     MOVED = "moved"
     """To another GPU; its share may change too."""
     RESIZED = "resized"
@@ -21,34 +25,51 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """One partition; `before` and `after` are (GPU, percent, batch), None where it does not exist."""
+    """One partition; `before` and `after` are (GPU, percent, batch), None where it does not exist.
+
+    `workloads`: who joined or left, else all that it serves.
+    """
 
     change: Change
     partition: str
     before: tuple[str, float, int] | None
     after: tuple[str, float, int] | None
+    workloads: tuple[str, ...]
 
 
 def changes(before: Plan, after: Plan) -> tuple[PartitionChange, ...]:
-    """Every partition that differs, by id; a rate alone changes nothing that runs."""
+    """Every partition that differs, by id; a rate alone changes nothing that runs.
+
+    One partition may be in it several times: joined, left and moved at once.
+    """
     old = {p.id: (g.id, p) for g, p in before.partitions()}
     new = {p.id: (g.id, p) for g, p in after.partitions()}
-    found = []
+    found: list[PartitionChange] = []
     for name in dict.fromkeys((*old, *new)):
         was, now = old.get(name), new.get(name)
-        if was is None and now is not None:
-            found.append(PartitionChange(Change.STARTED, name, None, _told(*now)))
-        elif was is not None and now is None:
-            found.append(PartitionChange(Change.STOPPED, name, _told(*was), None))
-        elif was is not None and now is not None:
-            if serves(was[1]) != serves(now[1]):
-                found.append(PartitionChange(Change.STOPPED, name, _told(*was), None))
-                found.append(PartitionChange(Change.STARTED, name, None, _told(*now)))
-            elif was[0] != now[0]:
-                found.append(PartitionChange(Change.MOVED, name, _told(*was), _told(*now)))
-            elif _told(*was) != _told(*now):
-                found.append(PartitionChange(Change.RESIZED, name, _told(*was), _told(*now)))
+        if was is not None and now is not None and continues(was[1], now[1]):
+            found += _continued(name, was, now)
+            continue
+        if was is not None:
+            found.append(PartitionChange(Change.STOPPED, name, _told(*was), None, served(was[1])))
+        if now is not None:
+            found.append(PartitionChange(Change.STARTED, name, None, _told(*now), served(now[1])))
     return tuple(found)
+
+
+def _continued(name: str, was: tuple[str, Partition], now: tuple[str, Partition]) -> list[PartitionChange]:
+    told = name, _told(*was), _told(*now)
+    before, after = served(was[1]), served(now[1])
+    parts = {
+        Change.JOINED: tuple(w for w in after if w not in before),
+        Change.LEFT: tuple(w for w in before if w not in after),
+    }
+    found = [PartitionChange(change, *told, who) for change, who in parts.items() if who]
+    if was[0] != now[0]:
+        found.append(PartitionChange(Change.MOVED, *told, after))
+    elif told[1] != told[2]:
+        found.append(PartitionChange(Change.RESIZED, *told, after))
+    return found
 
 
 def moves(before: Plan, after: Plan) -> int:
@@ -60,6 +81,12 @@ def _told(gpu: str, partition: Partition) -> tuple[str, float, int]:
     return gpu, partition.percent, partition.models[0].batch
 
 
-def serves(partition: Partition) -> tuple[str, ...]:
-    """Its model and workloads: a partition that serves others is another one, whatever its id."""
-    return (partition.models[0].model, *sorted(w.name for w in partition.workloads))
+def served(partition: Partition) -> tuple[str, ...]:
+    """Its workloads by name."""
+    return tuple(sorted(w.name for w in partition.workloads))
+
+
+def continues(was: Partition, now: Partition) -> bool:
+    """Whether one is the other later: the same model for a workload of both. Else two share an id."""
+    same = was.models[0].model == now.models[0].model
+    return same and not set(served(was)).isdisjoint(served(now))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -11,7 +12,10 @@ import numpy as np
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Partition, Plan, PlannedGpu, Rule
+from controlplane.domain.workload import Workload
 from controlplane.planners.board import Board, loads
+from controlplane.planners.kinds import kinds_of
+from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import Device
 from controlplane.planners.standby import held
 
@@ -43,7 +47,9 @@ class Alternative:
 class Explanation:
     """One partition of a workload: where it stands and what else it might have been.
 
-    The first of `alternatives` is what was planned.
+    The first of `alternatives` is what was planned. `slo_ms` is what its queue is held to, `strictest` the
+    workload with that SLO. `companions` share the queue; `together` is what they cost with it and `by_itself`
+    what it would cost without them.
     """
 
     workload: str
@@ -52,13 +58,25 @@ class Explanation:
     gpu: str
     neighbours: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
+    companions: tuple[str, ...] = ()
+    strictest: str = ""
+    together: str = ""
+    by_itself: str = ""
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why this share, and why this batch, in a sentence each."""
+        """Why this share, why this batch and why this company, in a sentence each."""
         planned = self.alternatives[0]
         by_name = {a.what: a for a in self.alternatives}
-        return (self._share(planned, by_name.get(SMALLER_SHARE)), self._batch(planned, by_name))
+        told = (self._share(planned, by_name.get(SMALLER_SHARE)), self._batch(planned, by_name))
+        return (*told, self._queue()) if self.companions else told
+
+    def _queue(self) -> str:
+        held = "" if self.strictest == self.workload else f", held to the SLO of {self.strictest}"
+        return (
+            f"one queue with {', '.join(self.companions)}{held}: together {self.together}; by itself "
+            f"{self.workload} would take {self.by_itself}"
+        )
 
     def _share(self, planned: Alternative, smaller: Alternative | None) -> str:
         told = f"share {planned.percent:g} %: "
@@ -127,14 +145,43 @@ def _one(
         asked.append((SMALLER_BATCH, partition.percent, served.batch - 1))
     if served.batch < min(32, largest):
         asked.append((LARGER_BATCH, partition.percent, served.batch + 1))
+    strictest = min(partition.workloads, key=lambda w: (w.slo_ms, w.name))
+    servers = [(g, p) for g, p in plan.partitions() if any(w.name == workload for w in p.workloads)]
+    companions = tuple(w.name for w in partition.workloads if w.name != workload)
     return Explanation(
         workload,
-        min(w.slo_ms for w in partition.workloads),
+        strictest.slo_ms,
         partition.id,
         gpu.id,
         tuple(p.id for p in gpu.partitions if p.id != partition.id),
         tuple(_alternative(plan, gpu, partition, devices, *a) for a in asked),
+        companions,
+        strictest.name,
+        _several([(g.type, p.percent) for g, p in servers]),
+        _by_itself(plan, servers, workload, devices) if companions else "",
     )
+
+
+def _several(servers: Sequence[tuple[str, float]]) -> str:
+    told = Counter(f"{percent:g} % of a {kind}" for kind, percent in servers)
+    return " and ".join(what if count == 1 else f"{count} times {what}" for what, count in told.items())
+
+
+def _by_itself(
+    plan: Plan, servers: Sequence[tuple[PlannedGpu, Partition]], name: str, devices: Mapping[str, Device]
+) -> str:
+    """What a workload would take with a queue of its own, beside average neighbours."""
+    parts = [w for _, p in servers for w in p.workloads if w.name == name]
+    one, rate = parts[0], sum(w.rate_rps for w in parts)
+    asked = Workload(name, one.model, one.slo_ms, rate, one.endpoint, one.arrivals)
+    quantile = plan.quantile if plan.rule is Rule.P99 else None
+    here = {n: d for n, d in devices.items() if one.model in d.profiles}
+    alone = {n: Alone.of(d, quantile) for n, d in here.items()}
+    kinds = kinds_of([(asked,)], here, alone, plan.rule, quantile)[0]
+    if not kinds:
+        return "more than any pool has"
+    cheapest = kinds[0]
+    return "about " + _several([(cheapest.device, cheapest.expected)] * cheapest.item.servers)
 
 
 def _alternative(

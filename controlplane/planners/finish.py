@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from controlplane.domain.plan import (
     Infeasible,
     Partition,
@@ -54,7 +52,7 @@ def partition_of(
         workloads=tuple(
             Placement(
                 w.name, w.endpoint, w.model, w.rate_rps * part, w.slo_ms, w.arrivals,
-                client_batch=w.client_batch,
+                client_batch=w.client_batch, isolated=w.isolated,
             )
             for w in workloads
         ),
@@ -81,8 +79,9 @@ def finish(strategy: str, request: PlanRequest, draft: Draft, started_s: float) 
     """Predict, add shadows, judge. `started_s` is when planning began, by the request's clock."""
     drafted_s = request.clock.monotonic()
     quantile = request.quantile if request.rule is Rule.P99 else None
-    types = list(dict.fromkeys(g.type for g in draft.gpus))
-    boards = {t: Board.of([g for g in draft.gpus if g.type == t], request.devices[t]) for t in types}
+    drafted = _told_apart(draft.gpus)
+    types = list(dict.fromkeys(g.type for g in drafted))
+    boards = {t: Board.of([g for g in drafted if g.type == t], request.devices[t]) for t in types}
     found = loads(boards, request.devices, request.rule, quantile, draft.queues)
     wishes = {w.name: w.shadow for w in request.workloads}
     with_predictions = [g for t in types for g in _predicted(boards[t], found[t])]
@@ -118,6 +117,24 @@ def finish(strategy: str, request: PlanRequest, draft: Draft, started_s: float) 
     return replace(plan, verified=not violations, violations=violations, totals=totals)
 
 
+def _told_apart(gpus: Sequence[PlannedGpu]) -> tuple[PlannedGpu, ...]:
+    """The same partitions, none under another's id: a workload may be called as a pool's server."""
+    given = {p.id for g in gpus for p in g.partitions}
+    taken: set[str] = set()
+
+    def own(partition: Partition) -> Partition:
+        name, number = partition.id, 1
+        while name in taken:
+            number += 1
+            name = f"{partition.id}.{number}"
+            if name in given:
+                name = partition.id
+        taken.add(name)
+        return partition if name == partition.id else replace(partition, id=name)
+
+    return tuple(replace(g, partitions=tuple(own(p) for p in g.partitions)) for g in gpus)
+
+
 def _predicted(board: Board, found: Loads) -> list[PlannedGpu]:
     execution, capacity = found.times.execution_ms.tolist(), found.times.capacity_rps.tolist()
     mean, p99, rate = found.mean_ms.tolist(), found.p99_ms.tolist(), board.rate.tolist()
@@ -149,9 +166,3 @@ def _missing(plan: Plan, workloads: Sequence[Workload]) -> list[Violation]:
         for _, p in plan.partitions()
         if p.shadow is None and any(w.name in wanted for w in p.workloads)
     ]
-
-
-def median_utilisation(plan: Plan) -> float:
-    """Over all placements; 0 for none."""
-    found = [w.predicted.utilisation or 0.0 for _, _, w in plan.placements()]
-    return float(np.median(found)) if found else 0.0

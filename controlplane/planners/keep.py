@@ -56,4 +56,5 @@ def _today(before: Placement, now: Workload, served: dict[str, float]) -> Placem
         now.slo_ms,
         now.arrivals,
         client_batch=now.client_batch,
+        isolated=now.isolated,
     )

@@ -27,6 +27,8 @@ WORTH = 0.01
 """A larger batch must tolerate this much more slowdown, relatively, to be chosen."""
 TYPICAL_SLOWDOWN = 1.04
 """Beside average neighbours; only a guess."""
+LONGEST_NAME = 120
+"""Leaves room for a number."""
 AT_ONCE = 256
 """Items worked on together: bounds memory."""
 
@@ -63,8 +65,8 @@ class Item:
 
     @property
     def name(self) -> str:
-        """Of its partition: the first workload's; servers of a pool append their number."""
-        return min(w.name for w in self.workloads)
+        """Of its partition: its shortest workload's, the first of them; servers of a pool append a number."""
+        return min((w.name for w in self.workloads), key=lambda name: (len(name), name))[:LONGEST_NAME]
 
     def memory_mb(self, device: Device) -> float | None:
         """Told, else measured, else unknown."""

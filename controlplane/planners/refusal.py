@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controlplane.domain.plan import Infeasible, Rule
+from controlplane.domain.plan import MOST_SERVERS, Infeasible, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.igniter import nearest_rate, nearest_slo
 from controlplane.planners.kinds import kinds_of
@@ -39,5 +39,8 @@ def refusal(
             f"a single request takes {fastest:.4g} ms on a whole {' or '.join(types)} and {what} {asked:g} ms"
         )
     else:
-        reason = f"no pool on {' or '.join(types)} holds {workload.slo_ms:g} ms at {workload.rate_rps:g}/s"
+        reason = (
+            f"no pool of up to {MOST_SERVERS} servers on {' or '.join(types)} holds {workload.slo_ms:g} ms "
+            f"at {workload.rate_rps:g}/s"
+        )
     return Infeasible(workload.name, reason, nearest_slo(fits, workload), nearest_rate(fits, workload))

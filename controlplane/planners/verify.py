@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from controlplane.domain.device import Device as DeviceType
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, Violation
+from controlplane.domain.plan import MOST_SERVERS, Partition, Placement, Plan, PlannedGpu, Rule, Violation
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import BoolArray, IntArray
@@ -132,10 +132,17 @@ def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterato
     for w in partition.workloads:
         if w.model != served.model:
             yield Violation(w.name, f"asks for {w.model} and its partition serves {served.model}")
+    if len(partition.workloads) > 1:
+        for w in partition.workloads:
+            if w.isolated:
+                yield Violation(w.name, f"is to have its own queue and shares that of {partition.id}")
+        if len({w.client_batch for w in partition.workloads}) > 1:
+            yield Violation(partition.id, "its workloads send different batches and share a queue")
 
 
 def _placements(plan: Plan) -> Iterator[Violation]:
     pools: dict[str, list[Placement]] = {}
+    queues: dict[str, set[frozenset[str]]] = {}
     for _, partition, w in plan.placements():
         numbers = {"rate_rps": w.rate_rps, "slo_ms": w.slo_ms}
         numbers |= {
@@ -150,13 +157,24 @@ def _placements(plan: Plan) -> Iterator[Violation]:
         if sum(other.name == w.name for other in partition.workloads) > 1:
             yield Violation(w.name, f"is twice in partition {partition.id}")
         pools.setdefault(w.name, []).append(w)
+        queues.setdefault(w.name, set()).add(frozenset(x.name for x in partition.workloads))
     endpoints: dict[str, str] = {}
     for name, parts in pools.items():
-        if len({(p.endpoint, p.model, p.slo_ms, p.arrivals, p.client_batch) for p in parts}) > 1:
+        if len({_settings(p) for p in parts}) > 1:
             yield Violation(name, "its partitions disagree on endpoint, model, SLO, arrivals or client batch")
+        if len(queues[name]) > 1:
+            yield Violation(
+                name, "its partitions serve different workloads: they are no servers of one queue"
+            )
+        if len(parts) > MOST_SERVERS:
+            yield Violation(name, f"has {len(parts)} servers; the gateway has room for {MOST_SERVERS}")
         owner = endpoints.setdefault(parts[0].endpoint, name)
         if owner != name:
             yield Violation(name, f"shares the endpoint {parts[0].endpoint} with {owner}")
+
+
+def _settings(w: Placement | Workload) -> tuple[object, ...]:
+    return w.endpoint, w.model, w.slo_ms, w.arrivals, w.client_batch, w.isolated
 
 
 def _asked_for(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Violation]:
@@ -175,9 +193,10 @@ def _asked_for(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Violation]
         rate = sum(p.rate_rps for p in parts)
         if abs(rate - asked.rate_rps) > 1e-6 * asked.rate_rps:
             yield Violation(asked.name, f"its parts add up to {rate:g}/s, not {asked.rate_rps:g}/s")
-        same = (asked.model, asked.slo_ms, asked.endpoint, asked.arrivals, asked.client_batch)
-        if any((p.model, p.slo_ms, p.endpoint, p.arrivals, p.client_batch) != same for p in parts):
-            yield Violation(asked.name, "was asked for with another model, SLO, endpoint or arrivals")
+        if any(_settings(p) != _settings(asked) for p in parts):
+            yield Violation(
+                asked.name, "was asked for with another model, SLO, endpoint, arrivals or isolation"
+            )
     for name in given:
         yield Violation(name, "was not asked for")
 

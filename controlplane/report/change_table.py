@@ -8,21 +8,25 @@ from rich.text import Text
 
 from controlplane.domain.plan import Plan
 from controlplane.planners.changes import changes, moves
+from controlplane.report.plan_table import names
 
 
 def change_table(before: Plan, after: Plan) -> RenderableType:
-    """One line a partition that differs."""
+    """One line for each thing that happens to a partition."""
     found = changes(before, after)
     if not found:
         return Text("\nnothing changes")
     table = Table(
         box=None, pad_edge=False, header_style="bold", title_justify="left",
-        title=f"\n{len(found)} partitions change, {moves(before, after)} move",
+        title=f"\n{len({c.partition for c in found})} partitions change, {moves(before, after)} move",
     )  # fmt: skip
-    for name in ("change", "partition", "before", "after"):
+    for name in ("change", "partition", "before", "after", "workloads"):
         table.add_column(name, no_wrap=True)
     for change in found:
-        table.add_row(change.change.value, change.partition, _told(change.before), _told(change.after))
+        table.add_row(
+            change.change.value, change.partition, _told(change.before), _told(change.after),
+            names(change.workloads),
+        )  # fmt: skip
     return table
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.plan import Partition, Plan, Prediction, Rule
+from controlplane.report.plan_table import names
 
 _BAR_INCHES = 0.42
 _NARROW_PERCENT = 14.0
@@ -49,8 +50,7 @@ def plot_plan(plan: Plan, path: Path) -> None:
 
 
 def _label(axes: Any, partition: Partition, rule: Rule, middle: float, row: int) -> None:
-    names = "+".join(w.name for w in partition.workloads)
-    told = f"{names}\nb{partition.models[0].batch}"
+    told = f"{names([w.name for w in partition.workloads])}\nb{partition.models[0].batch}"
     used = [u for w in partition.workloads if (u := _of_slo(w.predicted, w.slo_ms, rule)) is not None]
     if used:
         told += f" · {100 * max(used):.0f} %"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+
+NAMED = 3
+"""Workloads of a partition that a line names."""
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -14,8 +19,17 @@ def number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
+def names(all_of_them: Sequence[str]) -> str:
+    """Names in little room: the first three, and how many more."""
+    more = len(all_of_them) - NAMED
+    return ", ".join(all_of_them[:NAMED]) + (f" +{more}" if more > 0 else "")
+
+
 def plan_table(plan: Plan) -> RenderableType:
-    """Every partition with its GPU, then the totals and what is infeasible."""
+    """Every partition with its GPU, who shares a queue, then the totals and what is infeasible.
+
+    A partition's rate is what arrives at it, its SLO the strictest of its workloads.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("GPU", no_wrap=True)
     for name, right in (
@@ -27,29 +41,58 @@ def plan_table(plan: Plan) -> RenderableType:
     for gpu in plan.gpus:
         label = f"{gpu.id} ({gpu.percent:g} %)"
         for partition in gpu.partitions:
-            for placement in partition.workloads:
-                table.add_row(label, *_cells(gpu, partition, placement))
+            for model, placements in _queues(partition):
+                table.add_row(label, *_cells(gpu, partition, model, placements))
                 label = ""
-    return Group(table, Text(), *_footer(plan))
+    return Group(table, *_shared(plan), Text(), *_footer(plan))
 
 
-def _cells(gpu: PlannedGpu, partition: Partition, placement: Placement) -> list[str]:
-    predicted = placement.predicted
-    served = next(m for m in partition.models if m.model == placement.model)
+def _queues(partition: Partition) -> Iterator[tuple[ServedModel, list[Placement]]]:
+    """Its models with their workloads: those of one model wait in one queue."""
+    for model in partition.models:
+        placements = [w for w in partition.workloads if w.model == model.model]
+        if placements:
+            yield model, placements
+
+
+def _shared(plan: Plan) -> list[RenderableType]:
+    """Each queue of several workloads once, whatever its servers."""
+    servers: dict[tuple[str, ...], list[str]] = {}
+    told: dict[tuple[str, ...], list[Placement]] = {}
+    for _, partition in plan.partitions():
+        for _, placements in _queues(partition):
+            key = tuple(w.name for w in placements)
+            servers.setdefault(key, []).append(partition.id)
+            told[key] = placements
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("shared queue", "workloads: SLO ms at rate/s"):
+        table.add_column(name, overflow="fold", no_wrap=name == "shared queue")
+    for key, placements in told.items():
+        if len(key) > 1:
+            count = len(servers[key])
+            who = (f"{w.name}: {w.slo_ms:g} at {w.rate_rps * count:g}" for w in placements)
+            table.add_row(names(servers[key]), ", ".join(who))
+    return [Text(), table] if table.row_count else []
+
+
+def _cells(
+    gpu: PlannedGpu, partition: Partition, served: ServedModel, placements: Sequence[Placement]
+) -> list[str]:
+    predicted = placements[0].predicted
     shadow = partition.shadow
     where = "" if shadow is None or shadow.gpu == gpu.id else f" on {shadow.gpu}"
     return [
         partition.id,
         f"{partition.percent:g}",
-        placement.name,
-        placement.model,
+        names([w.name for w in placements]),
+        served.model,
         str(served.batch),
-        f"{placement.rate_rps:g}",
+        f"{sum(w.rate_rps for w in placements):g}",
         number(predicted.capacity_rps, 0),
         number(predicted.utilisation, 2),
         number(predicted.execution_ms),
         number(predicted.p99_ms),
-        f"{placement.slo_ms:g}",
+        f"{min(w.slo_ms for w in placements):g}",
         "–" if shadow is None else f"{shadow.policy} {shadow.percent:g} %{where}",
     ]
 
@@ -70,7 +113,8 @@ def _footer(plan: Plan) -> list[Text]:
             text += f" ({parts})" if parts else ""
         lines.append(Text(text))
     placed = [w for _, _, w in plan.placements()]
-    capacity = sum(w.predicted.capacity_rps or 0.0 for w in placed)
+    queues = [placements for _, p in plan.partitions() for _, placements in _queues(p)]
+    capacity = sum(placements[0].predicted.capacity_rps or 0.0 for placements in queues)
     lines.append(Text(f"{sum(w.rate_rps for w in placed):g}/s planned for, capacity {capacity:.0f}/s"))
     rule = "P99 ≤ SLO" if plan.rule is Rule.P99 else "execution ≤ SLO/2"
     kept = "verified" if plan.verified else f"{len(plan.violations)} promises not kept"
