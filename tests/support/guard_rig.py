@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import psutil
 import tritonclient.grpc.aio as grpc_aio
+import tritonclient.http.aio as http_aio
 
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.runtime.history import Event, History
@@ -267,13 +268,14 @@ class Request:
 
 @dataclass
 class Load:
-    """Poisson arrivals over gRPC, open loop, in a thread of its own; every request is remembered."""
+    """Poisson arrivals, open loop, in a thread of its own; every request is remembered."""
 
     port: int
     endpoint: str
     rate_rps: float
     work_s: float
     seed: int = 1
+    protocol: str = "grpc"
     requests: list[Request] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -294,10 +296,11 @@ class Load:
 
     async def _run(self) -> None:
         chance = random.Random(self.seed)
-        x = grpc_aio.InferInput("X", [1, 1], "FP32")
+        module: Any = grpc_aio if self.protocol == "grpc" else http_aio
+        x = module.InferInput("X", [1, 1], "FP32")
         x.set_data_from_numpy(np.array([[self.work_s]], dtype=np.float32))
         async with (
-            grpc_aio.InferenceServerClient(f"127.0.0.1:{self.port}") as client,
+            module.InferenceServerClient(f"127.0.0.1:{self.port}") as client,
             asyncio.TaskGroup() as group,
         ):
             due = time.time()
@@ -310,7 +313,7 @@ class Load:
         started = time.time()
         error = None
         try:
-            await client.infer(self.endpoint, [x], client_timeout=30.0)
+            await asyncio.wait_for(client.infer(self.endpoint, [x]), 30.0)
         except Exception as problem:
             error = str(problem)[:200]
         self.requests.append(Request(started, time.time(), error))

@@ -25,18 +25,22 @@ pytestmark = pytest.mark.e2e
 
 REPOSITORY = ROOT / "model_repository"
 BATCH = {"alexnet_tiny": 4, "resnet_tiny": 1, "transformer_tiny": 6}
+ENDPOINTS = {**{f"of-{model}": model for model in BATCH}, "twin": "alexnet_tiny"}
 
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareTriton]:
-    """All sample models in one partition, each under an endpoint's name and with a batch of its own."""
+    """All sample models in one partition, each under an endpoint's name and with a batch of its own.
+
+    One of them under a second name too: `twin` shares the queue of `of-alexnet_tiny`.
+    """
     directory = tmp_path_factory.mktemp("rendered")
     subprocess.run([sys.executable, REPOSITORY / "make.py"], check=True)
     partition = Partition(
         "P1",
         100,
         models=tuple(ServedModel(model, batch) for model, batch in BATCH.items()),
-        workloads=tuple(Placement(f"of-{m}", f"of-{m}", m, rate_rps=1, slo_ms=1) for m in BATCH),
+        workloads=tuple(Placement(e, e, m, rate_rps=1, slo_ms=1) for e, m in ENDPOINTS.items()),
     )
     tree = render_partition(partition, gpu_type="cpu", repository=REPOSITORY)
     write_tree(directory / "models", tree)
@@ -98,3 +102,31 @@ def test_the_preferred_size_caps_the_dynamic_batch_and_takes_a_clients_larger_on
     with triton_grpc.InferenceServerClient(triton.grpc) as client:
         assert client.infer(endpoint, [an_input(model, 16)]).as_numpy("OUTPUT").shape[0] == 16
     assert batch_sizes(triton, endpoint)[16] == before.get(16, 0) + 1
+
+
+def test_two_endpoints_of_one_model_are_one_queue(triton: BareTriton) -> None:
+    model, alias = "of-alexnet_tiny", "twin"
+    with triton_grpc.InferenceServerClient(triton.grpc) as client:
+        given = [an_input("alexnet_tiny", 3)]
+        np.testing.assert_array_equal(
+            client.infer(alias, given).as_numpy("OUTPUT"), client.infer(model, given).as_numpy("OUTPUT")
+        )
+        own_shown, shown = (client.get_model_metadata(name) for name in (model, alias))
+        for what in ("versions", "inputs", "outputs"):
+            assert getattr(shown, what) == getattr(own_shown, what)
+    before = batch_sizes(triton, model)
+    bodies = {}
+    for endpoint in (model, alias):
+        request = example_request(read_source(REPOSITORY, "alexnet_tiny"), {})
+        request.model_name = endpoint
+        bodies[endpoint] = request.SerializeToString()
+    with (
+        ClosedLoop(triton.grpc, bodies[model], 3) as own,
+        ClosedLoop(triton.grpc, bodies[alias], 3) as other,
+    ):
+        own.wait_for(60, deadline_s=60)
+        other.wait_for(60, deadline_s=60)
+    after = batch_sizes(triton, model)
+    seen = {b: n - before.get(b, 0) for b, n in after.items() if n > before.get(b, 0)}
+    assert sum(b * n for b, n in seen.items()) == own.answered + other.answered
+    assert max(seen) == BATCH["alexnet_tiny"], "three in flight on each: a batch of four holds both"

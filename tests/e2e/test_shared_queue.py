@@ -1,0 +1,133 @@
+"""Workloads of one model in one partition: one queue behind the gateway, an endpoint each, one fate."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import guard_rig as rig
+import httpx
+import pytest
+from guard_rig import Guarded, Load
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+PERF = rig.ROOT / ".tools" / "perf"
+RATE_RPS = 25.0
+WORK_S = 0.003
+
+
+def together(name: str, *endpoints: str, percent: float = 40.0, shadow: bool = True) -> dict[str, Any]:
+    """A partition whose workloads share one queue."""
+    made = rig.partition(name, percent, rate_rps=RATE_RPS, slo_ms=400.0)
+    made["shadow"] = made["shadow"] if shadow else None
+    (pattern,) = made["workloads"]
+    made["workloads"] = [{**pattern, "name": e, "endpoint": e} for e in endpoints]
+    return made
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with rig.guarded(tmp_path_factory.mktemp("shared")) as made:
+        made.apply(rig.plan(together("P", "b", "a"), together("Q", "c", percent=20, shadow=False)))
+        yield made
+
+
+@pytest.fixture
+def fleet(host: Guarded) -> Guarded:
+    def covered() -> bool:
+        rows = json.loads((host.files / "gateway" / "slots.json").read_text())["slots"]
+        return {r["endpoint"] for r in rows if r["backup"] and not r["draining"]} == {"a", "b"}
+
+    rig.await_true(covered, 30.0, "a shadow stands by for both")
+    return host
+
+
+@contextlib.contextmanager
+def loads(fleet: Guarded, *endpoints: str) -> Iterator[list[Load]]:
+    """Unmodified clients on each endpoint, HTTP and gRPC in turn."""
+    ports = {"grpc": fleet.grpc, "http": fleet.http}
+    with contextlib.ExitStack() as stack:
+        made = []
+        for n, endpoint in enumerate(endpoints):
+            protocol = ("grpc", "http")[n % 2]
+            load = Load(ports[protocol], endpoint, RATE_RPS, WORK_S, seed=n, protocol=protocol)
+            made.append(stack.enter_context(load))
+        yield made
+
+
+def perf_analyzer(fleet: Guarded, endpoint: str, protocol: str) -> subprocess.Popen[str]:
+    port = {"grpc": fleet.grpc, "http": fleet.http}[protocol]
+    return subprocess.Popen(
+        [
+            str(PERF / "bin/perf_analyzer"), "-m", endpoint, "-u", f"127.0.0.1:{port}", "-i", protocol,
+            "--input-data", "zero", "--request-rate-range", "20", "-p", "800", "-s", "999", "-r", "3",
+        ],
+        env={**os.environ, "LD_LIBRARY_PATH": str(PERF / "lib")},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def inferences(fleet: Guarded, endpoint: str) -> int:
+    return int(of_model(fleet, endpoint, "stats")["model_stats"][0]["inference_count"])
+
+
+def of_model(fleet: Guarded, endpoint: str, what: str) -> dict[str, Any]:
+    answer = httpx.get(f"http://127.0.0.1:{fleet.http}/v2/models/{endpoint}/{what}", trust_env=False)
+    return dict(answer.raise_for_status().json())
+
+
+def test_two_endpoints_in_one_queue_move_together_and_lose_nothing(fleet: Guarded) -> None:
+    before = fleet.active("a")
+    assert before == fleet.active("b")
+    with loads(fleet, "a", "b") as clients:
+        pairs = (("a", "grpc"), ("b", "grpc"), ("b", "http"))
+        for tool in [perf_analyzer(fleet, *pair) for pair in pairs]:
+            said, _ = tool.communicate(timeout=60)
+            assert tool.returncode == 0, said
+            assert "Failed" not in said
+        counted = {e: inferences(fleet, e) for e in ("a", "b")}
+        assert counted["a"] > counted["b"] > 0, "the model counts what its alias was asked too"
+        told = fleet.ctl("redirect", "b")
+        assert told.returncode == 0, told.stderr
+        assert "a: served together with b, so moved too" in told.stderr
+        assert fleet.active("a") == fleet.active("b") != before
+        again = {e: inferences(fleet, e) for e in ("a", "b")}
+        assert all(again[e] >= counted[e] for e in again), "counters never run backwards"
+        time.sleep(1.0)
+    assert [load.failed() for load in clients] == [[], []]
+    assert all(len(load.requests) > 20 for load in clients)
+
+
+def test_a_killed_server_takes_both_endpoints_to_the_shadow(fleet: Guarded) -> None:
+    with loads(fleet, "a", "b") as clients:
+        time.sleep(1.0)
+        before, killed_s = fleet.active("a"), time.time()
+        for process in fleet.tree(before):
+            process.kill()
+        fleet.await_event("redirect", since_s=killed_s)
+        rig.await_true(lambda: fleet.active("a") == fleet.active("b") != before, 5.0, "both are moved")
+        time.sleep(1.0)
+    # What was in the dead server's hands may be lost; nothing after.
+    lost = [r for load in clients for r in load.failed()]
+    assert len(lost) <= 2, lost
+    assert all(load.between(killed_s + 0.5, time.time()) for load in clients)
+
+
+@pytest.mark.soak
+def test_an_endpoint_joins_a_queue_and_another_leaves_it_under_load(fleet: Guarded) -> None:
+    with loads(fleet, "a", "b", "c") as clients:
+        time.sleep(0.5)
+        swapped = (together("P", "a", "c", shadow=False), together("Q", "b", percent=20, shadow=False))
+        told = fleet.apply(rig.plan(*swapped), "--no-serve")
+        assert fleet.active("a") == fleet.active("c") != fleet.active("b"), told.stderr
+        time.sleep(0.5)
+    assert [load.failed() for load in clients] == [[], [], []]
+    assert ".P." in fleet.active("a")
+    assert of_model(fleet, "c", "config")["ensemble_scheduling"]["step"][0]["model_name"] == "a"
+    assert "dynamic_batching" in of_model(fleet, "b", "config"), "by itself it is the model"
