@@ -33,26 +33,48 @@ SHAPES = {
 
 @njit
 def brute(rate, service, batch, servers, count, seed):
-    """Sojourns of `count` requests, Poisson arrivals; nothing shared with the code under test."""
+    """Sojourns of `count` requests, Poisson arrivals; nothing shared with the code under test.
+
+    Each goes where fewest are in flight, to whoever has had so few for longest: HAProxy's leastconn.
+    """
     np.random.seed(seed)
     arrived = np.empty(count)
     now = 0.0
     for i in range(count):
         now -= math.log(1.0 - np.random.random()) / rate
         arrived[i] = now
-    free = np.zeros(servers)
+    after = np.zeros(count, np.int64)  # who waits behind a request at its server
+    first, last = np.zeros(servers, np.int64), np.zeros(servers, np.int64)
+    flying, running = np.zeros(servers, np.int64), np.zeros(servers, np.int64)
+    end, changed = np.full(servers, np.inf), np.zeros(servers)
     i = 0
-    while i < count:
-        first = np.argmin(free)
-        start = max(free[first], arrived[i])
-        size = 1
-        while size < batch and i + size < count and arrived[i + size] <= start:
-            size += 1
-        free[first] = start + service[size - 1]
-        for j in range(i, i + size):
-            arrived[j] = free[first] - arrived[j]
-        i += size
-    return arrived
+    while True:
+        s = int(np.argmin(end))
+        now = arrived[i] if i < count else np.inf
+        if end[s] <= now:
+            if end[s] == np.inf:
+                return arrived
+            one = first[s]
+            for _ in range(running[s]):
+                arrived[one], one = end[s] - arrived[one], after[one]
+            first[s] = one
+            flying[s] -= running[s]
+            running[s] = min(flying[s], batch)
+            changed[s] = end[s]
+            end[s] = end[s] + service[running[s] - 1] if running[s] else np.inf
+            continue
+        s = 0
+        for other in range(1, servers):
+            if flying[other] < flying[s] or (flying[other] == flying[s] and changed[other] < changed[s]):
+                s = other
+        if flying[s] == 0:
+            first[s], running[s], end[s] = i, 1, now + service[0]
+        else:
+            after[last[s]] = i
+        last[s] = i
+        flying[s] += 1
+        changed[s] = now
+        i += 1
 
 
 def reference(rate, service, batch, servers):
@@ -64,7 +86,9 @@ def reference(rate, service, batch, servers):
 
 
 def accuracy(every: bool) -> bool:
-    grid = list(itertools.product((1, 2, 4), SHAPES.items(), (1, 2, 4, 8, 16, 32), (0.2, 0.5, 0.7, 0.8, 0.9)))
+    grid = list(
+        itertools.product((1, 2, 4, 8), SHAPES.items(), (1, 2, 4, 8, 16, 32), (0.2, 0.5, 0.7, 0.8, 0.9))
+    )
     held = True
     print("servers  t(k), ms           batch  load   P99 model     brute    error   interval  tolerance")
     for servers, (name, service), batch, load in grid if every else grid[:: 9 if len(grid) > 90 else 1]:
@@ -72,7 +96,7 @@ def accuracy(every: bool) -> bool:
         seen, interval = reference(rate, service, batch, servers)
         ours = solve(1000 * rate, service, batch, servers).p99_ms[0]
         error = 100 * (ours / seen - 1)
-        tolerance = 3.0 if servers == 1 else 5.0
+        tolerance = 3.0
         good = abs(error) <= tolerance + interval
         held &= good
         print(
