@@ -11,6 +11,8 @@ from rich.table import Table
 
 from controlplane.report.plan_table import number
 
+_SHOWN_NAMES = 3
+
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
@@ -50,7 +52,7 @@ def status_table(rows: Sequence[StatusRow]) -> Table:
             row.device,
             f"{row.percent:g}",
             row.enforced_by or "nothing",
-            ", ".join(row.endpoints),
+            _few(row.endpoints),
             "yes" if row.routed else "no",
             number(row.rate_rps),
             number(row.planned_rps),
@@ -59,6 +61,47 @@ def status_table(rows: Sequence[StatusRow]) -> Table:
             "–" if row.errors is None else str(row.errors),
         )
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """One workload, what it was promised and what its clients see; of a pool all of it together."""
+
+    workload: str
+    endpoint: str
+    partitions: tuple[str, ...]
+    slo_ms: float
+    planned_rps: float
+    p99_ms: float | None = None
+    rate_rps: float | None = None
+    errors: int | None = None
+
+
+def workload_table(rows: Sequence[WorkloadRow]) -> Table:
+    """One line a workload."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("workload", "endpoint", "served by"):
+        table.add_column(name, no_wrap=True)
+    for name in ("rate/s", "planned/s", "P99 ms", "SLO ms", "errors"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.workload,
+            row.endpoint,
+            _few(row.partitions),
+            number(row.rate_rps),
+            number(row.planned_rps),
+            number(row.p99_ms),
+            number(row.slo_ms),
+            "–" if row.errors is None else str(row.errors),
+        )
+    return table
+
+
+def _few(names: Sequence[str]) -> str:
+    """A list that leaves room for the rest of its line."""
+    more = len(names) - _SHOWN_NAMES
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_SHOWN_NAMES])} and {more} more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +166,19 @@ class Status:
     """A fleet at one moment. `controller` is its pid, None where none runs."""
 
     servers: tuple[StatusRow, ...]
+    workloads: tuple[WorkloadRow, ...]
     guard: tuple[GuardRow, ...]
     controller: int | None
 
 
 def status_view(status: Status) -> RenderableType:
-    """Both tables, and a word where nobody guards."""
+    """The tables, and a word where nobody guards.
+
+    Workloads have lines of their own only where servers serve several: else the servers' say it all.
+    """
     parts: list[RenderableType] = [status_table(status.servers)]
+    if any(len(row.endpoints) > 1 for row in status.servers):
+        parts += ["", workload_table(status.workloads)]
     if status.guard:
         parts += ["", guard_table(status.guard)]
     if status.controller is None:
@@ -143,5 +192,6 @@ def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
         "fleet": fleet,
         "controller": status.controller,
         "servers": [asdict(row) for row in status.servers],
+        "workloads": [asdict(row) for row in status.workloads],
         "guard": [asdict(row) for row in status.guard],
     }

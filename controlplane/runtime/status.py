@@ -12,7 +12,7 @@ from controlplane.domain.observation import Guarding, LatencyWindow
 from controlplane.domain.plan import Placement, Plan
 from controlplane.files.guarding import read_guarding
 from controlplane.ports import Gateway, Launcher, Telemetry
-from controlplane.report.status_table import GuardRow, Status, StatusRow
+from controlplane.report.status_table import GuardRow, Status, StatusRow, WorkloadRow
 from controlplane.runtime import service
 from controlplane.runtime.fleet import Fleet
 from controlplane.runtime.history import Event, History
@@ -54,6 +54,24 @@ def status_rows(
     ]
 
 
+def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> list[WorkloadRow]:
+    """One row a workload, in the plan's order."""
+    rows: dict[str, WorkloadRow] = {}
+    for _, partition, placement in plan.placements() if plan is not None else ():
+        row = rows.get(placement.name) or WorkloadRow(
+            placement.name, placement.endpoint, (), placement.slo_ms, planned_rps=0.0
+        )
+        rows[placement.name] = replace(
+            row, partitions=(*row.partitions, partition.id), planned_rps=row.planned_rps + placement.rate_rps
+        )
+    return [
+        row
+        if (seen := windows.get(row.endpoint)) is None
+        else replace(row, p99_ms=seen.p99_ms, rate_rps=seen.requests / seen.seconds, errors=seen.errors)
+        for row in rows.values()
+    ]
+
+
 def guard_rows(
     plan: Plan | None,
     told: Sequence[Guarding],
@@ -89,8 +107,10 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Statu
     """A fleet now. Raises EngineError, and InputError for files nobody of ours wrote."""
     history = History(fleet.files.history)
     controller = service.pid(fleet.files)
+    windows = seen_windows(telemetry)
     return Status(
-        tuple(status_rows(fleet.launcher, fleet.gateway, fleet.name, plan, seen_windows(telemetry))),
+        tuple(status_rows(fleet.launcher, fleet.gateway, fleet.name, plan, windows)),
+        tuple(workload_rows(plan, windows)),
         tuple(
             guard_rows(
                 plan,

@@ -97,6 +97,10 @@ def test_two_endpoints_in_one_queue_move_together_and_lose_nothing(fleet: Guarde
         assert told.returncode == 0, told.stderr
         assert "a: served together with b, so moved too" in told.stderr
         assert fleet.active("a") == fleet.active("b") != before
+        rows = {w["workload"]: w for w in json.loads(fleet.ctl("status", "--json").stdout)["workloads"]}
+        for one in ("a", "b"):
+            assert (rows[one]["partitions"], rows[one]["errors"]) == (["P"], 0)
+            assert rows[one]["rate_rps"] > 0 < rows[one]["p99_ms"]
         again = {e: inferences(fleet, e) for e in ("a", "b")}
         assert all(again[e] >= counted[e] for e in again), "counters never run backwards"
         time.sleep(1.0)

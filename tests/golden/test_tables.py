@@ -25,7 +25,7 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.demo_table import DemoRow, demo_table
 from controlplane.report.plan_table import plan_table
 from controlplane.report.repair_table import Repair, Span, repair_lines, repair_table
-from controlplane.report.status_table import GuardRow, Status, StatusRow, status_view
+from controlplane.report.status_table import GuardRow, Status, StatusRow, WorkloadRow, status_view
 
 pytestmark = pytest.mark.unit
 
@@ -87,8 +87,20 @@ def test_a_status() -> None:
         ),
         GuardRow("c"),
     ]
-    told = text(status_view(Status(tuple(rows), tuple(guard), None)))
+    told = text(status_view(Status(tuple(rows), (), tuple(guard), None)))
     assert told == (HERE / "status_table.txt").read_text()
+
+
+def test_a_status_of_shared_queues() -> None:
+    endpoints = ("a", "b", "c", "d", "e")
+    row = StatusRow("P", "active", "running", "cpu-0", 30, "cgroup-v1", endpoints, True, 1, 2,
+                    slo_ms=100, p99_ms=12.5, planned_rps=50, rate_rps=40, errors=1)  # fmt: skip
+    workloads = (
+        WorkloadRow("A", "a", ("P",), 100, 10, 8.25, 9.5, 1),
+        WorkloadRow("B", "b", ("P", "Q-1", "Q-2", "Q-3"), 250, 40),
+    )
+    told = text(status_view(Status((row,), workloads, (), 7)))
+    assert told == (HERE / "status_shared_table.txt").read_text()
 
 
 def test_a_demo() -> None:
