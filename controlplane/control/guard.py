@@ -38,6 +38,7 @@ from controlplane.control.guard_state import (
     fits,
     overdrawn,
     room_percent,
+    used_percent,
 )
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
@@ -92,7 +93,8 @@ def tick(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, 
     for answer in seen.answers:
         answers.setdefault(answer.server, []).append(answer)
     watches = dict(state.watches)
-    turn = _Turn(replace(state, now_s=seen.now_s, watches=watches), seen, watches)
+    used = used_percent(watches.values())
+    turn = _Turn(replace(state, now_s=seen.now_s, watches=watches), seen, watches, used)
     turn.lost_gpus()
     for partition, watch in state.watches.items():
         active = seen.servers.get(watch.active.server, signals.GONE)
@@ -106,16 +108,21 @@ def tick(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, 
 class _Turn:
     """The state and the effects of one tick while its partitions are gone through.
 
-    `watches` are the state's own: they are written here and nowhere else until the tick is over.
+    `watches` are the state's own: they are written here and nowhere else until the tick is over. `used` is
+    what they own of each GPU.
     """
 
     state: GuardState
     seen: FleetSeen
     watches: dict[str, Watch]
+    used: dict[str, float]
     effects: list[Effect] = field(default_factory=list)
 
     def set(self, partition: str, watch: Watch) -> None:
+        moved = watch.active.server != self.watches[partition].active.server
         self.watches[partition] = watch
+        if moved:
+            self.used = used_percent(self.watches.values())
 
     def decide(self, partition: str) -> None:
         """One row of the table: what stands by first, since what is done depends on it."""
@@ -215,7 +222,7 @@ class _Turn:
             return watch
         if watch.broken_s is not None:
             return self._broken(watch, active)
-        if overdrawn(self.state, watch.active.gpu) and self._gives_back(watch):
+        if overdrawn(self.used, watch.active.gpu) and self._gives_back(watch):
             return self._redirect(watch, Cause.SHARE, active)
         return self._calm(watch)
 
@@ -228,11 +235,7 @@ class _Turn:
             watch = self._tell(watch, Matter.TRAFFIC, Level.WARNING, f"more traffic than planned: {overrun}")
             return _forget(watch)
         standby = watch.standby
-        if (
-            standby is not None
-            and standby.percent > watch.active.percent
-            and fits(self.state, watch, standby)
-        ):
+        if standby is not None and standby.percent > watch.active.percent and fits(self.used, watch, standby):
             if self._usable(watch):
                 return self._redirect(watch, Cause.SLOW, active)
             reason = f"{signals.slowness(watch, active)}; its shadow is not ready yet"
@@ -251,6 +254,8 @@ class _Turn:
 
     def _calm(self, watch: Watch) -> Watch:
         """What was said stops being true once nothing spoke for it for a while."""
+        if not watch.told:
+            return watch
         now, limits = self.seen.now_s, self.state.limits
         kept = {
             matter: at
@@ -289,7 +294,7 @@ class _Turn:
             told={},
         )
         self.set(watch.ward.id, moved)
-        if overdrawn(self.state, target.gpu):
+        if overdrawn(self.used, target.gpu):
             self._say(Level.WARNING, target.gpu, "shares overlap until a smaller server has taken over")
         return moved
 
@@ -297,7 +302,7 @@ class _Turn:
         """Have something stand by that fits; where the active server is dead, have something start."""
         self.set(watch.ward.id, watch)
         now, standby = self.seen.now_s, watch.standby
-        if standby is not None and not watch.down and not fits(self.state, watch, standby):
+        if standby is not None and not watch.down and not fits(self.used, watch, standby):
             self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
             watch = replace(watch, standby=None)
         if watch.standby is not None or now < watch.launches.retry_at_s:
@@ -324,7 +329,7 @@ class _Turn:
         for gpu in gpus:
             if gpu in self.state.lost_gpus and gpu != gpus[-1]:
                 continue
-            percent = min(active.percent + step, room_percent(self.state, watch, gpu))
+            percent = min(active.percent + step, room_percent(self.used, watch, gpu))
             if percent >= min(active.percent, ward.percent) - 1e-6:
                 name = f"{ward.id}.{watch.generation + 1}"
                 return Seat(name, gpu, percent)
@@ -336,7 +341,7 @@ class _Turn:
             self._usable(watch)
             and standby is not None
             and (standby.gpu != watch.active.gpu or standby.percent < watch.active.percent)
-            and fits(self.state, watch, standby)
+            and fits(self.used, watch, standby)
         )
 
     def _usable(self, watch: Watch) -> bool:

@@ -32,7 +32,8 @@ def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: 
     broken = False
     owed = max(0, seen.in_flight - watch.in_flight)
     for old, rate, promise in zip(watch.evidence, watch.rates_rps, watch.ward.promises, strict=True):
-        mine = [a for a in answers if a.endpoint in promise.endpoints]
+        endpoints = promise.endpoints
+        mine = [a for a in answers if a.endpoint in endpoints]
         weighed, alarm = sequential.weigh(old, promise, mine)
         broken = broken or alarm
         evidence.append(weighed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -241,25 +241,28 @@ class GuardState:
     now_s: float = -math.inf
 
 
-def used_percent(state: GuardState, gpu: str) -> float:
-    """The shares of a GPU that have an owner. A dead server's share is its successor's."""
-    return sum(w.active.percent for w in state.watches.values() if w.active.gpu == gpu)
+def used_percent(watches: Iterable[Watch]) -> dict[str, float]:
+    """GPU -> its shares that have an owner. A dead server's share is its successor's."""
+    used: dict[str, float] = {}
+    for watch in watches:
+        used[watch.active.gpu] = used.get(watch.active.gpu, 0.0) + watch.active.percent
+    return used
 
 
-def room_percent(state: GuardState, watch: Watch, gpu: str) -> float:
+def room_percent(used: Mapping[str, float], watch: Watch, gpu: str) -> float:
     """The share of `gpu` this partition could own, its own one included."""
     own = watch.active.percent if watch.active.gpu == gpu else 0.0
-    return WHOLE_PERCENT - used_percent(state, gpu) + own
+    return WHOLE_PERCENT - used.get(gpu, 0.0) + own
 
 
-def fits(state: GuardState, watch: Watch, seat: Seat) -> bool:
+def fits(used: Mapping[str, float], watch: Watch, seat: Seat) -> bool:
     """Whether this partition could move to `seat` with no share owned twice."""
-    return seat.percent <= room_percent(state, watch, seat.gpu) + _ROUNDING
+    return seat.percent <= room_percent(used, watch, seat.gpu) + _ROUNDING
 
 
-def overdrawn(state: GuardState, gpu: str) -> bool:
+def overdrawn(used: Mapping[str, float], gpu: str) -> bool:
     """Whether more than the whole GPU has owners."""
-    return used_percent(state, gpu) > WHOLE_PERCENT + _ROUNDING
+    return used.get(gpu, 0.0) > WHOLE_PERCENT + _ROUNDING
 
 
 def wards(plan: Plan) -> tuple[Ward, ...]:
@@ -319,8 +322,9 @@ def validate_state(state: GuardState) -> None:
         assert not watch.launches.open or watch.launches.failures >= state.limits.failures
         assert watch.broken_s is None or watch.broken_s <= state.now_s
         assert all(mean >= 0.0 for rate in watch.rates_rps for mean in rate)
-    for gpu in {w.active.gpu for w in state.watches.values()}:
-        if overdrawn(state, gpu):
+    used = used_percent(state.watches.values())
+    for gpu in used:
+        if overdrawn(used, gpu):
             moved = [
                 w
                 for w in state.watches.values()

@@ -99,6 +99,8 @@ def restart(evidence: Evidence) -> Evidence:
 
 def strength(evidence: Evidence, promise: Promise) -> float:
     """How far the highest chart is on its way to the alarm: 1 is the alarm."""
+    if not any(evidence.scores):
+        return 0.0
     height = promise.rarity * scale(evidence, promise)
     return max(
         score * (1.0 - EXCESS / k) / height for score, k in zip(evidence.scores, REFERENCES, strict=True)
@@ -118,8 +120,9 @@ def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tu
     the alarm are not read.
     """
     answers = [a for a in answers if not a.failed]
-    if not answers:
-        return evidence, False
+    exceeded = [a.latency_ms > promise.slo_ms for a in answers]
+    if not any(exceeded) and not any(evidence.scores) and not evidence.cluster:
+        return evidence, False  # as the scan would leave it, and nearly always so
     scores = list(evidence.scores)
     learned = [
         evidence.size,
@@ -132,7 +135,7 @@ def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tu
         scores,
         learned,
         [a.ended_s for a in answers],
-        [a.latency_ms > promise.slo_ms for a in answers],
+        exceeded,
         promise.slo_ms / 1000.0,
         promise.natural_scale,
         promise.rarity,

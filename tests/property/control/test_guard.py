@@ -24,6 +24,7 @@ from controlplane.control.guard_state import (
     Seat,
     Ward,
     overdrawn,
+    used_percent,
     validate_state,
 )
 from controlplane.control.sequential import Promise
@@ -82,7 +83,7 @@ class World:
                         assert (
                             died
                             or cause is Cause.SHARE
-                            or not overdrawn(self.state, self.state.watches[partition].active.gpu)
+                            or not overdrawn(self.used, self.state.watches[partition].active.gpu)
                         )
                     self.active[partition] = target
                     self.redirected_s[partition] = self.now_s
@@ -105,6 +106,10 @@ class World:
                 if machine.ready_in <= 0:
                     machine.health = Health.GONE if self.broken_starts else Health.READY
 
+    @property
+    def used(self) -> dict[str, float]:
+        return used_percent(self.state.watches.values())
+
     def check(self, seen: FleetSeen) -> None:
         routes = guard.routes(self.state, seen)
         for ward in self.wards:
@@ -123,7 +128,7 @@ class World:
         alive = {name for name, m in self.machines.items() if m.health is not Health.GONE}
         assert alive <= seated
         for gpu in GPUS:
-            if overdrawn(self.state, gpu):
+            if overdrawn(self.used, gpu):
                 assert any(
                     self.now_s >= at for p, at in self.redirected_s.items() if self.state.watches[p]
                 ), "overdrawn with no redirect ever"
@@ -239,7 +244,7 @@ def test_served_owned_once_and_no_storm(
         if all(
             (m := fleet.machines.get(fleet.active[w.id])) is not None and m.health is Health.READY
             for w in fleet.wards
-        ) and not any(overdrawn(fleet.state, gpu) for gpu in GPUS):
+        ) and not any(overdrawn(fleet.used, gpu) for gpu in GPUS):
             served = True
             break
         fleet.now_s += 20.0

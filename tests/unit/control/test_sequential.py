@@ -103,3 +103,32 @@ def test_batches_of_answers_decide_as_single_ones_do() -> None:
         single, _ = sequential.weigh(single, FAST, [answer])
     assert whole.scores == pytest.approx(single.scores)
     assert whole.last_s == single.last_s != -math.inf
+
+
+def test_looks_of_any_size_weigh_as_one_scan_does() -> None:
+    draw = random.Random(3)
+    # Quiet stretches, which `weigh` passes over, between clusters and lone requests above the SLO.
+    above = [draw.random() < (0.2 if i // 500 % 3 == 1 else 0.001) for i in range(6000)]
+    every = answers(FAST, above)
+    evidence = sequential.fresh(FAST)
+    scores, learned = list(evidence.scores), [evidence.size, evidence.size_squared, 0.0, 0.0, -math.inf]
+    read = 0
+    while read < len(every):
+        look = every[read : read + draw.randrange(40)]
+        evidence, broken = sequential.weigh(evidence, FAST, look)
+        at = sequential.scan(
+            scores,
+            learned,
+            [a.ended_s for a in look],
+            [a.latency_ms > FAST.slo_ms for a in look],
+            FAST.slo_ms / 1000.0,
+            FAST.natural_scale,
+            FAST.rarity,
+            0,
+        )
+        assert broken == (at >= 0)
+        assert evidence == sequential.Evidence(tuple(scores), *learned)
+        if broken:
+            evidence = sequential.restart(evidence)
+            scores, learned[3] = [0.0] * len(scores), 0.0
+        read += len(look)
