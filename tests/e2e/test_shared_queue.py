@@ -135,3 +135,23 @@ def test_an_endpoint_joins_a_queue_and_another_leaves_it_under_load(fleet: Guard
     assert ".P." in fleet.active("a")
     assert of_model(fleet, "c", "config")["ensemble_scheduling"]["step"][0]["model_name"] == "a"
     assert "dynamic_batching" in of_model(fleet, "b", "config"), "by itself it is the model"
+
+
+@pytest.mark.soak
+def test_a_pool_serves_a_shared_queue_and_survives_one_of_its_servers(fleet: Guarded) -> None:
+    half = [together(f"W-{n}", "a", "b", percent=30, shadow=False) for n in (1, 2)]
+    fleet.apply(rig.plan(*half))
+    (first, second) = sorted(s.name for s in fleet.servers())
+    with loads(fleet, "a", "b", "a", "b") as clients:
+        time.sleep(2.0)
+        counted = {e: inferences(fleet, e) for e in ("a", "b")}
+        killed_s = time.time()
+        for process in fleet.tree(first):
+            process.kill()
+        fleet.await_event("redirect", since_s=killed_s, deadline_s=60.0)
+        time.sleep(2.0)
+        again = {e: inferences(fleet, e) for e in ("a", "b")}
+    assert len([r for load in clients for r in load.failed()]) <= 2
+    assert all(load.between(killed_s + 0.5, time.time()) for load in clients)
+    assert all(again[e] >= counted[e] > 0 for e in again), "what the dead server counted is kept"
+    assert second in {s.name for s in fleet.servers()}

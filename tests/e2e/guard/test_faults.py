@@ -61,7 +61,10 @@ def guard_row(fleet: Guarded, name: str) -> dict[str, Any]:
 
 def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) -> None:
     first, second = cores(2)
-    fleet.apply(plan([first, second], partition("a", "hot", second), partition("b", "warm", second)))
+    shared = partition("b", "warm", second)
+    # `0b` bears the model, `b` is an alias of it: a warm shadow has to load both.
+    shared["workloads"].append({**shared["workloads"][0], "name": "0b", "endpoint": "0b"})
+    fleet.apply(plan([first, second], partition("a", "hot", second), shared))
     rig.await_true(lambda: guard_row(fleet, "b")["shadow_ready"], 30.0, "the warm shadow stands by")
     on_first = [s for s in fleet.servers() if s.spec.device == first]
     assert {s.spec.labels.partition for s in on_first} == {"a", "b"}
@@ -75,7 +78,9 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
                 process.kill()
         fleet.controller().resume()
         rig.await_true(
-            lambda: all(fleet.active(e) not in {s.name for s in on_first} for e in "ab"), 30.0, "both moved"
+            lambda: all(fleet.active(e) not in {s.name for s in on_first} for e in ("a", "b", "0b")),
+            30.0,
+            "all moved",
         )
         moved_s = time.time()
         time.sleep(1.0)

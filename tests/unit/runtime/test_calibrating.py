@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from controlplane.domain.observation import BatchStatistics
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.calibration import read_calibration
+from controlplane.files.fleets import FleetFiles
 from controlplane.latency.calibration import Observation, Seen
-from controlplane.runtime.calibrating import _variation, learn
+from controlplane.runtime.calibrating import _model_name, _variation, learn, recall
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.history import History, Minute
 
 pytestmark = pytest.mark.unit
 
@@ -29,6 +37,27 @@ def test_what_is_usable_is_written_for_the_next_plan(tmp_path: Path) -> None:
 def test_what_is_refused_changes_nothing(tmp_path: Path) -> None:
     assert learn(tmp_path, [seen("the batches vary by 80% of their mean")]) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path / "state", "f")
+    placements = (Placement("W2", "b", "ssd", 40, 60), Placement("W1", "a", "ssd", 60, 50))
+    partition = Partition("P", 50.0, (ServedModel("ssd", 8),), placements)
+    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
+    files.write_plans(plan, None)
+    counted = {8: BatchStatistics(200, 10**6, 200 * 20 * 10**6, 10**6)}
+    now_s = time.time()
+    minutes = [
+        Minute(now_s, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted),
+        Minute(now_s, 60.0, "P", "b", 50.0, 600, 2, 33.0, None),
+    ]
+    History(files.history).write_minutes(minutes)
+    nothing: Any = None
+    seen, kept = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    assert [(row.partition, row.batch, row.observation.batches) for row in seen] == [("P", 8, 200)]
+    told = {one.workload: (one.rate_rps, one.failed, one.p99_ms, one.slo_ms) for one in kept}
+    assert told == {"W1": (15.0, 0, 31.0, 50.0), "W2": (10.0, 2, 33.0, 60.0)}
+    assert _model_name(partition) == "a", "who counts every execution"
 
 
 def test_the_variation_of_batches_from_the_means_of_seconds() -> None:
