@@ -46,18 +46,18 @@ def check_shareable(source: SourceModel, endpoints: tuple[str, ...]) -> None:
     """Raise InputError, with the reason and the way out, where several endpoints cannot share the model."""
     config = source.config
     if keeps_sequences(config):
-        field, reason = "sequence_batching", "it keeps state between requests, for each endpoint apart:"
+        field, reason, cure = "sequence_batching", "each endpoint has sequences of its own", ""
     elif not config.input or not config.output:
-        field, reason = "input", "an alias must name inputs and outputs: write them down, or"
+        field, reason, cure = "input", "an alias has to name inputs and outputs", "write them down here, or "
     elif any(t.is_shape_tensor or t.is_non_linear_format_io for t in (*config.input, *config.output)):
-        field, reason = "input", "an alias cannot pass on tensors in a layout of TensorRT's own:"
+        field, reason, cure = "input", "an alias cannot pass on tensors in TensorRT's own layouts", ""
     elif _versions_served(source) > 1:
-        field, reason = "version_policy", "an alias leads to one version: serve one only, or"
+        field, reason, cure = "version_policy", "an alias leads to one version", "serve one only, or "
     else:
         return
     raise InputError(
-        f"{' and '.join(endpoints)} cannot share one queue of this model: {reason} keep the workloads apart "
-        "(`isolated: true` in the spec) and plan again",
+        f"{' and '.join(endpoints)} cannot share one queue of this model: {reason}; {cure}keep the workloads "
+        "apart (`isolated: true` in the spec) and plan again",
         file=f"{source.directory}/{CONFIG_NAME}",
         field=field,
     )

@@ -82,7 +82,7 @@ def test_the_order_of_the_workloads_changes_nothing(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (f"sequence_batching {{ }} {TENSORS}", "sequence_batching: .* keeps state"),
+        (f"sequence_batching {{ }} {TENSORS}", "sequence_batching: .* sequences of its own"),
         ("max_batch_size: 8", "write them down"),
         (f"version_policy {{ all {{ }} }} {TENSORS}", "one version"),
         (f"version_policy {{ latest {{ num_versions: 2 }} }} {TENSORS}", "one version"),
