@@ -20,21 +20,27 @@ class ProcessEnds:
         self._handles: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._told: set[str] = set()
+        self._asked: list[Server] = []
         self._ends = select.poll()
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """Those whose Triton ended since they were first asked about, or before."""
-        asked = {s.name: s for s in servers}
-        for name in self._handles.keys() - asked.keys():
-            self._drop(name)
-        self._told &= asked.keys()
-        ended = [n for n, s in asked.items() if n not in self._handles and not self._hold(n, s)]
+        ended = self._asked_about(servers) if [*servers] != self._asked else []
         ended += [self._names[handle] for handle, _ in self._ends.poll(0)]
         fresh = [name for name in ended if name not in self._told]
         self._told.update(fresh)
         for name in fresh:
             self._drop(name)
         return tuple(News((name,), _ENDED) for name in fresh)
+
+    def _asked_about(self, servers: Collection[Server]) -> list[str]:
+        """Others than before; those of them that are gone already."""
+        self._asked = [*servers]
+        asked = {s.name: s for s in servers}
+        for name in self._handles.keys() - asked.keys():
+            self._drop(name)
+        self._told &= asked.keys()
+        return [n for n, s in asked.items() if n not in self._handles and not self._hold(n, s)]
 
     def close(self) -> None:
         """Let go of every handle."""

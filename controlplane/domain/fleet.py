@@ -6,7 +6,7 @@ The labels on a running server are the truth about the fleet; everything else is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -47,6 +47,7 @@ class ServerSpec:
 
     `repository` is the absolute path of the rendered model repository; `endpoints` are the models in it,
     by the names clients call. `device` is `cpu-0` or a GPU's UUID. `percent` is its share of that device.
+    `name` is unique among everything that runs: also the server id that GET /v2 answers with.
     """
 
     labels: Labels
@@ -55,12 +56,13 @@ class ServerSpec:
     device: str
     percent: float
     memory_mb: float | None = None
+    name: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def name(self) -> str:
-        """A name unique among everything that runs: also the server id that GET /v2 answers with."""
+    def __post_init__(self) -> None:
         labels = self.labels
-        return f"{labels.fleet}.{labels.partition}.{labels.role}.{labels.revision}"
+        # Made once: every look of a controller asks for every server's.
+        name = f"{labels.fleet}.{labels.partition}.{labels.role}.{labels.revision}"
+        object.__setattr__(self, "name", name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ _SUSPICIOUS = 0.25
 _SILENT_REQUESTS = 3.0
 _FAILED_IN_A_ROW = 5
 _HURRIED_S = 0.5
+_READY = ServerSeen(Health.READY)
 
 
 class Requests(Protocol):
@@ -70,7 +71,7 @@ class Observer:
         self._answered_s: dict[str, float] = {}
         self._failed: dict[str, int] = {}
         self._owed: dict[str, tuple[float, int]] = {}
-        self._tried: dict[str, tuple[str, ...]] = {}
+        self._state = GuardState({})
 
     def look(self, state: GuardState) -> FleetSeen:
         """The fleet now."""
@@ -81,13 +82,8 @@ class Observer:
         failed = any(a.failed for a in answers)
         self._ask_engine(servers, failed, now)
         seen: dict[str, ServerSeen] = {}
+        self._state = state
         actives = {w.active.server: w for w in state.watches.values()}
-        self._tried = {
-            seat.server: tuple(promise.endpoints[-1] for promise in watch.ward.promises)
-            for watch in state.watches.values()
-            for seat in (watch.active, watch.standby)
-            if seat is not None
-        }
         for name, condition in conditions.items():
             server = servers.get(name)
             health, reason = condition.health, condition.reason
@@ -100,11 +96,11 @@ class Observer:
                     health, reason = self._canary(name, server, now)
             watch = actives.get(name)
             if watch is None or server is None or health is not Health.READY:
-                seen[name] = ServerSeen(health, reason=reason)
+                seen[name] = _READY if health is Health.READY else ServerSeen(health, reason=reason)
                 continue
             queue, compute = self._split_of(watch, server, now)
             owed = self._in_flight(watch, server, now)
-            seen[name] = ServerSeen(health, owed, queue, compute, reason)
+            seen[name] = _READY if not owed and queue is None else ServerSeen(health, owed, queue, compute)
         return FleetSeen(now, tuple(answers), seen)
 
     def probe(self, name: str) -> None:
@@ -114,8 +110,7 @@ class Observer:
             self._asked_s[name] = time.monotonic()
             # Where all else fails, silence is an answer too: a dead stub takes a second for each refusal.
             hurry = self._failed.get(name, 0) >= _FAILED_IN_A_ROW
-            endpoints = self._tried.get(name, server.spec.endpoints)
-            self._canaries.ask(server, endpoints, deadline_s=_HURRIED_S if hurry else None)
+            self._canaries.ask(server, self._tried(server), deadline_s=_HURRIED_S if hurry else None)
 
     def close(self) -> None:
         """End the threads."""
@@ -157,6 +152,13 @@ class Observer:
                 self._failed[name] = 0
                 self._answered_s[name] = now
         return answers
+
+    def _tried(self, server: Server) -> tuple[str, ...]:
+        """One endpoint of each of its queues, an alias where there is one: the whole way of a request."""
+        watch = self._state.watches.get(server.spec.labels.partition)
+        if watch is None:
+            return server.spec.endpoints
+        return tuple(promise.endpoints[-1] for promise in watch.ward.promises)
 
     def _canary(self, name: str, server: Server, now: float) -> tuple[Health, str]:
         verdict = self._canaries.verdict(server.name)
