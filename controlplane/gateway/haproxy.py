@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Backend, Routes
 from controlplane.files.gateway import GatewaySettings, write_settings
+from controlplane.files.remembered import Remembered
 from controlplane.gateway import control_socket, processes, slots, store
 from controlplane.gateway.listeners import listen
 from controlplane.gateway.places import Places
@@ -57,6 +58,7 @@ class HaproxyGateway:
         self._host = host
         self._runtime = RuntimeSocket(self._places.runtime_socket)
         self._lock = FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
+        self._routes = Remembered(self._places.slots, self._read_routes)
 
     def start(self) -> None:
         """Have HAProxy, the facade and their supervisor running and answering.
@@ -106,6 +108,9 @@ class HaproxyGateway:
         """What is routed now."""
         if not self._places.settings.exists():
             return {}
+        return self._routes.get()
+
+    def _read_routes(self) -> Routes:
         return store.load(self._places, store.settings_of(self._places))[1].routes()
 
     def commit(self, routes: Routes) -> None:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from prometheus_client.registry import Collector
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import SlotsRecord, read_settings, read_slots
+from controlplane.files.remembered import Remembered
 from controlplane.monitor import exposition
 from controlplane.monitor.records import Losses, parse
 from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
@@ -48,8 +50,8 @@ class Addresses:
     """Which server an address is. Those of servers that are gone are kept until another one has them."""
 
     def __init__(self, slots: Path) -> None:
-        self._slots = slots
-        self._seen = 0
+        self._table = Remembered(slots, partial(read_slots, slots))
+        self._taken: SlotsRecord | None = None
         self._servers: dict[tuple[str, int], str] = {}
         self.present: tuple[Backend, ...] = ()
         self.endpoints: Mapping[str, str] = {}
@@ -57,10 +59,9 @@ class Addresses:
     def refresh(self) -> None:
         """Read the table again where it has changed."""
         with contextlib.suppress(OSError, TrisectError):
-            changed = self._slots.stat().st_mtime_ns
-            if changed != self._seen:
-                self._take(read_slots(self._slots))
-                self._seen = changed
+            table = self._table.get()
+            if table is not self._taken:
+                self._take(table)
 
     def server(self, host: str, port: int) -> str:
         """The name of the server that listens there."""
@@ -71,6 +72,7 @@ class Addresses:
         return found
 
     def _take(self, table: SlotsRecord) -> None:
+        self._taken = table
         present: dict[str, Backend] = {}
         for slot in table.slots:
             for backend in (*slot.route.members, *((slot.route.backup,) if slot.route.backup else ())):
