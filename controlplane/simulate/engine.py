@@ -128,13 +128,13 @@ class _Run:
         self._loop.close(end)
 
     def _window(self, until: float) -> tuple[FloatArray, IntArray, IntArray]:
-        """All queues' arrivals before `until`, their workloads, and where each queue's begin."""
+        """All doors' arrivals before `until`, their workloads, and where each door's begin."""
         times: list[FloatArray] = []
         owners: list[IntArray] = []
         bounds = [0]
-        for queue in self._part.queues:
-            some = [self._streams[s].until(until) for s in queue.streams]
-            owner = [np.full(t.size, s, dtype=np.int64) for t, s in zip(some, queue.streams, strict=True)]
+        for door in self._part.doors:
+            some = [self._streams[s].until(until) for s in door.streams]
+            owner = [np.full(t.size, s, dtype=np.int64) for t, s in zip(some, door.streams, strict=True)]
             if len(some) == 1:
                 times.append(some[0])
                 owners.append(owner[0])
@@ -151,17 +151,8 @@ class _Run:
         return whole, np.concatenate(owners) if owners else np.empty(0, np.int64), edges
 
     def workloads(self) -> list[WorkloadOutcome]:
-        capacity = {
-            stream: sum(self._part.servers[s].capacity_rps for s in queue.servers)
-            for queue in self._part.queues
-            for stream in queue.streams
-        }
-        load = {
-            stream: sum(float(self._loop.tallies["requests"][s]) for s in queue.streams)
-            for queue in self._part.queues
-            for stream in queue.streams
-        }
         seconds = self._question.seconds
+        utilisation = self._utilisation()
         outcomes = []
         for i, stream in enumerate(self._part.streams):
             _, requests, drops, late, sum_ms, max_ms = (float(v) for v in self._loop.tallies[i])
@@ -179,7 +170,7 @@ class _Run:
                     drops_percent=100.0 * drops / requests if requests else 0.0,
                     throughput_rps=answered / seconds,
                     goodput_rps=(answered - late) / seconds,
-                    utilisation=load[i] / seconds / capacity[i],
+                    utilisation=utilisation[i],
                     counts=self._loop.counts[i].copy(),
                     timeline=Timeline(
                         time_s=np.array([at for at, _ in self._points]),
@@ -189,6 +180,20 @@ class _Run:
                 )
             )
         return outcomes
+
+    def _utilisation(self) -> dict[int, float]:
+        """By stream: what arrived at its servers, of all streams, over what these could have done."""
+        doors, requests = self._part.doors, self._loop.tallies["requests"]
+        load = np.zeros(len(self._part.servers))
+        for door in doors:
+            load[list(door.servers)] += requests[list(door.streams)].sum() / len(door.servers)
+        capacity = np.array([s.capacity_rps for s in self._part.servers])
+        found = {}
+        for door in doors:
+            there = list(door.servers)
+            share = float(load[there].sum() / capacity[there].sum()) / self._question.seconds
+            found.update(dict.fromkeys(door.streams, share))
+        return found
 
     def gpus(self) -> dict[int, GpuOutcome]:
         whole = self._question.seconds * MILLIS_PER_SECOND

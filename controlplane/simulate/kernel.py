@@ -1,8 +1,8 @@
 """The event loop, compiled by numba on first use and kept in its cache; imported only when one runs.
 
-Times are in ms. A queue is what the gateway holds for the endpoints that the same servers answer; an executor
-is one instance of a model in one partition. Only batch ends, arrivals that find an executor idle, and what
-wakes a batcher with a delay are events; all other arrivals are admitted when the queue is looked at next, in
+Times are in ms. A server is one model in one partition: a queue, and an executor for each of its instances.
+Events are batch ends, arrivals that find an executor idle, what wakes a batcher with a delay, and arrivals at
+a pool, which are bound to a server there and then. Others are admitted when the queue is looked at next, in
 their order, so limits and timeouts act on them as if each had been an event.
 
 Coupling: a running batch has `remaining` ms of work as if alone and `pace` ms of time for each of them. When
@@ -44,17 +44,36 @@ def _factor(jitter: FloatArray, servers: Records, s: int) -> float:
     return float(jitter[s, np.int64(z >> np.uint64(52))])
 
 
+@njit(cache=True, inline="always")
+def _leave(pool_of: IntArray, flying: IntArray, changed: FloatArray, w: int, s: int, now: float) -> None:
+    """A request of workload `w` is no longer in flight at server `s`."""
+    pool = pool_of[w]
+    if pool >= 0:
+        flying[pool, s] -= 1
+        changed[pool, s] = max(changed[pool, s], now)
+
+
 @njit(cache=True)
 def _expire(
-    queues: Records, q: int, ring: FloatArray, ring_owner: IntArray, tallies: Records, now: float
+    queues: Records,
+    q: int,
+    ring: FloatArray,
+    ring_owner: IntArray,
+    pool_of: IntArray,
+    flying: IntArray,
+    changed: FloatArray,
+    tallies: Records,
+    now: float,
 ) -> None:
     """Drop what has waited for the timeout; requests in payloads are Triton's and stay."""
     wrap = ring.shape[1] - 1
     while queues[q].waiting > queues[q].bound:
         place = (queues[q].head + queues[q].bound) & wrap
-        if ring[q, place] + queues[q].timeout > now:
+        due = ring[q, place] + queues[q].timeout
+        if due > now:
             break
         tallies[ring_owner[q, place]].drops += 1
+        _leave(pool_of, flying, changed, ring_owner[q, place], q, due)
         for i in range(queues[q].bound - 1, -1, -1):
             to, source = (queues[q].head + i + 1) & wrap, (queues[q].head + i) & wrap
             ring[q, to] = ring[q, source]
@@ -69,12 +88,15 @@ def _admit(
     q: int,
     ring: FloatArray,
     ring_owner: IntArray,
+    pool_of: IntArray,
+    flying: IntArray,
+    changed: FloatArray,
     tallies: Records,
     now: float,
     times: FloatArray,
     owners: IntArray,
 ) -> None:
-    """Let in every arrival up to `now`."""
+    """Let in every arrival of the queue's own up to `now`."""
     wrap = ring.shape[1] - 1
     i, stop = queues[q].next, queues[q].stop
     waiting, head = queues[q].waiting, queues[q].head
@@ -84,7 +106,7 @@ def _admit(
         tallies[owner].requests += 1
         if waiting >= room:
             queues[q].waiting = waiting
-            _expire(queues, q, ring, ring_owner, tallies, times[i])
+            _expire(queues, q, ring, ring_owner, pool_of, flying, changed, tallies, times[i])
             waiting, head = queues[q].waiting, queues[q].head
         if waiting >= room:
             tallies[owner].drops += 1
@@ -96,16 +118,28 @@ def _admit(
     queues[q].next = i
     queues[q].waiting = waiting
     if queues[q].timeout < math.inf:
-        _expire(queues, q, ring, ring_owner, tallies, now)
+        _expire(queues, q, ring, ring_owner, pool_of, flying, changed, tallies, now)
 
 
 @njit(cache=True)
-def _idle_executor(executors: Records, q: int) -> int:
-    """The executor of this queue that has been idle longest; -1 where all are busy."""
+def _fewest(pools: Records, pool: int, pool_member: IntArray, flying: IntArray, changed: FloatArray) -> int:
+    """The pool's server with the fewest of its requests in flight, and of these the one unchanged longest."""
+    best = pool_member[pool, 0]
+    for i in range(1, pools[pool].members):
+        s = pool_member[pool, i]
+        if flying[pool, s] < flying[pool, best] or (
+            flying[pool, s] == flying[pool, best] and changed[pool, s] < changed[pool, best]
+        ):
+            best = s
+    return int(best)
+
+
+@njit(cache=True)
+def _idle_executor(executors: Records, servers: Records, s: int) -> int:
+    """The executor of this server that has been idle longest; -1 where all are busy."""
     found = -1
-    for e in range(executors.size):
-        idle = executors[e].queue == q and executors[e].size == 0
-        if idle and (found < 0 or executors[e].since < executors[found].since):
+    for e in range(servers[s].first, servers[s].last):
+        if executors[e].size == 0 and (found < 0 or executors[e].since < executors[found].since):
             found = e
     return found
 
@@ -134,8 +168,9 @@ def _start(
     for i in range(size):
         member[e, i] = ring[q, (head + i) & wrap]
         owner[e, i] = ring_owner[q, (head + i) & wrap]
-    queues[q].head = head + size
     queues[q].waiting -= size
+    # An empty ring begins anew: only as much of it is ever touched as waits at once.
+    queues[q].head = head + size if queues[q].waiting > 0 else 0
     s = executors[e].server
     gpu = servers[s].gpu
     gpus[gpu].wanted |= servers[s].bit
@@ -225,31 +260,42 @@ def _fetch(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: fl
 @njit(cache=True)
 def _retime(
     executors: Records,
-    servers: Records,
     gpus: Records,
+    g: int,
     pace: FloatArray,
     mask_time: FloatArray,
     now: float,
 ) -> None:
-    """Bring every GPU's set of busy servers up to date, and the batches that run beside a change."""
-    for g in range(gpus.size):
-        mask = gpus[g].wanted
-        if mask == gpus[g].mask:
+    """Bring a GPU's set of busy servers up to date, and the batches that run beside a change."""
+    mask = gpus[g].wanted
+    if mask == gpus[g].mask:
+        return
+    mask_time[g, gpus[g].mask] += now - gpus[g].since
+    gpus[g].since = now
+    gpus[g].mask = mask
+    for e in range(gpus[g].first_executor, gpus[g].last_executor):
+        if executors[e].size == 0:
             continue
-        mask_time[g, gpus[g].mask] += now - gpus[g].since
-        gpus[g].since = now
-        gpus[g].mask = mask
-        for e in range(executors.size):
-            s = executors[e].server
-            if executors[e].size == 0 or servers[s].gpu != g:
-                continue
-            new = pace[s, mask]
-            if new != executors[e].pace:
-                left = executors[e].remaining - (now - executors[e].stamp) / executors[e].pace
-                executors[e].remaining = max(left, 0.0)
-                executors[e].stamp = now
-                executors[e].pace = new
-                executors[e].end = now + executors[e].remaining * new
+        new = pace[executors[e].server, mask]
+        if new != executors[e].pace:
+            left = executors[e].remaining - (now - executors[e].stamp) / executors[e].pace
+            executors[e].remaining = max(left, 0.0)
+            executors[e].stamp = now
+            executors[e].pace = new
+            executors[e].end = now + executors[e].remaining * new
+
+
+@njit(cache=True, inline="always")
+def _look_ahead(gpus: Records, g: int, executors: Records, queues: Records) -> None:
+    """What happens next on this GPU: a batch ends, or one of its queues must be looked at."""
+    nearest, e, q = math.inf, -1, -1
+    for i in range(gpus[g].first_executor, gpus[g].last_executor):
+        if executors[i].end < nearest:
+            nearest, e = executors[i].end, i
+    for i in range(gpus[g].first, gpus[g].last):
+        if queues[i].wake < nearest:
+            nearest, e, q = queues[i].wake, -1, i
+    gpus[g].next, gpus[g].ends, gpus[g].wakes = nearest, e, q
 
 
 @njit(cache=True)
@@ -258,6 +304,11 @@ def advance(
     servers: Records,
     queues: Records,
     gpus: Records,
+    pools: Records,
+    pool_member: IntArray,
+    pool_of: IntArray,
+    flying: IntArray,
+    changed: FloatArray,
     tallies: Records,
     member: FloatArray,
     owner: IntArray,
@@ -278,35 +329,44 @@ def advance(
 ) -> int:
     """Run every event before `until`; returns how many answers are logged by then.
 
-    E executors, S servers, Q queues, W workloads, G GPUs, B the largest batch, M sets of busy servers.
-    member, owner: (E, B), the running batch's arrivals and workloads. ring, ring_owner: (Q, a power of two),
-    what waits. payload: (Q, P), sizes, oldest first. work_ms: (S, B), what a batch keeps an executor for,
-    alone on the GPU; extra_ms: what its requests see beyond. pace: (S, M), ms of time for one of work.
+    E executors, S servers and as many queues, P pools, W workloads, G GPUs, B the largest batch, M sets of
+    busy servers.
+    pool_member: (P, the most servers of one), the servers of each. pool_of: (W,), -1 for a workload with one
+    server. flying, changed: (P, S), a pool's requests in flight at each server, and since when so many.
+    member, owner: (E, B), the running batch's arrivals and workloads. ring, ring_owner: (S, a power of two),
+    what waits. payload: (S, payloads), sizes, oldest first. work_ms: (S, B), what a batch keeps an executor
+    for, alone on the GPU; extra_ms: what its requests see beyond. pace: (S, M), ms of time for one of work.
     jitter: (S, 1 or LAWS), equally likely factors of the work. mask_time: (G, M), ms spent with each set.
     counts: (W, BINS). log: (L, 5), workload, arrival, latency, batch and server of the first answers.
-    times, owners: arrivals before `until` not handed in yet, and their workloads; those of queue q stand at
-    [queues[q].next, queues[q].stop), ascending.
+    times, owners: arrivals before `until` not handed in yet, and their workloads; those of a queue or a pool
+    stand at its [next, stop), ascending.
     """
     scratch = np.zeros(1)
     bits = scratch.view(np.int64)
+    wrap = ring.shape[1] - 1
     for q in range(queues.size):
-        if queues[q].next < queues[q].stop and (queues[q].delay > 0.0 or _idle_executor(executors, q) >= 0):
+        free = queues[q].delay > 0.0 or _idle_executor(executors, servers, q) >= 0
+        if queues[q].next < queues[q].stop and free:
             queues[q].wake = min(queues[q].wake, times[queues[q].next])
+    for g in range(gpus.size):
+        _look_ahead(gpus, g, executors, queues)
     while True:
-        now, e, q = until, -1, -1
-        for i in range(executors.size):
-            if executors[i].end < now:
-                now, e = executors[i].end, i
-        for i in range(queues.size):
-            if queues[i].wake < now:
-                now, e, q = queues[i].wake, -1, i
-        if e < 0 and q < 0:
+        now, g, pool = until, -1, -1
+        for i in range(gpus.size):
+            if gpus[i].next < now:
+                now, g = gpus[i].next, i
+        for i in range(pools.size):
+            if pools[i].next < pools[i].stop and times[pools[i].next] < now:
+                now, g, pool = times[pools[i].next], -1, i
+        if g < 0 and pool < 0:
             break
+        e, q = -1, -1
+        if pool < 0:
+            e, q = gpus[g].ends, gpus[g].wakes
         if e >= 0:
-            q = executors[e].queue
-            s = executors[e].server
+            q = executors[e].server
             size = executors[e].size
-            extra = extra_ms[s, size - 1]
+            extra = extra_ms[q, size - 1]
             for i in range(size):
                 latency = now - member[e, i] + extra
                 w = owner[e, i]
@@ -315,27 +375,46 @@ def advance(
                 tallies[w].sum_ms += latency
                 tallies[w].late += latency > tallies[w].slo
                 tallies[w].max_ms = max(tallies[w].max_ms, latency)
+                _leave(pool_of, flying, changed, w, q, now)
                 if logged < log.shape[0]:
                     log[logged, 0], log[logged, 1], log[logged, 2] = w, member[e, i], latency
-                    log[logged, 3], log[logged, 4] = size, s
+                    log[logged, 3], log[logged, 4] = size, q
                     logged += 1
             executors[e].end = math.inf
             executors[e].since = now
             executors[e].size = 0
-            servers[s].busy += now - executors[e].started
-            servers[s].running -= 1
-            if servers[s].running == 0:
-                gpus[servers[s].gpu].wanted &= ~servers[s].bit
-        _admit(queues, q, ring, ring_owner, tallies, now, times, owners)
+            servers[q].busy += now - executors[e].started
+            servers[q].running -= 1
+            if servers[q].running == 0:
+                gpus[servers[q].gpu].wanted &= ~servers[q].bit
+        if pool >= 0:
+            for i in range(pools[pool].members):
+                s = pool_member[pool, i]
+                if queues[s].timeout < math.inf:
+                    _admit(queues, s, ring, ring_owner, pool_of, flying, changed, tallies, now, times, owners)
+            q = _fewest(pools, pool, pool_member, flying, changed)
+        _admit(queues, q, ring, ring_owner, pool_of, flying, changed, tallies, now, times, owners)
+        if pool >= 0:
+            w = owners[pools[pool].next]
+            pools[pool].next += 1
+            tallies[w].requests += 1
+            if queues[q].waiting - queues[q].bound >= queues[q].limit:
+                tallies[w].drops += 1
+            else:
+                ring[q, (queues[q].head + queues[q].waiting) & wrap] = now
+                ring_owner[q, (queues[q].head + queues[q].waiting) & wrap] = w
+                queues[q].waiting += 1
+                flying[pool, q] += 1
+                changed[pool, q] = now
         loose = queues[q].waiting - queues[q].bound
         room = queues[q].payloads < queues[q].ahead
         awake = e >= 0 or now >= queues[q].timer or (room and loose >= queues[q].next_preferred)
         while True:
-            idle = _idle_executor(executors, q)
+            idle = _idle_executor(executors, servers, q)
             if queues[q].delay == 0.0:
                 if idle < 0 or queues[q].waiting == 0:
                     break
-                size = min(queues[q].waiting, servers[executors[idle].server].batch)
+                size = min(queues[q].waiting, servers[q].batch)
             elif idle >= 0 and queues[q].payloads > 0:
                 size = _fetch(queues, q, payload, ring, now)
                 awake = True
@@ -363,9 +442,11 @@ def advance(
         queues[q].wake = queues[q].timer
         if queues[q].next < queues[q].stop and (idle >= 0 or queues[q].delay > 0.0):
             queues[q].wake = min(queues[q].wake, times[queues[q].next])
-        _retime(executors, servers, gpus, pace, mask_time, now)
+        g = servers[q].gpu
+        _retime(executors, gpus, g, pace, mask_time, now)
+        _look_ahead(gpus, g, executors, queues)
     for q in range(queues.size):
-        _admit(queues, q, ring, ring_owner, tallies, until, times, owners)
+        _admit(queues, q, ring, ring_owner, pool_of, flying, changed, tallies, until, times, owners)
     return logged
 
 

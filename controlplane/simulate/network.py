@@ -1,7 +1,7 @@
-"""From a plan and the truth to what the event loop runs: queues, executors, how neighbours slow them.
+"""From a plan and the truth to what the event loop runs: servers, who sends there, how neighbours slow them.
 
-Plans fall into components that share nothing: GPUs belong together where a queue spans them. Each component
-is simulated by itself, so memory follows the largest one.
+Plans fall into components that share nothing: GPUs belong together where a pool spans them. Each component is
+simulated by itself, so memory follows the largest one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Conditions:
     """What holds beside the plan.
 
     noise: by (device type, model); absent: none.
-    waiting: requests that may wait in the gateway for one endpoint; more are dropped.
+    waiting: requests that may wait at one server; more are dropped.
     timeout_ms: how long one may wait before it is dropped.
     max_batch: a model's max_batch_size, where a plan asks for a delay: a batcher whose delay is exceeded
         sends up to that. By default the planned batch.
@@ -76,7 +76,7 @@ def noise_of(profiles: Mapping[str, Mapping[str, Profile]]) -> dict[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One model in one partition.
+    """One model in one partition: a queue, and instances that take from it.
 
     batch: the largest dynamic batch; `largest` where a delay was exceeded.
     work_ms[k-1]: what a batch of k keeps an executor for, alone on the GPU; extra_ms[k-1]: what its requests
@@ -113,8 +113,11 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """What the same servers answer: indices into the component's streams and servers."""
+class Door:
+    """What the gateway hands to the same servers: indices into the component's streams and servers.
+
+    Of several servers a request goes to the one with the fewest of this door's requests in flight.
+    """
 
     streams: tuple[int, ...]
     servers: tuple[int, ...]
@@ -122,12 +125,16 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """GPUs, by their index in the plan, that are simulated together. power_w[g][mask] is of GPU g."""
+    """GPUs, by their index in the plan, that are simulated together. power_w[g][mask] is of GPU g.
+
+    Servers stand in the order of their GPUs. A server has at most one door of its own, and any number of
+    doors that lead to others too.
+    """
 
     gpus: tuple[int, ...]
     servers: tuple[Server, ...]
     streams: tuple[Stream, ...]
-    queues: tuple[Queue, ...]
+    doors: tuple[Door, ...]
     power_w: tuple[FloatArray, ...]
 
 
@@ -156,16 +163,11 @@ def components(
         known = streams.get(placement.name)
         rate = placement.rate_rps + (known.rate_rps if known else 0.0)
         streams[placement.name] = Stream(placement.name, rate, placement.slo_ms, placement)
-        groups.join(("gpu", place[0]), ("queue", placement.name))
-    # Workloads that share a server share its queue.
-    queues = _Groups()
-    for name, places in homes.items():
-        for place in places:
-            queues.join(("workload", name), ("server", place))
+        groups.join(("gpu", place[0]), ("workload", placement.name))
     found: dict[object, list[int]] = {}
     for i in range(len(plan.gpus)):
         found.setdefault(groups.root(("gpu", i)), []).append(i)
-    return tuple(_component(members, gpus, streams, homes, queues) for members in found.values())
+    return tuple(_component(members, gpus, streams, homes) for members in found.values())
 
 
 def _component(
@@ -173,23 +175,18 @@ def _component(
     gpus: list[tuple[list[Server], FloatArray]],
     streams: Mapping[str, Stream],
     homes: Mapping[str, list[tuple[int, str, str]]],
-    queues: _Groups,
 ) -> Component:
     servers = [s for i in members for s in gpus[i][0]]
-    places = [(s.gpu, s.partition, s.model) for s in servers]
+    number = {(s.gpu, s.partition, s.model): n for n, s in enumerate(servers)}
     names = [name for name in streams if homes[name][0][0] in members]
-    roots: dict[object, tuple[list[int], list[int]]] = {}
-    for number, name in enumerate(names):
-        roots.setdefault(queues.root(("workload", name)), ([], []))[0].append(number)
-    for number, place in enumerate(places):
-        root = queues.root(("server", place))
-        if root in roots:
-            roots[root][1].append(number)
+    doors: dict[tuple[int, ...], list[int]] = {}
+    for n, name in enumerate(names):
+        doors.setdefault(tuple(sorted(number[place] for place in homes[name])), []).append(n)
     return Component(
         gpus=tuple(members),
         servers=tuple(servers),
         streams=tuple(streams[name] for name in names),
-        queues=tuple(Queue(tuple(s), tuple(e)) for s, e in roots.values()),
+        doors=tuple(Door(tuple(through), there) for there, through in doors.items()),
         power_w=tuple(gpus[i][1] for i in members),
     )
 

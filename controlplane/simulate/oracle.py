@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controlplane.simulate.network import Component, Conditions, Queue, jitter_table, seed_of
+from controlplane.simulate.network import Component, Conditions, Door, jitter_table, seed_of
 
 _MASK = (1 << 64) - 1
 
@@ -45,17 +45,30 @@ class _Executor:
 
 @dataclass(slots=True)
 class _Line:
-    """One queue: what waits, and the payloads its batcher has formed.
+    """One server's queue: what waits, and the payloads its batcher has formed.
 
     growing: the payload that still takes more. The batcher sleeps until `enough` wait, or until `timer`.
     """
 
-    queue: Queue
+    server: int
     pending: deque[_Request] = field(default_factory=deque)
     payloads: list[list[_Request]] = field(default_factory=list)
     growing: list[_Request] | None = None
     enough: int = 0
     timer: float = math.inf
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A door with what it has in flight: by server, how many, and since when so many."""
+
+    door: Door
+    flying: dict[int, int]
+    since: dict[int, float]
+
+    def left(self, server: int, now: float) -> None:
+        self.flying[server] -= 1
+        self.since[server] = now
 
 
 class _Jitter:
@@ -82,13 +95,17 @@ class Oracle:
     def __init__(self, part: Component, conditions: Conditions, seed: int) -> None:
         self._part = part
         self._conditions = conditions
-        self._lines = [_Line(queue) for queue in part.queues]
+        self._lines = [_Line(s) for s in range(len(part.servers))]
         self._executors = [
-            _Executor(s)
-            for s, server in enumerate(part.servers)
-            if any(s in queue.servers for queue in part.queues)
-            for _ in range(server.instances)
+            _Executor(s) for s, server in enumerate(part.servers) for _ in range(server.instances)
         ]
+        self._entry = {
+            stream: entry
+            for entry in (
+                _Entry(d, dict.fromkeys(d.servers, 0), dict.fromkeys(d.servers, 0.0)) for d in part.doors
+            )
+            for stream in entry.door.streams
+        }
         self._jitter = [
             _Jitter(s.jitter, int(seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, "uint64")[0]))
             for s in part.servers
@@ -113,7 +130,7 @@ class Oracle:
             if nearest in ends:
                 executor = self._executors[ends.index(nearest)]
                 self._finish(executor, now)
-                woken |= {id(line) for line in self._lines if executor.server in line.queue.servers}
+                woken.add(id(self._lines[executor.server]))
             elif coming and coming[0][0] == nearest:
                 line = self._arrive(*coming.popleft())
                 room = len(line.payloads) < self._ahead(line)
@@ -148,25 +165,32 @@ class Oracle:
         extra = float(server.extra_ms[size - 1])
         for r in executor.requests:
             self._seen.append(Seen(r.stream, r.arrival, now - r.arrival + extra, size, executor.server))
+            self._entry[r.stream].left(executor.server, now)
         executor.requests = []
         executor.idle_since = now
 
     def _arrive(self, at: float, stream: int) -> _Line:
-        line = next(line for line in self._lines if stream in line.queue.streams)
-        self._expire(line, at)
+        entry = self._entry[stream]
+        for server in entry.door.servers:
+            self._expire(self._lines[server], at)
+        chosen = min(entry.door.servers, key=lambda s: (entry.flying[s], entry.since[s]))
+        line = self._lines[chosen]
         if len(line.pending) >= self._conditions.waiting:
             self._seen.append(Seen(stream, at, None))
         else:
             line.pending.append(_Request(stream, at))
+            entry.flying[chosen] += 1
+            entry.since[chosen] = at
         return line
 
     def _expire(self, line: _Line, now: float) -> None:
         while line.pending and line.pending[0].arrival + self._conditions.timeout_ms <= now:
             gone = line.pending.popleft()
             self._seen.append(Seen(gone.stream, gone.arrival, None))
+            self._entry[gone.stream].left(line.server, now)
 
     def _delay(self, line: _Line) -> float:
-        return max(self._part.servers[s].delay_ms for s in line.queue.servers)
+        return self._part.servers[line.server].delay_ms
 
     def _wake(self, line: _Line) -> float:
         """When something happens to what waits though nobody arrives and no batch ends."""
@@ -174,10 +198,10 @@ class Oracle:
         return min(expiry, line.timer)
 
     def _ahead(self, line: _Line) -> int:
-        return 2 * sum(self._part.servers[s].instances for s in line.queue.servers)
+        return 2 * self._part.servers[line.server].instances
 
     def _idle(self, line: _Line) -> _Executor | None:
-        idle = [e for e in self._executors if e.server in line.queue.servers and not e.requests]
+        idle = [e for e in self._executors if e.server == line.server and not e.requests]
         return min(idle, key=lambda e: e.idle_since, default=None)
 
     def _dispatch(self, line: _Line, now: float, *, notified: bool) -> None:
@@ -196,7 +220,7 @@ class Oracle:
 
     def _fetch(self, line: _Line, now: float) -> list[_Request]:
         """The oldest payload, joined by those after it that are older than the delay and fit."""
-        largest = min(self._part.servers[s].largest for s in line.queue.servers)
+        largest = self._part.servers[line.server].largest
         taken = self._close(line, line.payloads.pop(0))
         while line.payloads and now - line.payloads[0][0].arrival > self._delay(line):
             self._close(line, line.payloads[0])
@@ -229,8 +253,8 @@ class Oracle:
 
     def _form(self, line: _Line, now: float) -> bool:
         """Triton's GetDynamicBatch, for one preferred size; False where the batcher goes to sleep."""
-        members = [self._part.servers[s] for s in line.queue.servers]
-        preferred, largest = min(s.batch for s in members), min(s.largest for s in members)
+        server = self._part.servers[line.server]
+        preferred, largest = server.batch, server.largest
         line.timer = math.inf
         while line.pending and len(line.payloads) < self._ahead(line):
             held = len(line.growing or [])

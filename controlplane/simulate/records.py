@@ -1,4 +1,4 @@
-"""What the event loop keeps of each executor, server, queue, GPU and workload: one record each. In ms."""
+"""What the event loop keeps: one record for each executor, server, queue, pool, GPU and workload. In ms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ Records = NDArray[np.void]
 EXECUTOR = np.dtype(
     [
         ("server", np.int64),
-        ("queue", np.int64),
         ("size", np.int64),  # of the running batch, 0 while idle
         ("started", np.float64),
         ("end", np.float64),  # inf while idle
@@ -24,6 +23,8 @@ SERVER = np.dtype(
     [
         ("gpu", np.int64),
         ("bit", np.int64),  # in its GPU's set of busy servers
+        ("first", np.int64),  # its executors are first:last
+        ("last", np.int64),
         ("batch", np.int64),
         ("running", np.int64),  # busy executors
         ("salt", np.uint64),  # seeds the draws of jitter
@@ -49,12 +50,26 @@ QUEUE = np.dtype(
         ("open", np.int64),  # 1 while the last payload takes more
         ("next_preferred", np.int64),  # the batcher sleeps on until so many wait
         ("timer", np.float64),  # or until this time
+        ("next", np.int64),  # its own arrivals still to come are times[next:stop]
+        ("stop", np.int64),
+    ]
+)
+POOL = np.dtype(
+    [
+        ("members", np.int64),
         ("next", np.int64),  # the arrivals still to come are times[next:stop]
         ("stop", np.int64),
     ]
 )
 GPU = np.dtype(
     [
+        ("first", np.int64),  # its servers are first:last
+        ("last", np.int64),
+        ("first_executor", np.int64),
+        ("last_executor", np.int64),
+        ("next", np.float64),  # when something happens on it:
+        ("ends", np.int64),  # this executor's batch ends, or -1
+        ("wakes", np.int64),  # and this queue must be looked at
         ("mask", np.int64),  # busy servers, as the paces have it
         ("wanted", np.int64),  # and as it is after the event at hand
         ("since", np.float64),

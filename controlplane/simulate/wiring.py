@@ -18,38 +18,53 @@ class Loop:
     """
 
     def __init__(self, part: Component, conditions: Conditions, seed: int, answers: int) -> None:
-        servers, queues = part.servers, part.queues
-        queue_of = {s: q for q, queue in enumerate(queues) for s in queue.servers}
-        busy = [s for s, server in enumerate(servers) if s in queue_of for _ in range(server.instances)]
+        servers = part.servers
         place = {gpu: i for i, gpu in enumerate(part.gpus)}
         masks = max([2, *(power.size for power in part.power_w)])
         width = max([1, *(s.largest for s in servers)])
         jittered = any(s.jitter > 0 for s in servers)
 
-        self._executors = np.zeros(len(busy), records.EXECUTOR)
-        self._executors["server"] = busy
-        self._executors["queue"] = [queue_of[s] for s in busy]
+        last = np.cumsum([s.instances for s in servers], dtype=np.int64)
+        self._executors = np.zeros(int(last[-1]) if servers else 0, records.EXECUTOR)
+        self._executors["server"] = np.repeat(np.arange(len(servers)), [s.instances for s in servers])
         self._executors["end"] = math.inf
         self._executors["pace"] = 1.0
         self._servers = np.zeros(len(servers), records.SERVER)
         self._servers["gpu"] = [place[s.gpu] for s in servers]
         self._servers["bit"] = [s.bit for s in servers]
+        self._servers["first"] = last - [s.instances for s in servers]
+        self._servers["last"] = last
         self._servers["batch"] = [s.batch for s in servers]
         self._servers["salt"] = [
             seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers
         ]
-        self._queues = np.zeros(len(queues), records.QUEUE)
-        for q, queue in enumerate(queues):
-            members = [servers[s] for s in queue.servers]
-            self._queues[q]["delay"] = max(s.delay_ms for s in members)
-            self._queues[q]["preferred"] = min(s.batch for s in members)
-            self._queues[q]["largest"] = min(s.largest for s in members)
-            self._queues[q]["ahead"] = 2 * sum(s.instances for s in members)
+        self._queues = np.zeros(len(servers), records.QUEUE)
+        self._queues["delay"] = [s.delay_ms for s in servers]
+        self._queues["preferred"] = [s.batch for s in servers]
+        self._queues["largest"] = [s.largest for s in servers]
+        self._queues["ahead"] = [2 * s.instances for s in servers]
         self._queues["limit"] = conditions.waiting
         self._queues["timeout"] = conditions.timeout_ms
         self._queues["wake"] = math.inf
         self._queues["timer"] = math.inf
+        self._doors = [(d, door.servers[0]) for d, door in enumerate(part.doors) if len(door.servers) == 1]
+        pools = [(d, door) for d, door in enumerate(part.doors) if len(door.servers) > 1]
+        self._pool_doors = [d for d, _ in pools]
+        self._pools = np.zeros(len(pools), records.POOL)
+        self._pools["members"] = [len(door.servers) for _, door in pools]
+        self._pool_member = np.zeros((len(pools), max([1, *self._pools["members"]])), np.int64)
+        self._pool_of = np.full(len(part.streams), -1)
+        for p, (_, door) in enumerate(pools):
+            self._pool_member[p, : len(door.servers)] = door.servers
+            self._pool_of[list(door.streams)] = p
+        self._flying = np.zeros((len(pools), len(servers)), np.int64)
+        self._changed = np.zeros((len(pools), len(servers)))
         self._gpus = np.zeros(len(part.gpus), records.GPU)
+        self._gpus["last"] = np.cumsum(np.bincount(self._servers["gpu"], minlength=len(part.gpus)))
+        self._gpus["first"][1:] = self._gpus["last"][:-1]
+        edges = np.append(0, last)
+        self._gpus["first_executor"] = edges[self._gpus["first"]]
+        self._gpus["last_executor"] = edges[self._gpus["last"]]
         self.tallies = np.zeros(len(part.streams), records.TALLY)
         self.tallies["slo"] = [s.slo_ms for s in part.streams]
         self.counts = np.zeros((len(part.streams), quantiles.BINS), np.int64)
@@ -62,7 +77,7 @@ class Loop:
         self._logged = 0
         # One server, one workload, nothing to wait for on purpose: the short loop does.
         self._alone = (
-            len(part.gpus) == len(servers) == len(busy) == len(part.streams) == 1
+            len(part.gpus) == len(servers) == self._executors.size == len(part.streams) == 1
             and answers == 0
             and conditions.timeout_ms == math.inf
             and not np.any(self._queues["delay"] > 0)
@@ -71,17 +86,17 @@ class Loop:
         self._left = np.empty(0)
         most = conditions.waiting + int(self._queues["ahead"].max(initial=0)) * width + 2
         ring = 1 if self._alone else 1 << (most - 1).bit_length()
-        self._ring = np.zeros((len(queues), ring))
-        self._ring_owner = np.zeros((len(queues), ring), np.int64)
-        self._payload = np.zeros((len(queues), int(self._queues["ahead"].max(initial=0)) + 2), np.int64)
-        self._member = np.zeros((len(busy), width))
-        self._owner = np.zeros((len(busy), width), np.int64)
+        self._ring = np.zeros((len(servers), ring))
+        self._ring_owner = np.zeros((len(servers), ring), np.int64)
+        self._payload = np.zeros((len(servers), int(self._queues["ahead"].max(initial=0)) + 2), np.int64)
+        self._member = np.zeros((self._executors.size, width))
+        self._owner = np.zeros((self._executors.size, width), np.int64)
 
     def advance(self, times: FloatArray, owners: IntArray, bounds: IntArray, until_ms: float) -> None:
         """Run every event before `until_ms`.
 
         times, owners: all arrivals before it that were not handed in yet, and their workloads; those of
-        queue q stand at [bounds[q], bounds[q + 1]), ascending.
+        door d stand at [bounds[d], bounds[d + 1]), ascending.
         """
         if self._alone:
             handed_in = self._left.size
@@ -101,13 +116,20 @@ class Loop:
             )
             self._left = whole[start:].copy()
             return
-        self._queues["next"] = bounds[:-1]
-        self._queues["stop"] = bounds[1:]
+        self._queues["next"] = self._queues["stop"] = 0
+        for door, server in self._doors:
+            self._queues[server]["next"], self._queues[server]["stop"] = bounds[door], bounds[door + 1]
+        self._pools["next"], self._pools["stop"] = bounds[self._pool_doors], bounds[1:][self._pool_doors]
         self._logged = kernel.advance(
             self._executors,
             self._servers,
             self._queues,
             self._gpus,
+            self._pools,
+            self._pool_member,
+            self._pool_of,
+            self._flying,
+            self._changed,
             self.tallies,
             self._member,
             self._owner,
@@ -132,7 +154,7 @@ class Loop:
         for gpu, now in enumerate(self._gpus):
             self._mask_time[gpu, now["mask"]] += end_ms - now["since"]
         settled = self._mask_time.copy()
-        none = np.zeros(self._queues.size + 1, dtype=np.int64)
+        none = np.zeros(len(self._doors) + self._pools.size + 1, dtype=np.int64)
         self.advance(np.empty(0), np.empty(0, np.int64), none, math.inf)
         self._mask_time = settled
 

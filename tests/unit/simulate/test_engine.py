@@ -40,7 +40,7 @@ def random_fleet(rng, plan_of):
             if pooled and rng.random() < 0.4:
                 joined = pooled[rng.integers(len(pooled))]
                 served = ServedModel(model, joined[2].batch, served.instances, joined[2].max_queue_delay_us)
-                names = [(name, 20.0) for name, _ in joined[3][:1]]
+                names = [(name, 20.0) for name, _ in joined[3][: int(rng.integers(1, 3))]]
             else:
                 names = [
                     (f"w{workloads + i}", float(rng.uniform(20, 250))) for i in range(rng.integers(1, 3))
@@ -156,13 +156,29 @@ def test_a_slower_truth_breaks_what_the_belief_holds(plan_of):
     assert only(broken).utilisation == pytest.approx(0.96 * 1.1, rel=0.01)
 
 
-def test_a_pool_behind_one_queue_shares_what_comes(plan_of):
-    plan = plan_of(("g", "p1", ONE, [("w", 400.0)]), ("h", "p2", ONE, [("w", 400.0)]))
-    result = simulate(plan, TRUTH, Question(100.0))
-    law = solve(800.0, AFFINE, 8, servers=2)
-    assert only(result).p99_ms == pytest.approx(law.p99_ms[0], rel=0.06)
+@pytest.mark.parametrize("names", [("w",), ("w", "v", "u")])
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_servers_and_their_workloads_see_what_the_queue_model_says(plan_of, servers, names):
+    rate = 0.75 * servers * 1000 * 8 / AFFINE[7]
+    shared = [(name, rate / servers / len(names)) for name in names]
+    plan = plan_of(*((f"g{i}", f"p{i}", ONE, shared) for i in range(servers)))
+    result = simulate(plan, TRUTH, Question(500_000 * len(names) / rate))
+    law = solve(rate, AFFINE, 8, servers=servers)
+    assert [w.name for w in result.workloads] == list(names)
+    for seen in result.workloads:
+        assert seen.p99_ms == pytest.approx(law.p99_ms[0], rel=0.025)
+        assert seen.mean_ms == pytest.approx(law.mean_ms[0], rel=0.015)
+        assert seen.utilisation == pytest.approx(0.75, rel=0.01)
     busy = [gpu.busy_percent for gpu in result.gpus]
-    assert busy[0] == pytest.approx(busy[1], rel=0.02)
+    assert busy == pytest.approx([busy[0]] * servers, rel=0.02)
+
+
+def test_instances_share_a_queue_and_a_pools_servers_do_not(plan_of):
+    rate = 0.8 * 2 * 1000 * 8 / AFFINE[7]
+    apart = plan_of(("g", "p", ONE, [("w", rate / 2)]), ("h", "q", ONE, [("w", rate / 2)]))
+    within = plan_of(("g", "p", ServedModel("a", 8, instances=2), [("w", rate)]))
+    pool, instances = (only(simulate(plan, TRUTH, Question(200.0))) for plan in (apart, within))
+    assert pool.p99_ms > 1.04 * instances.p99_ms
 
 
 def test_drops_break_the_slo(plan_of):
