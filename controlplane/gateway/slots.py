@@ -82,14 +82,19 @@ class SlotTable:
     def model_map(self) -> Mapping[str, str]:
         """Endpoint -> slot, as HAProxy's map holds it.
 
-        An endpoint with sequences is left out: HAProxy cannot tell which sequence a request belongs to, so
-        it hands them to the facade.
+        Endpoints of one pool go through the first one's slot: HAProxy counts what a slot has in flight, and
+        would choose servers blindly if each endpoint were counted apart. An endpoint with sequences is left
+        out: HAProxy cannot tell which sequence a request belongs to, so it hands them to the facade.
         """
-        return {
-            slot.endpoint: str(slot.index)
-            for slot in self.slots
-            if slot.phase is Phase.ACTIVE and slot.endpoint and slot.traits.sequence_idle_us is None
-        }
+        found: dict[str, str] = {}
+        pools: dict[Route, str] = {}
+        for slot in self.slots:
+            plain = slot.phase is Phase.ACTIVE and slot.traits.sequence_idle_us is None
+            if plain and slot.endpoint and slot.route is not None:
+                own = str(slot.index)
+                pooled = len(slot.route.members) > 1
+                found[slot.endpoint] = pools.setdefault(slot.route, own) if pooled else own
+        return found
 
     def check_map(self) -> Mapping[str, str]:
         """Backend -> the endpoint whose readiness its health check asks for."""

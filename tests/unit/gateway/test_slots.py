@@ -70,6 +70,22 @@ def test_what_a_replaced_server_dies_over_is_left_to_its_successor() -> None:
     assert not any("maint" in command for command in assign(first, {}).after)
 
 
+def test_endpoints_of_one_pool_are_counted_together() -> None:
+    pool, other = Route((ONE, TWO)), Route((TWO, ONE))
+    first = assign(SlotTable.empty(8, 2), {"a": pool, "b": pool, "c": other, "d": Route((ONE,))})
+    assert first.table.model_map() == {"a": "0", "b": "0", "c": "2", "d": "3"}
+    # Each keeps a slot of its own, ready: the first may leave, and the others do not wait for it.
+    moved = assign(first.table, {"a": other, "b": pool, "c": other, "d": Route((ONE,))})
+    assert moved.table.model_map() == {"a": "2", "b": "1", "c": "2", "d": "3"}
+    assert [slot.phase for slot in moved.table.slots[:2]] == [Phase.DRAINING, Phase.ACTIVE]
+    assert not any("_1/" in command for command in moved.before)
+    # What it owes, of whichever endpoint, keeps it from being used again.
+    assert release(moved.table, idle=(1, 2)).table.slots[0].phase is Phase.DRAINING
+    # Alone on a server there is nothing to choose: each goes its own way.
+    alone = assign(SlotTable.empty(4, 1), {"a": Route((ONE,)), "b": Route((ONE,))})
+    assert alone.table.model_map() == {"a": "0", "b": "1"}
+
+
 def test_a_draining_slot_is_used_again_only_once_idle() -> None:
     table = assign(assign(SlotTable.empty(2, 1), {"m": Route((ONE,))}).table, {"m": Route((TWO,))}).table
     with pytest.raises(GatewayError, match="0 of 2 slots are free"):
