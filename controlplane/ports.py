@@ -32,7 +32,10 @@ class Clock(Protocol):
 
 
 class Watch(Protocol):
-    """Hears at once of servers that end. What makes no noise (a hang) has to be found by asking."""
+    """Hears at once of servers that end. What makes no noise (a hang) has to be found by asking.
+
+    An implementation that sees the processes of a server's models tells of their deaths too.
+    """
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """What was told of these servers since the call before; never waits, never tells a loss twice."""

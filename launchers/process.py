@@ -73,6 +73,7 @@ class ProcessLauncher:
         self._lock = threading.Lock()
         self._starting = Starting()
         self._mps = mps.MpsDaemons()
+        self._stubs: dict[str, dict[int, str]] = {}
 
     def enforcement(self) -> str | None:
         """The first mechanism that passes its trial."""
@@ -127,7 +128,10 @@ class ProcessLauncher:
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Every server of the fleet; one whose Triton is gone while its models live on counts as exited."""
         found: dict[str, Server] = {}
-        for member in process_table.members(fleet=fleet):
+        members = process_table.members(fleet=fleet)
+        # Seen anyway: a watch that looked for them itself would read all of /proc once more.
+        self._stubs[fleet] = {member.pid: member.name for member in members if member.stub}
+        for member in members:
             state = ServerState.RUNNING if member.leader else ServerState.EXITED
             known = found.get(member.name)
             if known is None or known.state is ServerState.EXITED:
@@ -163,8 +167,8 @@ class ProcessLauncher:
             raise EngineError(f"the share of {server.name} cannot be changed: {error}") from error
 
     def watch(self, fleet: str) -> Watch:
-        """The kernel's own word on each process."""
-        return LauncherWatch(ProcessEnds(), self._mps)
+        """The kernel's own word on each process; a model's is watched once `servers` has seen it."""
+        return LauncherWatch(ProcessEnds(lambda: self._stubs.get(fleet, {})), self._mps)
 
     def reading(self, device: str) -> DeviceReading:
         """NVML's word on a GPU."""

@@ -25,7 +25,7 @@ _EXEC_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process of one server: Triton itself (`leader`), a model's process, a helper of the quota.
+    """A process of one server: Triton itself (`leader`), a model's (`stub`) or its child, a quota's helper.
 
     `text` is the label it carries.
     """
@@ -35,6 +35,7 @@ class Member:
     fleet: str
     text: str
     leader: bool
+    stub: bool
 
 
 def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Member, ...]:
@@ -63,6 +64,25 @@ def listens(pid: int, ports: set[int]) -> bool:
     except psutil.NoSuchProcess:
         return False
     return ports <= {c.laddr.port for c in open_ if c.status == psutil.CONN_LISTEN}
+
+
+def parent(pid: int) -> int | None:
+    """The process that started this one, dead or alive; None where it is gone."""
+    fields = _stat(pid)
+    return None if fields is None else int(fields[1])
+
+
+def died(pid: int) -> str | None:
+    """How a process died that its parent has not waited for; None where it lives, ended well or is gone.
+
+    A parent waits for what it ended itself, so what stays has ended of its own.
+    """
+    fields = _stat(pid)
+    status = 0 if fields is None or fields[0] != "Z" else int(fields[49])
+    if status == 0:
+        return None
+    number = status & 0x7F
+    return f"by {signal.Signals(number).name}" if number else f"with exit code {status >> 8}"
 
 
 def send(member: Member, number: signal.Signals) -> None:
@@ -113,9 +133,8 @@ def cpu_seconds(pids: tuple[int, ...]) -> float:
     """Processor time used by these processes and by their children that have ended, in seconds."""
     ticks = 0
     for pid in pids:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
+        fields = _stat(pid)
+        if fields is None:
             continue
         # utime, stime, cutime, cstime: a model that was unloaded leaves its time with Triton.
         ticks += sum(int(field) for field in fields[11:15])
@@ -144,10 +163,18 @@ def _all() -> Iterator[Member]:
 def _between_programs(pid: int) -> bool:
     """Whether it is alive without an environment, as a process is for a moment within exec."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state not in "ZX" and not Path(f"/proc/{pid}/environ").read_bytes()
+        fields = _stat(pid)
+        return fields is not None and fields[0] not in "ZX" and not Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/<pid>/stat from the third on (its state); None where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
 
 
 def _member(pid: int) -> Member | None:
@@ -166,5 +193,12 @@ def _member(pid: int) -> Member | None:
     name = environment.get(labels.NAME)
     if not name:
         return None
-    leader = Path(command[0]).name == "tritonserver" and f"--id={name}" in command
-    return Member(pid, name, environment.get(labels.FLEET, ""), environment.get(labels.SERVER, ""), leader)
+    program = Path(command[0]).name
+    return Member(
+        pid,
+        name,
+        environment.get(labels.FLEET, ""),
+        environment.get(labels.SERVER, ""),
+        leader=program == "tritonserver" and f"--id={name}" in command,
+        stub=program == "triton_python_backend_stub",
+    )

@@ -1,4 +1,4 @@
-"""What a launcher hears: servers that end, and GPUs whose fault ended all of theirs."""
+"""What a launcher hears: servers that end or are impaired, and GPUs whose fault ended all of theirs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Ends(Protocol):
     """One launcher's way to hear that servers end; as `controlplane.ports.Watch`."""
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """One item for each server that ended."""
+        """One item for each server that ended, or lost a process of its models."""
 
     def close(self) -> None:
         """Stop listening."""
@@ -31,7 +31,8 @@ class LauncherWatch:
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """A fault of a GPU is one item, whatever else was heard of its servers."""
         ends = self._ends.news(servers)
-        faults = self._faults.news(servers, {name for end in ends for name in end.servers})
+        ended = {name for end in ends if not end.impaired for name in end.servers}
+        faults = self._faults.news(servers, ended)
         taken = {name for fault in faults for name in fault.servers}
         return (*faults, *(end for end in ends if not taken.issuperset(end.servers)))
 

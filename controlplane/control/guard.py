@@ -48,7 +48,9 @@ _ENDINGS = {
     Cause.SHARE: Ending.DRAINED,
     # It may have been a pause. If not, its end tells those who wait that they wait in vain.
     Cause.HANG: Ending.GRACE,
-    Cause.FAILING: Ending.GRACE,
+    # What it refuses is lost, what it holds when it ends is sent to the shadow.
+    Cause.FAILING: Ending.AT_ONCE,
+    Cause.IMPAIRED: Ending.AT_ONCE,
     Cause.CRASH: Ending.AT_ONCE,
 }
 
@@ -130,7 +132,12 @@ class _Turn:
         now, limits = self.seen.now_s, self.state.limits
         active = self.seen.servers.get(watch.active.server, signals.GONE)
         cause = signals.death(watch, active, limits, now)
-        watch = self._alive(watch, active) if cause is None else self._dead(watch, cause, active)
+        if cause is not None:
+            watch = self._dead(watch, cause, active)
+        elif active.health is Health.IMPAIRED:
+            watch = self._impaired(watch, active)
+        else:
+            watch = self._alive(watch, active)
         self.set(partition, self._upkeep(watch))
 
     def lost_gpus(self) -> None:
@@ -160,7 +167,7 @@ class _Turn:
             self._say(
                 Level.INFO, watch.ward.id, f"{seat.server} stands by with {seat.percent:g} % of {seat.gpu}"
             )
-        if health in (Health.GONE, Health.FAILING):
+        if health in (Health.GONE, Health.FAILING, Health.IMPAIRED):
             reason = self.seen.servers.get(seat.server, signals.GONE).reason or str(health)
             if seat.gpu not in self.state.lost_gpus:
                 self._say(Level.WARNING, watch.ward.id, f"shadow {seat.server} lost: {reason}")
@@ -204,6 +211,20 @@ class _Turn:
             watch = replace(watch, down=True, launches=launches)
         return self._wake(watch)
 
+    def _impaired(self, watch: Watch, active: ServerSeen) -> Watch:
+        """Left as soon as something else can answer; until then it is not called dead: some it may answer."""
+        if self._usable(watch):
+            return self._redirect(watch, Cause.IMPAIRED, active)
+        watch = self._tell(watch, Matter.ERRORS, Level.WARNING, f"{active.reason}, and nothing stands by")
+        return self._wake(self._probe(watch))
+
+    def _probe(self, watch: Watch) -> Watch:
+        now = self.seen.now_s
+        if now - watch.probed_s <= self.state.limits.probe_s:
+            return watch
+        self.effects.append(Probe(watch.active.server))
+        return replace(watch, probed_s=now)
+
     def _alive(self, watch: Watch, active: ServerSeen) -> Watch:
         now, limits = self.seen.now_s, self.state.limits
         if active.health is Health.READY:
@@ -212,12 +233,9 @@ class _Turn:
                 watch = replace(watch, down=False)
             if watch.active.since_s > now:
                 watch = replace(watch, active=replace(watch.active, since_s=now))
-        if watch.failed_in_a_row >= limits.failed_in_a_row and now - watch.probed_s > limits.probe_s:
-            self.effects.append(Probe(watch.active.server))
-            watch = replace(watch, probed_s=now)
-            watch = self._tell(
-                watch, Matter.ERRORS, Level.WARNING, f"{watch.failed_in_a_row} failed requests in a row"
-            )
+        if watch.failed_in_a_row >= limits.failed_in_a_row:
+            reason = f"{watch.failed_in_a_row} failed requests in a row"
+            watch = self._tell(self._probe(watch), Matter.ERRORS, Level.WARNING, reason)
         if now < watch.settled_s:
             return watch
         if watch.broken_s is not None:
@@ -272,7 +290,7 @@ class _Turn:
         now, target = self.seen.now_s, watch.standby
         assert target is not None
         self.effects.append(Redirect(watch.ward.id, watch.active.server, target.server, cause))
-        died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING)
+        died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED)
         self.effects.append(DrainAndStop(watch.active.server, _ENDINGS[cause]))
         if watch.active.gpu not in self.state.lost_gpus:
             said = signals.slowness(watch, active) if cause is Cause.SLOW else active.reason

@@ -33,6 +33,7 @@ class Cause(StrEnum):
     CRASH = "crash"
     HANG = "hang"
     FAILING = "failing inferences"
+    IMPAIRED = "a model's process died"
     SHARE = "share given back"
 
 

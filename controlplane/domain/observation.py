@@ -15,6 +15,8 @@ class Health(StrEnum):
     STARTING = "starting"
     UNLOADED = "unloaded"
     """A warm shadow: the server is up, its models are not loaded."""
+    IMPAIRED = "impaired"
+    """It runs, and a process of one of its models died: some or all of what it is sent will be refused."""
     FAILING = "failing"
     """It runs, and inferences fail or are not answered in time."""
     GONE = "gone"
@@ -36,12 +38,14 @@ class Answer(NamedTuple):
 class News(NamedTuple):
     """What an engine told without being asked: these servers are lost, and why.
 
-    One death names one server; a fault of a GPU (`device`, its UUID) names every server on it.
+    One death names one server; a fault of a GPU (`device`, its UUID) names every server on it. `impaired`: it
+    runs on, and only a process of one of its models died.
     """
 
     servers: tuple[str, ...]
     reason: str
     device: str | None = None
+    impaired: bool = False
 
 
 @dataclass(frozen=True, slots=True)

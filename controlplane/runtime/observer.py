@@ -62,6 +62,7 @@ class Observer:
         self._split = _Split()
         self._watch = launcher.watch(fleet)
         self._lost: dict[str, str] = {}
+        self._impaired: dict[str, str] = {}
         self._told: list[tuple[float, News]] = []
         self._engine = _Engine(launcher, fleet)
         self._known: dict[str, Server] = {}
@@ -94,13 +95,18 @@ class Observer:
                     health, reason = Health.GONE, "its process ended"
                 else:
                     health, reason = self._canary(name, server, now)
+                    if health is Health.READY and server.name in self._impaired:
+                        health, reason = Health.IMPAIRED, self._impaired[server.name]
             watch = actives.get(name)
-            if watch is None or server is None or health is not Health.READY:
+            if watch is None or server is None or health not in (Health.READY, Health.IMPAIRED):
                 seen[name] = _READY if health is Health.READY else ServerSeen(health, reason=reason)
                 continue
             queue, compute = self._split_of(watch, server, now)
             owed = self._in_flight(watch, server, now)
-            seen[name] = _READY if not owed and queue is None else ServerSeen(health, owed, queue, compute)
+            if health is Health.READY and not owed and queue is None:
+                seen[name] = _READY
+            else:
+                seen[name] = ServerSeen(health, owed, queue, compute, reason)
         return FleetSeen(now, tuple(answers), seen)
 
     def probe(self, name: str) -> None:
@@ -131,7 +137,8 @@ class Observer:
         # An engine that is itself going away tells of many deaths and answers nothing: it is not believed.
         for at, one in self._told:
             if self._engine.answered_s >= at:
-                self._lost.update(dict.fromkeys(one.servers, one.reason))
+                which = self._impaired if one.impaired else self._lost
+                which.update(dict.fromkeys(one.servers, one.reason))
         self._told = [(at, one) for at, one in self._told if self._engine.answered_s < at]
 
     def _answers(self, servers: dict[str, Server], now: float) -> list[Answer]:

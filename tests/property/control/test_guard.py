@@ -34,7 +34,7 @@ from controlplane.domain.workload import ShadowPolicy
 pytestmark = pytest.mark.unit
 
 TICK_S = 0.25
-DEAD = {Cause.CRASH, Cause.HANG, Cause.FAILING}
+DEAD = {Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED}
 GPUS = ("g0", "g1")
 
 
@@ -118,7 +118,7 @@ class World:
             assert routes[ward.id].members == (watch.active.server,)
             standby = watch.standby and self.machines.get(watch.standby.server)
             active = seen.servers.get(watch.active.server)
-            if active is None or active.health in (Health.GONE, Health.FAILING):
+            if active is None or active.health in (Health.GONE, Health.FAILING, Health.IMPAIRED):
                 # Dead and routed to: only because nothing of it lives.
                 assert standby is None or standby.health is not Health.READY
             if standby is not None and standby.health is Health.READY and active is not None:
@@ -184,7 +184,10 @@ def world(percents: Sequence[float], policy: ShadowPolicy, elsewhere: bool) -> W
     return made
 
 
-EVENTS = ("nothing", "crash", "crash standby", "slow", "heal", "hang", "fail", "crowd", "gpu", "bad starts")
+EVENTS = (
+    *("nothing", "crash", "crash standby", "slow", "heal", "hang", "fail", "impair", "crowd", "gpu"),
+    "bad starts",
+)
 events = st.lists(
     st.tuples(st.sampled_from(EVENTS), st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=25
 )
@@ -214,12 +217,14 @@ def test_served_owned_once_and_no_storm(
                 fleet.crowded.clear()
                 for machine in fleet.machines.values():
                     machine.slow = machine.hung = False
-                    if machine.health is Health.FAILING:
+                    if machine.health in (Health.FAILING, Health.IMPAIRED):
                         machine.health = Health.READY
             case "hang" if active:
                 active.hung = True
             case "fail" if active and active.health is Health.READY:
                 active.health = Health.FAILING
+            case "impair" if active and active.health is Health.READY:
+                active.health = Health.IMPAIRED
             case "crowd":
                 fleet.crowded.add(ward.id)
             case "gpu":
@@ -235,7 +240,7 @@ def test_served_owned_once_and_no_storm(
     fleet.crowded.clear()
     for machine in fleet.machines.values():
         machine.slow = machine.hung = False
-        if machine.health is Health.FAILING:
+        if machine.health in (Health.FAILING, Health.IMPAIRED):
             machine.health = Health.READY
     served = False
     for _ in range(40):

@@ -191,7 +191,12 @@ def test_a_little_too_much_traffic_is_told_by_its_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "cause"), [(None, Cause.CRASH), (ServerSeen(Health.FAILING, reason="stub died"), Cause.FAILING)]
+    ("seen", "cause"),
+    [
+        (None, Cause.CRASH),
+        (ServerSeen(Health.FAILING, reason="refused"), Cause.FAILING),
+        (ServerSeen(Health.IMPAIRED, reason="stub died"), Cause.IMPAIRED),
+    ],
 )
 def test_a_dead_server_is_left_at_once_even_while_settling(seen: ServerSeen | None, cause: Cause) -> None:
     b = bench(ward())
@@ -206,6 +211,28 @@ def test_a_dead_server_is_left_at_once_even_while_settling(seen: ServerSeen | No
         b.servers[active] = seen
     effects = b.tick()
     assert of(Redirect, effects)[0].cause is cause
+    assert DrainAndStop(active, Ending.AT_ONCE) in effects, "what it holds is sent to the shadow"
+
+
+def test_an_impaired_server_serves_on_while_nothing_else_can() -> None:
+    b = bench(ward(), standby=False)
+    b.tick()
+    b.servers["W1.a"] = ServerSeen(Health.IMPAIRED, reason="stub died")
+    effects = b.tick(5)
+    assert not of(Redirect, effects)
+    assert of(Probe, effects) == [Probe("W1.a")]
+    assert "stub died, and nothing stands by" in said(effects, Level.WARNING)
+    assert b.phase() is Phase.EXPOSED
+    b.ready()
+    assert of(Redirect, b.tick())[0].cause is Cause.IMPAIRED
+
+
+def test_an_impaired_shadow_is_replaced() -> None:
+    b = bench(ward())
+    b.servers["W1.s"] = ServerSeen(Health.IMPAIRED, reason="stub died")
+    effects = b.tick()
+    assert DrainAndStop("W1.s", Ending.AT_ONCE) in effects
+    assert "shadow W1.s lost: stub died" in said(effects, Level.WARNING)
 
 
 def test_a_hang_is_no_answer_while_answers_are_owed() -> None:

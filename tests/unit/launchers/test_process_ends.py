@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -28,7 +30,7 @@ def test_a_process_that_ends_is_told_once_and_only_while_it_is_asked_about() -> 
     told = {**os.environ, **labels.environment_of(nameless)}
     with subprocess.Popen(["sleep", "60"], env=told) as process:
         one = server("p", str(process.pid))
-        ends = ProcessEnds()
+        ends = ProcessEnds(dict)
         try:
             assert ends.news((one,)) == ()
             process.kill()
@@ -45,13 +47,53 @@ def test_a_process_that_ends_is_told_once_and_only_while_it_is_asked_about() -> 
             ends.close()
 
 
+# A parent that waits for no child, but for the first once it is told to.
+PARENT = """
+import os, signal, sys, time
+commands = [("sleep", "60"), ("sleep", "60"), ("true",)]
+children = [os.spawnlp(os.P_NOWAIT, command[0], *command) for command in commands]
+print(*children, flush=True)
+if sys.stdin.readline():
+    os.kill(children[0], signal.SIGKILL)
+    os.waitpid(children[0], 0)
+    print("waited", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_does_not() -> None:
+    told = {**os.environ, **labels.environment_of(server("p", ""))}
+    command = [sys.executable, "-c", PARENT]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=told, text=True, start_new_session=True, **pipes) as triton:  # type: ignore[call-overload]
+        one = server("p", str(triton.pid))
+        waited_for, killed, well = map(int, triton.stdout.readline().split())
+        stubs = {waited_for: one.name, killed: one.name, well: one.name, os.getpid(): one.name}
+        ends = ProcessEnds(lambda: stubs)
+        try:
+            assert ends.news((one,)) == ()
+            triton.stdin.write("\n")
+            triton.stdin.flush()
+            assert triton.stdout.readline() == "waited\n"
+            assert ends.news((one,)) == (), "its parent ended it: a model that was unloaded"
+            os.kill(killed, signal.SIGKILL)
+            deadline = time.monotonic() + 5
+            while not (news := ends.news((one,))):
+                assert time.monotonic() < deadline
+            assert news == (News((one.name,), "a process of its models ended by SIGKILL", impaired=True),)
+            assert ends.news((one,)) == ()
+        finally:
+            os.killpg(triton.pid, signal.SIGKILL)
+            ends.close()
+
+
 def test_a_pid_that_is_another_process_by_now_or_never_was() -> None:
-    ends = ProcessEnds()
+    ends = ProcessEnds(dict)
     others, never = server("a", str(os.getpid())), server("b", "")
     assert {name for news in ends.news((others, never)) for name in news.servers} == {others.name, never.name}
     ends.close()
     before = len(os.listdir("/proc/self/fd"))
-    ends = ProcessEnds()
+    ends = ProcessEnds(dict)
     for _ in range(20):
         ends.news((others,))
         ends.news(())

@@ -66,11 +66,13 @@ class Watch:
         pass
 
 
-class NoRequests:
-    heard_since_s = 0.0
+@dataclass
+class Requests:
+    answered: list[Record] = field(default_factory=list)
+    heard_since_s: float = 0.0
 
     def take(self) -> list[Record]:
-        return []
+        return self.answered
 
 
 class NoGateway:
@@ -88,6 +90,7 @@ class Bench:
     engine: Engine
     crew: Crew
     observer: Observer
+    requests: Requests
     failed: list[str]
 
     def health(self) -> Health:
@@ -101,9 +104,10 @@ def bench() -> Iterator[Bench]:
     gateway: Any = NoGateway()
     crew = Crew(launcher, gateway, lambda subject, reason: failed.append(reason), Waits())
     crew.adopt(SERVER)
-    observer = Observer(launcher, gateway, "f", crew, NoRequests())
+    requests = Requests()
+    observer = Observer(launcher, gateway, "f", crew, requests)
     try:
-        yield Bench(engine, crew, observer, failed)
+        yield Bench(engine, crew, observer, requests, failed)
     finally:
         if engine.silent is not None:
             engine.silent.set()
@@ -125,6 +129,14 @@ def test_deaths_told_by_an_engine_that_goes_away_are_believed_once_it_answers(be
     bench.engine.away = False
     assert wait_until(lambda: bench.health() is Health.GONE, deadline_s=5.0)
     assert bench.observer.trouble == ""
+
+
+def test_a_model_whose_process_died_impairs_its_server(bench: Bench) -> None:
+    # It goes on answering some, so no canary is needed to know that it lives.
+    bench.requests.answered = [Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, 1.0, 1.0, False)]
+    bench.engine.news.append(News((SERVER.name,), "a process of its models ended", impaired=True))
+    assert wait_until(lambda: bench.health() is Health.IMPAIRED, deadline_s=5.0)
+    assert bench.health() is Health.IMPAIRED
 
 
 def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
