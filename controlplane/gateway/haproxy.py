@@ -61,7 +61,7 @@ class HaproxyGateway:
         self._routes = Remembered(self._places.slots, self._read_routes)
 
     def start(self) -> None:
-        """Have HAProxy, the facade and their supervisor running and answering.
+        """Have HAProxy, the facade and their supervisor running and answering, with the routes on disk.
 
         Raises MissingTool without HAProxy; GatewayError where a port is taken (named), or where this
         gateway already listens elsewhere.
@@ -103,6 +103,7 @@ class HaproxyGateway:
                 if not running:
                     self._end_processes()
                 raise
+        self._finish_commit()
 
     def routes(self) -> Routes:
         """What is routed now."""
@@ -131,8 +132,7 @@ class HaproxyGateway:
             change = slots.assign(freed.table, routes, known)
             target = generation + 1
             store.save(self._places, target, change.table)
-            with contextlib.suppress(control_socket.Unreachable):
-                control_socket.ask(self._places.control_socket, {"do": "reload"})
+            self._tell_facade()
             if reached is not None:
                 if reached == generation:
                     self._apply(replace(change, before=(*freed.before, *change.before)), target)
@@ -140,6 +140,18 @@ class HaproxyGateway:
                     self._apply(slots.restate(change.table), target)
                 return
         self._await(lambda: self._held_generation() == target, _RESTART_DEADLINE_S, "HAProxy to come back")
+
+    def _finish_commit(self) -> None:
+        """Bring the table on disk to a HAProxy that holds another: who committed it died on the way."""
+        with _locked(self._lock):
+            generation, table = store.load(self._places, store.settings_of(self._places))
+            if self._held_generation() not in (None, generation):
+                self._tell_facade()
+                self._apply(slots.restate(table), generation)
+
+    def _tell_facade(self) -> None:
+        with contextlib.suppress(control_socket.Unreachable):
+            control_socket.ask(self._places.control_socket, {"do": "reload"})
 
     def in_flight(self, backend: Backend) -> int:
         """Requests this server still owes an answer to: HAProxy's on all its slots, and the facade's."""

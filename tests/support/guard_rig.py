@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"
 MODELS = Path(__file__).parent / "guard_models"
 CGROUPS = Path("/sys/fs/cgroup")
+KILLED_CONTROLLER = Path(__file__).parent / "killed_controller.py"
 
 
 def free_ports(count: int) -> list[int]:
@@ -184,12 +185,19 @@ class Guarded:
         code += "service.start_detached(FleetFiles(state_root(), sys.argv[1]))"
         subprocess.run([sys.executable, "-c", code, self.fleet], env=self.environment, check=True, timeout=60)
 
-    @contextlib.contextmanager
-    def serving(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    def serving(self, *more: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         """A controller in the foreground, ended afterwards."""
+        return self._running(str(CTL), "serve", *more)
+
+    def serving_until(self, point: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+        """A controller that kills itself at one of `killed_controller.POINTS`."""
+        return self._running(sys.executable, str(KILLED_CONTROLLER), point)
+
+    @contextlib.contextmanager
+    def _running(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         with (self.directory / "serve.log").open("ab") as log:
             process = subprocess.Popen(
-                [str(CTL), "serve", "--fleet", self.fleet, *more],
+                [*command, "--fleet", self.fleet],
                 cwd=self.directory,
                 env=self.environment,
                 stdout=log,

@@ -14,6 +14,7 @@ import guard_rig as rig
 import psutil
 import pytest
 from guard_rig import Guarded, Load
+from killed_controller import POINTS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -85,21 +86,27 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
 
 
 @pytest.mark.parametrize(
-    "wait_s", [1.2, *(pytest.param(0.25 * i, marks=pytest.mark.soak) for i in range(10))]
+    "point", [p if p == "HAProxy half told" else pytest.param(p, marks=pytest.mark.soak) for p in POINTS]
 )
-def test_a_killed_controller_is_replaced_and_the_next_goes_on(fleet: Guarded, wait_s: float) -> None:
+def test_a_controller_killed_within_a_redirect_is_replaced_and_the_next_goes_on(
+    fleet: Guarded, point: str
+) -> None:
     needs_cgroups()
-    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+    percent, before = share(fleet), fleet.active("w")
+    fleet.controller().send_signal(signal.SIGKILL)
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, fleet.serving_until(point) as doomed:
+        began_s = time.time()
+        fleet.await_event("adopt", since_s=began_s)
         time.sleep(1.0)
-        percent, cut_s = share(fleet), time.time()
         fleet.cut_quota(percent, percent / 2.5)
-        time.sleep(wait_s)
-        fleet.controller().send_signal(signal.SIGKILL)
-        with fleet.serving():
-            fleet.await_event("redirect", since_s=cut_s)
-            fleet.await_guarded()
+        assert doomed.wait(timeout=30) == -signal.SIGKILL
+        fleet.start_controller()
+        rig.await_true(lambda: share(fleet) == percent + 10, 30.0, "redirected")
+        fleet.await_guarded()
+        time.sleep(1.0)
     assert load.failed() == []
-    assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}
+    assert sorted(s.spec.percent for s in fleet.servers()) == [percent + 10, percent + 20]
+    assert fleet.tree(before) == []
 
 
 @pytest.mark.soak
