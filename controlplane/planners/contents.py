@@ -6,36 +6,41 @@ grow item by item from those that fit.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from controlplane.domain.plan import MOST_SERVERS
 from controlplane.domain.workload import Workload
 from controlplane.latency.calibration import Calibrated
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 from controlplane.planners.board import service_curves, waits
+from controlplane.planners.grouping import Group, families
 from controlplane.planners.growth import SLACK, grow
-from controlplane.planners.kinds import TABLE_ERROR, Kind
+from controlplane.planners.kinds import TABLE_ERROR
 from controlplane.planners.menu import Alone, Correction, Item, Menu
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.standby import SLACK as JUDGED
 
-MOST_WORKLOADS = 12
-"""Up to so many are settled exactly; larger cases are left to search and lower bound."""
-WIDE_SERVERS = 4
-"""The largest pools tried whether they look worthwhile or not, where workloads are few."""
+FEW_WORKLOADS = 4
+"""So few may meet in any company, and in pools of more sizes; more only in runs by SLO."""
+POOLS_OF_FEW, POOLS_OF_MORE = 4, 2
+"""Sizes of a pool that are tried, from the smallest that holds its workloads on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A workload served by `item.servers` partitions; `owner` is its number.
+    """Some workloads served by `item.servers` partitions; `owners` are their numbers, as bits.
 
     `device` is the GPU type they must be on, None for any mix: servers that share a queue are of one type.
     """
 
     item: Item
-    owner: int
+    owners: int
     device: str | None
 
     def may_use(self, device: str) -> bool:
@@ -47,7 +52,7 @@ class Way:
 class Contents:
     """Sets of items that fit one GPU: item numbers and the index of each one's share, -1 where empty.
 
-    Both have the shape (sets, slots).
+    Both have the shape (sets, slots). A set's items are in rising order.
     """
 
     item: IntArray
@@ -74,26 +79,37 @@ class Options:
 
     @staticmethod
     def of(
-        workloads: Sequence[Workload], kinds: Sequence[Sequence[Kind]], request: PlanRequest,
-        alone: Mapping[str, Alone], quantile: float | None, wide: bool = False,
+        workloads: Sequence[Workload], request: PlanRequest, alone: Mapping[str, Alone],
+        quantile: float | None,
     ) -> Options:  # fmt: skip
-        """One partition and the pools among `kinds` of each workload; with `wide` any small pool too."""
-        most = WIDE_SERVERS if wide else 1
-        ways: list[Way] = []
-        for owner, (workload, known) in enumerate(zip(workloads, kinds, strict=True)):
-            counts = {(k.item.servers, k.device) for k in known} - {(1, name) for name in request.devices}
-            counts |= {(servers, name) for servers in range(2, most + 1) for name in request.devices}
-            pools = {(servers, None if quantile is None else name) for servers, name in counts}
-            ways += [Way(Item((workload,)), owner, None)]
-            ways += [
-                Way(Item((workload,), servers), owner, name)
-                for servers, name in sorted(pools, key=lambda pool: (pool[0], pool[1] or ""))
-            ]
-        items = [way.item for way in ways]
+        """Every group and, of each, the smallest pools that hold it."""
+        few = len(workloads) <= FEW_WORKLOADS
+        number = {w.name: n for n, w in enumerate(workloads)}
+        groups = [g for family in families(workloads, request.rule) for g in _companies(family, few)]
+        owners = [sum(1 << number[w.name] for w in group) for group in groups]
+        at = [(g, servers) for g in range(len(groups)) for servers in range(1, MOST_SERVERS + 1)]
+        items = [Item(groups[g], servers) for g, servers in at]
         menus = {n: Menu.of(items, d, request.rule, quantile, alone[n]) for n, d in request.devices.items()}
-        error = 0.0 if quantile is None else TABLE_ERROR
-        hopeful = {n: _scaled(m, unsteady(m.device.latency) / (1.0 - error)) for n, m in menus.items()}
-        return Options(tuple(ways), len(workloads), menus, hopeful, quantile)
+        hold = {n: np.isfinite(_hopeful(m, quantile).smallest(1.0)) for n, m in menus.items()}
+        # Under P99 a pool is on one type; else its partitions need not know of each other.
+        types: list[str | None] = [None] if quantile is None else list(request.devices)
+        most = POOLS_OF_FEW if few else POOLS_OF_MORE
+        chosen: list[tuple[int, str | None]] = []
+        for name in types:
+            holds = np.any(list(hold.values()), axis=0) if name is None else hold[name]
+            left = [most] * len(groups)
+            for i, (g, servers) in enumerate(at):
+                # One partition is on whatever type it is on.
+                if holds[i] and left[g]:
+                    left[g] -= 1
+                    chosen.append((i, None if servers == 1 else name))
+        chosen = sorted(set(chosen), key=lambda way: (way[0], way[1] or ""))
+        rows = np.array([i for i, _ in chosen], dtype=np.int64)
+        taken = {n: _taken(m, rows) for n, m in menus.items()}
+        return Options(
+            tuple(Way(items[i], owners[at[i][0]], name) for i, name in chosen), len(workloads), taken,
+            {n: _hopeful(m, quantile) for n, m in taken.items()}, quantile,
+        )  # fmt: skip
 
     def alone(self, device: str) -> FloatArray:
         """The least percent of each way alone on a GPU of this type; infinite where it does not fit."""
@@ -101,7 +117,24 @@ class Options:
         return np.where(here, self.hopeful[device].smallest(1.0), np.inf)
 
 
-def _scaled(menu: Menu, scale: float) -> Menu:
+def _taken(menu: Menu, rows: IntArray) -> Menu:
+    """These items of a menu."""
+    names = ("model", "batch", "execution_tolerance", "cycle_tolerance", "memory_mb", "least")
+    more = ("least_percent", "likely_percent")
+    return replace(menu, **{name: getattr(menu, name)[rows] for name in names + more})
+
+
+def _companies(family: Group, few: bool) -> list[Group]:
+    """Which of a family may share a queue."""
+    size = len(family)
+    if few:
+        return [g for n in range(1, size + 1) for g in itertools.combinations(family, n)]
+    return [family[i:j] for i in range(size) for j in range(i + 1, size + 1)]
+
+
+def _hopeful(menu: Menu, quantile: float | None) -> Menu:
+    """With every error taken in the ways' favour."""
+    scale = unsteady(menu.device.latency) / (1.0 - (0.0 if quantile is None else TABLE_ERROR))
     if scale == 1.0:
         return menu
     items = menu.least.size
@@ -122,7 +155,7 @@ def unsteady(latency: LatencyModel) -> float:
 def contents_of(options: Options, device: str, most: int) -> Contents | None:
     """All sets of ways that fit a GPU of this type by its hopeful menu; None for more than `most`.
 
-    A set holds one way of a workload at most, and no more of a pool than it has servers.
+    A set serves a workload in one way at most, and holds no more of a pool than it has servers.
     """
     ways = options.ways
     size = options.alone(device)
@@ -147,11 +180,11 @@ def _larger(fitting: IntArray, size: FloatArray, ways: Sequence[Way]) -> list[li
     """Each set with one item more, in the order of the items, where plain sizes leave room."""
     level = []
     for row, room in zip(fitting.tolist(), (100.0 - size[fitting].sum(axis=1)).tolist(), strict=True):
-        owners = {ways[i].owner for i in row}
+        owners = functools.reduce(operator.or_, (ways[i].owners for i in row))
         for i in range(row[-1], len(ways)):
             if size[i] > room + SLACK:
                 continue
-            if ways[i].owner not in owners or (i == row[-1] and row.count(i) < ways[i].item.servers):
+            if not ways[i].owners & owners or (i == row[-1] and row.count(i) < ways[i].item.servers):
                 level.append([*row, i])
     return level
 
@@ -244,9 +277,9 @@ class Judge:
 
     def _known(self, item: int, curve: FloatArray) -> bool | None:
         good, bad = self.known.get((item, curve.size), ((), ()))
-        if any((curve <= other).all() for other in good):
+        if good and (curve <= np.array(good)).all(axis=1).any():
             return True
-        return False if any((curve >= other).all() for other in bad) else None
+        return False if bad and (curve >= np.array(bad)).all(axis=1).any() else None
 
     def holds(self, items: IntArray, curves: FloatArray, batch: IntArray) -> BoolArray:
         """Whether each of these items (n,) holds with t(k) as in its row of `curves`, up to its batch."""

@@ -16,7 +16,6 @@ from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.board import Queues
 from controlplane.planners.bound import prices
-from controlplane.planners.contents import MOST_WORKLOADS
 from controlplane.planners.finish import Draft, finish, gpu_of, partition_of
 from controlplane.planners.grouping import Group, Grouping, groupings
 from controlplane.planners.hearing import Hearing, Said
@@ -24,7 +23,7 @@ from controlplane.planners.keep import kept
 from controlplane.planners.kinds import Kind, kinds_of, with_servers
 from controlplane.planners.menu import Alone, Correction, Item, Menu
 from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve
-from controlplane.planners.proof import proven
+from controlplane.planners.proof import floor_of, proven
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.refusal import refusal
 from controlplane.planners.renaming import renamed
@@ -115,12 +114,9 @@ class _Desk:
         kinds = kinds_of([(w,) for w in self.workloads], *told)
         if best is None or (not self.stop() and self.may_be_cheaper(kinds, best)):
             apart = _Search.of(self, Grouping.apart(self.workloads), kinds).draft()
-            if best is None or len(self.workloads) <= MOST_WORKLOADS:
-                apart = proven(
-                    apart, self.workloads, kinds, request, self.alone, self.quantile, self.stop
-                )  # fmt: skip
             best = apart if best is None else self.cheaper(apart, best)
-        return best
+        floor = floor_of(best, self.workloads, request, self.alone, self.quantile)
+        return proven(best, floor, self.workloads, request, self.alone, self.quantile, self.stop)
 
     def cheaper(self, one: Draft | None, other: Draft) -> Draft:
         """The better of two; the first where they are equal."""

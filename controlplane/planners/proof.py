@@ -11,10 +11,8 @@ from controlplane.domain.workload import Workload
 from controlplane.planners import exact
 from controlplane.planners.board import Board, loads
 from controlplane.planners.bound import lower_bound, prices
-from controlplane.planners.contents import Options
 from controlplane.planners.finish import Draft
-from controlplane.planners.grouping import families
-from controlplane.planners.kinds import Kind
+from controlplane.planners.kinds import kinds_of
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.standby import held
@@ -22,46 +20,43 @@ from controlplane.planners.standby import held
 OPTIMAL = "optimal"
 """`Totals.stopped_by` of a plan that is proven to be the cheapest."""
 SAME_COST = 1e-6
-WIDE_WORKLOADS = 4
-"""So few are offered pools that do not look worthwhile, too."""
+
+
+def floor_of(
+    draft: Draft, workloads: Sequence[Workload], request: PlanRequest, alone: Mapping[str, Alone],
+    quantile: float | None,
+) -> float:  # fmt: skip
+    """What no plan for the workloads that the draft serves costs less than."""
+    lost = {i.workload for i in draft.infeasible}
+    placed = [w for w in workloads if w.name not in lost]
+    return lower_bound(placed, request.devices, alone, request.rule, quantile)
 
 
 def proven(
-    draft: Draft, workloads: Sequence[Workload], kinds: Sequence[Sequence[Kind]], request: PlanRequest,
+    draft: Draft, floor: float, workloads: Sequence[Workload], request: PlanRequest,
     alone: Mapping[str, Alone], quantile: float | None, stop: Callable[[], bool],
 ) -> Draft:  # fmt: skip
-    """The draft with its bound, or a better one; `kinds` are the ways to serve each of `workloads`."""
+    """The draft with its bound, or a better one. `floor` is the draft's, see `floor_of`."""
     lost = {i.workload for i in draft.infeasible}
     price = prices(request.devices)
-    possible = [(w, ways) for w, ways in zip(workloads, kinds, strict=True) if ways]
-
-    def options(chosen: Sequence[tuple[Workload, Sequence[Kind]]], wide: bool) -> Options:
-        return Options.of(
-            [w for w, _ in chosen], [k for _, k in chosen], request, alone, quantile, wide
-        )  # fmt: skip
-
-    missing = any(w.name in lost for w, _ in possible)
+    possible = [w for w in workloads if _possible(w, request, alone, quantile)] if lost else list(workloads)
+    missing = any(w.name in lost for w in possible)
     if missing:
         # Perhaps they fit after all, placed otherwise.
-        found = exact.solve(options(possible, False), request, math.inf, stop)
+        found = exact.solve(possible, request, alone, quantile, math.inf, stop)
         if found is not None and found.gpus is not None and _holds(found.gpus, request, quantile):
-            names = {w.name for w, _ in possible}
+            names = {w.name for w in possible}
             refused = tuple(i for i in draft.infeasible if i.workload not in names)
-            return _bounded(replace(draft, gpus=found.gpus, infeasible=refused), found.bound, True, request)
-    placed = [(w, ways) for w, ways in possible if w.name not in lost]
-    few = len(placed) <= WIDE_WORKLOADS
+            better = replace(draft, gpus=found.gpus, infeasible=refused)
+            return _bounded(better, found.bound, found.proven, request)
     cost = sum(price[g.type] for g in draft.gpus)
-    bound = lower_bound([w for w, _ in placed], request.devices, alone, request.rule, quantile)
-    if bound >= cost - SAME_COST:
-        return _bounded(draft, bound, not missing, request)
-    answer = exact.solve(options(placed, few), request, cost, stop)
-    if answer is None and few:
-        answer = exact.solve(options(placed, False), request, cost, stop)
+    if floor >= cost - SAME_COST:
+        return _bounded(draft, floor, not missing, request)
+    placed = [w for w in workloads if w.name not in lost]
+    answer = exact.solve(placed, request, alone, quantile, cost, stop)
     if answer is None:
-        return _bounded(draft, bound, False, request)
-    # The program serves every workload by itself: where some may meet, others may be cheaper.
-    apart = all(len(f) == 1 for f in families([w for w, _ in placed], request.rule))
-    optimal = answer.proven and not missing and apart
+        return _bounded(draft, floor, False, request)
+    optimal = answer.proven and not missing
     if answer.gpus is not None:
         if _holds(answer.gpus, request, quantile):
             draft = replace(draft, gpus=answer.gpus)
@@ -69,7 +64,14 @@ def proven(
             optimal = False
     if not answer.proven and stop():
         draft = replace(draft, stopped_by="budget")
-    return _bounded(draft, max(bound, answer.bound) if apart else bound, optimal, request)
+    return _bounded(draft, max(floor, answer.bound), optimal, request)
+
+
+def _possible(
+    workload: Workload, request: PlanRequest, alone: Mapping[str, Alone], quantile: float | None
+) -> bool:
+    """Whether anything holds it by itself."""
+    return any(kinds_of([(workload,)], request.devices, alone, request.rule, quantile))
 
 
 def _holds(gpus: Sequence[PlannedGpu], request: PlanRequest, quantile: float | None) -> bool:

@@ -15,8 +15,6 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners import exact
 from controlplane.planners.bound import lower_bound
-from controlplane.planners.contents import Options
-from controlplane.planners.kinds import kinds_of
 from controlplane.planners.menu import Alone
 from controlplane.planners.verify import verify
 
@@ -120,9 +118,7 @@ def test_the_quick_bound_is_below_the_optimum(asked: list[Workload]) -> None:
     refused = {i.workload for i in plan.infeasible}
     request = planning.request([w for w in asked if w.name not in refused])
     alone = {"v100": Alone.of(request.devices["v100"], None)}
-    kinds = kinds_of([(w,) for w in request.workloads], request.devices, alone, request.rule, None)
-    options = Options.of(request.workloads, kinds, request, alone, None)
-    answer = exact.solve(options, request, math.inf, lambda: False)
+    answer = exact.solve(request.workloads, request, alone, None, math.inf, lambda: False)
     assert answer is not None
     assert answer.proven
     bound = lower_bound(request.workloads, request.devices, alone, request.rule, None)
