@@ -1,8 +1,8 @@
 """What a second endpoint of a model costs: the model by its own name against an alias of it, in turn.
 
 Reference: the same tritonserver, the same model, the same minute. The model returns its input (of an image a
-piece) and waits at most, so nothing but Triton and its Python backend is measured. On a host with other work the
-CPU times tell more than the clock's.
+piece) and waits at most, so nothing but Triton and its Python backend is measured. On a host with other work
+the CPU times tell more than the clock's.
 """
 
 from __future__ import annotations

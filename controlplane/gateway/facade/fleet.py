@@ -31,6 +31,7 @@ class Fleet:
         self.routes: Routes = {}
         self._traits: Mapping[str, Traits] = {}
         self._open: Counter[str] = Counter()
+        self._resting: Counter[str] = Counter()
         self._down: set[str] = set()
         self.sequences = Sequences()
         self.moved: set[Callable[[], None]] = set()
@@ -97,6 +98,10 @@ class Fleet:
         """It has ended."""
         self._open[backend.server] -= 1
 
+    def rests(self, backend: Backend, resting: bool) -> None:
+        """An open call owes no answer from now on, or does again."""
+        self._resting[backend.server] += 1 if resting else -1
+
     @contextlib.contextmanager
     def call(self, backend: Backend) -> Iterator[None]:
         """Counts a call as open on a server."""
@@ -107,8 +112,9 @@ class Fleet:
             self.closed(backend)
 
     def owed(self) -> dict[str, int]:
-        """Server -> calls open on it and sequences it holds."""
-        counts = Counter({server: count for server, count in self._open.items() if count > 0})
+        """Server -> calls open on it that do not rest, and sequences it holds."""
+        working = {server: count - self._resting[server] for server, count in self._open.items()}
+        counts = Counter({server: count for server, count in working.items() if count > 0})
         counts.update(self.sequences.living())
         return dict(counts)
 

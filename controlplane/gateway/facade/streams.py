@@ -42,8 +42,10 @@ class Leg:
     """One call to one server, for the messages of one endpoint.
 
     `waiting` are tickets without an answer; a decoupled model's answers cannot be counted, so there they are
-    only the messages without a first answer, and the leg as a whole counts as one open call. `saying` is held
-    by who writes or half-closes: gRPC breaks a call that is told to end while a message is on its way out.
+    only the messages without a first answer, and the leg as a whole counts as one open call. It rests while
+    nothing waits, since its silence is no sign of a hang; once half-closed it never does: its end is awaited.
+    `saying` is held by who writes or half-closes: gRPC breaks a call that is told to end while a message is
+    on its way out.
     """
 
     endpoint: str
@@ -54,6 +56,7 @@ class Leg:
     reader: asyncio.Task[None] | None = None
     before: asyncio.Task[None] | None = None
     half_closed: bool = False
+    resting: bool = False
     saying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -124,6 +127,7 @@ class Stream:
             return
         leg = self._taking.get((endpoint, backend.server)) or self._open(endpoint, backend, traits.decoupled)
         leg.waiting.append(ticket)
+        self._judge_rest(leg)
         if not leg.decoupled:
             self._tickets.append(ticket)
             self._fleet.opened(backend)
@@ -183,6 +187,7 @@ class Stream:
             await self._context.write(answer)
         if leg.waiting:
             first = leg.waiting.popleft()
+            self._judge_rest(leg)
             self._records.message(leg.endpoint, leg.backend, first.started_s, first.size, answer)
 
     def _answered(self, leg: Leg, ticket: Ticket, answer: bytes) -> None:
@@ -241,8 +246,15 @@ class Stream:
 
     def _stop_taking(self, leg: Leg) -> None:
         leg.half_closed = True
+        self._judge_rest(leg)
         if self._taking.get((leg.endpoint, leg.backend.server)) is leg:
             del self._taking[leg.endpoint, leg.backend.server]
+
+    def _judge_rest(self, leg: Leg) -> None:
+        resting = leg.decoupled and not leg.half_closed and not leg.waiting
+        if resting != leg.resting:
+            leg.resting = resting
+            self._fleet.rests(leg.backend, resting)
 
     @staticmethod
     async def _done_writing(leg: Leg) -> None:

@@ -89,7 +89,7 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
             values = tensor(tg, floats(3)[None])
             client.infer("total", values, sequence_id=7, sequence_start=True)
             prove(server, "total", deadline_s=5.0)
-            canaries.ask(server)
+            canaries.ask(server, server.spec.endpoints)
             rig.until(lambda: canaries.verdict(server.name) is not None)
             assert canaries.verdict(server.name).reason == ""
             total = client.infer("total", values, sequence_id=7, sequence_end=True).as_numpy("OUTPUT")
@@ -103,7 +103,7 @@ def test_an_inference_proves_a_model_of_any_kind(pair: Pair, endpoint: str) -> N
     server = a_server(pair["one"].backend, endpoint)
     canaries = Canaries()
     try:
-        canaries.ask(server)
+        canaries.ask(server, server.spec.endpoints)
         rig.until(lambda: canaries.verdict(server.name) is not None)
         failures = canaries.verdict(server.name).failures
     finally:
@@ -173,6 +173,8 @@ def test_an_idle_stream_lets_go_of_the_old_server(gateway: Running, pair: Pair) 
         talk = Talk(client)
         client.async_stream_infer("repeat", tensor(tg, floats(1)))
         assert said(talk) == (0, "one")
+        # While it is routed to, or its silence would be taken for a hang.
+        rig.until(lambda: made.in_flight(one) == 0)
         made.commit({"repeat": Route((two,))})
         rig.until(lambda: made.in_flight(one) == 0)
         client.async_stream_infer("repeat", tensor(tg, floats(1)))
