@@ -48,9 +48,9 @@ _ENDINGS = {
     Cause.SHARE: Ending.DRAINED,
     # It may have been a pause. If not, its end tells those who wait that they wait in vain.
     Cause.HANG: Ending.GRACE,
-    # What it refuses is lost, what it holds when it ends is sent to the shadow.
+    Cause.IMPAIRED: Ending.REFUSED,
+    # What it refuses is lost; what waits in it is sent to the shadow when it ends.
     Cause.FAILING: Ending.AT_ONCE,
-    Cause.IMPAIRED: Ending.AT_ONCE,
     Cause.CRASH: Ending.AT_ONCE,
 }
 

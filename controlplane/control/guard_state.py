@@ -64,6 +64,9 @@ class Ending(StrEnum):
     """Once it owes no answer any more."""
     GRACE = "after a moment"
     """It is told to end, and has a moment to answer what it owes if it comes round."""
+    REFUSED = "after what the dead process held"
+    """It is told to end, and has the second Triton takes to refuse what its model's dead process held: it may
+    have died of that. What waits behind is sent to the shadow when the server ends."""
     AT_ONCE = "at once"
 
 

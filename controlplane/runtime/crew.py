@@ -23,6 +23,8 @@ from controlplane.runtime.execute import Limits, backend
 
 _THREADS = 6
 _RETRY_S = 5.0
+_REFUSAL_S = 1.0
+"""Triton 2.51 looks once a second whether the process that executes for it lives."""
 
 Failed = Callable[[str, str], None]
 """Called with a subject and what went wrong."""
@@ -162,6 +164,7 @@ class Crew:
         allowed_s = {
             Ending.DRAINED: self._limits.drain_s,
             Ending.GRACE: self._limits.grace_s,
+            Ending.REFUSED: _REFUSAL_S,
             Ending.AT_ONCE: 0.0,
         }
         try:

@@ -111,15 +111,16 @@ def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--faults", default=",".join(FAULTS))
-    parser.add_argument("--repeats", type=int, default=1, help="of all faults, one after the other")
+    parser.add_argument("--repeats", type=int, default=1, help="of all faults, each time on a new fleet")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory(prefix="trisect-chaos-") as name, rig.guarded(Path(name)) as fleet:
-        fleet.apply(rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS)))
-        fleet.await_guarded()
-        for i, fault in enumerate(options.faults.split(",") * options.repeats):
-            rows.append(survive(fleet, fault, seed=i))
+    for repeat in range(options.repeats):
+        with tempfile.TemporaryDirectory(prefix="trisect-chaos-") as name, rig.guarded(Path(name)) as fleet:
+            fleet.apply(rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS)))
+            fleet.await_guarded()
+            for i, fault in enumerate(options.faults.split(",")):
+                rows.append(survive(fleet, fault, seed=100 * repeat + i))
     if options.json:
         print(json.dumps({"rows": [asdict(r) for r in rows], "host_load": os.getloadavg()[0]}))
         return 0

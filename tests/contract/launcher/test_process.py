@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from launcher_rig import HANGING, Fleet, ProcessEngine, infer
 
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerState
+from controlplane.domain.observation import News
+from controlplane.monitor import inference
 from launchers import process, process_table, server_log, starting, triton
 from launchers.process import ProcessLauncher
 
@@ -75,6 +79,26 @@ def test_a_killed_server_leaves_only_what_sweep_removes(fleet: Fleet) -> None:
     assert any("/dev/shm" in what for what in removed), removed
     assert fleet.launcher.servers(fleet.name) == ()
     assert fleet.leftovers() == []
+
+
+def test_a_models_process_that_dies_is_heard_and_one_that_is_unloaded_is_not(fleet: Fleet) -> None:
+    server = fleet.start(fleet.spec())
+    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
+        assert fleet.launcher.servers(fleet.name) == (server,)
+        assert watch.news((server,)) == ()
+        (endpoint,) = server.spec.endpoints
+        inference.unload(server, endpoint, deadline_s=10.0)
+        inference.load(server, endpoint, deadline_s=30.0)
+        assert watch.news((server,)) == ()
+        fleet.launcher.servers(fleet.name)
+        assert watch.news((server,)) == ()
+        # The latest: that of the model before may still be on its way out.
+        os.kill(max(m.pid for m in process_table.members(name=server.name) if m.stub), signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while not (told := watch.news((server,))):
+            assert time.monotonic() < deadline, "nothing was heard"
+            time.sleep(0.01)
+        assert told == (News((server.name,), "a process of its models ended by SIGKILL", impaired=True),)
 
 
 def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:

@@ -127,11 +127,10 @@ def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, wait_
 
 
 @pytest.mark.parametrize(
-    ("fault", "causes"),
-    # A dead stub takes a second for each refusal: until then it is silent.
-    [("kill", {"crash"}), ("stop", {"hang"}), ("stub", {"hang", "failing inferences"})],
+    ("fault", "cause"),
+    [("kill", "crash"), ("stop", "hang"), ("stub", "a model's process died")],
 )
-def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, causes: set[str]) -> None:
+def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
     before = fleet.active("w")
     triton, *stubs = fleet.tree(before)
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
@@ -148,11 +147,14 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, causes: 
                     process.kill()
         moved = fleet.await_event("redirect", since_s=hit_s)
         time.sleep(2.0)
-    assert moved.reason.rpartition(": ")[2] in causes
+    assert moved.reason.rpartition(": ")[2] == cause
     # Lost is only what the dead server held, or was handed before it was known to be dead.
     assert all(r.started_s <= moved.at_s + 0.5 for r in load.failed()), load.failed()
     if fault == "kill":
         assert len(load.failed()) <= 3, load.failed()
+    if fault == "stub":
+        # The batch of four that Triton gave the dead process, on a busy host a second one: none behind them.
+        assert len(load.failed()) <= 8, load.failed()
     fleet.await_guarded()
     assert before not in {s.name for s in fleet.servers()}
     assert not triton.is_running() or triton.status() == psutil.STATUS_ZOMBIE
