@@ -205,7 +205,8 @@ def types(long: bool) -> None:
         best = exhaustive.cheapest(workloads, devices, 4 if long else 2)
         spent["everything"] += time.process_time() - before
         for name in ("joint", "search alone"):
-            most, exact.MOST_WORKLOADS = exact.MOST_WORKLOADS, 0 if name == "search alone" else 12
+            most = exact.MOST_WORKLOADS
+            exact.MOST_WORKLOADS = 0 if name == "search alone" else most
             before = time.process_time()
             plan = registry.strategy("joint").plan(request)
             spent[name] += time.process_time() - before
@@ -219,8 +220,8 @@ def types(long: bool) -> None:
     print(
         f"\nmixed types under half-SLO, {len(seeds)} random cases of 3 or 4 workloads: a V100 at 3.06 and two"
     )
-    print("synthetic ones (half as fast at 0.526; 0.55 as fast at 1.683) against trying all batches, shares,")
-    print(f"placements and pools of up to {4 if long else 2} servers")
+    print("synthetic ones (half as fast at 0.526; 0.55 as fast at 1.683) against trying all companies in a")
+    print(f"queue, batches, shares, placements and pools of up to {4 if long else 2} servers")
     print(f"{'':<14}{'equal':>7}{'cheaper':>9}{'dearer':>8}{'proven':>8}{'CPU s':>8}")
     for name in ("joint", "search alone"):
         print(

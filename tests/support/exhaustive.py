@@ -1,8 +1,8 @@
 """The cheapest plan by trying everything: slow, simple, and nothing in common with the strategies' search.
 
-Every number of servers a workload, every batch, every way to part all partitions into GPUs, every GPU type;
-shares are raised step by step from the least until all hold or none is left. Under half-SLO, where a promise
-is plain arithmetic.
+Every company of workloads in one queue, every number of servers, every batch, every way to part all
+partitions into GPUs, every GPU type; shares are raised step by step from the least until all hold or none is
+left. Under half-SLO, where a promise is plain arithmetic.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from controlplane.planners.protocol import Device
 from controlplane.simulate.truth import Scaled
 
 MOST_SERVERS = 4
-"""Of a workload."""
+"""Of a queue."""
 SLACK = 1.0 + 1e-9
 AT_ONCE = 4096
 
-Member = tuple[int, int]
-"""A workload's number, and of how many servers it is one."""
+Member = tuple[Workload, int]
+"""What a queue holds, as one workload, and of how many servers this is one."""
 
 
 def mixed(latency: str = "igniter") -> dict[str, Device]:
@@ -72,24 +72,26 @@ def cheapest(
     def fits(device: str, members: tuple[Member, ...]) -> bool:
         """Fewer partitions are never slower: what does not fit without one of them does not fit with it."""
         without = all(fits(device, members[:i] + members[i + 1 :]) for i in range(len(members) - 1))
-        return without and _fits(devices[device], [(workloads[w], servers) for w, servers in members])
+        return without and _fits(devices[device], members)
 
     @cache
     def price(members: tuple[Member, ...]) -> float:
         """Of the cheapest GPU that holds these partitions together."""
         return min((d.pool.price_per_hour for n, d in devices.items() if fits(n, members)), default=math.inf)
 
-    def parted(servers: tuple[int, ...]) -> float:
-        """The cheapest way to part so many servers of each workload into GPUs."""
+    def parted(queues: Sequence[Workload], servers: tuple[int, ...]) -> float:
+        """The cheapest way to part so many servers of each queue into GPUs."""
 
         @cache
         def best(left: tuple[int, ...]) -> float:
             if not any(left):
                 return 0.0
-            first = next(w for w, count in enumerate(left) if count)
+            first = next(q for q, count in enumerate(left) if count)
             costs = [math.inf]
-            for taken in itertools.product(*(range(w == first, count + 1) for w, count in enumerate(left))):
-                own = price(tuple((w, servers[w]) for w, count in enumerate(taken) for _ in range(count)))
+            for taken in itertools.product(*(range(q == first, count + 1) for q, count in enumerate(left))):
+                own = price(
+                    tuple((queues[q], servers[q]) for q, count in enumerate(taken) for _ in range(count))
+                )
                 if math.isfinite(own):
                     costs.append(own + best(tuple(a - b for a, b in zip(left, taken, strict=True))))
             return min(costs)
@@ -97,8 +99,25 @@ def cheapest(
         return best(servers)
 
     return min(
-        parted(servers) for servers in itertools.product(range(1, most_servers + 1), repeat=len(workloads))
+        parted(queues, servers)
+        for queues in _queues(workloads)
+        for servers in itertools.product(range(1, most_servers + 1), repeat=len(queues))
     )
+
+
+def _queues(workloads: Sequence[Workload]) -> list[list[Workload]]:
+    """Every way to let workloads of one model share queues, each told as one workload."""
+    if not workloads:
+        return [[]]
+    first, *rest = workloads
+    found = []
+    for taken in itertools.chain.from_iterable(itertools.combinations(rest, n) for n in range(len(rest) + 1)):
+        if any(w.model != first.model for w in taken):
+            continue
+        rate, slo = sum(w.rate_rps for w in (first, *taken)), min(w.slo_ms for w in (first, *taken))
+        queue = replace(first, rate_rps=rate, slo_ms=slo)
+        found += [[queue, *others] for others in _queues([w for w in rest if w not in taken])]
+    return found
 
 
 def _fits(device: Device, members: Sequence[tuple[Workload, int]]) -> bool:
