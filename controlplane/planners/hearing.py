@@ -107,7 +107,7 @@ class Hearing:
             first[who, None], self.servers[who], np.searchsorted(waiting.BATCHES, self.batch[who]),
             JITTER_P99 * jitter[who],
         )[:, 0]  # fmt: skip
-        amounts_to = np.where(self.servers[who] > 1, amounts_to / POOL_CARE, amounts_to)
+        amounts_to = np.where(self.servers[who] > 1, amounts_to * POOL_CARE, amounts_to)
         told_now = _told(correction, who, p99, self.execution[who] / full[who], amounts_to)
         return self._together(who[~kept], who, told_now)
 

