@@ -33,7 +33,7 @@ from launchers import (
 from launchers.containers import Container, ContainerOptions
 from launchers.cores import core_of
 from launchers.cpu_quota.mechanism import bandwidth
-from launchers.docker_engine import Say
+from launchers.docker_engine import ANSWER_S, Say
 from launchers.docker_events import EngineEvents
 from launchers.gpus import is_gpu
 from launchers.mps import MpsClient, MpsDaemons
@@ -44,6 +44,7 @@ from launchers.watch import LauncherWatch
 QUOTA = "docker-cpu-quota"
 _POLL_S = 0.1
 _KILL_S = 10
+_LIST_S = 10
 _LAST_UP = "Started Metrics Service"
 """What Triton logs when it starts the last of its three services."""
 
@@ -126,7 +127,7 @@ class DockerLauncher:
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Every container with the fleet's label; one that does not run (or is paused) counts as exited."""
-        with self._engine() as client:
+        with self._engine(_LIST_S) as client:
             found = [_server_of(c) for c in self._of_fleet(client, fleet)]
         return tuple(sorted(found, key=lambda s: s.name))
 
@@ -203,8 +204,8 @@ class DockerLauncher:
     def _address(self) -> str:
         return docker_engine.local(self._given_address) if self._given_address else docker_engine.address()
 
-    def _engine(self) -> contextlib.AbstractContextManager[docker.DockerClient]:
-        return docker_engine.engine(self._address())
+    def _engine(self, answer_s: float = ANSWER_S) -> contextlib.AbstractContextManager[docker.DockerClient]:
+        return docker_engine.engine(self._address(), answer_s)
 
     def _told(self) -> dict[str, Any]:
         """What the engine says of itself; empty while it is away."""

@@ -12,11 +12,12 @@ import docker
 import docker.errors
 import requests.exceptions
 
-from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
+from controlplane.domain.errors import EngineError, MissingTool, NotNow
 from launchers.containers import ContainerOptions, Pull
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
-_ANSWER_S = 60
+ANSWER_S = 60
+_FULL = "no space left on device"
 
 Say = Callable[[str], None]
 
@@ -38,11 +39,14 @@ def local(told: str) -> str:
 
 
 @contextlib.contextmanager
-def engine(where: str) -> Iterator[docker.DockerClient]:
-    """A connection to the engine. Raises MissingTool, EngineError or LaunchTimeout, as `told` does."""
+def engine(where: str, answer_s: float = ANSWER_S) -> Iterator[docker.DockerClient]:
+    """A connection to the engine, which has `answer_s` for each answer.
+
+    Raises MissingTool, EngineError or NotNow, as `told` does.
+    """
     _knock(where)
     with told(where):
-        client = docker.DockerClient(base_url=where, timeout=_ANSWER_S)
+        client = docker.DockerClient(base_url=where, timeout=answer_s)
         try:
             yield client
         finally:
@@ -76,11 +80,10 @@ def told(where: str) -> Iterator[None]:
     except docker.errors.ImageNotFound as error:
         raise EngineError(f"the engine has no such image: {_said(error)}; pull it, or allow that") from error
     except docker.errors.APIError as error:
-        raise EngineError(_of_api(error)) from error
+        kind = NotNow if _FULL in _said(error).lower() else EngineError
+        raise kind(_of_api(error)) from error
     except requests.exceptions.Timeout as error:
-        raise LaunchTimeout(
-            f"the Docker engine at {where} did not answer within {_ANSWER_S} s; see its log"
-        ) from error
+        raise NotNow(f"the Docker engine at {where} does not answer; see its log") from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         raise _unreachable(where, str(error)) from error
 
@@ -127,7 +130,7 @@ def _of_api(error: docker.errors.APIError) -> str:
     said = _said(error)
     remedies = {
         "could not select device driver": "install the NVIDIA container toolkit, then restart the engine",
-        "no space left on device": "free space where the engine keeps its data (docker system df)",
+        _FULL: "free space where the engine keeps its data (docker system df)",
         "is already in use by container": "remove that container (docker rm), it is none of ours",
         "requested CPUs are not available": "that core does not exist, or the engine may not use it",
         "pull access denied": "log in to the registry, or name another image",

@@ -7,6 +7,7 @@ server may end, be killed or be replaced, and the next one finds it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import subprocess
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.domain.device import DeviceReading
-from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
+from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, NotNow
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
 from launchers import (
@@ -41,6 +42,7 @@ from launchers.watch import LauncherWatch
 
 _POLL_S = 0.03
 _KEPT_LOGS = 100
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 # The shell's child is the server, which no longer is a child of ours: nobody has to wait for it, and the end
 # of this program is nothing to it.
@@ -279,7 +281,8 @@ class ProcessLauncher:
             prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
             pid = detach([*prefix, *command], environment(server, home, place), log, place.core)
         except OSError as error:
-            raise EngineError(f"{spec.name} could not be started: {error}") from error
+            kind = NotNow if error.errno in _FULL else EngineError
+            raise kind(f"{spec.name} could not be started: {error}") from error
         while True:
             member = process_table.find(pid)
             if member is None:

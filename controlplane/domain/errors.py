@@ -7,7 +7,8 @@ TrisectError
 ├── EngineError         a launch, an engine or the disk failed; nothing half-done is left
 │   ├── FleetBusy       another command works on the fleet; it ends
 │   ├── LaunchTimeout   it did not become ready in time; trying again may help
-│   └── MissingTool     a program is not installed; says how to get it
+│   ├── NotNow          the engine is silent or the disk full, whatever was asked for; it helps to wait
+│   └── MissingTool     a program is not installed, or an engine away; says how to get it
 └── GatewayError        the gateway failed or its port is taken
 """
 
@@ -49,6 +50,10 @@ class FleetBusy(EngineError):
 
 class LaunchTimeout(EngineError):
     """A server did not become ready before its deadline."""
+
+
+class NotNow(EngineError):
+    """The engine does not answer or the disk is full: no fault of what was to be done."""
 
 
 class MissingTool(EngineError):

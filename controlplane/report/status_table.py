@@ -163,12 +163,16 @@ def _age(seconds: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A fleet at one moment. `controller` is its pid, None where none runs."""
+    """A fleet at one moment. `controller` is its pid, None where none runs.
+
+    `trouble` says why the engine does not answer: then no server is known, and all else is.
+    """
 
     servers: tuple[StatusRow, ...]
     workloads: tuple[WorkloadRow, ...]
     guard: tuple[GuardRow, ...]
     controller: int | None
+    trouble: str | None = None
 
 
 def status_view(status: Status) -> RenderableType:
@@ -177,6 +181,8 @@ def status_view(status: Status) -> RenderableType:
     Workloads have lines of their own only where servers serve several: else the servers' say it all.
     """
     parts: list[RenderableType] = [status_table(status.servers)]
+    if status.trouble is not None:
+        parts = [f"no server can be shown: {status.trouble}"]
     if any(len(row.endpoints) > 1 for row in status.servers):
         parts += ["", workload_table(status.workloads)]
     if status.guard:
@@ -191,6 +197,7 @@ def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
     return {
         "fleet": fleet,
         "controller": status.controller,
+        "trouble": status.trouble,
         "servers": [asdict(row) for row in status.servers],
         "workloads": [asdict(row) for row in status.workloads],
         "guard": [asdict(row) for row in status.guard],

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from controlplane.control.desired import descendant
 from controlplane.control.guard_state import DrainAndStop, Ending, Launch, Load
-from controlplane.domain.errors import TrisectError
+from controlplane.domain.errors import MissingTool, NotNow, TrisectError
 from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health
 from controlplane.monitor import inference
@@ -58,7 +59,8 @@ class Crew:
         self._servers: dict[str, Server] = {}
         self._conditions: dict[str, Condition] = {}
         self._given_up: set[str] = set()
-        self._left: list[tuple[float, Server]] = []
+        self._put_off: list[tuple[float, Callable[[], None]]] = []
+        self._said: dict[str, str] = {}
 
     def adopt(self, server: Server, health: Health = Health.READY) -> None:
         """A server that runs already, by its own name."""
@@ -113,12 +115,12 @@ class Crew:
         self._pool.submit(self._stop, server, stop.ending)
 
     def retry(self, now_s: float) -> None:
-        """Try again to stop what could not be stopped, once the engine had time to come back."""
+        """Try again what was put off, once the engine had time to come back or the disk to be cleared."""
         with self._lock:
-            due = [server for at, server in self._left if now_s - at > _RETRY_S]
-            self._left = [(at, server) for at, server in self._left if now_s - at <= _RETRY_S]
-        for server in due:
-            self._pool.submit(self._stop, server, Ending.AT_ONCE)
+            due = [again for at, again in self._put_off if now_s - at > _RETRY_S]
+            self._put_off = [(at, again) for at, again in self._put_off if now_s - at <= _RETRY_S]
+        for again in due:
+            self._pool.submit(again)
 
     def close(self, *, wait: bool) -> None:
         """Begin nothing more; `wait`: until what is under way has ended."""
@@ -126,6 +128,9 @@ class Crew:
 
     def _launch(self, name: str, spec: ServerSpec, unload: bool) -> None:
         server: Server | None = None
+        with self._lock:
+            if name in self._given_up:
+                return
         try:
             server = self._launcher.start(spec, deadline_s=self._limits.start_s)
             for endpoint in spec.endpoints:
@@ -133,6 +138,10 @@ class Crew:
             if unload:
                 for endpoint in spec.endpoints:
                     inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
+        except (NotNow, MissingTool) as error:
+            # No failed start: until the host can, it counts as starting.
+            self._later(name, f"cannot be started now: {error}", partial(self._launch, name, spec, unload))
+            return
         except TrisectError as error:
             if server is not None:
                 self._stop(server, Ending.AT_ONCE)
@@ -176,6 +185,14 @@ class Crew:
                 )
             self._launcher.stop(server, drain_s=allowed_s[ending])
         except TrisectError as error:
-            with self._lock:
-                self._left.append((time.monotonic(), server))
-            self._failed(server.name, f"could not be stopped, which is tried again: {error}")
+            again = partial(self._stop, server, Ending.AT_ONCE)
+            self._later(server.name, f"could not be stopped: {error}", again)
+
+    def _later(self, subject: str, problem: str, again: Callable[[], None]) -> None:
+        """Put off what the engine or the disk does not let be done now; said once."""
+        with self._lock:
+            self._put_off.append((time.monotonic(), again))
+            known = self._said.get(subject) == problem
+            self._said[subject] = problem
+        if not known:
+            self._failed(subject, f"{problem}; tried again every {_RETRY_S:g} s")

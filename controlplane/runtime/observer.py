@@ -28,6 +28,7 @@ from controlplane.runtime.execute import backend
 
 ENGINE_EVERY_S = 5.0
 ENGINE_HURRIED_S = 0.5
+_ENGINE_LATE_S = 5.0
 CANARY_EVERY_S = 5.0
 STATISTICS_EVERY_S = 0.5
 SILENT_S = 0.2
@@ -222,6 +223,8 @@ class _Engine:
 
     def ask(self, now: float, every_s: float) -> None:
         """Have it asked, unless that was done a moment ago or it has not answered yet."""
+        if self._under_way and now - self._asked_s > _ENGINE_LATE_S:
+            self.trouble = f"the engine has not answered for {_ENGINE_LATE_S:g} s"
         if not self._under_way and now - self._asked_s >= every_s:
             self._asked_s, self._under_way = now, True
             self._pool.submit(self._ask, now)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.control.guard_state import Level
-from controlplane.domain.errors import GatewayError
+from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Guarding, LatencyWindow
 from controlplane.domain.plan import Placement, Plan
@@ -104,12 +104,18 @@ def guard_rows(
 
 
 def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Status:
-    """A fleet now. Raises EngineError, and InputError for files nobody of ours wrote."""
+    """A fleet now. Raises InputError for files nobody of ours wrote."""
     history = History(fleet.files.history)
     controller = service.pid(fleet.files)
     windows = seen_windows(telemetry)
+    servers: Sequence[StatusRow] = ()
+    trouble = None
+    try:
+        servers = status_rows(fleet.launcher, fleet.gateway, fleet.name, plan, windows)
+    except EngineError as error:
+        trouble = str(error)
     return Status(
-        tuple(status_rows(fleet.launcher, fleet.gateway, fleet.name, plan, windows)),
+        tuple(servers),
         tuple(workload_rows(plan, windows)),
         tuple(
             guard_rows(
@@ -121,6 +127,7 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Statu
             )
         ),
         controller,
+        trouble,
     )
 
 

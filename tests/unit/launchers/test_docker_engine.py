@@ -12,7 +12,7 @@ import docker.errors
 import pytest
 import requests.exceptions
 
-from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, MissingTool
+from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
 from launchers import docker_engine
 from launchers.containers import VENDOR_IMAGE, ContainerOptions, Network, Pull
 
@@ -31,7 +31,7 @@ def api_error(said: str) -> docker.errors.APIError:
             EngineError,
             "NVIDIA container toolkit",
         ),
-        (api_error("write /var/lib/docker/x: no space left on device"), EngineError, "docker system df"),
+        (api_error("write /var/lib/docker/x: no space left on device"), NotNow, "docker system df"),
         (
             api_error('Conflict. The container name "/a" is already in use by container "b"'),
             EngineError,
@@ -40,7 +40,7 @@ def api_error(said: str) -> docker.errors.APIError:
         (api_error("Requested CPUs are not available - requested 9"), EngineError, "core does not exist"),
         (api_error("something else"), EngineError, "Docker: something else"),
         (docker.errors.ImageNotFound("404", explanation="No such image: x"), EngineError, "pull it"),
-        (requests.exceptions.ReadTimeout("slow"), LaunchTimeout, "did not answer"),
+        (requests.exceptions.ReadTimeout("slow"), NotNow, "does not answer"),
         (requests.exceptions.ConnectionError("gone"), MissingTool, r"apt-get install docker\.io"),
         (
             docker.errors.DockerException("PermissionError(13, 'Permission denied')"),

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from controlplane.control.guard import begin
-from controlplane.control.guard_state import DrainAndStop, Ending, GuardState, Limits, Seat, Ward
+from controlplane.control.guard_state import DrainAndStop, Ending, GuardState, Launch, Limits, Seat, Ward
 from controlplane.control.sequential import Promise
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health, News
 from controlplane.domain.workload import ShadowPolicy
@@ -37,6 +37,13 @@ class Engine:
     silent: threading.Event | None = None
     news: list[News] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
+    starts: int = 0
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        self.starts += 1
+        if self.away:
+            raise NotNow("the engine does not answer")
+        raise EngineError("no such weights")
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         if self.silent is not None:
@@ -149,3 +156,33 @@ def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
     assert bench.engine.stopped == [], "not at once: the engine has just failed"
     bench.crew.retry(1e12)
     assert wait_until(lambda: bool(bench.engine.stopped), deadline_s=5.0)
+
+
+def test_a_start_the_engine_is_away_for_is_put_off_and_no_failed_one(bench: Bench) -> None:
+    def conditions_after(starts: int) -> Health:
+        def tried() -> bool:
+            bench.crew.retry(1e12)
+            return bench.engine.starts >= starts
+
+        assert wait_until(tried, deadline_s=5.0)
+        return bench.crew.conditions()["W1.1"].health
+
+    bench.engine.away = True
+    bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    assert conditions_after(3) is Health.STARTING
+    assert len(bench.failed) == 1, "said once"
+    bench.engine.away = False
+    bench.crew.retry(1e12)
+    assert wait_until(lambda: conditions_after(4) is Health.GONE, deadline_s=5.0)
+    assert bench.crew.conditions()["W1.1"].reason == "no such weights"
+
+
+def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench: Bench) -> None:
+    bench.engine.away = True
+    bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    assert wait_until(lambda: bool(bench.failed), deadline_s=5.0)
+    bench.crew.stop(DrainAndStop("W1.1", Ending.AT_ONCE))
+    bench.engine.away, starts = False, bench.engine.starts
+    bench.crew.retry(1e12)
+    bench.crew.close(wait=True)
+    assert bench.engine.starts == starts
