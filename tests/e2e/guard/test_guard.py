@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import guard_rig as rig
+import numpy as np
 import psutil
 import pytest
+import tritonclient.grpc as triton_grpc
 from guard_rig import Guarded, Load
 from killed_controller import POINTS
 
@@ -128,11 +130,12 @@ def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, wait_
 
 @pytest.mark.parametrize(
     ("fault", "cause"),
-    [("kill", "crash"), ("stop", "hang"), ("stub", "a model's process died")],
+    [("kill", "crash"), ("stop", "hang"), ("poison", "a model's process died")],
 )
 def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
     before = fleet.active("w")
     triton, *stubs = fleet.tree(before)
+    refused = ""
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         time.sleep(2.0)
         hit_s = time.time()
@@ -142,9 +145,8 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
             case "stop":
                 for process in (triton, *stubs):
                     process.suspend()
-            case "stub":
-                for process in stubs:
-                    process.kill()
+            case "poison":
+                refused = poison(fleet)
         moved = fleet.await_event("redirect", since_s=hit_s)
         time.sleep(2.0)
     assert moved.reason.rpartition(": ")[2] == cause
@@ -152,12 +154,26 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
     assert all(r.started_s <= moved.at_s + 0.5 for r in load.failed()), load.failed()
     if fault == "kill":
         assert len(load.failed()) <= 3, load.failed()
-    if fault == "stub":
-        # The batch of four that Triton gave the dead process, on a busy host a second one: none behind them.
-        assert len(load.failed()) <= 8, load.failed()
     fleet.await_guarded()
+    if fault == "poison":
+        # The batch of four that it was in, on a busy host a second one: none behind them. It took no shadow.
+        assert len(load.failed()) <= 8, load.failed()
+        assert "is not healthy" in refused
+        assert len([e for e in fleet.events() if e.kind == "redirect" and e.at_s >= hit_s]) == 1
     assert before not in {s.name for s in fleet.servers()}
     assert not triton.is_running() or triton.status() == psutil.STATUS_ZOMBIE
+
+
+def poison(fleet: Guarded) -> str:
+    """One request that kills the process it is executed in, and what its client is told."""
+    x = triton_grpc.InferInput("X", [1, 1], "FP32")
+    x.set_data_from_numpy(np.full((1, 1), np.nan, dtype=np.float32))
+    with (
+        triton_grpc.InferenceServerClient(f"127.0.0.1:{fleet.grpc}") as client,
+        pytest.raises(triton_grpc.InferenceServerException) as told,
+    ):
+        client.infer("w", [x], client_timeout=10.0)
+    return str(told.value)
 
 
 def test_once_repairs_and_ends(fleet: Guarded) -> None:
