@@ -184,7 +184,7 @@ class Observer:
     def _split_of(self, watch: Watch, server: Server, now: float) -> tuple[float | None, float | None]:
         pairs = zip(watch.evidence, watch.ward.promises, strict=True)
         if max(sequential.strength(e, p) for e, p in pairs) > _SUSPICIOUS:
-            # The models' own: an alias takes the wait in its model's queue for execution.
+            # The models' own: an alias does not count the wait in its model's queue.
             self._split.ask(server, [promise.endpoint for promise in watch.ward.promises], now)
         return self._split.found(server.name, now)
 
