@@ -116,6 +116,7 @@ class World:
             watch = self.state.watches[ward.id]
             assert watch.active.server == self.active[ward.id]
             assert routes[ward.id].members == (watch.active.server,)
+            assert {routes[endpoint] for endpoint in ward.endpoints} == {routes[ward.id]}, "torn apart"
             standby = watch.standby and self.machines.get(watch.standby.server)
             active = seen.servers.get(watch.active.server)
             if active is None or active.health in (Health.GONE, Health.FAILING, Health.IMPAIRED):
@@ -157,7 +158,8 @@ class World:
             for i in range(count):
                 at = self.now_s - TICK_S * (1.0 - (i + 1) / count)
                 took = promise.slo_ms * (3.0 if late else 0.4)
-                ended.append(Answer(at, took, False, promise.endpoint, self.active[ward.id]))
+                endpoint = promise.endpoints[i % len(promise.endpoints)]
+                ended.append(Answer(at, took, False, endpoint, self.active[ward.id]))
         return ended
 
 
@@ -167,8 +169,10 @@ def world(percents: Sequence[float], policy: ShadowPolicy, elsewhere: bool) -> W
     for i, percent in enumerate(percents):
         name = f"W{i}"
         shadow_gpu = "g1" if elsewhere else "g0"
+        # Every other one serves two workloads through one queue.
+        promise = Promise(name, 50.0, 100.0, aliases=(f"{name}b",) if i % 2 else ())
         wards.append(
-            Ward(name, "g0", percent, (Promise(name, 50.0, 100.0),), policy, shadow_gpu,
+            Ward(name, "g0", percent, (promise,), policy, shadow_gpu,
                  0.0 if policy is ShadowPolicy.NONE else 10.0)
         )  # fmt: skip
         active, shadow = Seat(f"{name}.a", "g0", percent), Seat(f"{name}.s", shadow_gpu, percent + spare)
