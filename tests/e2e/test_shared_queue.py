@@ -31,19 +31,26 @@ def together(name: str, *endpoints: str, percent: float = 40.0, shadow: bool = T
     return made
 
 
+PLAN = rig.plan(together("P", "b", "a"), together("Q", "c", percent=20, shadow=False))
+
+
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with rig.guarded(tmp_path_factory.mktemp("shared")) as made:
-        made.apply(rig.plan(together("P", "b", "a"), together("Q", "c", percent=20, shadow=False)))
         yield made
 
 
 @pytest.fixture
 def fleet(host: Guarded) -> Guarded:
+    """`a` and `b` in one queue with a shadow ready, `c` by itself, whatever the test before left."""
+
     def covered() -> bool:
         rows = json.loads((host.files / "gateway" / "slots.json").read_text())["slots"]
         return {r["endpoint"] for r in rows if r["backup"] and not r["draining"]} == {"a", "b"}
 
+    applied = host.directory / "plan.json"
+    if not applied.exists() or json.loads(applied.read_text()) != PLAN:
+        host.apply(PLAN)
     rig.await_true(covered, 30.0, "a shadow stands by for both")
     return host
 
