@@ -67,10 +67,8 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
         own, *aliases = endpoints
         if aliases:
             check_shareable(source, endpoints)
-        configs = [(e, alias_config(source, endpoint=e, of=own)) for e in aliases]
-        configs.append(
-            (own, served_config(source.config, endpoint=own, served=served[model], gpu_type=gpu_type))
-        )
+        config = served_config(source.config, endpoint=own, served=served[model], gpu_type=gpu_type)
+        configs = [(own, config), *((e, alias_config(source, endpoint=e, of=own)) for e in aliases)]
         for endpoint, config in configs:
             if f"{endpoint}/{CONFIG_NAME}" in entries:
                 raise InputError(

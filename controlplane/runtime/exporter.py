@@ -56,8 +56,10 @@ class Meters(Collector):
         )
         shares = GaugeMetricFamily("trisect_partition_percent", "The active share.", labels=[*names, "gpu"])
         labels = [*names, "endpoint"]
-        rates = GaugeMetricFamily("trisect_rate_rps", "Arrivals, moving mean.", labels=labels)
-        planned = GaugeMetricFamily("trisect_planned_rps", "Planned arrivals.", labels=labels)
+        rates = GaugeMetricFamily(
+            "trisect_rate_rps", "Arrivals of the endpoint's queue, moving mean.", labels=labels
+        )
+        planned = GaugeMetricFamily("trisect_planned_rps", "Planned arrivals of its queue.", labels=labels)
         evidence = GaugeMetricFamily(
             "trisect_evidence", "Against the SLO; 1 is a broken promise.", labels=labels
         )
