@@ -3,6 +3,7 @@
 .venv/bin/python tests/bench/simulate.py              a minute: theory, speed, iGniter
 .venv/bin/python tests/bench/simulate.py --triton     also the real Triton: 4 configurations, 2 loads
 .venv/bin/python tests/bench/simulate.py --triton --full    all 8 configurations, 3 loads, 3 repeats
+.venv/bin/python tests/bench/simulate.py --pool       also three real Tritons behind the real gateway
 """
 
 from __future__ import annotations
@@ -166,10 +167,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--triton", action="store_true")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--pool", action="store_true")
     told = parser.parse_args()
     held = [theory(), speed(), igniter()]
     if told.triton:
         from sleeping_triton import table
 
         held.append(table(full=told.full))
+    if told.pool:
+        import sleeping_pool
+
+        held.append(sleeping_pool.table())
     sys.exit(0 if all(held) else 1)

@@ -98,14 +98,14 @@ def ahead_of_others() -> Iterator[None]:
 
     They sleep nearly all the time; without it a host shared with others is what would be measured.
     """
-    before = os.sched_getscheduler(0)
+    before, priority = os.sched_getscheduler(0), os.sched_getparam(0)
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
     try:
         yield
     finally:
         with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, before, os.sched_param(0))
+            os.sched_setscheduler(0, before, priority)
 
 
 @contextmanager
