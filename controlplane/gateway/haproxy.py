@@ -8,7 +8,6 @@ import random
 import resource
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Backend, Routes
 from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.files.remembered import Remembered
-from controlplane.gateway import control_socket, processes, slots, store
+from controlplane.gateway import control_socket, processes, slots, store, supervision
 from controlplane.gateway.listeners import listen
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
@@ -96,7 +95,8 @@ class HaproxyGateway:
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
-            self._supervise()
+            if not processes.find(self._places, processes.SUPERVISOR):
+                supervision.start(self._places)
             try:
                 self._await_answer()
             except GatewayError:
@@ -183,16 +183,10 @@ class HaproxyGateway:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _end_processes(self) -> None:
+        # Without its lock nobody takes the supervisor's end for a death.
+        self._places.supervisor_lock.unlink(missing_ok=True)
         for role in processes.ALL:
             processes.end(processes.find(self._places, role), grace_s=5.0)
-
-    def _supervise(self) -> None:
-        if not processes.find(self._places, processes.SUPERVISOR):
-            processes.spawn_detached(
-                self._places,
-                processes.SUPERVISOR,
-                [sys.executable, "-m", "controlplane.gateway.supervise", str(self._places.state)],
-            )
 
     def _await_answer(self) -> None:
         def answers() -> bool:

@@ -1,8 +1,8 @@
 """Keeps the gateway's processes up: `python -m controlplane.gateway.supervise STATE_DIR`.
 
 It starts what is missing, adopts what lives, and restarts what dies: at once, and waiting longer each time a
-process dies young again. Traffic does not pass through it: when it dies, its processes go on, and the next
-supervisor adopts them.
+process dies young again. Traffic does not pass through it: when it dies, its processes go on, and the facade
+starts the next supervisor (`supervision`), which adopts them.
 """
 
 from __future__ import annotations

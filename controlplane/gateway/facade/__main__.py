@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway import store
+from controlplane.gateway import store, supervision
 from controlplane.gateway.facade import control, over_grpc
 from controlplane.gateway.facade.broadcast import Broadcast
 from controlplane.gateway.facade.fleet import Fleet, everyone
@@ -65,6 +65,7 @@ async def _run(places: Places) -> None:
         chores = [
             asyncio.create_task(fleet.watch()),
             asyncio.create_task(give_back(lambda: records.handled_bytes)),
+            asyncio.create_task(supervision.keep(places)),
         ]
         await stopped.wait()
         for chore in chores:

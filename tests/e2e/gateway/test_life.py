@@ -119,8 +119,7 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     os.kill(pid, signal.SIGKILL)
     if role == processes.SUPERVISOR:
         haproxy = processes.find(places, processes.HAPROXY)
-        rig.until(lambda: processes.find(places, role) == ())
-        made.start()
+        rig.until(lambda: processes.find(places, role) not in ((), (pid,)))
         assert processes.find(places, processes.HAPROXY) == haproxy
     rig.until(lambda: len(processes.find(places, role)) == 1 and processes.find(places, role) != (pid,))
     made.start()
@@ -150,6 +149,7 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     for role in (processes.SUPERVISOR, processes.HAPROXY):
         processes.end(processes.find(places, role), grace_s=5.0)
     made.start()
+    rig.until(lambda: len(processes.find(places, processes.SUPERVISOR)) == 1)
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     os.kill(supervisor, signal.SIGSTOP)
     try:

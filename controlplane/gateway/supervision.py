@@ -1,0 +1,36 @@
+"""The supervisor, as others see it: whether one is there, and how to have one."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+
+from controlplane.gateway import processes
+from controlplane.gateway.places import Places
+
+_LOOK_S = 1.0
+
+
+def start(places: Places) -> None:
+    """Start one, nobody's child. Where one lives, the new one ends at once."""
+    command = [sys.executable, "-m", "controlplane.gateway.supervise", str(places.state)]
+    processes.spawn_detached(places, processes.SUPERVISOR, command)
+
+
+def is_missing(places: Places) -> bool:
+    """Whether it died: its lock is there and nobody holds it. Who ends it on purpose removes that first."""
+    try:
+        with places.supervisor_lock.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError):
+        return False
+    return True
+
+
+async def keep(places: Places) -> None:
+    """A process that the supervisor keeps up keeps the supervisor up. Never returns."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        if is_missing(places):
+            await asyncio.to_thread(start, places)
