@@ -111,7 +111,7 @@ def largest_rate(
 
 
 STREAM = 86
-"""The seed of a fair stream: of 1,500 tried, runs on it were among the nearest to long ones, over 60 pools."""
+"""The seed of a fair stream: of 1,500, runs on it were among the nearest to long ones, over 60 pools."""
 
 
 def _gaps(rows: _Rows) -> FloatArray:

@@ -110,6 +110,6 @@ def table(seconds: float = 20.0, repeats: int = 3) -> bool:
                 pool_error, one_error = np.median(errors, axis=0)
                 held &= bool(abs(pool_error) <= 8.0)
                 each = "/".join(f"{e:.1f}" for e in errors[:, 0])
-                row = f"{model.batch:5d}  {load:.2f} {real:7.2f} {pool_ms:7.2f} {pool_error:6.1f} % ({each:18s})"
-                print(row, f" {one_ms:9.2f} {one_error:6.1f} %", flush=True)
+                row = f"{model.batch:5d}  {load:.2f} {real:7.2f} {pool_ms:7.2f} {pool_error:6.1f} %"
+                print(row, f"({each:18s})  {one_ms:9.2f} {one_error:6.1f} %", flush=True)
     return held
