@@ -24,10 +24,14 @@ import tritonclient.http.aio as http_aio
 
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.render.alias import alias_config
+from controlplane.render.source import read_source
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
 MODELS = Path(__file__).parent / "gateway_models"
+ALIASES = {"twin": "echo", "again": "repeat"}
+"""Second names, rendered as a plan's are, of models that run under their own name in the same server."""
 HOST = "127.0.0.1"
 
 
@@ -75,6 +79,9 @@ def launch(
     for endpoint, model in models.items():
         if not (repository / endpoint).exists():
             shutil.copytree(MODELS / model, repository / endpoint)
+            if endpoint in ALIASES:
+                config = alias_config(read_source(MODELS, model), endpoint=endpoint, of=ALIASES[endpoint])
+                (repository / endpoint / "config.pbtxt").write_text(config)
     http_port, grpc_port, metrics_port = ports or free_ports(3)
     log = directory / f"{name}.log"
     command = [

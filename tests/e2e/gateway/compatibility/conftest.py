@@ -16,8 +16,8 @@ from controlplane.domain.fleet import Route
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Target]]:
     here = tmp_path_factory.mktemp("compatibility")
-    left = {"echo": "echo", "slow": "slow", "text": "text"}
-    right = {"repeat": "repeat", "total": "total", "other": "echo"}
+    left = {"echo": "echo", "twin": "echo", "slow": "slow", "text": "text"}
+    right = {"repeat": "repeat", "again": "repeat", "total": "total", "other": "echo"}
     with (
         rig.tritons(here, bare=left | right, left=left, right=right) as running,
         rig.a_gateway(here) as (gateway, ports),

@@ -30,7 +30,7 @@ def test_repository_index(client: Any, kind: str) -> None:
     said = client.get_model_repository_index()
     entries = said if kind == "http" else [{"name": m.name, "state": m.state} for m in said.models]
     assert {e["name"]: e["state"] for e in entries} == dict.fromkeys(
-        ("echo", "slow", "text", "repeat", "total", "other"), "READY"
+        ("echo", "twin", "slow", "text", "repeat", "again", "total", "other"), "READY"
     )
 
 
@@ -61,9 +61,10 @@ def test_model_metadata_config_and_readiness(client: Any, kind: str, model: str)
         assert (config.config.name, config.config.backend) == (model, "python")
 
 
-def test_statistics_of_one_model_count_its_requests(client: Any, kind: str) -> None:
+@pytest.mark.parametrize(("asked", "counts"), [("echo", "echo"), ("twin", "twin"), ("twin", "echo")])
+def test_statistics_of_one_model_count_its_requests(client: Any, kind: str, asked: str, counts: str) -> None:
     def count() -> int:
-        said = client.get_inference_statistics("echo")
+        said = client.get_inference_statistics(counts)
         return int(
             said["model_stats"][0]["inference_count"]
             if kind == "http"
@@ -71,7 +72,7 @@ def test_statistics_of_one_model_count_its_requests(client: Any, kind: str) -> N
         )
 
     before = count()
-    client.infer("echo", tensor(CLIENTS[kind], floats(1)))
+    client.infer(asked, tensor(CLIENTS[kind], floats(1)))
     deadline = time.monotonic() + 5  # a Triton counts a request after it has answered
     while count() == before and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -81,7 +82,7 @@ def test_statistics_of_one_model_count_its_requests(client: Any, kind: str) -> N
 def test_statistics_of_all_models(client: Any, kind: str) -> None:
     said = client.get_inference_statistics()
     names = [m["name"] for m in said["model_stats"]] if kind == "http" else [m.name for m in said.model_stats]
-    assert sorted(names) == ["echo", "other", "repeat", "slow", "text", "total"]
+    assert sorted(names) == ["again", "echo", "other", "repeat", "slow", "text", "total", "twin"]
 
 
 def test_system_shared_memory(client: Any, kind: str) -> None:
@@ -93,7 +94,7 @@ def test_system_shared_memory(client: Any, kind: str) -> None:
         client.register_system_shared_memory("region", key, 32)
         said = client.get_system_shared_memory_status()
         assert "region" in ([r["name"] for r in said] if kind == "http" else said.regions)
-        for model in ("echo", "other"):
+        for model in ("echo", "twin", "other"):
             given = module.InferInput("INPUT", [4], "FP32")
             given.set_shared_memory("region", 16)
             wanted = module.InferRequestedOutput("OUTPUT")

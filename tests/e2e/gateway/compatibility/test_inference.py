@@ -26,8 +26,9 @@ BODY = (
 )
 
 
-def test_inference(client: Any, kind: str) -> None:
-    result = client.infer("echo", tensor(CLIENTS[kind], floats(1, 2, 3)), request_id="mine")
+@pytest.mark.parametrize("model", ["echo", "twin"])
+def test_inference(client: Any, kind: str, model: str) -> None:
+    result = client.infer(model, tensor(CLIENTS[kind], floats(1, 2, 3)), request_id="mine")
     np.testing.assert_array_equal(result.as_numpy("OUTPUT"), floats(1, 2, 3))
     response = result.get_response()
     assert (response["id"] if kind == "http" else response.id) == "mine"
@@ -38,17 +39,19 @@ def test_inference_of_a_version(client: Any, kind: str) -> None:
     assert client.infer("echo", inputs, model_version="1").as_numpy("OUTPUT")[0] == 4
 
 
-def test_only_the_outputs_asked_for(client: Any, kind: str) -> None:
+@pytest.mark.parametrize("model", ["echo", "twin"])
+def test_only_the_outputs_asked_for(client: Any, kind: str, model: str) -> None:
     module = CLIENTS[kind]
-    result = client.infer("echo", tensor(module, floats(1)), outputs=[module.InferRequestedOutput("OUTPUT")])
+    result = client.infer(model, tensor(module, floats(1)), outputs=[module.InferRequestedOutput("OUTPUT")])
     assert result.as_numpy("OUTPUT") is not None
     assert result.as_numpy("SERVER") is None
 
 
-def test_classification(client: Any, kind: str) -> None:
+@pytest.mark.parametrize("model", ["echo", "twin"])
+def test_classification(client: Any, kind: str, model: str) -> None:
     module = CLIENTS[kind]
     wanted = [module.InferRequestedOutput("OUTPUT", class_count=1)]
-    result = client.infer("echo", tensor(module, floats(1, 9, 3)), outputs=wanted)
+    result = client.infer(model, tensor(module, floats(1, 9, 3)), outputs=wanted)
     assert result.as_numpy("OUTPUT")[0].decode().startswith("9.000000:1")
 
 
@@ -173,13 +176,16 @@ def test_aio_clients(target: Target, module: Any) -> None:
     assert asyncio.run(run()) == list(range(8))
 
 
-def test_generate(target: Target) -> None:
-    status, answer, _ = target.raw("POST", "/v2/models/echo/generate", b'{"INPUT": [7]}')
+@pytest.mark.parametrize("model", ["echo", "twin"])
+def test_generate(target: Target, model: str) -> None:
+    status, answer, _ = target.raw("POST", f"/v2/models/{model}/generate", b'{"INPUT": [7]}')
     assert (status, json.loads(answer)["OUTPUT"]) == (200, 7)
 
 
-def test_generate_stream(target: Target) -> None:
-    status, answer, headers = target.raw("POST", "/v2/models/repeat/generate_stream", b'{"INPUT": [3, 0.05]}')
+@pytest.mark.parametrize("model", ["repeat", "again"])
+def test_generate_stream(target: Target, model: str) -> None:
+    path = f"/v2/models/{model}/generate_stream"
+    status, answer, headers = target.raw("POST", path, b'{"INPUT": [3, 0.05]}')
     assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
     events = [json.loads(line[6:]) for line in answer.decode().splitlines() if line.startswith("data: ")]
     assert [event["OUTPUT"] for event in events] == [0, 1, 2]

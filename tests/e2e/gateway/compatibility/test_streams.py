@@ -27,13 +27,15 @@ def test_a_slow_answer_holds_the_quick_ones_behind_it(talk: Talk) -> None:
     assert [talk.take().get_response().id for _ in range(3)] == ["first", "second", "third"]
 
 
-def test_decoupled_answers_come_in_order(talk: Talk) -> None:
-    talk.client.async_stream_infer("repeat", tensor(tg, floats(20)))
+@pytest.mark.parametrize("model", ["repeat", "again"])
+def test_decoupled_answers_come_in_order(talk: Talk, model: str) -> None:
+    talk.client.async_stream_infer(model, tensor(tg, floats(20)))
     assert [talk.take().as_numpy("OUTPUT")[0] for _ in range(20)] == list(range(20))
 
 
-def test_an_empty_final_answer_where_asked_for(talk: Talk) -> None:
-    talk.client.async_stream_infer("repeat", tensor(tg, floats(2)), enable_empty_final_response=True)
+@pytest.mark.parametrize("model", ["repeat", "again"])
+def test_an_empty_final_answer_where_asked_for(talk: Talk, model: str) -> None:
+    talk.client.async_stream_infer(model, tensor(tg, floats(2)), enable_empty_final_response=True)
     final = [talk.take().get_response().parameters["triton_final_response"].bool_param for _ in range(3)]
     assert final == [False, False, True]
 
@@ -44,8 +46,9 @@ def test_one_stream_for_several_models(talk: Talk) -> None:
         talk.client.async_stream_infer("echo", tensor(tg, floats(i)), request_id=f"e{i}")
         talk.client.async_stream_infer("other", tensor(tg, floats(i)), request_id=f"o{i}")
         talk.client.async_stream_infer("slow", tensor(tg, floats(0.01)), request_id=f"s{i}")
-    ids = [talk.take().get_response().id for _ in range(30)]
-    assert ids == [f"{letter}{i}" for i in range(10) for letter in "eos"]
+        talk.client.async_stream_infer("twin", tensor(tg, floats(i)), request_id=f"t{i}")
+    ids = [talk.take().get_response().id for _ in range(40)]
+    assert ids == [f"{letter}{i}" for i in range(10) for letter in "eost"]
 
 
 def test_an_idle_stream_stays_open(talk: Talk) -> None:
