@@ -54,11 +54,7 @@ def status_table(rows: Sequence[StatusRow]) -> Table:
             row.enforced_by or "nothing",
             _few(row.endpoints),
             "yes" if row.routed else "no",
-            number(row.rate_rps),
-            number(row.planned_rps),
-            number(row.p99_ms),
-            number(row.slo_ms),
-            "–" if row.errors is None else str(row.errors),
+            *_figures(row),
         )
     return table
 
@@ -89,13 +85,15 @@ def workload_table(rows: Sequence[WorkloadRow]) -> Table:
             row.workload,
             row.endpoint,
             _few(row.partitions),
-            number(row.rate_rps),
-            number(row.planned_rps),
-            number(row.p99_ms),
-            number(row.slo_ms),
-            "–" if row.errors is None else str(row.errors),
+            *_figures(row),
         )
     return table
+
+
+def _figures(row: StatusRow | WorkloadRow) -> tuple[str, ...]:
+    """What clients see beside what was planned, in the columns' order."""
+    figures = (row.rate_rps, row.planned_rps, row.p99_ms, row.slo_ms)
+    return (*map(number, figures), "–" if row.errors is None else str(row.errors))
 
 
 def _few(names: Sequence[str]) -> str:

@@ -147,7 +147,7 @@ class Fleet:
             present = as_moved(self.desired(plan, settings), running, actual.routes)
             asked = [endpoints[w] for w in workloads]
             if others := companions(present, asked):
-                self.say(f"{', '.join(others)}: served together with {', '.join(asked)}, so moved too")
+                self.say(f"{', '.join(others)}: served together with {', '.join(asked)}, so moving too")
             turned = [*asked, *others]
             routes = redirected(present, actual.routes, turned, {spec.name for spec in running})
             self._run((Commit(routes),), actual)
