@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.files.gateway import GatewaySettings
@@ -28,8 +29,16 @@ class Listeners:
             http.close()
             raise
 
+    @classmethod
+    def inherited(cls, arguments: Sequence[str]) -> Listeners | None:
+        """From the numbers that `descriptors` gave whoever started this process; None where it gave none."""
+        if not arguments:
+            return None
+        http, grpc = map(int, arguments)
+        return cls(socket.socket(fileno=http), socket.socket(fileno=grpc))
+
     def descriptors(self) -> tuple[int, int]:
-        """What a process inherits to accept from them."""
+        """What a process inherits."""
         return self.http.fileno(), self.grpc.fileno()
 
 

@@ -61,9 +61,11 @@ def spawn(
         )
 
 
-def spawn_detached(places: Places, role: str, command: Sequence[str]) -> None:
+def spawn_detached(
+    places: Places, role: str, command: Sequence[str], descriptors: Sequence[int] = ()
+) -> None:
     """Start a process that is nobody's child here: a caller that lives on has nothing to reap."""
-    forked = spawn(places, role, ["setsid", "--fork", *command])
+    forked = spawn(places, role, ["setsid", "--fork", *command], descriptors=descriptors)
     forked.wait()
 
 

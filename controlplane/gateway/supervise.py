@@ -1,4 +1,4 @@
-"""Keeps the gateway's processes up: `python -m controlplane.gateway.supervise STATE_DIR`.
+"""Keeps the gateway's processes up: `python -m controlplane.gateway.supervise STATE_DIR [HTTP_FD GRPC_FD]`.
 
 It starts what is missing, adopts what lives, and restarts what dies: at once, and waiting longer each time a
 process dies young again. Traffic does not pass through it: when it dies, its processes go on, and the facade
@@ -53,15 +53,16 @@ class Charge:
 class Supervisor:
     """The loop. `stop` ends it and leaves the processes running."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, listeners: Listeners | None) -> None:
         self._places = places
         self._charges = [
             Charge(processes.HAPROXY, self._start_haproxy),
             Charge(processes.FACADE, self._start_facade),
             Charge(processes.MONITOR, self._start_monitor),
         ]
-        # Held for the next HAProxy and the next monitor; who adopts living ones opens them after their end.
-        self._listeners: Listeners | None = None
+        # Held for the next HAProxy and the next monitor. Where nobody handed them on, they are opened after
+        # the end of those who have them.
+        self._listeners = listeners
         self._log: socket.socket | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
@@ -144,11 +145,10 @@ class Supervisor:
         return child
 
     def _start_facade(self) -> subprocess.Popen[bytes]:
+        descriptors = () if self._listeners is None else self._listeners.descriptors()
+        command = [sys.executable, "-m", "controlplane.gateway.facade", str(self._places.state)]
         return processes.spawn(
-            self._places,
-            processes.FACADE,
-            [sys.executable, "-m", "controlplane.gateway.facade", str(self._places.state)],
-            ENVIRONMENT,
+            self._places, processes.FACADE, [*command, *map(str, descriptors)], ENVIRONMENT, descriptors
         )
 
     def _start_monitor(self) -> subprocess.Popen[bytes]:
@@ -198,7 +198,7 @@ def main() -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return 0
-        supervisor = Supervisor(places)
+        supervisor = Supervisor(places, Listeners.inherited(sys.argv[2:]))
 
         def stop(_signal: int, _frame: FrameType | None) -> None:
             supervisor.stop()

@@ -7,15 +7,17 @@ import fcntl
 import sys
 
 from controlplane.gateway import processes
+from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 
 _LOOK_S = 1.0
 
 
-def start(places: Places) -> None:
-    """Start one, nobody's child. Where one lives, the new one ends at once."""
+def start(places: Places, listeners: Listeners | None = None) -> None:
+    """Start one, nobody's child, that takes the sockets over. Where one lives, the new one ends at once."""
+    descriptors = () if listeners is None else listeners.descriptors()
     command = [sys.executable, "-m", "controlplane.gateway.supervise", str(places.state)]
-    processes.spawn_detached(places, processes.SUPERVISOR, command)
+    processes.spawn_detached(places, processes.SUPERVISOR, [*command, *map(str, descriptors)], descriptors)
 
 
 def is_missing(places: Places) -> bool:
@@ -28,9 +30,9 @@ def is_missing(places: Places) -> bool:
     return True
 
 
-async def keep(places: Places) -> None:
-    """A process that the supervisor keeps up keeps the supervisor up. Never returns."""
+async def keep(places: Places, listeners: Listeners | None) -> None:
+    """A process that the supervisor keeps up keeps the supervisor up, and its sockets open. Never returns."""
     while True:
         await asyncio.sleep(_LOOK_S)
         if is_missing(places):
-            await asyncio.to_thread(start, places)
+            await asyncio.to_thread(start, places, listeners)

@@ -1,4 +1,7 @@
-"""`python -m controlplane.gateway.facade STATE_DIR`: until SIGTERM."""
+"""`python -m controlplane.gateway.facade STATE_DIR [HTTP_FD GRPC_FD]`: until SIGTERM.
+
+The descriptors are HAProxy's sockets, held for the next supervisor.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,13 @@ from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.statistics import Statistics
 from controlplane.gateway.facade.upstream import Upstream
+from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 
 _GRACE_S = 2.0
 
 
-async def _run(places: Places) -> None:
+async def _run(places: Places, listeners: Listeners | None) -> None:
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
@@ -65,7 +69,7 @@ async def _run(places: Places) -> None:
         chores = [
             asyncio.create_task(fleet.watch()),
             asyncio.create_task(give_back(lambda: records.handled_bytes)),
-            asyncio.create_task(supervision.keep(places)),
+            asyncio.create_task(supervision.keep(places, listeners)),
         ]
         await stopped.wait()
         for chore in chores:
@@ -79,7 +83,7 @@ async def _run(places: Places) -> None:
 
 def main() -> int:
     """Serve one gateway."""
-    asyncio.run(_run(Places.of(Path(sys.argv[1]))))
+    asyncio.run(_run(Places.of(Path(sys.argv[1])), Listeners.inherited(sys.argv[2:])))
     return 0
 
 

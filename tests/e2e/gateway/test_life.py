@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Route
-from controlplane.gateway import processes
+from controlplane.gateway import processes, supervision
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.gateway.places import Places
 
@@ -108,7 +108,7 @@ def test_a_server_killed_after_its_redirect_loses_nothing_it_held(
     assert {o.kind for o in load.outcomes if o.server == "two"} == {"http", "grpc"}
 
 
-# HAProxy also after the supervisor: a new one does not hold the sockets of a HAProxy that it adopted.
+# HAProxy also after the supervisor, which adopted it.
 @pytest.mark.parametrize("role", [*processes.KEPT_UP, processes.SUPERVISOR, processes.HAPROXY])
 def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home: Path, role: str) -> None:
     made, ports = gateway
@@ -145,11 +145,12 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     made, ports = gateway
     places = Places.of(home / "gateway")
     made.commit({"echo": Route((pair["one"].backend,))})
-    # So that this supervisor holds the sockets, whatever was killed before.
-    for role in (processes.SUPERVISOR, processes.HAPROXY):
-        processes.end(processes.find(places, role), grace_s=5.0)
-    made.start()
-    rig.until(lambda: len(processes.find(places, processes.SUPERVISOR)) == 1)
+    # The next supervisor adopts this HAProxy and holds its sockets all the same.
+    (first,) = processes.find(places, processes.SUPERVISOR)
+    _kill(first)
+    rig.until(
+        lambda: processes.find(places, processes.SUPERVISOR) != () and not supervision.is_missing(places)
+    )
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     os.kill(supervisor, signal.SIGSTOP)
     try:
