@@ -117,6 +117,11 @@ class Guarded:
             self.await_event("adopt")
         return told
 
+    def journal(self) -> list[str]:
+        """What each line tells of, oldest first."""
+        lines = (self.files / "journal.jsonl").read_text().splitlines()
+        return [str(json.loads(line)["event"]) for line in lines]
+
     def events(self) -> tuple[Event, ...]:
         return History(self.files / "history.sqlite").events()
 
