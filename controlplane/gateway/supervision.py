@@ -11,6 +11,8 @@ from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 
 _LOOK_S = 1.0
+_STARTING_S = 10.0
+"""Until one that was started holds its lock, also on a busy host."""
 
 
 def start(places: Places, listeners: Listeners | None = None) -> None:
@@ -36,3 +38,4 @@ async def keep(places: Places, listeners: Listeners | None) -> None:
         await asyncio.sleep(_LOOK_S)
         if is_missing(places):
             await asyncio.to_thread(start, places, listeners)
+            await asyncio.sleep(_STARTING_S)

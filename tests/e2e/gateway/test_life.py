@@ -149,7 +149,7 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     (first,) = processes.find(places, processes.SUPERVISOR)
     _kill(first)
     rig.until(
-        lambda: processes.find(places, processes.SUPERVISOR) != () and not supervision.is_missing(places)
+        lambda: len(processes.find(places, processes.SUPERVISOR)) == 1 and not supervision.is_missing(places)
     )
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     os.kill(supervisor, signal.SIGSTOP)
