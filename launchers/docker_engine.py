@@ -82,9 +82,10 @@ def told(where: str) -> Iterator[None]:
     except docker.errors.APIError as error:
         kind = NotNow if _FULL in _said(error).lower() else EngineError
         raise kind(_of_api(error)) from error
-    except requests.exceptions.Timeout as error:
-        raise NotNow(f"the Docker engine at {where} does not answer; see its log") from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        # The SDK asks for the engine's version first, and wraps what becomes of that.
+        if any(isinstance(e, requests.exceptions.Timeout) for e in (error, error.__cause__)):
+            raise NotNow(f"the Docker engine at {where} does not answer; see its log") from error
         raise _unreachable(where, str(error)) from error
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +33,10 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"
+CGROUPS = Path("/sys/fs/cgroup")
 X = np.arange(4, dtype=np.float32)[None, :]
+THREADS = 4
+"""Clients of a load, each with one request under way."""
 
 
 @pytest.fixture(scope="module")
@@ -104,18 +108,28 @@ class Host:
             yield made
 
     def containers(self, client: docker.DockerClient, role: str = "") -> list[Any]:
-        found = client.containers.list(all=True, filters={"label": f"{FLEET_LABEL}={self.fleet}"})
+        ours = {"label": f"{FLEET_LABEL}={self.fleet}"}
+        found = client.containers.list(all=True, filters=ours, ignore_removed=True)
         return [c for c in found if role in c.name]
 
     def await_two(self) -> None:
         """Until one server serves and one stands by, both ready."""
+        self.await_status(
+            lambda told: [(g["phase"], g["shadow_ready"]) for g in told["guard"]] == [("guarded", True)]
+        )
+
+    def await_status(self, condition: Callable[[dict[str, Any]], object]) -> None:
+        """Until `ctl status` says so."""
         deadline = time.monotonic() + 60
-        while True:
-            told = json.loads(self.ctl("status", "--json"))
-            if [(g["phase"], g["shadow_ready"]) for g in told["guard"]] == [("guarded", True)]:
-                return
+        while not condition(told := json.loads(self.ctl("status", "--json"))):
             assert time.monotonic() < deadline, told
             time.sleep(0.2)
+
+    def routed(self) -> list[str]:
+        """The servers that requests go to, by the gateway's own table."""
+        table = self.directory / "state" / "trisect" / self.fleet / "gateway" / "slots.json"
+        slots = json.loads(table.read_text())["slots"]
+        return [m["server"] for s in slots if not s["draining"] for m in s["members"]]
 
 
 @pytest.fixture
@@ -134,12 +148,13 @@ def host(private: tuple[PrivateEngine, str], tmp_path: Path) -> Iterator[Host]:
 
 
 class Load:
-    """About 200 requests a second through the gateway, each on its own, until told to stop."""
+    """About 200 requests a second through the gateway, until told to stop; fewer with longer pauses."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, pause_s: float = 0.02) -> None:
+        self._pause_s = pause_s
         self.answers: Counter[str] = Counter()
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(host,)) for _ in range(4)]
+        self._threads = [threading.Thread(target=self._run, args=(host,)) for _ in range(THREADS)]
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -156,7 +171,7 @@ class Load:
         x = triton_http.InferInput("X", [1, 4], "FP32")
         x.set_data_from_numpy(X)
         try:
-            while not self._stop.wait(0.02):
+            while not self._stop.wait(self._pause_s):
                 try:
                     client.infer("a", [x])
                     self.answers["answered"] += 1
@@ -225,3 +240,61 @@ def test_containers_killed_paused_and_an_engine_restarted_under_load(host: Host)
             took_s = time.monotonic() - began_s
         lost = load.answers.total() - load.answers["answered"]
         print(f"{name}: {load.answers['answered']} answered, {lost} lost, whole again after {took_s:.0f} s")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("away", ["frozen", "killed"])
+@pytest.mark.parametrize("fault", ["slow", "killed"])
+def test_a_redirect_needs_no_engine(host: Host, away: str, fault: str) -> None:
+    if away == "killed":
+        host.engine.stop()
+        host.engine.start("--live-restore")
+    host.apply(30)
+    host.await_two()
+    with host.client() as client:
+        (active,) = host.containers(client, ".active.")
+        (standby,) = host.containers(client, ".shadow.")
+        pid = active.attrs["State"]["Pid"]
+    with Load(host, pause_s=0.05) as load:
+        time.sleep(1)
+        host.engine.freeze() if away == "frozen" else host.engine.kill()
+        try:
+            if fault == "slow":
+                throttle(pid)
+            else:
+                os.kill(pid, signal.SIGKILL)
+            hit_s = time.time()
+            host.await_status(lambda told: told["guard"][0]["redirect"] and told["trouble"])
+            assert host.routed() == [standby.name]
+            assert not json.loads(host.ctl("status", "--json"))["guard"][0]["breaker_open"]
+        finally:
+            host.engine.thaw() if away == "frozen" else host.engine.start("--live-restore")
+        host.await_two()
+        assert json.loads(host.ctl("status", "--json"))["trouble"] is None
+    lost = load.answers.total() - load.answers["answered"]
+    events = json.loads(host.ctl("events", "--json"))["events"]
+    moved_s = min(e["at_s"] for e in events if e["kind"] == "redirect") - hit_s
+    print(f"engine {away}, server {fault}: redirected after {moved_s:.1f} s, {lost} requests lost")
+    assert lost <= (0 if fault == "slow" else THREADS), load.answers
+    with host.client() as client:
+        deadline = time.monotonic() + 90
+        while active.name in (names := {c.name for c in host.containers(client)}):
+            assert time.monotonic() < deadline, "the old server is left standing"
+            time.sleep(0.5)
+    assert standby.name in names
+    assert len(names) == 2
+
+
+def throttle(pid: int) -> None:
+    """Leave a container a hundredth of a core, in pieces 0.4 s apart, behind its engine's back."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            group = CGROUPS / "cpu" / path.lstrip("/")
+            (group / "cpu.cfs_period_us").write_text("400000")
+            (group / "cpu.cfs_quota_us").write_text("4000")
+            return
+        if not controllers and (CGROUPS / path.lstrip("/") / "cpu.max").exists():
+            (CGROUPS / path.lstrip("/") / "cpu.max").write_text("4000 400000")
+            return
+    raise AssertionError(f"no cgroup holds process {pid}")

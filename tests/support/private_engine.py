@@ -61,11 +61,22 @@ class PrivateEngine:
             self._process.wait(30)
         (self.folder / "d.sock").unlink(missing_ok=True)
 
+    def freeze(self) -> None:
+        """It listens, and answers nothing any more."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
-        """At once: its containers are gone by now, and its containerd dies with it."""
+        """At once; its containerd dies with it. Containers of an engine with --live-restore live on."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(10)
+        (self.folder / "d.sock").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,17 @@ def test_a_socket_nobody_listens_on(tmp_path: Path) -> None:
         pass
 
 
+def test_an_engine_that_listens_and_says_nothing(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "d.sock"))
+        silent.listen()
+        with (
+            pytest.raises(NotNow, match="does not answer"),
+            docker_engine.engine(f"unix://{tmp_path}/d.sock", 0.1),
+        ):
+            pass
+
+
 def test_only_engines_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     assert docker_engine.address() == docker_engine.DEFAULT_ADDRESS
