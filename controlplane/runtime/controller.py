@@ -316,8 +316,13 @@ class Controller:
 
 def turned_over(before: Mapping[str, NamedRoute], after: Mapping[str, NamedRoute]) -> str:
     """The endpoints that others answer for than before, in words; empty for none."""
-    changed = {e: r.members for e, r in after.items() if e not in before or before[e].members != r.members}
-    return "; ".join(f"{endpoint} -> {', '.join(members)}" for endpoint, members in sorted(changed.items()))
+    moved: dict[tuple[str, ...], list[str]] = {}
+    for endpoint, route in sorted(after.items()):
+        if endpoint not in before or before[endpoint].members != route.members:
+            moved.setdefault(route.members, []).append(endpoint)
+    return "; ".join(
+        f"{', '.join(endpoints)} -> {', '.join(members)}" for members, endpoints in moved.items()
+    )
 
 
 def found_dead(

@@ -123,3 +123,5 @@ def test_a_server_found_dead_at_the_take_over_is_told_as_a_redirect() -> None:
     assert found_dead(taken.state, {"w1": NamedRoute((SHADOW.name,))}, ()) == []
     assert turned_over(before, {"w1": NamedRoute((SHADOW.name,))}) == f"w1 -> {SHADOW.name}"
     assert turned_over(before, {"w1": NamedRoute((ACTIVE.name,))}) == "", "another backup is no news"
+    together = dict.fromkeys(("w2", "w1"), NamedRoute((SHADOW.name,)))
+    assert turned_over(before, together) == f"w1, w2 -> {SHADOW.name}"
