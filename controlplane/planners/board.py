@@ -186,13 +186,13 @@ PoolKey = tuple[tuple[str, float], ...]
 
 
 def pool_key(partition: Partition) -> PoolKey:
-    """Partitions with the same key are servers of one queue: same workloads, same parts of their rates."""
+    """Partitions with the same key are servers of one pool: same workloads, same parts of their rates."""
     return (*((w.name, w.rate_rps) for w in partition.workloads), ("batch", partition.models[0].batch))
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A queue's servers: how many partitions, and the slowest t(k) among them."""
+    """A pool: how many partitions, and the slowest t(k) among them."""
 
     servers: int
     curve: FloatArray
@@ -231,7 +231,7 @@ def loads(
             key = pool_key(board.gpus[i].partitions[j])
             own = curve[: int(board.slots.batch[i, j])]
             grouped.setdefault(key, []).append((name, i, j))
-            # One queue in front of unequal servers is no slower than in front of as many of the slowest.
+            # A pool of unequal servers is no slower than one of as many of the slowest.
             slowest[key] = np.maximum(slowest[key], own) if key in slowest else own
     if not grouped:
         return answers

@@ -147,7 +147,7 @@ class Hearing:
         self.curve[who, : curves.shape[1]] = curves
 
     def _p99(self, who: IntArray, outside: FloatArray, jitter: FloatArray) -> FloatArray:
-        """Of each of these items; one queue in front of unequal servers is as the slowest of them."""
+        """Of each of these items; a pool of unequal servers is taken as as many of the slowest."""
         key = self.pool[who] * (LARGEST_BATCH + 1) + self.batch[who]
         _, one, queue, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
         slowest = np.zeros((one.size, LARGEST_BATCH))

@@ -1,4 +1,4 @@
-"""How workloads may be served together: by one partition, or by a pool of several in front of one queue.
+"""How workloads may be served together: by one partition, or by a pool of several.
 
 Most groups are one workload. The search uses no other kinds; where a case is small, `proof` tries more.
 """

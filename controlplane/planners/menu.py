@@ -334,7 +334,7 @@ def _under_p99(alone: Alone, asked: Asked) -> tuple[IntArray, FloatArray, FloatA
 def _one_batch_a_pool(
     alone: Alone, asked: Asked, rule: Rule, batch: IntArray, execution: FloatArray, cycle: FloatArray
 ) -> None:
-    """Servers of one queue serve the same batch: that of the share they would most likely get."""
+    """Servers of one pool serve the same batch: that of the share they would most likely get."""
     least = _least(execution, cycle)
     last = batch.shape[1] - 1
     rows = np.flatnonzero((asked.servers > 1) & (least <= last))

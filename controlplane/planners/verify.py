@@ -164,7 +164,7 @@ def _placements(plan: Plan) -> Iterator[Violation]:
             yield Violation(name, "its partitions disagree on endpoint, model, SLO, arrivals or client batch")
         if len(queues[name]) > 1:
             yield Violation(
-                name, "its partitions serve different workloads: they are no servers of one queue"
+                name, "its partitions serve different workloads: they are no servers of one pool"
             )
         if len(parts) > MOST_SERVERS:
             yield Violation(name, f"has {len(parts)} servers; the gateway has room for {MOST_SERVERS}")
