@@ -21,6 +21,10 @@ HANG_SLOS = 2.0
 execution lasts less than the SLO."""
 
 OVER_PLAN = 1.1
+
+_NAMED = 3
+"""So many endpoints of a queue are named; the rest is counted."""
+
 MEMORIES = ((0.5, 50.0), (4.0, 400.0))
 """Moving means of the rate: seconds and requests, whichever is longer. The short one sees a jump while it is
 young, the long one a few percent too much."""
@@ -112,7 +116,8 @@ def slowness(watch: Watch, seen: ServerSeen) -> str:
 
 
 def _subject(promise: Promise) -> str:
-    return " + ".join(promise.endpoints)
+    endpoints, more = promise.endpoints, len(promise.endpoints) - _NAMED
+    return " + ".join(endpoints if more <= 0 else (*endpoints[:_NAMED], f"{more} more"))
 
 
 def _memory_s(promise: Promise, memory: tuple[float, float]) -> float:

@@ -402,6 +402,12 @@ def test_the_rate_of_a_queue_is_the_sum_of_its_workloads() -> None:
     assert "loose + strict: 200 req/s against 100 planned" in said(effects, Level.WARNING)
 
 
+def test_of_a_long_queue_a_few_are_named() -> None:
+    promise = Promise("a", 50.0, 100.0, aliases=("b", "c", "d", "e"))
+    b = bench(Ward("P", "g0", 40.0, (promise,), ShadowPolicy.HOT, "g0", 10.0))
+    assert "a + b + c + 2 more: more than 1 %" in said(b.tick(10, late=["P"]), Level.WARNING)
+
+
 def test_the_state_that_breaks_an_invariant_is_caught() -> None:
     kept = (ward("W1", 60.0), ward("W2", 60.0))
     seats = {w.id: (Seat(f"{w.id}.a", w.gpu, w.percent),) for w in kept}
