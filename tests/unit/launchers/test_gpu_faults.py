@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_mps import fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
 from controlplane.domain.errors import EngineError, InputError
@@ -22,7 +22,6 @@ from launchers.watch import LauncherWatch
 pytestmark = pytest.mark.unit
 
 ONE, TWO = "GPU-11111111-2222-3333-4444-555555555555", "GPU-99999999-2222-3333-4444-555555555555"
-FAKES = Path(__file__).parents[2] / "support" / "fake_nvidia"
 
 
 def spec(
@@ -58,23 +57,14 @@ class Ends:
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    made = FakeNvml(FakeGpu(ONE), FakeGpu(TWO))
-    monkeypatch.setitem(sys.modules, "pynvml", made)
-    return made
+def nvml() -> FakeNvml:
+    return FakeNvml(FakeGpu(ONE), FakeGpu(TWO))
 
 
 @pytest.fixture
 def daemons(tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsDaemons]:
-    monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
-    monkeypatch.delenv(mps.PIPES, raising=False)
-    made = MpsDaemons(tmp_path / "mps")
-    try:
+    with fake_daemons(tmp_path / "mps", nvml, monkeypatch) as made:
         yield made
-    finally:
-        for pipes in (tmp_path / "mps").glob("*/pipe"):
-            (pipes / "clients").unlink(missing_ok=True)
-        made.sweep()
 
 
 def test_a_gpu_that_is_gone_takes_all_its_servers_in_one_event(nvml: FakeNvml, daemons: MpsDaemons) -> None:

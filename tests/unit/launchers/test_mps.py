@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_mps import fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
 from controlplane.domain.device import DeviceReading
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.unit
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER = "GPU-99999999-2222-3333-4444-555555555555"
-FAKES = Path(__file__).parents[2] / "support" / "fake_nvidia"
 
 
 def spec(device: str = UUID, memory_mb: float | None = 4096) -> ServerSpec:
@@ -30,17 +30,9 @@ def spec(device: str = UUID, memory_mb: float | None = 4096) -> ServerSpec:
 
 @pytest.fixture
 def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsDaemons]:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu(OTHER, mig=1), FakeGpu(UUID, mig=0)))
-    monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
-    monkeypatch.delenv(mps.PIPES, raising=False)
-    made = MpsDaemons(tmp_path / "mps")
-    try:
+    nvml = FakeNvml(FakeGpu(OTHER, mig=1), FakeGpu(UUID, mig=0))
+    with fake_daemons(tmp_path / "mps", nvml, monkeypatch) as made:
         yield made
-    finally:
-        for pipes in (tmp_path / "mps").glob("*/pipe"):
-            for file in ("clients", "deaf"):
-                (pipes / file).unlink(missing_ok=True)
-        made.sweep()
 
 
 def pipes_of(tmp_path: Path) -> Path:
