@@ -56,3 +56,28 @@ def test_the_largest_rate_keeps_its_promise(times, slack):
     best = largest_rate(slo, times, len(times))[0]
     assert best > 0
     assert solve(best, times, len(times)).p99_ms[0] <= slo
+
+
+@settings(deadline=None, max_examples=60)
+@given(service, st.floats(0.05, 0.9), st.integers(2, 8))
+def test_a_pool_lies_between_one_fast_server_and_servers_that_know_nothing_of_each_other(
+    times, load, servers
+):
+    batch, whole = len(times), rate(times, load) * servers
+    # Where batches cost more than their requests apart, the fast server's larger ones are its loss.
+    assume(np.all(np.diff(times / np.arange(1, batch + 1)) <= 0))
+    pool = solve(whole, times, batch, servers)
+    fast, apart = solve([whole, whole / servers], [times / servers, times], batch).p99_ms
+    assert fast * 0.98 <= pool.p99_ms[0] <= apart * 1.03
+    assert times[0] * 0.999 <= pool.p50_ms[0] <= pool.p99_ms[0]
+    assert pool.utilisation[0] == pytest.approx(load)
+
+
+@settings(deadline=None, max_examples=40)
+@given(service, st.floats(0.05, 0.9), st.integers(2, 7))
+def test_a_larger_pool_waits_no_longer_at_the_same_load(times, load, servers):
+    one = rate(times, load)
+    fewer, more = solve(
+        [one * servers, one * (servers + 1)], times, len(times), [servers, servers + 1]
+    ).p99_ms
+    assert more <= fewer * 1.03
