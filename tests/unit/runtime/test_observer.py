@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from asked_triton import asked_triton
 
 from controlplane.control.guard import begin
 from controlplane.control.guard_state import DrainAndStop, Ending, GuardState, Launch, Limits, Seat, Ward
@@ -120,6 +121,35 @@ def bench() -> Iterator[Bench]:
             engine.silent.set()
         observer.close()
         crew.close(wait=True)
+
+
+def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias() -> None:
+    launcher: Any = Engine()
+    gateway: Any = NoGateway()
+    promise = Promise("w1", 100.0, 10.0, aliases=("w2", "w3"))
+    ward = Ward("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
+    shared = begin((ward,), {"W1": (Seat(SERVER.name, "cpu-0", 50.0),)}, Limits())
+    watch = shared.watches["W1"]
+    suspicious = replace(watch, evidence=tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence))
+    shared = replace(shared, watches={"W1": suspicious})
+    spec = replace(SPEC, endpoints=promise.endpoints)
+    crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
+    with asked_triton() as (port, asked):
+        crew.adopt(replace(SERVER, spec=spec, http_port=port))
+        observer = Observer(launcher, gateway, "f", crew, Requests())
+        try:
+
+            def timed() -> bool:
+                seen = observer.look(shared).servers[SERVER.name]
+                return seen.compute_ms == pytest.approx(3.0)
+
+            assert wait_until(timed, deadline_s=10.0)
+            # A server that has answered nobody yet gets a canary.
+            wanted = {f"/v2/models/{path}" for path in ("w1/stats", "w3/config", "w3/infer")}
+            assert wait_until(lambda: set(asked) == wanted, deadline_s=10.0), asked
+        finally:
+            observer.close()
+            crew.close(wait=True)
 
 
 def test_a_silent_engine_holds_no_look_up(bench: Bench) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
-import json
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from asked_triton import asked_triton
 
 from controlplane.control.guard import begin
 from controlplane.control.guard_state import Limits, Seat, Ward
@@ -60,37 +58,19 @@ def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
 
 
 def test_what_a_queue_executed_is_counted_once(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    class Statistics(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            count = {"count": 10 * len(asked), "ns": 1}
-            batch = {"batch_size": 4, "compute_infer": count, "compute_input": count, "compute_output": count}
-            body = json.dumps({"model_stats": [{"batch_stats": [batch]}]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
     history, clock = History(tmp_path / "h.sqlite"), Hand()
     promise = Promise("w1", 100.0, 10.0, aliases=("w2",))
     ward = Ward("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
     state = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits())
     spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w2", "w1"), "cpu-0", 60.0)
     recorder = Recorder(history, clock)
-    with http.server.HTTPServer(("127.0.0.1", 0), Statistics) as triton:
-        threading.Thread(target=triton.serve_forever, daemon=True).start()
-        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", triton.server_port, 9, 9)
+    with asked_triton() as (port, asked):
+        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
         for turn in (1, 2):
             recorder.hear([Answer(0.0, 5.0, False, "w1", "s"), Answer(0.0, 7.0, False, "w2", "s")])
             clock.now_s += 61.0
             recorder.turn([(state.watches["W1"], server)])
             assert wait_until(lambda n=turn: len(history.minutes(0.0)) == 2 * n, deadline_s=10.0)
-        triton.shutdown()
     recorder.close()
     assert asked == ["/v2/models/w1/stats"] * 2, "an alias counts requests, not executions"
     told = {minute.endpoint: minute for minute in history.minutes(0.0)[2:]}

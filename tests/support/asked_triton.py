@@ -1,0 +1,48 @@
+"""Answers as a Triton's statistics and configuration do, and remembers what was asked. No model runs."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+
+CONFIG = {"max_batch_size": 4, "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]}
+
+
+@contextlib.contextmanager
+def asked_triton() -> Iterator[tuple[int, list[str]]]:
+    """Its port, and the paths it was asked, in order; each reading counts ten executions of four more."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            count = {"count": 10 * len(asked), "ns": 10**7 * len(asked)}
+            batch = {"batch_size": 4, "compute_infer": count, "compute_input": count, "compute_output": count}
+            totals = {"success": count, "queue": count}
+            stats = {"model_stats": [{"inference_stats": totals, "batch_stats": [batch]}]}
+            self._answer(stats if self.path.endswith("/stats") else CONFIG)
+
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer({})
+
+        def _answer(self, content: object) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_port, asked
+        finally:
+            server.shutdown()
