@@ -36,9 +36,10 @@ class EngineEvents:
             "event": ["die", "died", "oom", "pause"],
         }
         # By container: a name may come again, and what ended earlier is no news of it.
-        self._heard: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[tuple[str, str, str]] = queue.SimpleQueue()
         self._since_s = time.time()
         self._told: set[str] = set()
+        self._impaired: set[str] = set()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._closing = threading.Event()
@@ -49,13 +50,17 @@ class EngineEvents:
         """Those of these servers the stream named."""
         asked = {s.id: s.name for s in servers}
         self._told &= asked.keys()
+        self._impaired &= asked.keys()
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
-                one, why = self._heard.get_nowait()
-                if one in asked and one not in self._told:
-                    self._told.add(one)
-                    found.append(News((asked[one],), why))
+                one, action, why = self._heard.get_nowait()
+                # Whether it was Triton that was killed, its container's end tells.
+                impaired = action == "oom"
+                told = self._told | self._impaired if impaired else self._told
+                if one in asked and one not in told:
+                    (self._impaired if impaired else self._told).add(one)
+                    found.append(News((asked[one],), why, impaired=impaired))
         return tuple(found)
 
     def close(self) -> None:
@@ -102,7 +107,7 @@ class EngineEvents:
     def _hear(self, told: Mapping[str, Any]) -> None:
         self._since_s = told["timeNano"] / 1e9 + 1e-6
         actor = told["Actor"]
-        self._heard.put((actor["ID"], reason(told["Action"], actor["Attributes"])))
+        self._heard.put((actor["ID"], told["Action"], reason(told["Action"], actor["Attributes"])))
 
 
 def reason(action: str, about: Mapping[str, str]) -> str:

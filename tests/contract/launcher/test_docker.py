@@ -22,6 +22,7 @@ from private_engine import PrivateEngine
 
 from controlplane.domain.errors import EngineError, MissingTool
 from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.observation import News
 from launchers import containers, starting
 from launchers.containers import ContainerOptions, Pull
 from launchers.docker import DockerLauncher
@@ -244,15 +245,16 @@ def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerCl
         client.containers.get(paused.id).pause()
         with contextlib.suppress(OSError):
             infer(killed, sleep_s=900)
-        told: dict[str, str] = {}
+        told: dict[str, News] = {}
 
         def all_heard() -> bool:
-            told.update({name: n.reason for n in watch.news((paused, killed)) for name in n.servers})
+            told.update({name: n for n in watch.news((paused, killed)) for name in n.servers})
             return len(told) == 2
 
         until(all_heard, "both are heard")
-    assert "was paused" in told[paused.name]
-    assert "memory limit" in told[killed.name]
+    assert "was paused" in told[paused.name].reason
+    assert "memory limit" in told[killed.name].reason
+    assert (told[paused.name].impaired, told[killed.name].impaired) == (False, True), "its Triton lives"
 
 
 def test_a_refused_start_leaves_no_created_container(fleet: Fleet) -> None:
