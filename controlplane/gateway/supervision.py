@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import sys
 
@@ -27,7 +28,7 @@ def is_missing(places: Places) -> bool:
     try:
         with places.supervisor_lock.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (FileNotFoundError, BlockingIOError):
+    except OSError:
         return False
     return True
 
@@ -37,5 +38,7 @@ async def keep(places: Places, listeners: Listeners | None) -> None:
     while True:
         await asyncio.sleep(_LOOK_S)
         if is_missing(places):
-            await asyncio.to_thread(start, places, listeners)
+            # What the host does not allow now is tried again.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(start, places, listeners)
             await asyncio.sleep(_STARTING_S)
