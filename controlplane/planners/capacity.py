@@ -17,11 +17,12 @@ from controlplane.latency.protocol import FloatArray, IntArray, Slots
 from controlplane.planners import waiting
 from controlplane.planners.board import JITTER_P99, ask
 from controlplane.planners.contents import unsteady
-from controlplane.planners.kinds import TABLE_ERROR
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import Device
 from controlplane.planners.standby import SLACK
 
+WAIT_ERROR = 0.015
+"""The waiting table calls no P99 longer by more than this; shorter it may, which only lowers the bound."""
 NEIGHBOURS = 3
 """Whose number is told apart; more slow nobody less."""
 FEW_MODELS = 6
@@ -117,7 +118,6 @@ def carried(
         most = 1000.0 * batch / cycle * room
         found = [np.where(execution <= d / 2.0 * room, most, 0.0).max(axis=1) for d in slo_ms]
         return np.array(found)[:, None]
-    error = 1.0 - TABLE_ERROR
     slo = (slo_ms - (profile.frontend_ms or 0.0)) * room
     first = execution[:, :1]
     if constant:
@@ -128,11 +128,9 @@ def carried(
 
     rows = np.searchsorted(waiting.SERVERS, [most for _, most in pool_sizes(rule)])
     table = waiting.table()[rows, : fastest.batch.size] + JITTER_P99 * (profile.jitter or 0.0)
-    # The least wait at this load or any higher: what is carried grows with what may be waited.
-    table = np.minimum.accumulate(table[..., ::-1], axis=-1)[..., ::-1]
     full = np.where(np.isfinite(execution), execution, 1.0)
     thin = np.clip((first / full - 1.0 / batch) / np.maximum(1.0 - 1.0 / batch, 0.5), 0.0, 1.0)
     return most_carried(
         slo, execution, thin, first[:, 0], table, fastest.batch.astype(np.float64), np.array(waiting.LOADS),
-        np.array(waiting.SHAPES), error,
+        np.array(waiting.SHAPES), 1.0 - WAIT_ERROR,
     )  # fmt: skip

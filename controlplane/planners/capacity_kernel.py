@@ -32,10 +32,11 @@ def most_carried(
     """Requests per second by the best batch: (SLOs, servers, neighbours, shares).
 
     `full_ms` and `thin`, the shape of t(k): (neighbours, batches, shares); `first_ms`, t(1): (neighbours,
-    shares); `table` (servers, batches, shapes, loads); times count `error` times.
+    shares); `table` (servers, batches, shapes, loads); waits count `error` times.
     """
     neighbours, batches, shares = full_ms.shape
     found = np.zeros((slo_ms.size, table.shape[0], neighbours, shares))
+    waits = np.empty(loads.size)
     for k in range(neighbours):
         for b in range(batches):
             for s in range(shares):
@@ -48,14 +49,16 @@ def most_carried(
                         cell = q
                 part = (thin[k, b, s] - shapes[cell]) / (shapes[cell + 1] - shapes[cell])
                 most = 1000.0 * batch[b] / full
-                for d in range(slo_ms.size):
-                    if slo_ms[d] < first_ms[k, s] * error:
-                        continue
-                    allowed = slo_ms[d] / (full * error)
-                    for c in range(table.shape[0]):
-                        if found[d, c, k, s] >= most:
+                for c in range(table.shape[0]):
+                    # The least wait at this load or any higher: it must rise with the load.
+                    least = np.inf
+                    for u in range(loads.size - 1, -1, -1):
+                        wait = (1.0 - part) * table[c, b, cell, u] + part * table[c, b, cell + 1, u]
+                        least = min(least, wait)
+                        waits[u] = least
+                    for d in range(slo_ms.size):
+                        if slo_ms[d] < first_ms[k, s] * error or found[d, c, k, s] >= most:
                             continue
-                        load = _load(allowed, table[c, b, cell], loads) * (1.0 - part)
-                        load += _load(allowed, table[c, b, cell + 1], loads) * part
-                        found[d, c, k, s] = max(found[d, c, k, s], most * min(load / error, 1.0))
+                        load = _load(slo_ms[d] / (full * error), waits, loads)
+                        found[d, c, k, s] = max(found[d, c, k, s], most * load)
     return found

@@ -19,7 +19,7 @@ from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.waiting_table import TABLE
 
 BATCHES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-SHAPES = (0.0, 0.2, 0.5, 1.0)
+SHAPES = (0.0, 0.03, 0.08, 0.2, 0.5, 1.0)
 SERVERS = (1, 2, 3, 4, 8)
 """Of pools in the table."""
 LOADS = (

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import planning
+import pytest
+
+from controlplane.domain.plan import MOST_SERVERS, Rule
+from controlplane.latency import queueing
+from controlplane.latency.protocol import Slots
+from controlplane.planners import waiting
+from controlplane.planners.board import ask
+from controlplane.planners.capacity import Fastest, carried, pool_sizes
+from controlplane.planners.menu import Alone
+
+pytestmark = pytest.mark.unit
+
+BESIDE = 10
+"""Percent that the neighbour has."""
+
+
+@pytest.fixture(scope="module")
+def alone() -> Alone:
+    return Alone.of(planning.v100("ours"), 0.95)
+
+
+@pytest.fixture(scope="module")
+def fastest(alone: Alone) -> Fastest:
+    return Fastest.of(planning.v100("ours"), alone, range(len(planning.MODELS)), Rule.P99, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("model", "share", "slo_ms"), [(0, 15, 9.0), (1, 23, 31.0), (2, 31, 24.0), (3, 7, 197.0)]
+)
+def test_no_batch_carries_more_by_the_exact_queue(
+    alone: Alone, fastest: Fastest, model: int, share: int, slo_ms: float
+) -> None:
+    most = carried(fastest, planning.v100("ours"), model, np.array([slo_ms]), Rule.P99, constant=False)
+    batches = [b for b in (2, 5, 8, 16) if np.isfinite(alone.execution[model, b - 1, share])]
+    for size, (_, servers) in enumerate(pool_sizes(Rule.P99)):
+        if servers not in (1, 4, MOST_SERVERS):
+            continue
+        for batch in batches:
+            curve = alone.execution[model, :batch, share]
+            exact = queueing.largest_rate(slo_ms, curve, batch, servers)[0] / servers
+            assert exact <= most[0, size, 0, share] * (1.0 + 1e-9)
+
+
+def test_neighbours_are_no_kinder_than_the_least_harmful(alone: Alone, fastest: Fastest) -> None:
+    device = planning.v100("ours")
+    percents = np.array(device.pool.device.grid.percents())
+    models = range(len(planning.MODELS))
+    for own, other, batch in itertools.product(models, models, (1, 8, 24)):
+        share = np.arange(0, percents.size - 4, 5)
+        rows = np.ones(share.size, dtype=np.int64)
+        slots = Slots.of(
+            np.column_stack([own * rows, other * rows]), np.column_stack([8 * rows, batch * rows]),
+            np.column_stack([percents[share], rows * BESIDE]),
+        )  # fmt: skip
+        execution, _ = ask(device.latency, slots, 0.95)
+        at = int(np.searchsorted(fastest.batch, 8))
+        assert (fastest.execution[1, own, at, share] <= execution[:, 0]).all()
+        assert (fastest.execution[0, own, at, share] <= fastest.execution[1, own, at, share]).all()
+
+
+def test_the_table_knows_the_largest_pool_and_sizes_are_told_apart_without_a_gap() -> None:
+    assert waiting.SERVERS[-1] >= MOST_SERVERS
+    sizes = [c for first, last in pool_sizes(Rule.P99) for c in range(first, last + 1)]
+    assert sizes == list(range(1, MOST_SERVERS + 1))
+
+
+def test_under_half_slo_a_batch_must_be_done_in_half_the_slo() -> None:
+    device = planning.v100()
+    alone = Alone.of(device, None)
+    fastest = Fastest.of(device, alone, [1], Rule.HALF_SLO, None)
+    most = carried(fastest, device, 1, np.array([0.1, 40.0]), Rule.HALF_SLO, constant=False)
+    assert (most[0] == 0.0).all()
+    fits = alone.execution[1, :, -1] <= 20.0
+    best = (1000.0 * np.arange(1, fits.size + 1) / alone.cycle[1, :, -1])[fits].max()
+    assert most[1, 0, 0, -1] == pytest.approx(best, rel=1e-5)
