@@ -16,19 +16,23 @@ import numpy as np
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.planners.menu import Alone
-from controlplane.planners.offers import Market, Offers
+from controlplane.planners.offers import Market, Offers, Parts
 from controlplane.planners.protocol import Device
 
 Group = tuple[Workload, ...]
 """Workloads that share a queue, strictest SLO first."""
 
-MOST_TOGETHER = 16
-"""Of one group: whoever sends more than was told slows all of it."""
+TRIES = ((16, 4.0), (8, 4.0), (16, 2.0), (16, 8.0), (8, 8.0), (16, 1.5))
+"""Cuts: the most workloads together, for whoever sends more than was told slows all of a group; and how many
+times neighbours' effect on a full batch a partition is taken to feel, for small batches feel more."""
 HOPELESS = 1e6
 """What a workload costs that nothing holds: it is cut off."""
 ROUNDING = 1e-9
-HARDSHIPS = (4.0, 2.0, 3.0, 8.0, 1.5)
-"""How many times neighbours' effect on a full batch a partition is taken to feel: small batches feel more."""
+FEW = 12
+"""Workloads up to which one cut is tried, by the table alone: the exact solver knows all their groups."""
+MANY = 300
+"""Workloads from which only the first `MANY_TRIES` are made: they differ by less than 1 % there."""
+MANY_TRIES = 3
 
 
 def by_slo(workload: Workload) -> tuple[float, float, str]:
@@ -83,42 +87,35 @@ class Grouping:
 def groupings(
     workloads: Sequence[Workload], price: Mapping[str, float], devices: Mapping[str, Device],
     alone: Mapping[str, Alone], rule: Rule, quantile: float | None,
-    hardships: Sequence[float] = HARDSHIPS,
 ) -> Iterator[Grouping]:  # fmt: skip
-    """The best cut for each hardship, without repetition; nothing where no two workloads may meet.
+    """The best cut of each of `TRIES`, without repetition; nothing where no two workloads may meet.
 
     `price` is of a GPU of each type.
     """
     kin = families(workloads, rule)
     if all(len(family) == 1 for family in kin):
         return
-    markets = [_markets(family, price, devices, alone, rule, quantile) for family in kin]
+    parts = {name: Parts.of(device, quantile) for name, device in devices.items()}
+    markets: list[list[Market]] = [[] for _ in kin]
+    for family, sold in zip(kin, markets, strict=True):
+        slo, rate = np.array([w.slo_ms for w in family]), sum(w.rate_rps for w in family)
+        for name, device in devices.items() if len(family) > 1 else ():
+            market = Market.of(device, parts[name], price[name], alone[name], family[0].model, slo, rule)
+            sold.append(market.heard(rate) if len(workloads) > FEW else market)
     told = set()
-    for hardship in hardships:
+    tries = 1 if len(workloads) <= FEW else MANY_TRIES if len(workloads) > MANY else len(TRIES)
+    for together, hardship in TRIES[:tries]:
         runs: list[tuple[Group, int | None]] = []
         for family, sold in zip(kin, markets, strict=True):
-            runs += _cheapest_cut(family, [m.offers(hardship) for m in sold]) if sold else [(family, None)]
+            offers = [m.offers(hardship) for m in sold]
+            runs += _cheapest_cut(family, offers, together) if sold else [(family, None)]
         found = Grouping(tuple(group for group, _ in runs), tuple(servers for _, servers in runs))
         if found not in told:
             told.add(found)
             yield found
 
 
-def _markets(
-    family: Group, price: Mapping[str, float], devices: Mapping[str, Device], alone: Mapping[str, Alone],
-    rule: Rule, quantile: float | None,
-) -> list[Market]:  # fmt: skip
-    """One for each GPU type; none for a workload that nobody may join."""
-    if len(family) == 1:
-        return []
-    slo, rate = np.array([w.slo_ms for w in family]), sum(w.rate_rps for w in family)
-    return [
-        Market.of(d, price[n], alone[n], family[0].model, slo, rate, rule, quantile)
-        for n, d in devices.items()
-    ]
-
-
-def _cheapest_cut(family: Group, offers: Sequence[Offers]) -> list[tuple[Group, int | None]]:
+def _cheapest_cut(family: Group, offers: Sequence[Offers], together: int) -> list[tuple[Group, int | None]]:
     """The family in runs of least cost, with servers; what no offer holds is by itself."""
     rates = [w.rate_rps for w in family]
     ways = [[o.of_row(i) for o in offers] for i in range(len(family))]
@@ -127,7 +124,7 @@ def _cheapest_cut(family: Group, offers: Sequence[Offers]) -> list[tuple[Group, 
         found: tuple[float, int, int] = (math.inf, 0, 0)
         load = 0.0
         # Fewer together at equal cost.
-        for begin in range(end - 1, max(-1, end - 1 - MOST_TOGETHER), -1):
+        for begin in range(end - 1, max(-1, end - 1 - together), -1):
             load += rates[begin]
             cost, servers = min(way.cheapest(load) for way in ways[begin])
             if cost == math.inf and begin == end - 1:

@@ -25,11 +25,45 @@ USUAL_BATCH = 8
 """Of the neighbours that a part is measured beside."""
 SPARE = 1.005
 """Every partition must tolerate this much more: a pool that the exact queue refuses takes a server more."""
+TABLE_ERROR = 0.02
+"""Of what a pool of whole GPUs carries."""
 LOOKS = 4
 """SLOs of a model that the exact queue is asked about."""
-FARTHEST = (0.7, 1.1)
+FARTHEST = (0.8, 1.1)
 """What it carries is found between these times what the table says."""
-HALVINGS = 6
+HALVINGS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A whole GPU of a type and equal parts of it: `column` (parts,) are shares' indices, `count` fit one.
+
+    `slowdown` (models, parts): what the others do to a full batch, the mean over their models.
+    """
+
+    column: IntArray
+    count: IntArray
+    slowdown: FloatArray
+
+    @staticmethod
+    def of(device: Device, quantile: float | None) -> Parts:
+        """Asks the latency model about every pair of models at each part."""
+        grid = np.array(device.pool.device.grid.percents())
+        column = np.searchsorted(grid, 100.0 / np.arange(1, PARTS + 1) + 1e-9, side="right") - 1
+        column = np.unique(column[column >= 0])[::-1]
+        count = np.floor(100.0 / grid[column] + 1e-9).astype(np.int64)
+        models = len(device.latency.models)
+        asked, beside, part = np.indices((models, models, column.size)).reshape(3, -1)
+        row = np.repeat(beside[:, None], int(count.max()), axis=1)
+        row[:, 0] = asked
+        largest = np.array([device.profiles[m].largest_batch for m in device.latency.models])
+        batch = np.minimum(USUAL_BATCH, largest)[row].astype(np.float64)
+        percent = np.broadcast_to(grid[column][part][:, None], row.shape).copy()
+        here = np.arange(row.shape[1]) < count[part][:, None]
+        slow, _ = ask(device.latency, Slots(row, batch, percent, here), quantile)
+        base, _ = ask(device.latency, Slots.alone(asked, batch[:, 0], percent[:, 0]), quantile)
+        ratio = (slow[:, 0] / base[:, 0]).reshape(models, models, column.size)
+        return Parts(column, count, np.maximum(ratio.mean(axis=1), 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +74,38 @@ class Market:
     """
 
     device: Device
+    parts: Parts
     price: float
     alone: Alone
     model: str
     slo_ms: FloatArray
     rule: Rule
-    quantile: float | None
     truth: FloatArray
 
     @staticmethod
     def of(
-        device: Device, price: float, alone: Alone, model: str, slo_ms: FloatArray, rate_rps: float,
-        rule: Rule, quantile: float | None,
+        device: Device, parts: Parts, price: float, alone: Alone, model: str, slo_ms: FloatArray, rule: Rule
     ) -> Market:  # fmt: skip
-        """`rate_rps` is all that can be asked of a pool."""
-        truth = np.ones((slo_ms.size, MOST_SERVERS))
-        market = Market(device, price, alone, model, slo_ms, rule, quantile, truth)
-        return market._heard(rate_rps) if rule is Rule.P99 and model in device.profiles else market
+        """By the table's word, with `TABLE_ERROR` under P99 to spare."""
+        word = 1.0 - TABLE_ERROR if rule is Rule.P99 else 1.0
+        truth = np.full((slo_ms.size, MOST_SERVERS), word)
+        return Market(device, parts, price, alone, model, slo_ms, rule, truth)
 
-    def _heard(self, rate_rps: float) -> Market:
-        """Ask the exact queue about some SLOs; between two of them, along the SLO's logarithm."""
+    def heard(self, rate_rps: float) -> Market:
+        """As the exact queue says of some SLOs; between two of them, along the SLO's logarithm.
+
+        `rate_rps` is all that can be asked of a pool.
+        """
+        if self.rule is not Rule.P99 or self.model not in self.device.profiles:
+            return self
         some = np.unique(np.quantile(self.slo_ms, np.linspace(0.0, 1.0, LOOKS), method="nearest"))
         whole = np.array([self.alone.execution.shape[2] - 1])
         index = self.device.latency.models.index(self.model)
         table = _carried(self.device, self.alone, index, whole, np.ones(1), some, self.rule)[:, :, 0]
-        counts = np.arange(1, MOST_SERVERS + 1)
-        useful = max(1, int(np.count_nonzero(table[-1] * (counts - 1) < rate_rps)))
-        table, counts = table[:, :useful], counts[:useful]
+        counts = np.array(waiting.SERVERS)
+        useful = max(1, int(np.count_nonzero(table[-1, 0] * (counts - 1) < rate_rps)))
+        counts = counts[:useful]
+        table = table[:, counts - 1]
         at = np.nonzero(table > 0.0)
         profile = self.device.profiles[self.model]
         slo, servers, rate = some[at[0]], counts[at[1]], table[at]
@@ -85,28 +124,22 @@ class Market:
             low, high = np.where(kept, middle, low), np.where(kept, high, middle)
         found = np.ones(table.shape)
         found[at] = low
-        truth = np.ones((self.slo_ms.size, MOST_SERVERS))
-        for n in range(MOST_SERVERS):
-            known = found[:, min(n, useful - 1)]
-            truth[:, n] = np.interp(np.log(self.slo_ms), np.log(some), known)
-        return replace(self, truth=truth)
+        along = [np.interp(np.log(self.slo_ms), np.log(some), told) for told in found.T]
+        every = np.arange(1, MOST_SERVERS + 1)
+        return replace(self, truth=np.array([np.interp(every, counts, row) for row in np.array(along).T]))
 
     def offers(self, hardship: float) -> Offers:
         """`hardship`: how many times neighbours' effect on a full batch a part feels."""
         counts = np.arange(1, MOST_SERVERS + 1)
-        grid = np.array(self.device.pool.device.grid.percents())
-        column = np.searchsorted(grid, 100.0 / np.arange(1, PARTS + 1) + 1e-9, side="right") - 1
-        column = np.unique(column[column >= 0])[::-1]
         if self.model not in self.device.profiles:
             nothing = np.zeros((self.slo_ms.size, 1))
             return Offers(nothing + np.inf, nothing, nothing.astype(np.int64))
         index = self.device.latency.models.index(self.model)
-        slowed = 1.0 + (_slowdowns(self.device, index, grid[column], self.quantile) - 1.0) * hardship
-        each = _carried(self.device, self.alone, index, column, SPARE * slowed, self.slo_ms, self.rule)
-        parts = np.floor(100.0 / grid[column] + 1e-9)
-        cost = (self.price * counts[:, None] / parts).ravel()
+        parts, slowed = self.parts, 1.0 + (self.parts.slowdown[index] - 1.0) * hardship
+        each = _carried(self.device, self.alone, index, parts.column, SPARE * slowed, self.slo_ms, self.rule)
+        cost = (self.price * counts[:, None] / parts.count).ravel()
         rate = (each * counts[:, None] * self.truth[..., None]).reshape(self.slo_ms.size, -1)
-        servers = np.repeat(counts, column.size)
+        servers = np.repeat(counts, parts.count.size)
         order = np.lexsort((servers, cost))
         return Offers._rising(cost[order], rate[:, order], servers[order])
 
@@ -186,23 +219,4 @@ def _carried(
         # The table says little of batches that hardly ever fill.
         fills = full <= FULL_BATCH * within[:, None]
         found = np.maximum(found, np.where(fills[:, None], most, 0.0) if size > 1 else most)
-    return found
-
-
-def _slowdowns(device: Device, model: int, percents: FloatArray, quantile: float | None) -> FloatArray:
-    """How much a full batch is slowed by as many equal parts as fit; the mean over neighbours' models."""
-    found = np.ones(percents.size)
-    for n, percent in enumerate(percents.tolist()):
-        beside = int(100.0 / percent + 1e-9) - 1
-        if not beside:
-            continue
-        others = np.arange(len(device.latency.models))
-        row = np.column_stack([np.full(others.size, model), np.repeat(others[:, None], beside, axis=1)])
-        largest = np.array([device.profiles[m].largest_batch for m in device.latency.models])
-        batch = np.minimum(USUAL_BATCH, largest)[row].astype(np.float64)
-        together = Slots.of(row, batch, np.full(row.shape, percent))
-        alone = Slots.alone(np.array([model]), batch[:1, :1].ravel(), np.array([percent]))
-        slow, _ = ask(device.latency, together, quantile)
-        base, _ = ask(device.latency, alone, quantile)
-        found[n] = max(1.0, float(np.mean(slow[:, 0] / base[0, 0])))
     return found

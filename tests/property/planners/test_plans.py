@@ -82,6 +82,19 @@ def test_lower_rates_cost_no_more_than_what_runs(asked: list[Workload], part: fl
     assert cost(after) <= cost(before) + 1e-9
 
 
+@pytest.mark.parametrize(("latency", "rule"), [("igniter", Rule.HALF_SLO), ("ours", Rule.P99)])
+@settings(FEW, max_examples=6)
+@given(asked=workloads(most=16))
+def test_sharing_queues_costs_no_more_and_refuses_nobody(
+    latency: str, rule: Rule, asked: list[Workload]
+) -> None:
+    together = planned("joint", asked, latency=latency, rule=rule)
+    apart = planned("joint", [replace(w, isolated=True) for w in asked], latency=latency, rule=rule)
+    assert together.verified
+    assert {i.workload for i in together.infeasible} == {i.workload for i in apart.infeasible}
+    assert cost(together) <= cost(apart) + 1e-9
+
+
 @FEW
 @given(asked=workloads(most=5))
 def test_two_equal_workloads_swap_without_effect(asked: list[Workload]) -> None:

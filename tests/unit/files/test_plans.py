@@ -52,7 +52,12 @@ PLAN = Plan(
                     (Placement("W12", "W12", "ssd", 300, 55, predicted=Prediction(execution_ms=26.5)),),
                     shadow=Shadow(ShadowPolicy.HOT, "v100-0", 7.5, 100),
                 ),
-                Partition("W11", 7.5, (ServedModel("ssd", 1),), (Placement("W11", "W11", "ssd", 5, 40),)),
+                Partition(
+                    "W11",
+                    7.5,
+                    (ServedModel("ssd", 1),),
+                    (Placement("W11", "W11", "ssd", 5, 40, isolated=True),),
+                ),
             ),
             price_per_hour=3.06,
             memory_mb=16160,
