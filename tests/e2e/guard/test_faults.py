@@ -152,6 +152,7 @@ def test_a_full_disk_stops_no_redirect(small_disk: Path) -> None:
             assert fleet.controller().is_running()
             filler.unlink()
             fleet.await_guarded()
+            assert guard_row(fleet, "w")["failed_starts"] == 0, "the disk's fault is none of the server's"
         assert len(load.failed()) <= 2, load.failed()
 
 
