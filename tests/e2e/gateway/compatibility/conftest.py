@@ -13,7 +13,7 @@ from gateway_clients import CLIENTS, Talk, Target
 from controlplane.domain.fleet import Route
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Target]]:
     here = tmp_path_factory.mktemp("compatibility")
     left = {"echo": "echo", "twin": "echo", "slow": "slow", "text": "text"}
