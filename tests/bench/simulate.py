@@ -178,4 +178,5 @@ if __name__ == "__main__":
         import sleeping_pool
 
         held.append(sleeping_pool.table())
+        sleeping_pool.applied_table()
     sys.exit(0 if all(held) else 1)

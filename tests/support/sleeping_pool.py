@@ -2,21 +2,37 @@
 
 As in `sleeping_triton` a model keeps its instance for t(k) ms a batch of k, whatever else runs, so what is
 compared is how requests are spread and batched. Beside it, the same servers as they were behind one queue.
+Once more as users have it, applied by ctl, each on a share of a core: there t(k) is what those Tritons say.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import guard_rig
 import numpy as np
 from bare_triton import BareTriton
 from gateway_rig import a_gateway
-from sleeping_triton import EACH_MS, FIXED_MS, Overhead, Served, ahead_of_others, overhead, request, sleeping
+from sleeping_triton import (
+    CONFIG,
+    EACH_MS,
+    FIXED_MS,
+    MODEL,
+    Overhead,
+    Served,
+    ahead_of_others,
+    overhead,
+    request,
+    sleeping,
+)
 
 from controlplane.domain.fleet import Backend, Route
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
@@ -74,6 +90,33 @@ def plan_of(model: Served, rate: float, *, apart: bool) -> Plan:
     return Plan("by-hand", Rule.P99, "known", gpus)
 
 
+@dataclass(frozen=True)
+class Law:
+    """What a server is known to do: t(k) in ms, its jitter and what a request spends elsewhere."""
+
+    service_ms: tuple[float, ...]
+    jitter: float
+    frontend_ms: float
+
+    @staticmethod
+    def of(model: Served, more: Overhead) -> Law:
+        """As the model says it sleeps."""
+        service = tuple(FIXED_MS + EACH_MS * k + more.occupied_ms for k in range(1, model.batch + 1))
+        return Law(service, more.jitter, more.frontend_ms)
+
+
+def simulated(model: Served, law: Law, rate: float, due: list[float], seconds: float) -> np.ndarray:
+    """P50 and P99 in ms, as a pool and as one queue; shape (2, 2)."""
+    truth = {"t4": KnownService({"m": law.service_ms})}
+    question = Question(seconds=seconds, demands={"w": Trace(tuple(due))})
+    conditions = Conditions(noise={("t4", "m"): Noise(law.jitter, law.frontend_ms)})
+    outcomes = [
+        simulate(plan_of(model, rate, apart=apart), truth, question, conditions).workloads[0]
+        for apart in (True, False)
+    ]
+    return np.array([(o.p50_ms, o.p99_ms) for o in outcomes])
+
+
 def compare(
     pool: Pooled, model: Served, more: Overhead, load: float, seconds: float, seed: int
 ) -> np.ndarray:
@@ -81,16 +124,69 @@ def compare(
     rate = load * SERVERS * model.capacity_rps
     due = poisson_times(rate, seconds, np.random.default_rng(seed))
     seen = open_loop(pool.grpc, request(model), due, deadline_s=30.0).latency_ms
-    service = tuple(FIXED_MS + EACH_MS * k + more.occupied_ms for k in range(1, model.batch + 1))
-    truth = {"t4": KnownService({"m": service})}
-    question = Question(seconds=seconds, seed=seed, demands={"w": Trace(tuple(due))})
-    conditions = Conditions(noise={("t4", "m"): Noise(more.jitter, more.frontend_ms)})
-    rows = [np.quantile(seen, [0.5, 0.99]).tolist()]
-    for apart in (True, False):
-        plan = plan_of(model, rate, apart=apart)
-        (outcome,) = simulate(plan, truth, question, conditions).workloads
-        rows.append([outcome.p50_ms, outcome.p99_ms])
-    return np.array(rows)
+    measured = np.quantile(seen, [0.5, 0.99])
+    return np.vstack([measured, simulated(model, Law.of(model, more), rate, due, seconds)])
+
+
+def told(ports: list[int], endpoint: str, batch: int) -> tuple[float, ...]:
+    """t(k) in ms by the statistics of these Tritons together; never falling."""
+    count, total = np.zeros(batch), np.zeros(batch)
+    for port in ports:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/v2/models/{endpoint}/stats", timeout=5
+        ) as answer:
+            (stats,) = json.load(answer)["model_stats"]
+        for row in stats["batch_stats"]:
+            k = row["batch_size"] - 1
+            count[k] += row["compute_infer"]["count"]
+            total[k] += sum(row[part]["ns"] for part in ("compute_input", "compute_infer", "compute_output"))
+    return tuple(np.maximum.accumulate(total / np.maximum(count, 1) / 1e6).tolist())
+
+
+def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
+    """The same through `ctl apply`: SERVERS partitions of 30 % of a core. Not judged: shares are noisy."""
+    model, full_ms = Served(8, 1, 0), 40.0
+    with ahead_of_others(), tempfile.TemporaryDirectory() as folder:
+        home = Path(folder, "models", model.name)
+        (home / "1").mkdir(parents=True)
+        (home / "1" / "model.py").write_text(MODEL)
+        (home / "config.pbtxt").write_text(
+            CONFIG.format(name=model.name, batch=model.batch, instances=1, delay_us=0)
+        )
+        with guard_rig.guarded(Path(folder)) as fleet:
+            fleet.models = home.parent
+            rate = SERVERS * 1000.0 * model.batch / full_ms
+            workload = {"name": model.name, "endpoint": model.name, "model": model.name, "slo_ms": 200.0}
+            parts = [
+                {
+                    "id": f"p{i}",
+                    "percent": 30.0,
+                    "models": [{"model": model.name, "batch": model.batch}],
+                    "workloads": [{**workload, "rate_rps": 0.8 * rate / SERVERS}],
+                }
+                for i in range(SERVERS)
+            ]
+            fleet.apply(guard_rig.plan(*parts), "--no-serve")
+            target = f"127.0.0.1:{fleet.grpc}"
+            (slot,) = json.loads((fleet.files / "gateway" / "slots.json").read_text())["slots"]
+            ports = [member["http_port"] for member in slot["members"]]
+            with ClosedLoop(target, request(model), 1) as lone:
+                lone.run(3.0)
+                alone_ms = float(np.median(lone.answers(5).latency_ms))
+            runs = []
+            for load, seed in itertools.product((0.6, 0.8), range(repeats)):
+                due = poisson_times(load * rate, seconds, np.random.default_rng(seed))
+                seen = open_loop(target, request(model), due, deadline_s=30.0).latency_ms
+                runs.append((load, due, float(np.quantile(seen, 0.99))))
+            service = told(ports, model.name, model.batch)
+    law = Law(service, 0.0, max(alone_ms - service[0], 0.0))
+    told_ms = " ".join(f"{t:.1f}" for t in service)
+    print(f"\n{SERVERS} partitions of 30 % of a core, by ctl apply; t(k) {told_ms} ms")
+    print("load    real    pool   error  one queue   error, P99 in ms")
+    for load, due, real in runs:
+        pool_ms, one_ms = simulated(model, law, load * rate, due, seconds)[:, 1]
+        row = f"{load:.2f} {real:7.2f} {pool_ms:7.2f} {100 * (pool_ms / real - 1):5.1f} %"
+        print(row, f"{one_ms:9.2f} {100 * (one_ms / real - 1):5.1f} %", flush=True)
 
 
 def table(seconds: float = 20.0, repeats: int = 3) -> bool:
