@@ -38,7 +38,7 @@ from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.windows import Windows
 
 _AT_ONCE = 512
-_GATHER_S = 0.02
+_GATHER_S = 0.05
 _FOLLOWER_LIMIT_BYTES = 16 * 2**20
 _SCRAPE_S = 3.0
 _TIDY_BEATS = 5
