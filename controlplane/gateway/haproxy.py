@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Backend, Routes
+from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.files.remembered import Remembered
 from controlplane.gateway import control_socket, processes, slots, store, supervision
@@ -26,7 +27,6 @@ from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreach
 from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable
 from controlplane.gateway.traits import traits_of
 
-_MEMBERS = 8
 _START_DEADLINE_S = 60.0
 _RESTART_DEADLINE_S = 10.0
 _LOCK_DEADLINE_S = 30.0
@@ -79,7 +79,7 @@ class HaproxyGateway:
                     )
             else:
                 _refuse_taken(self._host, self._ports)
-                slot_count = store.slot_count(resource.getrlimit(resource.RLIMIT_NOFILE)[1], _MEMBERS)
+                slot_count = store.slot_count(resource.getrlimit(resource.RLIMIT_NOFILE)[1], MOST_SERVERS)
                 log_port, facade_http_port, facade_grpc_port = _own_ports()
                 settings = GatewaySettings(
                     host=self._host,
@@ -90,7 +90,7 @@ class HaproxyGateway:
                     facade_http_port=facade_http_port,
                     facade_grpc_port=facade_grpc_port,
                     slots=slot_count,
-                    members=_MEMBERS,
+                    members=MOST_SERVERS,
                     haproxy=program,
                 )
                 with _locked(self._lock):

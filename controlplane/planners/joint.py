@@ -124,7 +124,7 @@ class _Desk:
         while True:
             search = _Search.of(self, grouping)
             gpus = search.pack()
-            parted = grouping if search.taken or self.stop() else grouping.halved(search.lost)
+            parted = grouping if search.taken else grouping.halved(search.lost)
             if parted == grouping:
                 return search.draft(gpus)
             grouping = parted
