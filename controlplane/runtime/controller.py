@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.control import guard
-from controlplane.control.desired import Desired, NamedRoute
+from controlplane.control.desired import NamedRoute
 from controlplane.control.guard_state import (
     DrainAndStop,
     Effect,
@@ -26,17 +26,14 @@ from controlplane.control.guard_state import (
     Probe,
     Redirect,
     Say,
-    Seat,
-    Ward,
     Watch,
     wards,
 )
 from controlplane.control.guard_state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, TrisectError
-from controlplane.domain.fleet import Backend, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Backend, Route, Server, ServerSpec
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.files.fleets import FleetSettings
 from controlplane.runtime.board import Board
 from controlplane.runtime.crew import Crew, spec_for
 from controlplane.runtime.execute import backend, named
@@ -44,6 +41,7 @@ from controlplane.runtime.fleet import Fleet, locked
 from controlplane.runtime.history import Event, History
 from controlplane.runtime.observer import Observer, Requests
 from controlplane.runtime.recorder import Recorder
+from controlplane.runtime.taking_over import take_over
 
 TICK_S = 0.2
 _LOOK_AROUND_S = 1.0
@@ -111,16 +109,24 @@ class Controller:
             stop.wait(max(0.0, TICK_S - (self.ticked_s - began)))
 
     def repair(self, stop: threading.Event) -> None:
-        """Look, do what there is to do, and return once every partition is served and nothing starts."""
+        """Look, do what there is to do, and return once nothing starts and no more can be done now."""
         looks = 0
         while not stop.is_set() and looks < _LOOKS:
             self.step()
-            state = self.state
-            starting = any(c.health is Health.STARTING for c in self._crew.conditions().values())
-            down = state is None or any(w.down and not w.launches.open for w in state.watches.values())
-            looks = 0 if starting or down else looks + 1
+            looks = 0 if self._hopeful() else looks + 1
             stop.wait(TICK_S)
         self._crew.close(wait=True)
+
+    def _hopeful(self) -> bool:
+        """Whether something starts, or is down and may still be started, without anybody's help."""
+        conditions = self._crew.conditions()
+        put_off = {n for n, c in conditions.items() if c.health is Health.STARTING and c.reason}
+        if self.state is None or any(
+            c.health is Health.STARTING and n not in put_off for n, c in conditions.items()
+        ):
+            return True
+        down = [w for w in self.state.watches.values() if w.down and not w.launches.open]
+        return any(w.standby is None or w.standby.server not in put_off for w in down)
 
     def step(self) -> None:
         """One tick: adopt if need be, look, decide, do. Raises EngineError, GatewayError."""
@@ -355,54 +361,3 @@ def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
             return Event(wall_s, str(level), "said", subject, reason)
         case Load() | Probe():
             return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    state: GuardState
-    planned: Mapping[str, ServerSpec]
-    kept: tuple[Server, ...]
-    surplus: tuple[Server, ...]
-
-
-def take_over(
-    guarded: tuple[Ward, ...],
-    desired: Desired,
-    settings: FleetSettings,
-    servers: tuple[Server, ...],
-    routes: Mapping[str, NamedRoute],
-    limits: GuardLimits,
-    generation: int,
-) -> _Taken:
-    """Who sits where. A partition's active server is the one it is routed to; one more may stand by.
-
-    The rest is surplus: an interrupted redirect left it, or an interrupted launch did.
-    """
-    planned = {
-        spec.labels.partition: spec for spec in desired.servers.values() if spec.labels.role is Role.ACTIVE
-    }
-    gpus = {device: gpu for gpu, device in settings.devices.items()}
-    running = [
-        s for s in servers if s.state is ServerState.RUNNING and s.spec.labels.role is not Role.PROFILE
-    ]
-    backups = {route.backup for route in routes.values()}
-    seats: dict[str, tuple[Seat, ...]] = {}
-    kept: list[Server] = []
-    for ward in guarded:
-        routed = {m for e in ward.endpoints if e in routes for m in routes[e].members}
-        mine = [s for s in running if s.spec.labels.partition == ward.id and s.spec.device in gpus]
-        # Routed first, then as planned, then the others.
-        mine.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
-        chosen = mine[:1]
-        if ward.policy is not ShadowPolicy.NONE:
-            # What is neither a backup nor as large as the active server was left for it.
-            chosen += [s for s in mine[1:] if s.name in backups or s.spec.percent >= chosen[0].spec.percent][
-                :1
-            ]
-        kept += chosen
-        spec = planned[ward.id]
-        seats[ward.id] = tuple(Seat(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen) or (
-            Seat(spec.name, ward.gpu, ward.percent),
-        )
-    surplus = tuple(s for s in running if s not in kept)
-    return _Taken(guard.begin(guarded, seats, limits, generation), planned, tuple(kept), surplus)

@@ -33,7 +33,10 @@ Failed = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the crew knows of a server; READY until a canary says otherwise."""
+    """What the crew knows of a server; READY until a canary says otherwise.
+
+    One that is STARTING for a `reason` was put off: the engine or the disk does not let it start now.
+    """
 
     health: Health
     reason: str = ""
@@ -140,6 +143,9 @@ class Crew:
                     inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
         except (NotNow, MissingTool) as error:
             # No failed start: until the host can, it counts as starting.
+            with self._lock:
+                if name not in self._given_up:
+                    self._conditions[name] = Condition(Health.STARTING, str(error))
             self._later(name, f"cannot be started now: {error}", partial(self._launch, name, spec, unload))
             return
         except TrisectError as error:

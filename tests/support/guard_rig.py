@@ -94,11 +94,11 @@ class Guarded:
     def files(self) -> Path:
         return self.directory / "state" / "trisect" / self.fleet
 
-    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def ctl(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(CTL), *arguments, "--fleet", self.fleet],
             cwd=self.directory,
-            env=self.environment,
+            env={**self.environment, **environment},
             capture_output=True,
             text=True,
             timeout=120,

@@ -193,6 +193,19 @@ def test_once_repairs_and_ends(fleet: Guarded) -> None:
     fleet.await_guarded(deadline_s=1.0)
 
 
+@pytest.mark.soak
+def test_once_ends_though_the_host_can_start_nothing(fleet: Guarded) -> None:
+    fleet.controller().send_signal(signal.SIGKILL)
+    before = fleet.active("w")
+    for process in fleet.tree(before):
+        process.kill()
+    told = fleet.ctl("serve", "--once", TRISECT_TRITON_HOME="/nowhere")
+    assert told.returncode == 0, told.stderr
+    assert "cannot be started now: no tritonserver" in told.stderr
+    assert fleet.active("w") != before
+    assert "breaker" not in {e.kind for e in fleet.events()}
+
+
 def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
     for role in ("haproxy", "facade"):
         (process,) = fleet.gateway_processes(role)

@@ -15,9 +15,10 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerSt
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.runtime import service
-from controlplane.runtime.controller import found_dead, take_over, turned_over
+from controlplane.runtime.controller import found_dead, turned_over
 from controlplane.runtime.crew import spec_for
 from controlplane.runtime.history import Event, History
+from controlplane.runtime.taking_over import take_over
 
 pytestmark = pytest.mark.unit
 

@@ -200,6 +200,7 @@ def test_a_start_the_engine_is_away_for_is_put_off_and_no_failed_one(bench: Benc
     bench.engine.away = True
     bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
     assert conditions_after(3) is Health.STARTING
+    assert bench.crew.conditions()["W1.1"].reason == "the engine does not answer"
     assert len(bench.failed) == 1, "said once"
     bench.engine.away = False
     bench.crew.retry(1e12)

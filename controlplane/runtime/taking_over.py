@@ -1,0 +1,66 @@
+"""Who sits where when a controller takes a fleet over: read from what runs and what is routed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.control import guard
+from controlplane.control.desired import Desired, NamedRoute
+from controlplane.control.guard_state import GuardState, Limits, Seat, Ward
+from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.fleets import FleetSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The guard's first state, its servers, and those that an interruption left."""
+
+    state: GuardState
+    planned: Mapping[str, ServerSpec]
+    kept: tuple[Server, ...]
+    surplus: tuple[Server, ...]
+
+
+def take_over(
+    guarded: tuple[Ward, ...],
+    desired: Desired,
+    settings: FleetSettings,
+    servers: tuple[Server, ...],
+    routes: Mapping[str, NamedRoute],
+    limits: Limits,
+    generation: int,
+) -> Taken:
+    """Who sits where. A partition's active server is the one it is routed to; one more may stand by.
+
+    The rest is surplus: an interrupted redirect left it, or an interrupted launch did.
+    """
+    planned = {
+        spec.labels.partition: spec for spec in desired.servers.values() if spec.labels.role is Role.ACTIVE
+    }
+    gpus = {device: gpu for gpu, device in settings.devices.items()}
+    running = [
+        s for s in servers if s.state is ServerState.RUNNING and s.spec.labels.role is not Role.PROFILE
+    ]
+    backups = {route.backup for route in routes.values()}
+    seats: dict[str, tuple[Seat, ...]] = {}
+    kept: list[Server] = []
+    for ward in guarded:
+        routed = {m for e in ward.endpoints if e in routes for m in routes[e].members}
+        mine = [s for s in running if s.spec.labels.partition == ward.id and s.spec.device in gpus]
+        # Routed first, then as planned, then the others.
+        mine.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
+        chosen = mine[:1]
+        if ward.policy is not ShadowPolicy.NONE:
+            # What is neither a backup nor as large as the active server was left for it.
+            chosen += [s for s in mine[1:] if s.name in backups or s.spec.percent >= chosen[0].spec.percent][
+                :1
+            ]
+        kept += chosen
+        spec = planned[ward.id]
+        seats[ward.id] = tuple(Seat(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen) or (
+            Seat(spec.name, ward.gpu, ward.percent),
+        )
+    surplus = tuple(s for s in running if s not in kept)
+    return Taken(guard.begin(guarded, seats, limits, generation), planned, tuple(kept), surplus)
