@@ -25,7 +25,14 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.demo_table import DemoRow, demo_table
 from controlplane.report.plan_table import plan_table
 from controlplane.report.repair_table import Repair, Span, repair_lines, repair_table
-from controlplane.report.status_table import GuardRow, Status, StatusRow, WorkloadRow, status_view
+from controlplane.report.status_table import (
+    GuardRow,
+    Status,
+    StatusRow,
+    WorkloadRow,
+    status_document,
+    status_view,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -101,6 +108,14 @@ def test_a_status_of_shared_queues() -> None:
     )
     told = text(status_view(Status((row,), workloads, (), 7)))
     assert told == (HERE / "status_shared_table.txt").read_text()
+
+
+def test_a_status_without_an_engine() -> None:
+    status = Status((), (), (GuardRow("a", "exposed", 3.0),), 7, "the engine does not answer")
+    told = text(status_view(status))
+    assert told.splitlines()[0] == "no server can be shown: the engine does not answer"
+    assert "exposed for 3 s" in told
+    assert status_document("f", status)["trouble"] == "the engine does not answer"
 
 
 def test_a_demo() -> None:
