@@ -6,7 +6,7 @@ exactly, by the chain embedded at batch starts.
 
 Several servers are a pool as the gateway has it (HAProxy's `leastconn`): each request is bound on arrival
 to the server with the fewest in flight, among equals to the one that has had so few for longest, and waits
-there. It is solved by a short run (see `queueing_kernel`), within some 2 % at P99, 3 % above load 0.85.
+there. It is solved by a short run (see `queueing_kernel`), within some 2 % at P99, 4 % above load 0.85.
 
     result = solve(rate_rps=[300, 600], service_ms=[4, 5, 6, 7], batch=4)
     result.p99_ms          # array of 2

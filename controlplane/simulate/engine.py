@@ -155,17 +155,18 @@ class _Run:
         utilisation = self._utilisation()
         outcomes = []
         for i, stream in enumerate(self._part.streams):
-            _, requests, drops, late, sum_ms, max_ms = (float(v) for v in self._loop.tallies[i])
+            tally = self._loop.tallies[i]
+            requests, drops, late = (int(tally[name]) for name in ("requests", "drops", "late"))
             answered = requests - drops
             outcomes.append(
                 WorkloadOutcome(
                     name=stream.name,
                     slo_ms=stream.slo_ms,
-                    requests=int(requests),
+                    requests=requests,
                     p50_ms=quantiles.quantile_ms(self._loop.counts[i], 0.5),
                     p99_ms=quantiles.quantile_ms(self._loop.counts[i], 0.99),
-                    mean_ms=sum_ms / answered if answered else math.nan,
-                    max_ms=max_ms,
+                    mean_ms=float(tally["sum_ms"]) / answered if answered else math.nan,
+                    max_ms=float(tally["max_ms"]),
                     violations_percent=100.0 * (late + drops) / requests if requests else 0.0,
                     drops_percent=100.0 * drops / requests if requests else 0.0,
                     throughput_rps=answered / seconds,

@@ -45,12 +45,12 @@ def _factor(jitter: FloatArray, servers: Records, s: int) -> float:
 
 
 @njit(cache=True, inline="always")
-def _leave(pool_of: IntArray, flying: IntArray, changed: FloatArray, w: int, s: int, now: float) -> None:
+def _leave(tallies: Records, posts: Records, w: int, s: int, now: float) -> None:
     """A request of workload `w` is no longer in flight at server `s`."""
-    pool = pool_of[w]
+    pool = tallies[w].pool
     if pool >= 0:
-        flying[pool, s] -= 1
-        changed[pool, s] = max(changed[pool, s], now)
+        posts[pool, s].flying -= 1
+        posts[pool, s].since = max(posts[pool, s].since, now)
 
 
 @njit(cache=True)
@@ -59,9 +59,7 @@ def _expire(
     q: int,
     ring: FloatArray,
     ring_owner: IntArray,
-    pool_of: IntArray,
-    flying: IntArray,
-    changed: FloatArray,
+    posts: Records,
     tallies: Records,
     now: float,
 ) -> None:
@@ -73,7 +71,7 @@ def _expire(
         if due > now:
             break
         tallies[ring_owner[q, place]].drops += 1
-        _leave(pool_of, flying, changed, ring_owner[q, place], q, due)
+        _leave(tallies, posts, ring_owner[q, place], q, due)
         for i in range(queues[q].bound - 1, -1, -1):
             to, source = (queues[q].head + i + 1) & wrap, (queues[q].head + i) & wrap
             ring[q, to] = ring[q, source]
@@ -88,9 +86,7 @@ def _admit(
     q: int,
     ring: FloatArray,
     ring_owner: IntArray,
-    pool_of: IntArray,
-    flying: IntArray,
-    changed: FloatArray,
+    posts: Records,
     tallies: Records,
     now: float,
     times: FloatArray,
@@ -106,7 +102,7 @@ def _admit(
         tallies[owner].requests += 1
         if waiting >= room:
             queues[q].waiting = waiting
-            _expire(queues, q, ring, ring_owner, pool_of, flying, changed, tallies, times[i])
+            _expire(queues, q, ring, ring_owner, posts, tallies, times[i])
             waiting, head = queues[q].waiting, queues[q].head
         if waiting >= room:
             tallies[owner].drops += 1
@@ -118,18 +114,17 @@ def _admit(
     queues[q].next = i
     queues[q].waiting = waiting
     if queues[q].timeout < math.inf:
-        _expire(queues, q, ring, ring_owner, pool_of, flying, changed, tallies, now)
+        _expire(queues, q, ring, ring_owner, posts, tallies, now)
 
 
 @njit(cache=True)
-def _fewest(pools: Records, pool: int, pool_member: IntArray, flying: IntArray, changed: FloatArray) -> int:
+def _fewest(pools: Records, pool: int, pool_member: IntArray, posts: Records) -> int:
     """The pool's server with the fewest of its requests in flight, and of these the one unchanged longest."""
     best = pool_member[pool, 0]
     for i in range(1, pools[pool].members):
         s = pool_member[pool, i]
-        if flying[pool, s] < flying[pool, best] or (
-            flying[pool, s] == flying[pool, best] and changed[pool, s] < changed[pool, best]
-        ):
+        more = posts[pool, s].flying - posts[pool, best].flying
+        if more < 0 or (more == 0 and posts[pool, s].since < posts[pool, best].since):
             best = s
     return int(best)
 
@@ -306,9 +301,7 @@ def advance(
     gpus: Records,
     pools: Records,
     pool_member: IntArray,
-    pool_of: IntArray,
-    flying: IntArray,
-    changed: FloatArray,
+    posts: Records,
     tallies: Records,
     member: FloatArray,
     owner: IntArray,
@@ -331,8 +324,7 @@ def advance(
 
     E executors, S servers and as many queues, P pools, W workloads, G GPUs, B the largest batch, M sets of
     busy servers.
-    pool_member: (P, the most servers of one), the servers of each. pool_of: (W,), -1 for a workload with one
-    server. flying, changed: (P, S), a pool's requests in flight at each server, and since when so many.
+    pool_member: (P, the most servers of one), the servers of each. posts: (P, S), `records.POST`.
     member, owner: (E, B), the running batch's arrivals and workloads. ring, ring_owner: (S, a power of two),
     what waits. payload: (S, payloads), sizes, oldest first. work_ms: (S, B), what a batch keeps an executor
     for, alone on the GPU; extra_ms: what its requests see beyond. pace: (S, M), ms of time for one of work.
@@ -375,7 +367,7 @@ def advance(
                 tallies[w].sum_ms += latency
                 tallies[w].late += latency > tallies[w].slo
                 tallies[w].max_ms = max(tallies[w].max_ms, latency)
-                _leave(pool_of, flying, changed, w, q, now)
+                _leave(tallies, posts, w, q, now)
                 if logged < log.shape[0]:
                     log[logged, 0], log[logged, 1], log[logged, 2] = w, member[e, i], latency
                     log[logged, 3], log[logged, 4] = size, q
@@ -391,9 +383,9 @@ def advance(
             for i in range(pools[pool].members):
                 s = pool_member[pool, i]
                 if queues[s].timeout < math.inf:
-                    _admit(queues, s, ring, ring_owner, pool_of, flying, changed, tallies, now, times, owners)
-            q = _fewest(pools, pool, pool_member, flying, changed)
-        _admit(queues, q, ring, ring_owner, pool_of, flying, changed, tallies, now, times, owners)
+                    _admit(queues, s, ring, ring_owner, posts, tallies, now, times, owners)
+            q = _fewest(pools, pool, pool_member, posts)
+        _admit(queues, q, ring, ring_owner, posts, tallies, now, times, owners)
         if pool >= 0:
             w = owners[pools[pool].next]
             pools[pool].next += 1
@@ -404,8 +396,8 @@ def advance(
                 ring[q, (queues[q].head + queues[q].waiting) & wrap] = now
                 ring_owner[q, (queues[q].head + queues[q].waiting) & wrap] = w
                 queues[q].waiting += 1
-                flying[pool, q] += 1
-                changed[pool, q] = now
+                posts[pool, q].flying += 1
+                posts[pool, q].since = now
         loose = queues[q].waiting - queues[q].bound
         room = queues[q].payloads < queues[q].ahead
         awake = e >= 0 or now >= queues[q].timer or (room and loose >= queues[q].next_preferred)
@@ -446,7 +438,7 @@ def advance(
         _retime(executors, gpus, g, pace, mask_time, now)
         _look_ahead(gpus, g, executors, queues)
     for q in range(queues.size):
-        _admit(queues, q, ring, ring_owner, pool_of, flying, changed, tallies, until, times, owners)
+        _admit(queues, q, ring, ring_owner, posts, tallies, until, times, owners)
     return logged
 
 

@@ -61,6 +61,12 @@ POOL = np.dtype(
         ("stop", np.int64),
     ]
 )
+POST = np.dtype(
+    [
+        ("flying", np.int64),  # a pool's requests at one server
+        ("since", np.float64),  # so many of them
+    ]
+)
 GPU = np.dtype(
     [
         ("first", np.int64),  # its servers are first:last
@@ -77,6 +83,7 @@ GPU = np.dtype(
 )
 TALLY = np.dtype(
     [
+        ("pool", np.int64),  # -1 where one server answers
         ("slo", np.float64),
         ("requests", np.int64),
         ("drops", np.int64),

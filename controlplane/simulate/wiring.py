@@ -53,20 +53,19 @@ class Loop:
         self._pools = np.zeros(len(pools), records.POOL)
         self._pools["members"] = [len(door.servers) for _, door in pools]
         self._pool_member = np.zeros((len(pools), max([1, *self._pools["members"]])), np.int64)
-        self._pool_of = np.full(len(part.streams), -1)
+        self.tallies = np.zeros(len(part.streams), records.TALLY)
+        self.tallies["slo"] = [s.slo_ms for s in part.streams]
+        self.tallies["pool"] = -1
         for p, (_, door) in enumerate(pools):
             self._pool_member[p, : len(door.servers)] = door.servers
-            self._pool_of[list(door.streams)] = p
-        self._flying = np.zeros((len(pools), len(servers)), np.int64)
-        self._changed = np.zeros((len(pools), len(servers)))
+            self.tallies["pool"][list(door.streams)] = p
+        self._posts = np.zeros((len(pools), len(servers)), records.POST)
         self._gpus = np.zeros(len(part.gpus), records.GPU)
         self._gpus["last"] = np.cumsum(np.bincount(self._servers["gpu"], minlength=len(part.gpus)))
         self._gpus["first"][1:] = self._gpus["last"][:-1]
         edges = np.append(0, last)
         self._gpus["first_executor"] = edges[self._gpus["first"]]
         self._gpus["last_executor"] = edges[self._gpus["last"]]
-        self.tallies = np.zeros(len(part.streams), records.TALLY)
-        self.tallies["slo"] = [s.slo_ms for s in part.streams]
         self.counts = np.zeros((len(part.streams), quantiles.BINS), np.int64)
         self._mask_time = np.zeros((len(part.gpus), masks))
         self._work = _padded([s.work_ms for s in servers], width)
@@ -127,9 +126,7 @@ class Loop:
             self._gpus,
             self._pools,
             self._pool_member,
-            self._pool_of,
-            self._flying,
-            self._changed,
+            self._posts,
             self.tallies,
             self._member,
             self._owner,
