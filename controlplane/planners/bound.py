@@ -12,6 +12,7 @@ which partitions stand on a GPU together is a knapsack of shares.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +22,15 @@ import numpy as np
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.planners.capacity import Fastest, carried, pool_sizes
+from controlplane.planners.capacity import NEIGHBOURS, Fastest, carried, pool_sizes
 from controlplane.planners.grouping import families
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import Device
 
 MOST_CLASSES = 64
 """SLOs told apart, of all families together: the workloads between two are all as loose as the looser."""
+FEW_WORKLOADS = 20
+"""Up to so many neighbours are not counted: the little that it gains takes longer than the plan."""
 MOST_ROUNDS = 200
 """Linear programs solved."""
 NEAR = 1e-3
@@ -100,8 +103,19 @@ class _Question:
         quantile: float | None,
     ) -> _Question:  # fmt: skip
         grouped = families(workloads, rule)
-        names = sorted({family[0].model for family in grouped})
-        fastest = {n: Fastest.of(d, alone[n], _numbers(d, names), rule, quantile) for n, d in devices.items()}
+        loosest: dict[str, float] = {}
+        for family in grouped:
+            loosest[family[0].model] = max(loosest.get(family[0].model, 0.0), family[-1].slo_ms)
+        # Under half-SLO no batch may take longer than that.
+        patience = math.inf if rule is Rule.P99 else 0.5 + ROUNDING
+        neighbours = NEIGHBOURS if len(workloads) > FEW_WORKLOADS else 1
+        fastest = {
+            n: Fastest.of(
+                d, alone[n], {m: loosest[d.latency.models[m]] * patience for m in _numbers(d, [*loosest])},
+                rule, quantile, neighbours,
+            )
+            for n, d in devices.items()
+        }  # fmt: skip
         found = []
         for family in grouped:
             most = max(1, MOST_CLASSES // len(grouped))
@@ -194,25 +208,28 @@ def _falling(asked: _Question, family: int, number: int) -> FloatArray:
 
 
 def _best_contents(asked: _Question, price: FloatArray) -> list[_Filled]:
-    """Those that earn most at `price` (classes,), of each GPU type and number of neighbours."""
+    """Those that earn most at `price` (classes,), of each GPU type and number of neighbours.
+
+    Of all families together first; then of each alone, so that fewer rounds find the best prices.
+    """
     from controlplane.planners.bound_kernel import best_runs, fill
 
     found = []
+    every = range(len(asked.families))
     for d, (weight, steps) in enumerate(zip(asked.weight, asked.steps, strict=True)):
         shape = max(f.carried[d].shape[2] for f in asked.families), weight.size
-        worth, who = (
-            np.zeros((len(asked.families), *shape)),
-            np.zeros((len(asked.families), *shape, 2), np.int64),
-        )
+        worth = np.zeros((len(every), *shape))
+        who = np.zeros((*worth.shape, 2), dtype=np.int64)
         for a, family in enumerate(asked.families):
             own = price[asked.first[a] : asked.first[a + 1]]
             best_runs(family.carried[d], asked.pools, family.edges, own, family.whole, worth[a], who[a])
-        for neighbours in range(shape[0]):
+        for neighbours, several in itertools.product(range(shape[0]), (every, *([a] for a in every))):
             more = neighbours == shape[0] - 1 and neighbours > 0
-            earned, shares = fill(worth[:, neighbours].max(axis=0), weight, steps, neighbours + 1, more)
+            own_worth = worth[list(several), neighbours]
+            earned, shares = fill(own_worth.max(axis=0), weight, steps, neighbours + 1, more)
             served = np.zeros(price.size)
             for s in shares.tolist():
-                a = int(worth[:, neighbours, s].argmax())
+                a = several[int(own_worth[:, s].argmax())]
                 served[asked.first[a] : asked.first[a + 1]] += _run(asked, a, d, neighbours, s, who[a])
             found.append(_Filled(d, earned, served))
     return found

@@ -58,8 +58,7 @@ def small_case(seed: int) -> tuple[Workload, ...]:
         first_ms = float(v100.latency.estimate(slots, 0.5).execution_ms[0, 0])
         most_rps = float(v100.latency.estimate(slots, 0.5).throughput_rps(slots)[1, 0])
         slo_ms = round(2.0 * first_ms * chance.uniform(1.3, 6.0), 1)
-        asked = planning.workload(f"w{i}", name, slo_ms, round(most_rps * chance.uniform(0.1, 0.5)))
-        made.append(replace(asked, isolated=True))
+        made.append(planning.workload(f"w{i}", name, slo_ms, round(most_rps * chance.uniform(0.1, 0.5))))
     return tuple(made)
 
 
