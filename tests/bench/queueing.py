@@ -33,17 +33,24 @@ SHAPES = {
 
 
 @njit
-def brute(rate, service, batch, servers, count, seed):
-    """Sojourns of `count` requests, Poisson arrivals; nothing shared with the code under test.
-
-    Each goes where fewest are in flight, to whoever has had so few for longest: HAProxy's leastconn.
-    """
+def poisson(rate, count, seed):
+    """When `count` requests arrive."""
     np.random.seed(seed)
     arrived = np.empty(count)
     now = 0.0
     for i in range(count):
         now -= math.log(1.0 - np.random.random()) / rate
         arrived[i] = now
+    return arrived
+
+
+@njit
+def brute(rate, service, batch, servers, count, seed):
+    """Sojourns of `count` requests, Poisson arrivals; nothing shared with the code under test.
+
+    Each goes where fewest are in flight, to whoever has had so few for longest: HAProxy's leastconn.
+    """
+    arrived = poisson(rate, count, seed)
     after = np.zeros(count, np.int64)  # who waits behind a request at its server
     first, last = np.zeros(servers, np.int64), np.zeros(servers, np.int64)
     flying, running = np.zeros(servers, np.int64), np.zeros(servers, np.int64)
@@ -111,12 +118,7 @@ def accuracy(every: bool) -> bool:
 @njit
 def one_queue(rate, service, batch, servers, count, seed):
     """As `brute` where whoever frees first takes from one queue."""
-    np.random.seed(seed)
-    arrived = np.empty(count)
-    now = 0.0
-    for i in range(count):
-        now -= math.log(1.0 - np.random.random()) / rate
-        arrived[i] = now
+    arrived = poisson(rate, count, seed)
     free = np.zeros(servers)
     i = 0
     while i < count:
