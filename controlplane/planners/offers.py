@@ -110,15 +110,16 @@ class Market:
         profile = self.device.profiles[self.model]
         slo, servers, rate = some[at[0]], counts[at[1]], table[at]
         last = Alone(self.alone.execution[:, :, -1:], self.alone.cycle[:, :, -1:])
+        curve = last.execution[index, :, 0]
+        curves = np.where(np.isfinite(curve), curve, 0.0) + np.zeros((rate.size, 1))
         low, high = np.full(rate.size, FARTHEST[0]), np.full(rate.size, FARTHEST[1])
         for _ in range(HALVINGS):
             middle = (low + high) / 2.0
             asked = Asked.of_pools(self.device, index, rate * middle, slo, servers)
             batch = tolerated(last, asked, self.rule)[0][:, 0]
             heard = waits(
-                rate * middle * servers, last.execution[index, :, 0] + np.zeros((rate.size, 1)), batch,
-                servers, asked.constant, np.full(rate.size, profile.frontend_ms or 0.0),
-                np.full(rate.size, profile.jitter or 0.0),
+                rate * middle * servers, curves, batch, servers, asked.constant,
+                np.full(rate.size, profile.frontend_ms or 0.0), np.full(rate.size, profile.jitter or 0.0),
             )  # fmt: skip
             kept = heard.p99_ms <= slo
             low, high = np.where(kept, middle, low), np.where(kept, high, middle)

@@ -134,6 +134,7 @@ def _elsewhere(
     hosts = [h for h in made if h.type == gpu.type and h.id != gpu.id]
     hosts.sort(key=lambda h: h.percent)
     row_of = {g.id: r for r, g in enumerate(boards[gpu.type].gpus)}
+    pool = base[gpu.type].pools.get((row_of[gpu.id], j))
     step = device.pool.device.grid.step_percent
     for host in hosts:
         room = 100.0 - host.percent - partition.percent
@@ -144,7 +145,7 @@ def _elsewhere(
         more = replace(host, partitions=(*host.partitions, replace(partition, percent=shadow.percent)))
         turned = Board.of([more], device)
         rows = np.array([row_of.get(host.id, -1)])
-        beside = turned_loads(turned, rows, base[gpu.type], device, rule, quantile, queues)
+        beside = turned_loads(turned, rows, base[gpu.type], device, rule, quantile, queues, pool)
         if held(turned, beside, rule).all():
             break
     else:

@@ -40,11 +40,12 @@ def active_here(board: Board, rows: IntArray, columns: IntArray, percents: Float
 
 def turned_loads(
     turned: Board, rows: IntArray, base: Loads, device: Device, rule: Rule, quantile: float | None,
-    queues: Queues | None = None,
+    queues: Queues | None = None, guest: Pool | None = None,
 ) -> Loads:  # fmt: skip
     """What is expected where row n is row `rows[n]` of the plan, changed; `base` is the plan unchanged.
 
-    The other servers of a pool stay as they are in the plan.
+    The other servers of a pool stay as they are in the plan. `guest`: the pool of what stands in each row's
+    last slot only now, in place of a server elsewhere.
     """
     nothing = np.full(turned.rate.shape, np.nan)
     found = Loads(times(device.latency, turned.slots, quantile), nothing, nothing.copy(), {})
@@ -56,7 +57,8 @@ def turned_loads(
     pools = []
     for (n, j), curve in zip(at, curves, strict=True):
         own = curve[: int(turned.slots.batch[n, j])]
-        before = base.pools.get((int(rows[n]), j))
+        last = guest is not None and j == len(turned.gpus[n].partitions) - 1
+        before = guest if last else base.pools.get((int(rows[n]), j))
         pools.append(
             Pool(before.servers, np.maximum(own, before.curve))
             if before is not None and before.servers > 1

@@ -19,7 +19,7 @@ from controlplane.domain.plan import MOST_SERVERS, Partition, Placement, Plan, P
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import BoolArray, IntArray
-from controlplane.planners.board import Board, Loads, Queues, Times, loads
+from controlplane.planners.board import Board, Loads, Pool, Queues, Times, loads
 from controlplane.planners.protocol import Device
 from controlplane.planners.standby import SLACK, active_here, held, stands_by, turned_loads
 
@@ -163,9 +163,7 @@ def _placements(plan: Plan) -> Iterator[Violation]:
         if len({_settings(p) for p in parts}) > 1:
             yield Violation(name, "its partitions disagree on endpoint, model, SLO, arrivals or client batch")
         if len(queues[name]) > 1:
-            yield Violation(
-                name, "its partitions serve different workloads: they are no servers of one pool"
-            )
+            yield Violation(name, "its partitions serve different workloads: they are no servers of one pool")
         if len(parts) > MOST_SERVERS:
             yield Violation(name, f"has {len(parts)} servers; the gateway has room for {MOST_SERVERS}")
         owner = endpoints.setdefault(parts[0].endpoint, name)
@@ -294,13 +292,13 @@ def _active_here(
 
 def _turned(
     turned: Board, rows: IntArray, columns: IntArray, base: Loads, before: BoolArray, device: Device,
-    rule: Rule, quantile: float | None, queues: Queues,
+    rule: Rule, quantile: float | None, queues: Queues, guest: Pool | None = None,
 ) -> Iterator[Violation]:  # fmt: skip
     """Judge GPUs with one partition changed: row n is row `rows[n]` of the plan, changed at `columns[n]`.
 
-    `before`: which promises of the plan's rows are kept unchanged.
+    `before`: which promises of the plan's rows are kept unchanged. `guest`: see `turned_loads`.
     """
-    changed = turned_loads(turned, rows, base, device, rule, quantile, queues)
+    changed = turned_loads(turned, rows, base, device, rule, quantile, queues, guest)
     kept = held(turned, changed, rule)
     # What is broken without the shadow has been said.
     width = min(before.shape[1], kept.shape[1])
@@ -325,6 +323,12 @@ def _active_elsewhere(
 ) -> Iterator[Violation]:
     """Each shadow on another GPU made active in turn: that GPU has one partition more then."""
     by_id = {g.id: g for g in plan.gpus}
+    pools = {
+        p.id: found[name].pools.get((i, j))
+        for name, board in boards.items()
+        for i, g in enumerate(board.gpus)
+        for j, p in enumerate(g.partitions)
+    }
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
         if not stands_by(shadow) or shadow.gpu == gpu.id or shadow.gpu not in by_id:
@@ -344,4 +348,5 @@ def _active_elsewhere(
         yield from _turned(
             turned, np.array([row]), np.array([len(host.partitions)]), found[host.type],
             held(boards[host.type], found[host.type], plan.rule), device, plan.rule, quantile, queues,
+            pools[partition.id],
         )  # fmt: skip

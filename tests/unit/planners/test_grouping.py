@@ -10,7 +10,7 @@ import pytest
 from planning import planned, workload
 
 from controlplane.domain.plan import MOST_SERVERS, Plan, Rule
-from controlplane.domain.workload import Arrivals, ShadowPolicy, ShadowWish, Workload
+from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planners.changes import Change, changes, moves
 from controlplane.planners.explain import explain
 from controlplane.planners.grouping import Grouping, families
@@ -95,6 +95,16 @@ def test_no_pool_is_larger_than_a_slot_of_the_gateway() -> None:
     assert f"no pool of up to {MOST_SERVERS} servers" in refused.reason
     assert refused.nearest_rate_rps is not None
     assert plan.verified
+
+
+def test_a_shadow_elsewhere_stands_in_for_one_server_of_its_pool() -> None:
+    wish = ShadowWish(ShadowPolicy.HOT, ShadowPlace.OTHER_GPU)
+    asked = [replace(workload("a", "ssd", 60.0, 500.0), shadow=wish)]
+    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    assert plan.verified
+    shadows = [(g.id, p.shadow) for g, p in plan.partitions()]
+    assert len(shadows) > 1
+    assert all(s is not None and s.gpu != gpu for gpu, s in shadows)
 
 
 def test_a_server_has_an_id_of_its_own_whatever_workloads_are_called() -> None:
