@@ -33,6 +33,7 @@ _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 5.0
 _YOUNG_S = 10.0
 _BIND_DEADLINE_S = 5.0
+_FACADE_GRACE_S = 1.0
 _LOG_LIMIT_BYTES = 4 * 2**20
 _LOG_RECEIVE_BYTES = 8 * 2**20
 
@@ -124,6 +125,8 @@ class Supervisor:
     def _start_haproxy(self) -> subprocess.Popen[bytes]:
         settings = store.settings_of(self._places)
         if self._listeners is None:
+            # A facade that was adopted may hold them. Without HAProxy nobody reaches it; the next one gets these.
+            processes.end(processes.find(self._places, processes.FACADE), grace_s=_FACADE_GRACE_S)
             self._listeners = Listeners.of(settings)
         # Under the commit's lock until it listens: it reads three files that belong together.
         with FileLock(self._places.lock):

@@ -167,6 +167,40 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
         assert over_grpc.recv(4)[3] == 4, "the settings of an HTTP/2 server"
 
 
+def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same(
+    gateway: Running, pair: Pair, home: Path
+) -> None:
+    made, ports = gateway
+    places = Places.of(home / "gateway")
+    made.commit({"echo": Route((pair["one"].backend,))})
+    (supervisor,) = processes.find(places, processes.SUPERVISOR)
+    (facade,) = processes.find(places, processes.FACADE)
+    # As where an apply is quicker than the facade, which holds the sockets, to see that there is none.
+    os.kill(facade, signal.SIGSTOP)
+    try:
+        _kill(supervisor)
+        supervision.start(places)
+        rig.until(lambda: not supervision.is_missing(places))
+    finally:
+        os.kill(facade, signal.SIGCONT)
+    (haproxy,) = processes.find(places, processes.HAPROXY)
+    _kill(haproxy)
+    rig.until(lambda: processes.find(places, processes.HAPROXY) not in ((), (haproxy,)))
+    made.start()
+    load = rig.Load(ports)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(load.unary(100, stop))
+        await asyncio.sleep(0.2)
+        stop.set()
+        await task
+
+    asyncio.run(run())
+    assert load.outcomes != []
+    assert load.failed() == []
+
+
 def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_back(
     gateway: Running, pair: Pair, home: Path
 ) -> None:
