@@ -216,13 +216,11 @@ class Stream:
         # cannot be counted, so its silence cannot be told from its end.
         if not leg.waiting and not leg.decoupled:
             return
-        if error.code() is grpc.StatusCode.CANCELLED:
-            # Not by the client: a server that ends, or gRPC over a connection that ended, cancels calls.
-            self._fail(
-                StreamFailed(grpc.StatusCode.UNAVAILABLE, "the connection to the model's server was lost")
-            )
-        else:
-            self._fail(StreamFailed(error.code(), error.details() or ""))
+        code, details = error.code(), error.details() or ""
+        if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
+            # So gRPC says where it was about to write to a connection that ended.
+            code, details = grpc.StatusCode.UNAVAILABLE, f"the model's server was lost: {details}"
+        self._fail(StreamFailed(code, details))
 
     def _fail(self, failure: StreamFailed) -> None:
         if not self._failed.done():

@@ -305,7 +305,8 @@ def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_
             client.async_stream_infer("echo", tensor(tg, floats(2)))
             answer, error = talk.answers.get(timeout=10)
             if error is not None:  # it was sent before the facade saw the connection break
-                assert "UNAVAILABLE" in str(error.status())
+                # HAProxy may reset the client's stream before it has passed the facade's status on.
+                assert str(error.status()) in {"StatusCode.UNAVAILABLE", "StatusCode.CANCELLED"}
             else:
                 assert answer.as_numpy("SERVER")[0] == b"two"
             client.stop_stream()
