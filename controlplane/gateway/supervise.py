@@ -125,7 +125,7 @@ class Supervisor:
     def _start_haproxy(self) -> subprocess.Popen[bytes]:
         settings = store.settings_of(self._places)
         if self._listeners is None:
-            # A facade that was adopted may hold them. Without HAProxy nobody reaches it; the next one gets these.
+            # An adopted facade may hold them. Without HAProxy nobody reaches it; the next one gets these.
             processes.end(processes.find(self._places, processes.FACADE), grace_s=_FACADE_GRACE_S)
             self._listeners = Listeners.of(settings)
         # Under the commit's lock until it listens: it reads three files that belong together.
