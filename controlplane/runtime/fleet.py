@@ -14,7 +14,7 @@ from typing import Any
 
 import filelock
 
-from controlplane.control.converge import Action, Actual, Commit, Stop, converge, destroy
+from controlplane.control.converge import Action, Actual, Commit, Drain, Stop, converge, destroy
 from controlplane.control.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
 from controlplane.control.redirect import companions, redirected
 from controlplane.domain.device import CPU_DEVICE
@@ -113,9 +113,13 @@ class Fleet:
             if actions or before != plan:
                 # Written first: whatever happens next, `status` and `destroy` know how to look.
                 self.files.write_settings(settings)
-                self._run(actions, actual)
+                leaving = tuple(a for a in actions if isinstance(a, Drain | Stop))
+                self._execute(actions[: len(actions) - len(leaving)], actual)
+                # Before anything is drained, which takes long: a controller that goes on after a kill would
+                # route by the plan before.
                 changed = before is not None and plan_hash(before) != plan_hash(plan)
                 self.files.write_plans(plan, before if changed else None)
+                self._run(leaving, actual)
                 self._forget_rendered(settings, plan)
             return Outcome(actions, self.launcher.servers(self.name))
 
@@ -184,11 +188,18 @@ class Fleet:
         return as_moved(desired, running, actual.routes) if keep else desired
 
     def _run(self, actions: tuple[Action, ...], actual: Actual) -> None:
-        journal = FleetJournal(self.files, self.clock)
-        Executor(self.launcher, self.gateway, self.name, journal, self.say, self.limits).run(actions, actual)
+        self._execute(actions, actual)
         if any(isinstance(a, Stop) for a in actions):
             self.launcher.sweep(self.name)
-        journal.write("converged")
+        self._journal().write("converged")
+
+    def _execute(self, actions: tuple[Action, ...], actual: Actual) -> None:
+        Executor(self.launcher, self.gateway, self.name, self._journal(), self.say, self.limits).run(
+            actions, actual
+        )
+
+    def _journal(self) -> FleetJournal:
+        return FleetJournal(self.files, self.clock)
 
     def _forget_rendered(self, settings: FleetSettings, plan: Plan) -> None:
         """Remove rendered plans that no server reads and no rollback needs."""

@@ -1,0 +1,84 @@
+"""An apply that is cut short: no real server can be made to refuse to end just then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controlplane.control.desired import Desired, NamedRoute
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.execute import backend
+from controlplane.runtime.fleet import Fleet
+
+pytestmark = pytest.mark.unit
+
+SETTINGS = FleetSettings("process", "/m", "/o", {"v100-0": "GPU-uuid"})
+
+
+def plan(*names: str) -> Plan:
+    partitions = tuple(
+        Partition(n, 30.0, (ServedModel("m", 4),), (Placement(n, n, "m", 10, 50),)) for n in names
+    )
+    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
+
+
+def server(name: str) -> Server:
+    spec = ServerSpec(Labels("f", "h", name, Role.ACTIVE, "r"), "/r", (name,), "GPU-uuid", 30.0)
+    return Server("1", spec, ServerState.RUNNING, "127.0.0.1", ord(name), 2, 3)
+
+
+class Gateway:
+    def __init__(self, routes: Routes) -> None:
+        self.present = routes
+
+    def start(self) -> None:
+        pass
+
+    def routes(self) -> Routes:
+        return self.present
+
+    def commit(self, routes: Routes) -> None:
+        self.present = routes
+
+    def in_flight(self, leads_to: object) -> int:
+        return 0
+
+
+class Launcher:
+    """Its servers do not end."""
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        return server("a"), server("b")
+
+    def stop(self, left: Server, *, drain_s: float) -> None:
+        raise EngineError("it does not end")
+
+
+class Rendered(Fleet):
+    """A fleet whose plan needs no rendering."""
+
+    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
+        specs = [server(partition.id).spec for _, partition in plan.partitions()]
+        return Desired(
+            {spec.name: spec for spec in specs},
+            {spec.endpoints[0]: NamedRoute((spec.name,), None) for spec in specs},
+        )
+
+
+def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Path) -> None:
+    gateway: Any = Gateway({n: Route((backend(server(n)),)) for n in "ab"})
+    files = FleetFiles(tmp_path, "f")
+    files.write_plans(plan("a", "b"), None)
+    fleet = Rendered(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
+    with pytest.raises(EngineError, match="does not end"):
+        fleet.apply(plan("a"), SETTINGS)
+    assert set(gateway.present) == {"a"}
+    # By the plan before, a controller would lead b to whatever of its partition is left.
+    assert files.plan() == plan("a")
+    assert files.previous_plan() == plan("a", "b")
