@@ -22,6 +22,7 @@ from controlplane.runtime.clock import wait_until
 _LOG_LIMIT_BYTES = 8 * 2**20
 _START_S = 15.0
 _STOP_S = 10.0
+_ASKED_S = 1.0
 
 
 @contextlib.contextmanager
@@ -29,7 +30,8 @@ def only_controller(files: FleetFiles) -> Iterator[None]:
     """Be this fleet's controller. Raises EngineError where another process is."""
     lock = _lock(files)
     try:
-        lock.acquire()
+        # Whoever asks for the controller's pid holds the lock for a moment too.
+        lock.acquire(timeout=_ASKED_S, poll_interval=0.01)
     except filelock.Timeout:
         raise EngineError(f"fleet {files.fleet!r} already has a controller (pid {pid(files)})") from None
     try:

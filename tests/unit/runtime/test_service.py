@@ -1,0 +1,51 @@
+"""One controller a fleet, and those who ask for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import EngineError
+from controlplane.files.fleets import FleetFiles
+from controlplane.runtime import service
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FleetFiles:
+    made = FleetFiles(tmp_path, "f")
+    made.directory.mkdir(parents=True)
+    return made
+
+
+def test_there_is_one_and_it_is_found(files: FleetFiles) -> None:
+    assert service.pid(files) is None
+    with service.only_controller(files):
+        assert service.pid(files) == os.getpid()
+        with (
+            pytest.raises(EngineError, match=f"already has a controller .pid {os.getpid()}"),
+            service.only_controller(files),
+        ):
+            pass
+    assert service.pid(files) is None
+
+
+def test_one_that_starts_while_somebody_asks_for_it_starts(files: FleetFiles) -> None:
+    held = threading.Event()
+
+    def ask() -> None:
+        with service._lock(files):
+            held.set()
+            time.sleep(0.1)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    held.wait(5.0)
+    with service.only_controller(files):
+        assert service.pid(files) == os.getpid()
+    asking.join()
