@@ -162,7 +162,7 @@ def test_servers_and_their_workloads_see_what_the_queue_model_says(plan_of, serv
     rate = 0.75 * servers * 1000 * 8 / AFFINE[7]
     shared = [(name, rate / servers / len(names)) for name in names]
     plan = plan_of(*((f"g{i}", f"p{i}", ONE, shared) for i in range(servers)))
-    result = simulate(plan, TRUTH, Question(500_000 * len(names) / rate))
+    result = simulate(plan, TRUTH, Question(300_000 * len(names) / rate))
     law = solve(rate, AFFINE, 8, servers=servers)
     assert [w.name for w in result.workloads] == list(names)
     for seen in result.workloads:
