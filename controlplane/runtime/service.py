@@ -23,6 +23,7 @@ _LOG_LIMIT_BYTES = 8 * 2**20
 _START_S = 15.0
 _STOP_S = 10.0
 _ASKED_S = 1.0
+_MOMENT_S = 0.02
 
 
 @contextlib.contextmanager
@@ -49,7 +50,8 @@ def pid(files: FleetFiles) -> int | None:
     if not files.directory.is_dir():
         return None
     try:
-        lock.acquire()
+        # Another one who asks is no controller, and the file may name one that is dead.
+        lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
     except filelock.Timeout:
         with contextlib.suppress(OSError, ValueError):
             return int(_pid_file(files).read_text())
