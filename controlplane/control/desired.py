@@ -106,7 +106,7 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
     """The same fleet with every partition left as it is: the server that answers, and what stands by."""
     specs, wanted, running = dict(desired.servers), dict(desired.routes), tuple(servers)
     for one in _present(desired, running, routes):
-        others = [s for s in running if _stands_for(s, one.planned, desired) and s.name != one.present.name]
+        others = [s for s in running if stands_for(s, one.planned, desired) and s.name != one.present.name]
         if one.present.name == one.planned.name and not others:
             continue
         specs = {n: s for n, s in specs.items() if s.labels.partition != one.partition}
@@ -130,7 +130,7 @@ def _present(
     found = []
     for planned in desired.servers.values():
         if planned.labels.role is Role.ACTIVE:
-            answering = [s for s in running if s.name in routed and _stands_for(s, planned, desired)]
+            answering = [s for s in running if s.name in routed and stands_for(s, planned, desired)]
             # While a redirect by hand is half done both may be routed to: the planned one goes first.
             for present in sorted(answering, key=lambda s: (s.name != planned.name, s.name))[:1]:
                 found.append(Moved(planned.labels.partition, planned, present))
@@ -143,7 +143,8 @@ def descendant(planned: ServerSpec, *fixed: object) -> str:
     return f"{planned.labels.revision}-{digest[:10]}"
 
 
-def _stands_for(present: ServerSpec, planned: ServerSpec, desired: Desired) -> bool:
+def stands_for(present: ServerSpec, planned: ServerSpec, desired: Desired) -> bool:
+    """Whether a server is of the planned one's partition and serves what this plan has it serve."""
     if present.labels.partition != planned.labels.partition:
         return False
     return present.name in desired.servers or present.labels.revision.startswith(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.control import guard
-from controlplane.control.desired import Desired, NamedRoute
+from controlplane.control.desired import Desired, NamedRoute, stands_for
 from controlplane.control.guard_state import GuardState, Limits, Seat, Ward
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.workload import ShadowPolicy
@@ -52,13 +52,18 @@ def take_over(
         # Routed first, then as planned, then the others.
         mine.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
         chosen = mine[:1]
-        if ward.policy is not ShadowPolicy.NONE:
-            # What is neither a backup nor as large as the active server was left for it.
-            chosen += [s for s in mine[1:] if s.name in backups or s.spec.percent >= chosen[0].spec.percent][
-                :1
-            ]
-        kept += chosen
         spec = planned[ward.id]
+        if ward.policy is not ShadowPolicy.NONE:
+            # What is neither a backup nor as large as the active server was left for it. What an interrupted
+            # apply started serves what another plan says: nothing may be turned over to it.
+            fit = [
+                s
+                for s in mine[1:]
+                if s.name in backups
+                or (s.spec.percent >= chosen[0].spec.percent and stands_for(s.spec, spec, desired))
+            ]
+            chosen += fit[:1]
+        kept += chosen
         seats[ward.id] = tuple(Seat(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen) or (
             Seat(spec.name, ward.gpu, ward.percent),
         )

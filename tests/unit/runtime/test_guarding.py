@@ -67,7 +67,9 @@ def server(made: ServerSpec, state: ServerState = ServerState.RUNNING) -> Server
     return Server(made.name, made, state, "127.0.0.1", 1, 2, 3)
 
 
-ACTIVE, SHADOW, LARGER = spec(Role.ACTIVE, 50, "a"), spec(Role.SHADOW, 60, "b"), spec(Role.SHADOW, 70, "c")
+ACTIVE, SHADOW, LARGER = spec(Role.ACTIVE, 50, "a"), spec(Role.SHADOW, 60, "b"), spec(Role.SHADOW, 70, "a-c")
+OTHER = spec(Role.SHADOW, 70, "o")
+"""Of another plan."""
 DESIRED = Desired({ACTIVE.name: ACTIVE, SHADOW.name: SHADOW}, {"w1": NamedRoute((ACTIVE.name,), SHADOW.name)})
 SETTINGS = FleetSettings("process", "/m", "/o", {"cpu-0": "cpu-0"})
 WARD = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "cpu-0", 10.0)
@@ -81,6 +83,8 @@ WARD = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT
         ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,)), SHADOW, None, (ACTIVE,)),
         # Killed while the next shadow started.
         ((SHADOW, LARGER), NamedRoute((SHADOW.name,)), SHADOW, LARGER, ()),
+        # An apply of another plan was killed before its routes moved: what it started stands by for nobody.
+        ((ACTIVE, OTHER), NamedRoute((ACTIVE.name,)), ACTIVE, None, (OTHER,)),
         # Turned over by hand: the planned server is the way back.
         ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), SHADOW, ACTIVE, ()),
         # The active one died while nobody looked.
