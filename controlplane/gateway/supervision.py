@@ -38,7 +38,7 @@ async def keep(places: Places, listeners: Listeners | None) -> None:
     while True:
         await asyncio.sleep(_LOOK_S)
         if is_missing(places):
-            # What the host does not allow now is tried again.
-            with contextlib.suppress(OSError):
+            # What the host does not allow now is tried again; a thread that it refuses is a RuntimeError.
+            with contextlib.suppress(OSError, RuntimeError):
                 await asyncio.to_thread(start, places, listeners)
             await asyncio.sleep(_STARTING_S)
