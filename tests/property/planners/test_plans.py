@@ -115,8 +115,8 @@ def test_no_strategy_keeps_its_promises_below_the_lower_bound(
 ) -> None:
     best = planned("joint", asked, latency=latency, rule=rule)
     assert best.totals is not None
-    # Only plans in which every workload is by itself have a bound.
-    bound = best.totals.lower_bound_cost_per_hour or 0.0
+    bound = best.totals.lower_bound_cost_per_hour
+    assert bound is not None
     assert bound <= cost(best) + 1e-9
     for strategy in ("igniter", "ffd+", "ffd++"):
         other = planned(strategy, asked, latency=latency, rule=rule)
