@@ -320,7 +320,10 @@ def _under_half_slo(alone: Alone, asked: Asked) -> tuple[IntArray, FloatArray, F
 
 def _under_p99(alone: Alone, asked: Asked) -> tuple[IntArray, FloatArray, FloatArray]:
     batches = [b for b in waiting.BATCHES if b <= alone.execution.shape[1]]
-    found = np.stack([asked.tolerance(alone, np.full(asked.model.size, k)) for k in range(len(batches))])
+    items = asked.model.size
+    every = asked.take(np.tile(np.arange(items), len(batches)))
+    found = every.tolerance(alone, np.repeat(np.arange(len(batches)), items))
+    found = found.reshape(len(batches), items, -1)
     for k, batch in enumerate(batches[1:], 1):
         rarely = alone.execution[asked.model, batch - 1] > FULL_BATCH * asked.queue_slo_ms[:, None]
         found[k][rarely] = 0.0
