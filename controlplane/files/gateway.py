@@ -18,11 +18,13 @@ class Traits:
     """What the gateway must know of a model beyond its name.
 
     A decoupled model answers a streamed message any number of times. `sequence_idle_us` is set for a model
-    that keeps state between requests: how long a sequence may pause before its server forgets it.
+    that keeps state between requests: how long a sequence may pause before its server forgets it. `executes`
+    names the endpoint whose model does the work, another one where this is an alias; None where unknown.
     """
 
     decoupled: bool = False
     sequence_idle_us: int | None = None
+    executes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class _Slot(Strict):
     backup: _Backend | None
     decoupled: bool
     sequence_idle_us: int | None
+    executes: str | None = None
 
 
 class _Slots(Strict):
@@ -124,7 +127,7 @@ def read_slots(path: Path) -> SlotsRecord:
                     tuple(member.value() for member in slot.members),
                     None if slot.backup is None else slot.backup.value(),
                 ),
-                Traits(slot.decoupled, slot.sequence_idle_us),
+                Traits(slot.decoupled, slot.sequence_idle_us, slot.executes),
             )
             for slot in content.slots
         ),

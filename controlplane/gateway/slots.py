@@ -82,18 +82,20 @@ class SlotTable:
     def model_map(self) -> Mapping[str, str]:
         """Endpoint -> slot, as HAProxy's map holds it.
 
-        Endpoints of one pool go through the first one's slot: HAProxy counts what a slot has in flight, and
-        would choose servers blindly if each endpoint were counted apart. An endpoint with sequences is left
-        out: HAProxy cannot tell which sequence a request belongs to, so it hands them to the facade.
+        Endpoints of one model in one pool go through the first one's slot: HAProxy counts what a slot has in
+        flight, and would choose servers blindly if each endpoint were counted apart. An endpoint with
+        sequences is left out: HAProxy cannot tell which sequence a request belongs to, so it hands them to
+        the facade.
         """
         found: dict[str, str] = {}
-        pools: dict[Route, str] = {}
+        pools: dict[tuple[str, Route], str] = {}
         for slot in self.slots:
             plain = slot.phase is Phase.ACTIVE and slot.traits.sequence_idle_us is None
             if plain and slot.endpoint and slot.route is not None:
-                own = str(slot.index)
-                pooled = len(slot.route.members) > 1
-                found[slot.endpoint] = pools.setdefault(slot.route, own) if pooled else own
+                own, model = str(slot.index), slot.traits.executes
+                if model is not None and len(slot.route.members) > 1:
+                    own = pools.setdefault((model, slot.route), own)
+                found[slot.endpoint] = own
         return found
 
     def check_map(self) -> Mapping[str, str]:

@@ -32,5 +32,7 @@ def traits_of(endpoint: str, members: Sequence[Backend]) -> Traits | None:
             idle = None
             if sequence is not None:
                 idle = int(sequence.get("max_sequence_idle_microseconds") or _DEFAULT_IDLE_US)
-            return Traits(bool(content.get("model_transaction_policy", {}).get("decoupled", False)), idle)
+            decoupled = bool(content.get("model_transaction_policy", {}).get("decoupled", False))
+            steps = content.get("ensemble_scheduling", {}).get("step", [])
+            return Traits(decoupled, idle, steps[0]["model_name"] if len(steps) == 1 else endpoint)
     return None

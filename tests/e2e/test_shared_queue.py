@@ -87,6 +87,13 @@ def of_model(fleet: Guarded, endpoint: str, what: str) -> dict[str, Any]:
     return dict(answer.raise_for_status().json())
 
 
+def test_the_gateway_knows_who_executes_for_whom(fleet: Guarded) -> None:
+    # In a pool it counts what one model's endpoints have in flight together.
+    rows = json.loads((fleet.files / "gateway" / "slots.json").read_text())["slots"]
+    active = {r["endpoint"]: r["executes"] for r in rows if not r["draining"]}
+    assert active == {"a": "a", "b": "a", "c": "c"}
+
+
 def test_two_endpoints_in_one_queue_move_together_and_lose_nothing(fleet: Guarded) -> None:
     before = fleet.active("a")
     assert before == fleet.active("b")

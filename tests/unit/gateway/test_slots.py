@@ -70,19 +70,21 @@ def test_what_a_replaced_server_dies_over_is_left_to_its_successor() -> None:
     assert not any("maint" in command for command in assign(first, {}).after)
 
 
-def test_endpoints_of_one_pool_are_counted_together() -> None:
-    pool, other = Route((ONE, TWO)), Route((TWO, ONE))
-    first = assign(SlotTable.empty(8, 2), {"a": pool, "b": pool, "c": other, "d": Route((ONE,))})
-    assert first.table.model_map() == {"a": "0", "b": "0", "c": "2", "d": "3"}
+def test_endpoints_of_one_model_in_one_pool_are_counted_together() -> None:
+    pool, other, one = Route((ONE, TWO)), Route((TWO, ONE)), Route((ONE,))
+    traits = {e: Traits(executes="a") for e in "abcd"} | {"x": Traits(executes="x"), "y": Traits()}
+    routes = {"a": pool, "b": pool, "c": other, "d": one, "x": pool, "y": pool}
+    first = assign(SlotTable.empty(10, 2), routes, traits).table
+    assert first.model_map() == {"a": "0", "b": "0", "c": "2", "d": "3", "x": "4", "y": "5"}
     # Each keeps a slot of its own, ready: the first may leave, and the others do not wait for it.
-    moved = assign(first.table, {"a": other, "b": pool, "c": other, "d": Route((ONE,))})
-    assert moved.table.model_map() == {"a": "2", "b": "1", "c": "2", "d": "3"}
+    moved = assign(first, {**routes, "a": other}, traits)
+    assert moved.table.model_map() == {"a": "2", "b": "1", "c": "2", "d": "3", "x": "4", "y": "5"}
     assert [slot.phase for slot in moved.table.slots[:2]] == [Phase.DRAINING, Phase.ACTIVE]
     assert not any("_1/" in command for command in moved.before)
     # What it owes, of whichever endpoint, keeps it from being used again.
     assert release(moved.table, idle=(1, 2)).table.slots[0].phase is Phase.DRAINING
     # Alone on a server there is nothing to choose: each goes its own way.
-    alone = assign(SlotTable.empty(4, 1), {"a": Route((ONE,)), "b": Route((ONE,))})
+    alone = assign(SlotTable.empty(4, 1), {"a": one, "b": one}, traits)
     assert alone.table.model_map() == {"a": "0", "b": "1"}
 
 
