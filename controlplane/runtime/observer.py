@@ -89,6 +89,8 @@ class Observer:
         for name, condition in conditions.items():
             server = servers.get(name)
             health, reason = condition.health, condition.reason
+            if server is not None and health is Health.UNLOADED:
+                self._impaired.pop(server.name, None)  # of a model that was unloaded
             if server is not None and health in (Health.READY, Health.UNLOADED) and server.name in self._lost:
                 health, reason = Health.GONE, self._lost[server.name]
             elif server is not None and health is Health.READY:

@@ -176,6 +176,16 @@ def test_a_model_whose_process_died_impairs_its_server(bench: Bench) -> None:
     assert bench.health() is Health.IMPAIRED
 
 
+def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Bench) -> None:
+    bench.requests.answered = [Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, 1.0, 1.0, False)]
+    bench.crew.adopt(SERVER, Health.UNLOADED)
+    bench.engine.news.append(News((SERVER.name,), "a process of its models ended", impaired=True))
+    assert wait_until(lambda: (bench.health(), bench.observer._told)[1] == [], deadline_s=5.0)
+    assert bench.engine.news == []
+    bench.crew.adopt(SERVER)
+    assert bench.health() is Health.READY
+
+
 def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
     bench.engine.away = True
     bench.crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
