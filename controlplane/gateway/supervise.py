@@ -23,6 +23,7 @@ from types import FrameType
 
 from filelock import FileLock
 
+from controlplane.domain.errors import TrisectError
 from controlplane.gateway import processes, store
 from controlplane.gateway.facade.memory import ENVIRONMENT
 from controlplane.gateway.listeners import Listeners
@@ -94,7 +95,7 @@ class Supervisor:
         try:
             charge.child = charge.start()
             charge.handle = os.pidfd_open(charge.child.pid)
-        except OSError as error:
+        except (OSError, TrisectError) as error:
             print(f"{charge.role} does not start: {error}", flush=True)
             self._died(charge)
 
