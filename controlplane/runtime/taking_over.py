@@ -48,21 +48,23 @@ def take_over(
     kept: list[Server] = []
     for ward in guarded:
         routed = {m for e in ward.endpoints if e in routes for m in routes[e].members}
-        mine = [s for s in running if s.spec.labels.partition == ward.id and s.spec.device in gpus]
+        spec = planned[ward.id]
+        # What an interrupted apply started serves what another plan says: nothing may be turned over to it.
+        mine = [
+            s
+            for s in running
+            if s.spec.labels.partition == ward.id
+            and s.spec.device in gpus
+            and (s.name in routed or s.name in backups or stands_for(s.spec, spec, desired))
+        ]
         # Routed first, then as planned, then the others.
         mine.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
         chosen = mine[:1]
-        spec = planned[ward.id]
         if ward.policy is not ShadowPolicy.NONE:
-            # What is neither a backup nor as large as the active server was left for it. What an interrupted
-            # apply started serves what another plan says: nothing may be turned over to it.
-            fit = [
-                s
-                for s in mine[1:]
-                if s.name in backups
-                or (s.spec.percent >= chosen[0].spec.percent and stands_for(s.spec, spec, desired))
+            # What is neither a backup nor as large as the active server was left for it.
+            chosen += [s for s in mine[1:] if s.name in backups or s.spec.percent >= chosen[0].spec.percent][
+                :1
             ]
-            chosen += fit[:1]
         kept += chosen
         seats[ward.id] = tuple(Seat(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen) or (
             Seat(spec.name, ward.gpu, ward.percent),

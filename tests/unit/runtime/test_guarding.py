@@ -89,6 +89,7 @@ WARD = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT
         ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), SHADOW, ACTIVE, ()),
         # The active one died while nobody looked.
         ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), SHADOW, None, ()),
+        ((OTHER,), NamedRoute((ACTIVE.name,)), ACTIVE, None, (OTHER,)),
         # Nothing lives: the planned server's seat is kept for its successor.
         ((), NamedRoute((ACTIVE.name,), SHADOW.name), ACTIVE, None, ()),
     ],
