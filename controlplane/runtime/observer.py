@@ -146,6 +146,7 @@ class Observer:
 
     def _answers(self, servers: dict[str, Server], now: float) -> list[Answer]:
         if servers != self._known:
+            self._forget(s for name, s in self._known.items() if name not in servers)
             self._known = servers
             self._by_address = {
                 (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
@@ -162,6 +163,13 @@ class Observer:
                 self._failed[name] = 0
                 self._answered_s[name] = now
         return answers
+
+    def _forget(self, gone: Iterable[Server]) -> None:
+        """What was kept for servers that are stopped: a controller lives long, and a canary may be large."""
+        for server in gone:
+            self._canaries.forget(server.name)
+            self._lost.pop(server.name, None)
+            self._impaired.pop(server.name, None)
 
     def _tried(self, server: Server) -> tuple[str, ...]:
         """One endpoint of each of its queues, an alias where there is one: the whole way of a request."""

@@ -147,6 +147,12 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
             # A server that has answered nobody yet gets a canary.
             wanted = {f"/v2/models/{path}" for path in ("w1/stats", "w3/config", "w3/infer")}
             assert wait_until(lambda: set(asked) == wanted, deadline_s=10.0), asked
+            verdict = observer._canaries.verdict
+            assert wait_until(lambda: verdict(SERVER.name) is not None, deadline_s=10.0)
+            crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+            observer.look(shared)
+            assert verdict(SERVER.name) is None, "nothing is kept for what is stopped"
+            assert observer._canaries._requests == {}
         finally:
             observer.close()
             crew.close(wait=True)
