@@ -22,13 +22,12 @@ import numpy as np
 from bare_triton import BareTriton
 from gateway_rig import a_gateway
 from sleeping_triton import (
-    CONFIG,
     EACH_MS,
     FIXED_MS,
-    MODEL,
     Overhead,
     Served,
     ahead_of_others,
+    lay_out,
     overhead,
     request,
     sleeping,
@@ -147,14 +146,9 @@ def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
     """The same through `ctl apply`: SERVERS partitions of 30 % of a core. Not judged: shares are noisy."""
     model, full_ms = Served(8, 1, 0), 40.0
     with ahead_of_others(), tempfile.TemporaryDirectory() as folder:
-        home = Path(folder, "models", model.name)
-        (home / "1").mkdir(parents=True)
-        (home / "1" / "model.py").write_text(MODEL)
-        (home / "config.pbtxt").write_text(
-            CONFIG.format(name=model.name, batch=model.batch, instances=1, delay_us=0)
-        )
+        lay_out(Path(folder, "models"), model)
         with guard_rig.guarded(Path(folder)) as fleet:
-            fleet.models = home.parent
+            fleet.models = Path(folder, "models")
             rate = SERVERS * 1000.0 * model.batch / full_ms
             workload = {"name": model.name, "endpoint": model.name, "model": model.name, "slo_ms": 200.0}
             parts = [

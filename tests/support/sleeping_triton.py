@@ -108,18 +108,23 @@ def ahead_of_others() -> Iterator[None]:
             os.sched_setscheduler(0, before, priority)
 
 
+def lay_out(repository: Path, model: Served) -> None:
+    """Write the model into a repository."""
+    home = repository / model.name
+    (home / "1").mkdir(parents=True)
+    (home / "1" / "model.py").write_text(MODEL)
+    config = CONFIG.format(
+        name=model.name, batch=model.batch, instances=model.instances, delay_us=model.delay_us
+    )
+    (home / "config.pbtxt").write_text(config)
+
+
 @contextmanager
 def sleeping(models: list[Served]) -> Iterator[BareTriton]:
     """A Triton that serves these models."""
     with ahead_of_others(), tempfile.TemporaryDirectory() as folder:
         for model in models:
-            home = Path(folder, "models", model.name)
-            (home / "1").mkdir(parents=True)
-            (home / "1" / "model.py").write_text(MODEL)
-            config = CONFIG.format(
-                name=model.name, batch=model.batch, instances=model.instances, delay_us=model.delay_us
-            )
-            (home / "config.pbtxt").write_text(config)
+            lay_out(Path(folder, "models"), model)
         with bare_triton(Path(folder, "models"), Path(folder, "log")) as running:
             yield running
 
