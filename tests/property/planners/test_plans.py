@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import planning
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from planning import planned, workload
 
@@ -130,6 +130,7 @@ def test_the_quick_bound_is_below_the_optimum(asked: list[Workload]) -> None:
     plan = planned("joint", asked)
     refused = {i.workload for i in plan.infeasible}
     request = planning.request([w for w in asked if w.name not in refused])
+    assume(request.workloads)
     alone = {"v100": Alone.of(request.devices["v100"], None)}
     answer = exact.solve(request.workloads, request, alone, None, math.inf, lambda: False)
     assert answer is not None
