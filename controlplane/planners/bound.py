@@ -30,7 +30,7 @@ from controlplane.planners.protocol import Device
 MOST_CLASSES = 64
 """SLOs told apart, of all families together: the workloads between two are all as loose as the looser."""
 FEW_WORKLOADS = 20
-"""Up to so many neighbours are not counted: the little that it gains takes longer than the plan."""
+"""Up to so many only one neighbour is looked at: the little that it gains takes as long as the plan."""
 MOST_ROUNDS = 200
 """Linear programs solved."""
 NEAR = 1e-3
@@ -173,7 +173,7 @@ def _priced(asked: _Question, step: float) -> float:
     for _ in range(MOST_ROUNDS):
         filled = _best_contents(asked, paid / rate)
         # Lower all prices until no GPU earns more than it costs.
-        over = max(f.earned / asked.price[f.device] for f in filled)
+        over = max(_over(f.earned, asked.price[f.device]) for f in filled)
         best = max(best, float(paid.sum()) / max(over, 1.0))
         if over <= 1.0 + NEAR or _attainable(best, step) >= _attainable(float(paid.sum()), step) > 0.0:
             break
@@ -185,6 +185,13 @@ def _priced(asked: _Question, step: float) -> float:
             break
         paid = found.x
     return best
+
+
+def _over(earned: float, price: float) -> float:
+    """How many times its price a GPU earns; a free one may earn nothing."""
+    if price > 0.0:
+        return earned / price
+    return math.inf if earned > ROUNDING else 0.0
 
 
 def _dearest(asked: _Question, family: int, number: int) -> float:

@@ -23,7 +23,7 @@ from controlplane.planners.keep import kept
 from controlplane.planners.kinds import Kind, kinds_of, with_servers
 from controlplane.planners.menu import Alone, Correction, Item, Menu
 from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve
-from controlplane.planners.proof import floor_of, proven
+from controlplane.planners.proof import proven
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.refusal import refusal
 from controlplane.planners.renaming import renamed
@@ -116,8 +116,7 @@ class _Desk:
             search = _Search.of(self, Grouping.apart(self.workloads), kinds)
             apart = search.draft(search.pack())
             best = apart if best is None else self.cheaper(apart, best)
-        floor = floor_of(best, self.workloads, request, self.alone, self.quantile)
-        return proven(best, floor, self.workloads, request, self.alone, self.quantile, self.stop)
+        return proven(best, self.workloads, request, self.alone, self.quantile, self.stop)
 
     def served(self, grouping: Grouping) -> Draft:
         """GPUs for these groups; one that finds none though some are left is parted until it does."""

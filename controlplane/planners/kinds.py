@@ -24,7 +24,7 @@ HARDLY = 0.01
 MORE_SERVERS = 1
 """Pools of this many servers more than the fewest that do are tried."""
 TABLE_ERROR = 0.03
-"""The waiting table and its care for pools are within this of the queue itself; the lower bound allows it."""
+"""The waiting table and its care for pools are within this of the queue itself; `contents` allows it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,25 +22,18 @@ OPTIMAL = "optimal"
 SAME_COST = 1e-6
 
 
-def floor_of(
-    draft: Draft, workloads: Sequence[Workload], request: PlanRequest, alone: Mapping[str, Alone],
-    quantile: float | None,
-) -> float:  # fmt: skip
-    """What no plan for the workloads that the draft serves costs less than."""
-    lost = {i.workload for i in draft.infeasible}
-    placed = [w for w in workloads if w.name not in lost]
-    return lower_bound(placed, request.devices, alone, request.rule, quantile)
-
-
 def proven(
-    draft: Draft, floor: float, workloads: Sequence[Workload], request: PlanRequest,
-    alone: Mapping[str, Alone], quantile: float | None, stop: Callable[[], bool],
+    draft: Draft, workloads: Sequence[Workload], request: PlanRequest, alone: Mapping[str, Alone],
+    quantile: float | None, stop: Callable[[], bool],
 ) -> Draft:  # fmt: skip
-    """The draft with its bound, or a better one. `floor` is the draft's, see `floor_of`."""
+    """The draft with its bound, or a better one."""
     lost = {i.workload for i in draft.infeasible}
     price = prices(request.devices)
-    possible = [w for w in workloads if _possible(w, request, alone, quantile)] if lost else list(workloads)
-    missing = any(w.name in lost for w in possible)
+    missing = False
+    if lost:
+        kinds = kinds_of([(w,) for w in workloads], request.devices, alone, request.rule, quantile)
+        possible = [w for w, ways in zip(workloads, kinds, strict=True) if ways]
+        missing = any(w.name in lost for w in possible)
     if missing:
         # Perhaps they fit after all, placed otherwise.
         found = exact.solve(possible, request, alone, quantile, math.inf, stop)
@@ -50,9 +43,10 @@ def proven(
             better = replace(draft, gpus=found.gpus, infeasible=refused)
             return _bounded(better, found.bound, found.proven, request)
     cost = sum(price[g.type] for g in draft.gpus)
+    placed = [w for w in workloads if w.name not in lost]
+    floor = lower_bound(placed, request.devices, alone, request.rule, quantile)
     if floor >= cost - SAME_COST:
         return _bounded(draft, floor, not missing, request)
-    placed = [w for w in workloads if w.name not in lost]
     answer = exact.solve(placed, request, alone, quantile, cost, stop)
     if answer is None:
         return _bounded(draft, floor, False, request)
@@ -65,13 +59,6 @@ def proven(
     if not answer.proven and stop():
         draft = replace(draft, stopped_by="budget")
     return _bounded(draft, max(floor, answer.bound), optimal, request)
-
-
-def _possible(
-    workload: Workload, request: PlanRequest, alone: Mapping[str, Alone], quantile: float | None
-) -> bool:
-    """Whether anything holds it by itself."""
-    return any(kinds_of([(workload,)], request.devices, alone, request.rule, quantile))
 
 
 def _holds(gpus: Sequence[PlannedGpu], request: PlanRequest, quantile: float | None) -> bool:

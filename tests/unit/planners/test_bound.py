@@ -54,3 +54,9 @@ def test_large_parts_are_no_neighbours() -> None:
 def test_whole_gpus_are_counted_where_they_cost_the_same() -> None:
     bound = bound_of(published(12))
     assert bound / PRICE == pytest.approx(round(bound / PRICE))
+
+
+def test_what_a_free_type_serves_costs_nothing() -> None:
+    devices = {"v100": planning.v100(), "spare": planning.v100(price=0.0)}
+    alone = {name: Alone.of(device, None) for name, device in devices.items()}
+    assert lower_bound(published(12), devices, alone, Rule.HALF_SLO, None) == pytest.approx(0.0)
