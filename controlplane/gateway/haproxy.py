@@ -183,10 +183,12 @@ class HaproxyGateway:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _end_processes(self) -> None:
-        # Without its lock nobody takes the supervisor's end for a death.
-        self._places.supervisor_lock.unlink(missing_ok=True)
-        for role in processes.ALL:
-            processes.end(processes.find(self._places, role), grace_s=5.0)
+        # Twice: the facade may just have taken the supervisor for dead and started another one.
+        for _ in range(2):
+            # Without its lock nobody takes the supervisor's end for a death.
+            self._places.supervisor_lock.unlink(missing_ok=True)
+            for role in processes.ALL:
+                processes.end(processes.find(self._places, role), grace_s=5.0)
 
     def _await_answer(self) -> None:
         def answers() -> bool:

@@ -6,6 +6,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -295,6 +296,25 @@ def test_stop_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
             assert processes.find(places, role) == ()
         assert not places.state.exists()
         assert not places.sockets.exists()
+
+
+def test_stop_ends_a_supervisor_that_the_facade_has_just_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rig.a_gateway(tmp_path) as (made, _):
+        places = Places.of(tmp_path / "gateway")
+        (facade,) = processes.find(places, processes.FACADE)
+        end = processes.end
+
+        def end_late(pids: Sequence[int], *, grace_s: float) -> None:
+            if facade in pids:
+                supervision.start(places)
+                rig.until(lambda: processes.find(places, processes.HAPROXY) != ())
+            end(pids, grace_s=grace_s)
+
+        monkeypatch.setattr(processes, "end", end_late)
+        made.stop()
+        assert [processes.find(places, role) for role in processes.ALL] == [()] * len(processes.ALL)
 
 
 def test_a_long_state_directory_gets_short_sockets(tmp_path: Path) -> None:
