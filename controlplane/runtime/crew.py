@@ -1,6 +1,6 @@
 """Does what the guard says, off the deciding thread: starts, loads, drains and stops servers.
 
-Everything slow runs in a small pool. What was started, under way or failed is told back by `condition`.
+Everything slow runs in small pools. What was started, under way or failed is told back by `condition`.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Crew:
         self._failed = failed
         self._limits = limits
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="crew")
+        # A redirect may wait for a load, which needs no engine: it must not wait for one that is silent.
+        self._loads = ThreadPoolExecutor(_THREADS, thread_name_prefix="load")
         self._lock = threading.Lock()
         self._servers: dict[str, Server] = {}
         self._conditions: dict[str, Condition] = {}
@@ -105,7 +107,7 @@ class Crew:
             if server is None or self._conditions[load.server].health is not Health.UNLOADED:
                 return
             self._conditions[load.server] = Condition(Health.STARTING)
-        self._pool.submit(self._load, load.server, server)
+        self._loads.submit(self._load, load.server, server)
 
     def stop(self, stop: DrainAndStop) -> None:
         """Drain and stop a server; one that is still starting goes as soon as it has started."""
@@ -127,7 +129,8 @@ class Crew:
 
     def close(self, *, wait: bool) -> None:
         """Begin nothing more; `wait`: until what is under way has ended."""
-        self._pool.shutdown(wait=wait, cancel_futures=not wait)
+        for pool in (self._pool, self._loads):
+            pool.shutdown(wait=wait, cancel_futures=not wait)
 
     def _launch(self, name: str, spec: ServerSpec, unload: bool) -> None:
         server: Server | None = None

@@ -11,7 +11,16 @@ import pytest
 from asked_triton import asked_triton
 
 from controlplane.control.guard import begin
-from controlplane.control.guard_state import DrainAndStop, Ending, GuardState, Launch, Limits, Seat, Ward
+from controlplane.control.guard_state import (
+    DrainAndStop,
+    Ending,
+    GuardState,
+    Launch,
+    Limits,
+    Load,
+    Seat,
+    Ward,
+)
 from controlplane.control.sequential import Promise
 from controlplane.domain.errors import EngineError, NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
@@ -39,6 +48,7 @@ class Engine:
     news: list[News] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     starts: int = 0
+    stuck: threading.Event | None = None
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         self.starts += 1
@@ -57,6 +67,8 @@ class Engine:
         return Watch(self.news)
 
     def stop(self, server: Server, *, drain_s: float) -> None:
+        if self.stuck is not None:
+            self.stuck.wait(20.0)
         if self.away:
             raise EngineError("the engine does not answer")
         self.stopped.append(server.name)
@@ -202,6 +214,25 @@ def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
     assert bench.engine.stopped == [], "not at once: the engine has just failed"
     bench.crew.retry(1e12)
     assert wait_until(lambda: bool(bench.engine.stopped), deadline_s=5.0)
+
+
+def test_a_warm_shadow_is_loaded_though_the_engine_answers_no_stop(bench: Bench) -> None:
+    bench.engine.stuck = threading.Event()
+    try:
+        for n in range(20):
+            old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
+            bench.crew.adopt(replace(SERVER, spec=old))
+            bench.crew.stop(DrainAndStop(old.name, Ending.AT_ONCE))
+        bench.crew.adopt(SERVER, Health.UNLOADED)
+        bench.crew.load(Load(SERVER.name))
+        # Nobody listens there: that the load was tried is all there is to see.
+        tried = wait_until(
+            lambda: bench.crew.conditions()[SERVER.name].health is Health.GONE, deadline_s=10.0
+        )
+        assert tried
+        assert bench.engine.stopped == []
+    finally:
+        bench.engine.stuck.set()
 
 
 def test_a_start_the_engine_is_away_for_is_put_off_and_no_failed_one(bench: Bench) -> None:
