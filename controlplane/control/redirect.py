@@ -23,24 +23,31 @@ def redirected(
 ) -> dict[str, NamedRoute]:
     """The routes with each of `endpoints` turned over to what stands by; one that is half turned goes back.
 
+    Servers that no longer run are left out, here and of what else is routed: the others of a pool serve on.
     Raises InputError for an endpoint with nothing hot standing by.
     """
-    routes = dict(current)
+    routes = {e: left for e, route in current.items() if (left := _living(route, running)) is not None}
     for endpoint in endpoints:
-        planned = desired.routes[endpoint]
+        whole = desired.routes[endpoint]
+        planned, present = _living(whole, running), routes.get(endpoint)
         others = tuple(
             name
             for name, spec in desired.servers.items()
             if endpoint in spec.endpoints
             and name in running
-            and name not in planned.members
+            and name not in whole.members
             and name not in desired.warm
         )
-        present = current.get(endpoint)
-        if present is None or present.members != planned.members:
+        if planned is not None and (present is None or present.members != planned.members):
             routes[endpoint] = planned
-        elif others:
-            routes[endpoint] = NamedRoute(others, backup=planned.members[0])
+        elif others and (present is None or present.members != others):
+            routes[endpoint] = NamedRoute(others, backup=None if planned is None else planned.members[0])
         else:
             raise InputError("has no hot shadow to redirect to", field=endpoint)
     return routes
+
+
+def _living(route: NamedRoute, running: Collection[str]) -> NamedRoute | None:
+    """The route over those of its servers that run; None where no member does."""
+    members = tuple(member for member in route.members if member in running)
+    return NamedRoute(members, route.backup if route.backup in running else None) if members else None

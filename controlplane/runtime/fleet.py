@@ -25,7 +25,7 @@ from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.ports import Clock, Gateway, Launcher
-from controlplane.runtime.execute import Executor, Limits, Say, observe
+from controlplane.runtime.execute import Executor, Limits, Say, named, observe
 
 
 class FleetJournal:
@@ -148,12 +148,14 @@ class Fleet:
                     )
             actual = observe(self.launcher, self.gateway, self.name)
             running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
-            present = as_moved(self.desired(plan, settings), running, actual.routes)
+            # As they stand: of a pool that lost a server the others go on.
+            current = named(self.gateway.routes())
+            present = as_moved(self.desired(plan, settings), running, current)
             asked = [endpoints[w] for w in workloads]
             if others := companions(present, asked):
                 self.say(f"{', '.join(others)}: served together with {', '.join(asked)}, so moving too")
             turned = [*asked, *others]
-            routes = redirected(present, actual.routes, turned, {spec.name for spec in running})
+            routes = redirected(present, current, turned, {spec.name for spec in running})
             self._run((Commit(routes),), actual)
             return {e: routes[e] for e in turned}
 

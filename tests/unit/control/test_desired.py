@@ -97,6 +97,25 @@ def test_a_redirect_needs_a_shadow_that_runs() -> None:
         redirected(desired, desired.routes, ["A"], {name(desired, "A", Role.ACTIVE)})
 
 
+def test_a_redirect_leaves_a_pool_what_of_it_runs() -> None:
+    desired = fleet(part("A", "A"), part("W-1", "W", None), part("W-2", "W"))
+    dead, alive = (name(desired, p, Role.ACTIVE) for p in ("W-1", "W-2"))
+    shadow, running = name(desired, "W-2", Role.SHADOW), desired.servers.keys() - {dead}
+    there = redirected(desired, desired.routes, ["A"], running)
+    assert there["A"].members == (name(desired, "A", Role.SHADOW),)
+    assert there["W"] == NamedRoute((alive,), shadow)
+    assert redirected(desired, desired.routes, ["W"], running)["W"] == NamedRoute((shadow,), alive)
+
+
+def test_a_redirect_leaves_a_dead_server_for_its_shadow_and_stays_there() -> None:
+    desired = fleet(part("A", "A"))
+    shadow = name(desired, "A", Role.SHADOW)
+    there = redirected(desired, desired.routes, ["A"], {shadow})
+    assert there == {"A": NamedRoute((shadow,), None)}
+    with pytest.raises(InputError, match="no hot shadow"):
+        redirected(desired, there, ["A"], {shadow})
+
+
 def guards_own(desired: Desired, partition: str, percent: float) -> ServerSpec:
     planned = desired.servers[name(desired, partition, Role.ACTIVE)]
     labels = replace(planned.labels, role=Role.SHADOW, revision=descendant(planned, percent))
