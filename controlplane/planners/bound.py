@@ -33,6 +33,12 @@ FEW_WORKLOADS = 20
 """Up to so many only one neighbour is looked at: the little that it gains takes as long as the plan."""
 MOST_ROUNDS = 200
 """Linear programs solved."""
+MANY_CLASSES = 100
+"""Beyond so many, where most workloads have their own queues, programs grow large: fewer are solved."""
+MANY_ROUNDS = 3000
+"""That many over the classes. The bound holds whenever one stops, and the first rounds raise it most."""
+MANY_FAMILIES = 1000
+"""From so many on each family's own contents are left out: they would fill the memory."""
 NEAR = 1e-3
 """Relative: prices this near to the best are good enough."""
 ROUNDING = 1e-6
@@ -170,7 +176,7 @@ def _priced(asked: _Question, step: float) -> float:
     looser = [_falling(asked, a, i) for a, f in enumerate(asked.families) for i in range(f.rate.size - 1)]
     columns: list[_Filled] = []
     paid, best = most.copy(), 0.0
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MOST_ROUNDS if rate.size <= MANY_CLASSES else max(2, MANY_ROUNDS // rate.size)):
         filled = _best_contents(asked, paid / rate)
         # Lower all prices until no GPU earns more than it costs.
         over = max(_over(f.earned, asked.price[f.device]) for f in filled)
@@ -223,6 +229,7 @@ def _best_contents(asked: _Question, price: FloatArray) -> list[_Filled]:
 
     found = []
     every = range(len(asked.families))
+    each = [[a] for a in every] if len(every) <= MANY_FAMILIES else []
     for d, (weight, steps) in enumerate(zip(asked.weight, asked.steps, strict=True)):
         shape = max(f.carried[d].shape[2] for f in asked.families), weight.size
         worth = np.zeros((len(every), *shape))
@@ -230,7 +237,7 @@ def _best_contents(asked: _Question, price: FloatArray) -> list[_Filled]:
         for a, family in enumerate(asked.families):
             own = price[asked.first[a] : asked.first[a + 1]]
             best_runs(family.carried[d], asked.pools, family.edges, own, family.whole, worth[a], who[a])
-        for neighbours, several in itertools.product(range(shape[0]), (every, *([a] for a in every))):
+        for neighbours, several in itertools.product(range(shape[0]), (every, *each)):
             more = neighbours == shape[0] - 1 and neighbours > 0
             own_worth = worth[list(several), neighbours]
             earned, shares = fill(own_worth.max(axis=0), weight, steps, neighbours + 1, more)
