@@ -30,6 +30,8 @@ from controlplane.gateway.traits import traits_of
 _START_DEADLINE_S = 60.0
 _RESTART_DEADLINE_S = 10.0
 _LOCK_DEADLINE_S = 30.0
+_RELOAD_DEADLINE_S = 2.0
+"""A facade that hangs may hold a redirect up for this long; it goes on reloading afterwards."""
 _POLL_S = 0.01
 _UNFINISHED = -1
 _OWN_PORTS = range(18000, 32000)
@@ -139,7 +141,9 @@ class HaproxyGateway:
                 else:
                     self._apply(slots.restate(change.table), target)
                 return
-        self._await(lambda: self._held_generation() == target, _RESTART_DEADLINE_S, "HAProxy to come back")
+        self._await(
+            lambda: (self._held_generation() or 0) >= target, _RESTART_DEADLINE_S, "HAProxy to come back"
+        )
 
     def _finish_commit(self) -> None:
         """Bring the table on disk to a HAProxy that holds another: who committed it died on the way."""
@@ -150,8 +154,16 @@ class HaproxyGateway:
                 self._apply(slots.restate(table), generation)
 
     def _tell_facade(self) -> None:
-        with contextlib.suppress(control_socket.Unreachable):
-            control_socket.ask(self._places.control_socket, {"do": "reload"})
+        try:
+            answer = control_socket.ask(
+                self._places.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S
+            )
+        except control_socket.Unreachable:
+            return
+        if "error" in answer:
+            # It cannot read this table: it is from before an upgrade. The supervisor starts the present one.
+            for role in (processes.FACADE, processes.MONITOR):
+                processes.end(processes.find(self._places, role), grace_s=_RELOAD_DEADLINE_S)
 
     def in_flight(self, backend: Backend) -> int:
         """Requests this server still owes an answer to: HAProxy's on all its slots, and the facade's."""

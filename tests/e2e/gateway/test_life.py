@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -274,6 +275,34 @@ def test_a_commit_that_was_cut_short_is_made_whole_by_the_next(
     (state,) = [row.split() for row in runtime.ask("show servers state h_0").splitlines() if " s0 " in row]
     assert state[5] == "2", "running; the 4 that may stand behind it only says how it was configured"
     assert state[6] in {"0", "4"}
+
+
+def test_a_facade_that_cannot_read_the_table_gives_way_to_the_present_one(
+    gateway: Running, pair: Pair, home: Path
+) -> None:
+    """One from before an upgrade: it lives, answers, and refuses every table of this version."""
+    made, _ = gateway
+    places = Places.of(home / "gateway")
+    (old,) = processes.find(places, processes.FACADE)
+    os.kill(old, signal.SIGSTOP)
+    places.control_socket.unlink()
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(places.control_socket))
+        door.listen()
+        answering = threading.Thread(target=refuse_once, args=(door,))
+        answering.start()
+        made.commit({"echo": Route((pair["one"].backend,))})
+        answering.join(5.0)
+    assert old not in processes.find(places, processes.FACADE)
+    made.start()
+    assert made.routes() == {"echo": Route((pair["one"].backend,))}
+
+
+def refuse_once(door: socket.socket) -> None:
+    asked, _ = door.accept()
+    with asked:
+        asked.recv(4096)
+        asked.sendall(b'{"error": "slots.json: unknown field"}\n')
 
 
 def test_a_taken_port_is_named_and_nothing_is_left(tmp_path: Path) -> None:

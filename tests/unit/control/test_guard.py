@@ -230,6 +230,17 @@ def test_an_impaired_server_serves_on_while_nothing_else_can() -> None:
     assert of(Redirect, b.tick())[0].cause is Cause.IMPAIRED
 
 
+def test_an_impaired_server_without_a_shadow_gets_a_successor() -> None:
+    b = bench(replace(ward(), policy=ShadowPolicy.NONE), standby=False)
+    b.tick(3)
+    assert not of(Launch, b.effects)
+    b.servers["W1.a"] = ServerSeen(Health.IMPAIRED, reason="stub died")
+    assert of(Launch, b.tick())
+    b.ready()
+    assert of(Redirect, b.tick())[0].cause is Cause.IMPAIRED
+    assert not of(Launch, b.tick(5)), "nothing is to stand by once it serves"
+
+
 def test_an_impaired_shadow_is_replaced() -> None:
     b = bench(ward())
     b.servers["W1.s"] = ServerSeen(Health.IMPAIRED, reason="stub died")
