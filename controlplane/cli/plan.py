@@ -42,7 +42,10 @@ def plan(
     quantile: Annotated[
         float, typer.Option(help="Headroom: plan for times not exceeded with this probability.")
     ] = 0.95,
-    iterations: Annotated[int | None, typer.Option(help="The search's budget.", min=0)] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option(help="The search's budget; from 100 on up to 12 workloads are settled.", min=0),
+    ] = None,
     budget: Annotated[
         float | None, typer.Option(help="A ceiling in seconds; the plan says if it was met.", min=0)
     ] = None,
@@ -67,6 +70,7 @@ def plan(
     from controlplane.files.documents import to_json
     from controlplane.files.plans import plan_document, read_plan, write_plan
     from controlplane.files.specs import read_spec
+    from controlplane.planners.exact import PATIENT_ITERATIONS, may_cost_less
     from controlplane.report.change_table import change_table
     from controlplane.report.explanation_table import explanation_table
     from controlplane.report.plan_table import plan_table, show
@@ -90,6 +94,8 @@ def plan(
         print(to_json(plan_document(made)), end="")
     else:
         show(plan_table(made))
+        if may_cost_less(made, iterations):
+            say(f"a longer search may find a cheaper plan: --iterations {PATIENT_ITERATIONS} (some seconds)")
         if previous is not None:
             show(change_table(previous, made))
         if explain is not None:

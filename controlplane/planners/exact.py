@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.domain.plan import PlannedGpu
+from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planners.bound import prices
@@ -53,6 +53,20 @@ class Answer:
     gpus: tuple[PlannedGpu, ...] | None
     bound: float
     proven: bool
+
+
+def may_cost_less(plan: Plan, iterations: int | None) -> bool:
+    """Whether `PATIENT_ITERATIONS` would have a plan of `joint` settled that these did not."""
+    totals = plan.totals
+    if plan.strategy != "joint" or totals is None or (iterations or 0) >= PATIENT_ITERATIONS:
+        return False
+    count = len({w.name for _, _, w in plan.placements()})
+    least = totals.lower_bound_cost_per_hour
+    return (
+        MOST_WORKLOADS < count <= PATIENT_WORKLOADS
+        and least is not None
+        and totals.cost_per_hour > least * (1.0 + SAME_COST)
+    )
 
 
 def solve(

@@ -68,6 +68,17 @@ def test_larger_cases_are_settled_for_who_has_the_time() -> None:
     assert plan.totals.stopped_by == proof.OPTIMAL
 
 
+def test_who_was_in_a_hurry_is_told_of_the_longer_search() -> None:
+    twelve = planned("joint", published(12))
+    assert twelve.totals is not None
+    assert exact.may_cost_less(twelve, None)
+    assert not exact.may_cost_less(twelve, exact.PATIENT_ITERATIONS)
+    least = replace(twelve.totals, lower_bound_cost_per_hour=twelve.totals.cost_per_hour)
+    assert not exact.may_cost_less(replace(twelve, totals=least), None)
+    assert not exact.may_cost_less(replace(twelve, strategy="igniter"), None)
+    assert not exact.may_cost_less(planned("joint", published(12)[:5]), None)
+
+
 def test_it_finds_the_best_without_a_plan_to_beat_and_proves_one_that_is() -> None:
     request = planning.request(published(12)[9:], latency="ours", rule=Rule.P99)
     found = solve(request)
