@@ -8,7 +8,7 @@ from rich.text import Text
 
 from controlplane.domain.plan import Plan
 from controlplane.planners.changes import changes, moves
-from controlplane.report.plan_table import names
+from controlplane.report.plan_table import counted, names
 
 
 def change_table(before: Plan, after: Plan) -> RenderableType:
@@ -18,7 +18,8 @@ def change_table(before: Plan, after: Plan) -> RenderableType:
         return Text("\nnothing changes")
     table = Table(
         box=None, pad_edge=False, header_style="bold", title_justify="left",
-        title=f"\n{len({c.partition for c in found})} partitions change, {moves(before, after)} move",
+        title=f"\n{counted(len({c.partition for c in found}), 'partition')} changed, "
+        f"{moves(before, after)} moved",
     )  # fmt: skip
     for name in ("change", "partition", "before", "after", "workloads"):
         table.add_column(name, no_wrap=True)

@@ -26,7 +26,7 @@ def _one(explanation: Explanation) -> Table:
     table = Table(
         box=None, pad_edge=False, header_style="bold", title_justify="left",
         title=(
-            f"\n{explanation.workload} (SLO {explanation.slo_ms:g} ms) in {explanation.partition} on "
+            f"\n{explanation.workload} (held to {explanation.slo_ms:g} ms) in {explanation.partition} on "
             f"{explanation.gpu}{beside}"
         ),
     )  # fmt: skip

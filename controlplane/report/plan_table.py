@@ -19,6 +19,11 @@ def number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 GPU`, `2 GPUs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def names(all_of_them: Sequence[str]) -> str:
     """Names in little room: the first three, and how many more."""
     more = len(all_of_them) - NAMED
@@ -102,7 +107,7 @@ def _footer(plan: Plan) -> list[Text]:
     if plan.totals is not None:
         totals = plan.totals
         text = (
-            f"{plan.strategy}: {totals.gpus} GPUs, {totals.percent:g} % of share, "
+            f"{plan.strategy}: {counted(totals.gpus, 'GPU')}, {totals.percent:g} % of share, "
             f"{totals.cost_per_hour:.2f} per hour"
         )
         if totals.lower_bound_cost_per_hour is not None:

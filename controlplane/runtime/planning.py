@@ -97,7 +97,10 @@ def devices_for(
         every[gpu.type] = known_profiles(gpu.type, profiles)
         if not every[gpu.type]:
             known = sorted({*catalogue.devices(), *_profiled(profiles)})
-            document.fail(f"no profiles for {gpu.type!r}{nearest(gpu.type, known)}", ("gpus", i, "type"))
+            document.fail(
+                f"no profiles for {gpu.type!r}{nearest(gpu.type, known)} (`ctl profile` makes some)",
+                ("gpus", i, "type"),
+            )
         if models & set(every[gpu.type]):
             # All profiles, not only the spec's: what other models' pairs show of interference serves these
             # too, and `verify` must see the same fit whichever of them a plan holds.
