@@ -38,9 +38,9 @@ def plot_plan(plan: Plan, path: Path) -> None:
             _label(axes, partition, plan.rule, left + partition.percent / 2, row)
             left += partition.percent
     axes.set_yticks(range(len(plan.gpus)), [gpu.id for gpu in plan.gpus])
-    axes.invert_yaxis()
+    axes.set_ylim(len(plan.gpus) - 0.5, -0.5)
     axes.set_xlim(0, 100)
-    promise = "P99 of its SLO" if plan.rule is Rule.P99 else "execution of half its SLO"
+    promise = "P99 in % of the SLO" if plan.rule is Rule.P99 else "execution in % of half the SLO"
     axes.set_xlabel(f"share, percent; in a segment: workload, batch, {promise}")
     figure.suptitle(f"{plan.strategy}, rule {plan.rule}: {len(plan.gpus)} GPUs")
     for model, colour in colours.items():
