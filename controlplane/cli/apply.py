@@ -9,9 +9,6 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.domain.fleet import Endpoints
-
-_DEFAULTS = Endpoints()
 
 
 def register(app: typer.Typer) -> None:
@@ -26,10 +23,10 @@ def apply(
     output: options.Output = options.DEFAULT_OUTPUT,
     launcher: options.Launcher = None,
     fleet: options.Fleet = options.DEFAULT_FLEET,
-    host: options.Host = _DEFAULTS.host,
-    http_port: options.HttpPort = _DEFAULTS.http_port,
-    grpc_port: options.GrpcPort = _DEFAULTS.grpc_port,
-    metrics_port: options.MetricsPort = _DEFAULTS.metrics_port,
+    host: options.FleetsHost = None,
+    http_port: options.FleetsHttpPort = None,
+    grpc_port: options.FleetsGrpcPort = None,
+    metrics_port: options.FleetsMetricsPort = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; do nothing.")] = False,
     yes: options.Yes = False,
     require_quota: Annotated[
@@ -58,7 +55,9 @@ def apply(
         say_when_compiling(wiring.say)  # only the judge compiles
     parsed, document = read_plan(plan)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
-    endpoints = Endpoints(host, http_port, grpc_port, metrics_port)
+    endpoints = wiring.chosen_endpoints(
+        fleet, host=host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port
+    )
     built = wiring.fleet(fleet, launcher_name=launcher, endpoints=endpoints)
     settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
     preflight.check_quota(built.launcher, wiring.say, required=require_quota)
@@ -69,7 +68,7 @@ def apply(
         if dry_run:
             for command in commands(actions, built.launcher):
                 print(f"\n{command}")
-        if dry_run or (steps and not typer.confirm("Go on?")):
+        if dry_run or (steps and not options.agreed("Go on?")):
             return
     wiring.say(f"launching with {built.launcher.name}")
     outcome = built.apply(parsed, settings, as_planned=as_planned)
@@ -80,5 +79,5 @@ def apply(
         return
     print(
         f"fleet {fleet}: {len(outcome.servers)} servers behind "
-        f"http://{host}:{http_port} and grpc {host}:{grpc_port}"
+        f"http://{endpoints.host}:{endpoints.http_port} and grpc {endpoints.host}:{endpoints.grpc_port}"
     )

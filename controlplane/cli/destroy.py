@@ -21,7 +21,7 @@ def destroy(
     from controlplane.files.fleets import FleetFiles, state_root
     from controlplane.runtime import service
 
-    if not yes and not typer.confirm(f"Drain and stop fleet {fleet!r}?"):
+    if not yes and not options.agreed(f"Drain and stop fleet {fleet!r}?"):
         raise typer.Exit(0)
     # Servers carry their labels themselves, so a fleet whose files are lost can still be ended.
     known = FleetFiles(state_root(), fleet).exists()

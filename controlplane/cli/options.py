@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Endpoints
 
 Number = TypeVar("Number", int, float)
 
@@ -36,10 +37,36 @@ HttpPort = Annotated[int, typer.Option(help="The gateway's HTTP port.", min=1, m
 GrpcPort = Annotated[int, typer.Option(help="The gateway's gRPC port.", min=1, max=65535)]
 MetricsPort = Annotated[int, typer.Option(help="The gateway's metrics port.", min=1, max=65535)]
 
+
+def _fleets(what: str, default: object) -> str:
+    return f"The gateway's {what}; by default what the fleet has, {default} for a new one."
+
+
+_DEFAULTS = Endpoints()
+FleetsHost = Annotated[str | None, typer.Option(help=_fleets("address", _DEFAULTS.host))]
+FleetsHttpPort = Annotated[
+    int | None, typer.Option(help=_fleets("HTTP port", _DEFAULTS.http_port), min=1, max=65535)
+]
+FleetsGrpcPort = Annotated[
+    int | None, typer.Option(help=_fleets("gRPC port", _DEFAULTS.grpc_port), min=1, max=65535)
+]
+FleetsMetricsPort = Annotated[
+    int | None, typer.Option(help=_fleets("metrics port", _DEFAULTS.metrics_port), min=1, max=65535)
+]
+
 DEFAULT_FLEET = "default"
 DEFAULT_REPOSITORY = Path("model_repository")
 DEFAULT_OUTPUT = Path("triton_configs")
 DEFAULT_PROFILES = Path("profiles")
+
+
+def agreed(question: str) -> bool:
+    """Whether a person says yes. Raises InputError where nobody is there to answer."""
+    try:
+        return input(f"{question} [y/N]: ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        raise InputError("nobody answered; with --yes nobody is asked", field="--yes") from None
 
 
 def numbers(text: str | None, field: str, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from controlplane.cli.options import LauncherName
+from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
@@ -61,8 +62,6 @@ def every_launcher() -> tuple[Launcher, ...]:
 
 def fleet(name: str, *, launcher_name: LauncherName | None, endpoints: Endpoints) -> Fleet:
     """A fleet with its files, launcher and gateway."""
-    from controlplane.domain import units
-
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
     return Fleet(files, launcher(launcher_name), gateway(files, endpoints), SystemClock(), say)
@@ -74,6 +73,26 @@ def gateway(files: FleetFiles, endpoints: Endpoints) -> HaproxyGateway:
 
     ports = Ports(endpoints.http_port, endpoints.grpc_port, endpoints.metrics_port)
     return HaproxyGateway(files.gateway, ports, endpoints.host)
+
+
+def chosen_endpoints(
+    name: str,
+    *,
+    host: str | None = None,
+    http_port: int | None = None,
+    grpc_port: int | None = None,
+    metrics_port: int | None = None,
+) -> Endpoints:
+    """Where a fleet is to listen: what was told, else where it listens, else where a single Triton would."""
+    units.safe_name(name, "--fleet")
+    settings = FleetFiles(state_root(), name).settings()
+    known = Endpoints() if settings is None else settings.endpoints
+    return Endpoints(
+        host or known.host,
+        http_port or known.http_port,
+        grpc_port or known.grpc_port,
+        metrics_port or known.metrics_port,
+    )
 
 
 def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:

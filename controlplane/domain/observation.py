@@ -94,7 +94,10 @@ class Guarding:
 
 @dataclass(frozen=True, slots=True)
 class LatencyWindow:
-    """Requests of one endpoint that ended within `seconds`; latencies are None where none ended."""
+    """Requests of one endpoint that ended within the last `seconds`; latencies are None where none ended.
+
+    `seconds` is what was asked for, or less where the first request came later: a rate is of that time.
+    """
 
     endpoint: str
     seconds: float

@@ -76,8 +76,10 @@ class HaproxyGateway:
                 present = store.settings_of(self._places)
                 if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
                     raise GatewayError(
-                        f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP) and "
-                        f":{present.grpc_port} (gRPC); stop it before it listens elsewhere"
+                        f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
+                        f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
+                        "move: leave --host, --http-port, --grpc-port and --metrics-port out, or "
+                        "`ctl destroy` the fleet first"
                     )
             else:
                 _refuse_taken(self._host, self._ports)

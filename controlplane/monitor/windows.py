@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,8 @@ from controlplane.domain.observation import LatencyWindow
 from controlplane.monitor.records import Record
 
 KEEP_S = 120
+_SHORTEST_S = 1.0
+"""A first request is no rate yet."""
 
 Key = tuple[str, str]
 """Endpoint and server."""
@@ -86,7 +88,7 @@ class Windows:
         """Endpoint -> its requests that ended within the last `seconds`, whichever server answered."""
         endpoints = sorted({endpoint for endpoint, _ in self._seconds})
         return {
-            endpoint: self._window(endpoint, now_s, seconds, (k for k in self._seconds if k[0] == endpoint))
+            endpoint: self._window(endpoint, now_s, seconds, [k for k in self._seconds if k[0] == endpoint])
             for endpoint in endpoints
         }
 
@@ -103,7 +105,7 @@ class Windows:
             if since <= second.number < until
         ]
 
-    def _window(self, endpoint: str, now_s: float, seconds: float, keys: Iterable[Key]) -> LatencyWindow:
+    def _window(self, endpoint: str, now_s: float, seconds: float, keys: Collection[Key]) -> LatencyWindow:
         since = now_s - seconds
         latencies: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
         errors = 0
@@ -113,7 +115,9 @@ class Windows:
             errors += sum(since < at <= now_s for at in second.errors_s)
         every = np.concatenate(latencies) if latencies else np.empty(0)
         p50, p99 = _quantiles(every)
-        return LatencyWindow(endpoint, seconds, len(every), errors, p50, p99)
+        first_s = min((self._seconds[key][0].ended_s[0] for key in keys), default=since)
+        known_s = max(_SHORTEST_S, now_s - first_s)
+        return LatencyWindow(endpoint, min(seconds, known_s), len(every), errors, p50, p99)
 
     def _since(self, keys: Iterable[Key], since: float) -> Iterator[Second]:
         for key in keys:

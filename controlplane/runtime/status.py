@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from controlplane.control.guard_state import Level
 from controlplane.domain.errors import EngineError, GatewayError
-from controlplane.domain.fleet import Server
+from controlplane.domain.fleet import Role, Server
 from controlplane.domain.observation import Guarding, LatencyWindow
 from controlplane.domain.plan import Placement, Plan
 from controlplane.files.guarding import read_guarding
@@ -48,10 +48,29 @@ def status_rows(
     for _, _, placement in plan.placements() if plan is not None else ():
         promised[placement.endpoint] = placement
         rates[placement.endpoint] = rates.get(placement.endpoint, 0.0) + placement.rate_rps
+    servers = launcher.servers(fleet)
+    served = {server.spec.labels.partition for server in servers if server.name in led_to}
     return [
-        _row(server, frozenset(led_to.get(server.name, ())), promised, rates, windows)
-        for server in launcher.servers(fleet)
+        _row(
+            server,
+            _role(server, routed=server.name in led_to, served=server.spec.labels.partition in served),
+            frozenset(led_to.get(server.name, ())),
+            promised,
+            rates,
+            windows,
+        )
+        for server in servers
     ]
+
+
+def _role(server: Server, *, routed: bool, served: bool) -> Role:
+    """What a server does now, which a redirect changes.
+
+    Where its partition has no route yet (`served`), what it was started for.
+    """
+    if not served:
+        return server.spec.labels.role
+    return Role.ACTIVE if routed else Role.SHADOW
 
 
 def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> list[WorkloadRow]:
@@ -133,6 +152,7 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Statu
 
 def _row(
     server: Server,
+    role: Role,
     routed: frozenset[str],
     promised: Mapping[str, Placement],
     rates: Mapping[str, float],
@@ -143,7 +163,7 @@ def _row(
     p99s = [w.p99_ms for w in seen if w.p99_ms is not None]
     return StatusRow(
         partition=server.spec.labels.partition,
-        role=server.spec.labels.role.value,
+        role=role.value,
         state=server.state.value,
         device=server.spec.device,
         percent=server.spec.percent,

@@ -133,3 +133,16 @@ def test_each_second_stands_for_itself_and_old_ones_go() -> None:
     assert {s.requests for s in kept} == {1}
     windows.forget(3 * KEEP_S)
     assert windows.keys() == ()
+
+
+def test_a_rate_is_of_the_time_since_the_first_request_where_that_is_shorter() -> None:
+    windows = Windows()
+    for tenth in range(1, 121):
+        windows.add(record(100.0 + tenth / 10), "one" if tenth < 60 else "two")
+    window = windows.by_endpoint(112.0, 60.0)["m"]
+    assert window.requests / window.seconds == pytest.approx(10.0, rel=0.02)
+    two = windows.by_server(112.0, 60.0)["m", "two"]
+    assert two.requests / two.seconds == pytest.approx(10.0, rel=0.02), "since it was asked first"
+    assert windows.by_endpoint(200.0, 60.0)["m"].seconds == 60.0, "silence after it counts"
+    windows.add(record(300.0), "three")
+    assert windows.by_server(300.001, 60.0)["m", "three"].seconds == 1.0, "one request is no rate yet"

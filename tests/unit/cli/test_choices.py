@@ -1,0 +1,42 @@
+"""What a verb takes where nothing is told, and where nobody answers."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from controlplane.cli import options, wiring
+from controlplane.cli.exits import EXIT_INPUT, exit_code
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Endpoints
+from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_fleet_keeps_its_ports_unless_others_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert wiring.chosen_endpoints("shop") == Endpoints()
+    assert wiring.chosen_endpoints("shop", http_port=8700) == Endpoints(http_port=8700)
+    own = Endpoints("127.0.0.1", 8600, 8601, 8602)
+    FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
+    assert wiring.chosen_endpoints("shop") == own
+    assert wiring.chosen_endpoints("shop", grpc_port=9) == Endpoints("127.0.0.1", 8600, 9, 8602)
+    assert wiring.chosen_endpoints("other") == Endpoints()
+
+
+@pytest.mark.parametrize(("answer", "meant"), [("y\n", True), ("Yes\n", True), ("\n", False), ("n\n", False)])
+def test_an_answer(answer: str, meant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    assert options.agreed("Go on?") is meant
+
+
+def test_no_answer_is_an_input_error_that_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(InputError, match="--yes") as refused:
+        options.agreed("Go on?")
+    assert exit_code(refused.value) == EXIT_INPUT

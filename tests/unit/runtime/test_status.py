@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState
+from controlplane.runtime.execute import backend
+from controlplane.runtime.status import status_rows
+
+pytestmark = pytest.mark.unit
+
+
+def server(revision: str, role: Role, state: ServerState = ServerState.RUNNING) -> Server:
+    spec = ServerSpec(Labels("f", "p", "W", role, revision), "/r", ("w",), "cpu-0", 30.0)
+    return Server(revision, spec, state, "127.0.0.1", 1, 2, 3)
+
+
+class Running:
+    """Engine and gateway at once: these servers, and a route to those of `routed`."""
+
+    def __init__(self, servers: tuple[Server, ...], routed: tuple[Server, ...]) -> None:
+        self._servers, self._routed = servers, routed
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        return self._servers
+
+    def routes(self) -> dict[str, Route]:
+        return {"w": Route(tuple(map(backend, self._routed)))} if self._routed else {}
+
+
+PLANNED, SHADOW, NEXT = server("a", Role.ACTIVE), server("b", Role.SHADOW), server("c", Role.SHADOW)
+
+
+@pytest.mark.parametrize(
+    ("servers", "routed", "roles"),
+    [
+        ((PLANNED, SHADOW), (PLANNED,), ["active", "shadow"]),
+        ((PLANNED, SHADOW), (SHADOW,), ["shadow", "active"]),  # turned over by hand
+        ((SHADOW, NEXT), (SHADOW,), ["active", "shadow"]),  # the planned one crashed
+        ((PLANNED, SHADOW), (), ["active", "shadow"]),  # not routed yet
+    ],
+)
+def test_the_role_shown_is_what_a_server_does_now(
+    servers: tuple[Server, ...], routed: tuple[Server, ...], roles: list[str]
+) -> None:
+    running = cast(Any, Running(servers, routed))
+    rows = status_rows(running, running, "f", None, {})
+    assert [row.role for row in rows] == roles
+    assert [row.routed for row in rows] == [s in routed for s in servers]
