@@ -24,7 +24,7 @@ def events(
     limit: Annotated[int, typer.Option(help="At most the newest so many.", min=1)] = 100,
     json: options.Json = False,
 ) -> None:
-    """Redirects, violations, restarts and failures of a fleet, oldest first."""
+    """Redirects, violations, plans, restarts and failures of a fleet, oldest first."""
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json
 

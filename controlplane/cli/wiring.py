@@ -158,9 +158,9 @@ def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> No
 
 
 def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Event, ...]:
-    """What a fleet's history holds."""
-    from controlplane.runtime.history import History
+    """What happened to a fleet."""
+    from controlplane.runtime import happened
 
     found, _ = existing_fleet(name)
     begin = 0.0 if since_s is None else time.time() - since_s
-    return History(found.files.history).events(since_s=begin, limit=limit)
+    return happened.events(found.files, since_s=begin, limit=limit)

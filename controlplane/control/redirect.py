@@ -47,6 +47,30 @@ def redirected(
     return routes
 
 
+def moves(
+    before: Mapping[str, NamedRoute],
+    after: Mapping[str, NamedRoute],
+    endpoints: Iterable[str],
+    partitions: Mapping[str, str],
+) -> list[tuple[str, str, str]]:
+    """Partition, who answered, who answers: where that changed for one of `endpoints`. For people.
+
+    `partitions` is server -> partition. A server that is gone from there is not named.
+    """
+    found: set[tuple[str, str, str]] = set()
+    for endpoint in endpoints:
+        old = before[endpoint].members if endpoint in before else ()
+        new = after[endpoint].members
+        left, came = [m for m in old if m not in new], [m for m in new if m not in old]
+        for partition in {partitions[m] for m in (*left, *came) if m in partitions}:
+            source, target = (
+                ", ".join(m for m in members if partitions.get(m) == partition) or "nobody"
+                for members in (left, came)
+            )
+            found.add((partition, source, target))
+    return sorted(found)
+
+
 def _living(route: NamedRoute, running: Collection[str]) -> NamedRoute | None:
     """The route over those of its servers that run; None where no member does."""
     members = tuple(member for member in route.members if member in running)

@@ -5,12 +5,32 @@ The processes of the data path read these files when they start, so they need no
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from controlplane.domain.fleet import Backend, Route
-from controlplane.files.documents import SCHEMA_VERSION, Strict, read, to_json, write_json, write_vital
+from controlplane.files.documents import (
+    SCHEMA_VERSION,
+    Strict,
+    read,
+    to_json,
+    write_derived,
+    write_json,
+    write_vital,
+)
+
+_RESTARTS_LIMIT_BYTES = 64 * 2**10
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """One of the gateway's processes ended and was started again; `at_s` is seconds since the epoch."""
+
+    at_s: float
+    role: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +152,27 @@ def read_slots(path: Path) -> SlotsRecord:
             for slot in content.slots
         ),
     )
+
+
+def append_restart(path: Path, restart: Restart) -> None:
+    """One line more; the older half goes where the file is long. OSError, EngineError: a full disk."""
+    if path.exists() and path.stat().st_size > _RESTARTS_LIMIT_BYTES:
+        lines = path.read_text().splitlines(keepends=True)
+        write_derived(path, "".join(lines[len(lines) // 2 :]))
+    with path.open("a") as stream:
+        stream.write(json.dumps(asdict(restart)) + "\n")
+
+
+def read_restarts(path: Path) -> tuple[Restart, ...]:
+    """What was appended lately, oldest first; a line cut short by a crash is left out."""
+    found = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        try:
+            told = json.loads(line)
+            found.append(Restart(float(told["at_s"]), str(told["role"]), str(told["reason"])))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return tuple(found)
 
 
 def write_settings(path: Path, settings: GatewaySettings) -> None:

@@ -93,6 +93,11 @@ class Places:
         """Held by the living supervisor."""
         return self.state / "supervisor.lock"
 
+    @property
+    def restarts(self) -> Path:
+        """What died and was started again."""
+        return self.state / "restarts.jsonl"
+
     def log(self, role: str) -> Path:
         """What a process says."""
         return self.state / f"{role}.log"

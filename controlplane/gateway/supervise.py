@@ -24,6 +24,7 @@ from types import FrameType
 from filelock import FileLock
 
 from controlplane.domain.errors import TrisectError
+from controlplane.files.gateway import Restart, append_restart
 from controlplane.gateway import processes, store
 from controlplane.gateway.facade.memory import ENVIRONMENT
 from controlplane.gateway.listeners import Listeners
@@ -74,14 +75,18 @@ class Supervisor:
         self._stopping = True
         os.write(self._wake_write, b"x")
 
-    def run(self) -> None:
-        """Until `stop`."""
+    def run(self, *, took_over: bool = False) -> None:
+        """Until `stop`. `took_over`: from a supervisor that nobody told to end."""
+        if took_over:
+            self._remember(processes.SUPERVISOR, "ended without being told to; another one took over")
         for charge in self._charges:
             living = processes.find(self._places, charge.role)
             if living:
                 charge.started_at = time.monotonic()
                 with contextlib.suppress(ProcessLookupError):
                     charge.handle = os.pidfd_open(living[0])
+            if took_over and charge.handle is None:
+                self._remember(charge.role, "ended while nobody watched; started again")
         while not self._stopping:
             now = time.monotonic()
             for charge in self._charges:
@@ -96,8 +101,7 @@ class Supervisor:
             charge.child = charge.start()
             charge.handle = os.pidfd_open(charge.child.pid)
         except (OSError, TrisectError) as error:
-            print(f"{charge.role} does not start: {error}", flush=True)
-            self._died(charge)
+            self._died(charge, f"does not start: {error}")
 
     def _await(self) -> None:
         handles = {charge.handle: charge for charge in self._charges if charge.handle is not None}
@@ -108,7 +112,7 @@ class Supervisor:
             if handle in handles:
                 self._died(handles[handle])
 
-    def _died(self, charge: Charge) -> None:
+    def _died(self, charge: Charge, how: str = "") -> None:
         code: int | None = None
         if charge.child is not None:
             code = charge.child.wait()
@@ -120,8 +124,14 @@ class Supervisor:
         charge.deaths = charge.deaths + 1 if now - charge.started_at < _YOUNG_S else 1
         wait_s = back_off_s(charge.deaths)
         charge.due_at = now + wait_s
-        how = "" if code is None else f" with {code}"
-        print(f"{charge.role} ended{how}; starting it again in {wait_s:.2f} s", flush=True)
+        reason = f"{how or ended(code)}; started again {f'in {wait_s:.2f} s' if wait_s else 'at once'}"
+        print(f"{charge.role} {reason}", flush=True)
+        self._remember(charge.role, reason)
+
+    def _remember(self, role: str, reason: str) -> None:
+        """For `ctl events`; a full disk keeps nobody from being started."""
+        with contextlib.suppress(OSError, TrisectError):
+            append_restart(self._places.restarts, Restart(time.time(), role, reason))
 
     def _start_haproxy(self) -> subprocess.Popen[bytes]:
         settings = store.settings_of(self._places)
@@ -181,6 +191,13 @@ def back_off_s(deaths: int) -> float:
     return 0.0 if deaths <= 1 else min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(deaths - 2, 10))
 
 
+def ended(code: int | None) -> str:
+    """How a process ended, in words; None: it was nobody's child."""
+    if code is None:
+        return "ended"
+    return f"ended by signal {-code}" if code < 0 else f"ended with {code}"
+
+
 def _log_socket(port: int) -> socket.socket:
     log = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     log.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOG_RECEIVE_BYTES)
@@ -197,6 +214,8 @@ def _trim(log: Path) -> None:
 def main() -> int:
     """One supervisor a gateway: a second one ends at once."""
     places = Places.of(Path(sys.argv[1]))
+    # Who ends a supervisor on purpose removes its lock first.
+    took_over = places.supervisor_lock.exists()
     with places.supervisor_lock.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,7 +228,7 @@ def main() -> int:
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        supervisor.run()
+        supervisor.run(took_over=took_over)
     return 0
 
 

@@ -163,7 +163,8 @@ def _age(seconds: float | None) -> str:
 class Status:
     """A fleet at one moment. `controller` is its pid, None where none runs.
 
-    `trouble` says why the engine does not answer: then no server is known, and all else is.
+    `trouble` says why the engine does not answer: then no server is known, and all else is. `restart` is
+    the newest of a process of the gateway, `restarted_s` how many seconds ago; None where none was.
     """
 
     servers: tuple[StatusRow, ...]
@@ -171,6 +172,8 @@ class Status:
     guard: tuple[GuardRow, ...]
     controller: int | None
     trouble: str | None = None
+    restarted_s: float | None = None
+    restart: str | None = None
 
 
 def status_view(status: Status) -> RenderableType:
@@ -185,6 +188,8 @@ def status_view(status: Status) -> RenderableType:
         parts += ["", workload_table(status.workloads)]
     if status.guard:
         parts += ["", guard_table(status.guard)]
+    if status.restart is not None:
+        parts += ["", f"gateway, {_age(status.restarted_s)} ago: {status.restart}"]
     if status.controller is None:
         parts += ["", "no controller runs: nothing is redirected or restarted (`ctl serve` starts one)"]
     return Group(*parts)
@@ -196,6 +201,8 @@ def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
         "fleet": fleet,
         "controller": status.controller,
         "trouble": status.trouble,
+        "restarted_s": status.restarted_s,
+        "restart": status.restart,
         "servers": [asdict(row) for row in status.servers],
         "workloads": [asdict(row) for row in status.workloads],
         "guard": [asdict(row) for row in status.guard],

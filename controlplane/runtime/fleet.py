@@ -14,11 +14,11 @@ from typing import Any
 
 import filelock
 
-from controlplane.control.converge import Action, Actual, Commit, Drain, Stop, converge, destroy
+from controlplane.control.converge import Action, Actual, Commit, Drain, Start, Stop, converge, destroy
 from controlplane.control.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
-from controlplane.control.redirect import companions, redirected
+from controlplane.control.redirect import companions, moves, redirected
 from controlplane.domain.device import CPU_DEVICE
-from controlplane.domain.errors import FleetBusy, InputError
+from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import nearest
@@ -26,6 +26,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.ports import Clock, Gateway, Launcher
 from controlplane.runtime.execute import Executor, Limits, Say, named, observe
+from controlplane.runtime.history import Event, History
 
 
 class FleetJournal:
@@ -36,8 +37,9 @@ class FleetJournal:
         self._clock = clock
 
     def write(self, event: str, **details: Any) -> None:
-        """Append one event with the time."""
-        self._files.append_journal(self._clock.wall(), event, details)
+        """Append one event with the time; a full disk must not fail a redirect, and nothing is replayed."""
+        with contextlib.suppress(EngineError):
+            self._files.append_journal(self._clock.wall(), event, details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,9 @@ class Fleet:
         Partitions that were redirected since this very plan was applied stay where they are, unless
         `as_planned`. Raises InputError, EngineError, GatewayError; traffic on what stays flows.
         """
+        return self._apply(plan, settings, as_planned=as_planned, verb="apply")
+
+    def _apply(self, plan: Plan, settings: FleetSettings, *, as_planned: bool, verb: str) -> Outcome:
         with locked(self.files):
             self.gateway.start()
             actual = observe(self.launcher, self.gateway, self.name)
@@ -114,12 +119,17 @@ class Fleet:
                 # Written first: whatever happens next, `status` and `destroy` know how to look.
                 self.files.write_settings(settings)
                 leaving = tuple(a for a in actions if isinstance(a, Drain | Stop))
-                self._execute(actions[: len(actions) - len(leaving)], actual)
-                # Before anything is drained, which takes long: a controller that goes on after a kill would
-                # route by the plan before.
-                changed = before is not None and plan_hash(before) != plan_hash(plan)
-                self.files.write_plans(plan, before if changed else None)
-                self._run(leaving, actual)
+                try:
+                    self._execute(actions[: len(actions) - len(leaving)], actual)
+                    # Before anything is drained, which takes long: a controller that goes on after a kill
+                    # would route by the plan before.
+                    changed = before is not None and plan_hash(before) != plan_hash(plan)
+                    self.files.write_plans(plan, before if changed else None)
+                    self._run(leaving, actual)
+                except TrisectError as error:
+                    self._tell("warning", verb, self.name, f"plan {plan_hash(plan)} by hand, failed: {error}")
+                    raise
+                self._tell("info", verb, self.name, told_of(plan, before, actions))
                 self._forget_rendered(settings, plan)
             return Outcome(actions, self.launcher.servers(self.name))
 
@@ -128,7 +138,7 @@ class Fleet:
         settings, previous = self.files.settings(), self.files.previous_plan()
         if settings is None or previous is None:
             raise InputError(f"fleet {self.name!r} has no plan to go back to")
-        return self.apply(previous, settings)
+        return self._apply(previous, settings, as_planned=False, verb="rollback")
 
     def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
         """Turn workloads over to their shadows, or back, in one commit; returns the routes they now have.
@@ -157,6 +167,9 @@ class Fleet:
             turned = [*asked, *others]
             routes = redirected(present, current, turned, {spec.name for spec in running})
             self._run((Commit(routes),), actual)
+            partitions = {s.name: s.spec.labels.partition for s in actual.servers}
+            for partition, source, target in moves(current, routes, turned, partitions):
+                self._tell("info", "redirect", partition, f"{source} -> {target}: by hand")
             return {e: routes[e] for e in turned}
 
     def destroy(self) -> Outcome:
@@ -200,6 +213,9 @@ class Fleet:
             actions, actual
         )
 
+    def _tell(self, level: str, kind: str, subject: str, reason: str) -> None:
+        History(self.files.history).write(Event(self.clock.wall(), level, kind, subject, reason))
+
     def _journal(self) -> FleetJournal:
         return FleetJournal(self.files, self.clock)
 
@@ -211,6 +227,17 @@ class Fleet:
         for directory in (Path(settings.output) / self.name).iterdir():
             if directory.name not in keep and not any(Path(path).is_relative_to(directory) for path in used):
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def told_of(plan: Plan, before: Plan | None, actions: Sequence[Action]) -> str:
+    """What an apply did, in words, for the history."""
+    started = sum(isinstance(a, Start) for a in actions)
+    stopped = sum(isinstance(a, Stop) for a in actions)
+    now = {partition.id for _, partition in plan.partitions()}
+    gone = sorted({p.id for _, p in before.partitions()} - now) if before is not None else []
+    ended = f"; ended: {', '.join(gone)}" if gone else ""
+    totals = f"{started} servers started, {stopped} stopped, {len(now)} partitions"
+    return f"plan {plan_hash(plan)} by hand: {totals}{ended}"
 
 
 def map_devices(plan: Plan, available: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

@@ -18,6 +18,8 @@ from controlplane.domain.observation import BatchStatistics
 _KEEP = 20_000
 _KEEP_MINUTES = 50_000
 _PRUNE_EVERY = 256
+_PATIENCE_S = 5.0
+"""For another writer; each writes for milliseconds."""
 _SELECT = "SELECT at_s, level, kind, subject, reason FROM events"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
@@ -70,7 +72,7 @@ class Minute:
 
 
 class History:
-    """The newest events and minutes of one fleet. One writer, any number of readers."""
+    """The newest events and minutes of one fleet. Writers wait for one another, readers for nobody."""
 
     def __init__(self, path: Path, *, keep: int = _KEEP) -> None:
         self._path = path
@@ -150,7 +152,7 @@ class History:
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self._path, timeout=5.0)
+        connection = sqlite3.connect(self._path, timeout=_PATIENCE_S)
         try:
             # No wait for the disk: after a power cut the last events may be missing, the file is whole.
             connection.execute("PRAGMA journal_mode=WAL")

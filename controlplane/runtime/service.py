@@ -27,8 +27,11 @@ _MOMENT_S = 0.02
 
 
 @contextlib.contextmanager
-def only_controller(files: FleetFiles) -> Iterator[None]:
-    """Be this fleet's controller. Raises EngineError where another process is."""
+def only_controller(files: FleetFiles) -> Iterator[int | None]:
+    """Be this fleet's controller; the pid of the one before where it did not end by itself, else None.
+
+    Raises EngineError where another process is.
+    """
     lock = _lock(files)
     try:
         # Whoever asks for the controller's pid holds the lock for a moment too.
@@ -36,8 +39,9 @@ def only_controller(files: FleetFiles) -> Iterator[None]:
     except filelock.Timeout:
         raise EngineError(f"fleet {files.fleet!r} already has a controller (pid {pid(files)})") from None
     try:
+        before = _told_pid(files)
         _pid_file(files).write_text(f"{os.getpid()}\n")
-        yield
+        yield before
     finally:
         with contextlib.suppress(OSError):
             _pid_file(files).unlink(missing_ok=True)
@@ -53,9 +57,7 @@ def pid(files: FleetFiles) -> int | None:
         # Another one who asks is no controller, and the file may name one that is dead.
         lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
     except filelock.Timeout:
-        with contextlib.suppress(OSError, ValueError):
-            return int(_pid_file(files).read_text())
-        return None
+        return _told_pid(files)
     lock.release()
     return None
 
@@ -100,6 +102,12 @@ def stop(files: FleetFiles) -> bool:
 
 def _lock(files: FleetFiles) -> filelock.FileLock:
     return filelock.FileLock(files.directory / "controller.lock", timeout=0)
+
+
+def _told_pid(files: FleetFiles) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(_pid_file(files).read_text())
+    return None
 
 
 def _pid_file(files: FleetFiles) -> Path:

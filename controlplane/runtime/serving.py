@@ -27,7 +27,7 @@ def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: st
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     kind = Onlooker if plan_only else Controller
-    with contextlib.nullcontext() if plan_only else only_controller(fleet.files):
+    with contextlib.nullcontext() if plan_only else only_controller(fleet.files) as died:
         if not plan_only:
             fleet.gateway.start()
         log = RequestLog(Places.of(fleet.files.gateway).monitor_socket)
@@ -38,6 +38,11 @@ def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: st
             meters.count(event)
             notice(event)
 
+        if died is not None:
+            reason = f"the one before (pid {died}) did not end by itself; this one goes on"
+            event = Event(fleet.clock.wall(), "warning", "controller", fleet.name, reason)
+            history.write(event)
+            both(event)
         controller = kind(fleet, log, history, both, Limits())
         exporter = serve(controller, meters, host, port) if port else None
         try:

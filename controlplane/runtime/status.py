@@ -15,6 +15,7 @@ from controlplane.ports import Gateway, Launcher, Telemetry
 from controlplane.report.status_table import GuardRow, Status, StatusRow, WorkloadRow
 from controlplane.runtime import service
 from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.happened import restarts
 from controlplane.runtime.history import Event, History
 
 WINDOW_S = 60.0
@@ -127,6 +128,7 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Statu
     history = History(fleet.files.history)
     controller = service.pid(fleet.files)
     windows = seen_windows(telemetry)
+    again = restarts(fleet.files)
     servers: Sequence[StatusRow] = ()
     trouble = None
     try:
@@ -147,6 +149,8 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Statu
         ),
         controller,
         trouble,
+        fleet.clock.wall() - again[-1].at_s if again else None,
+        f"{again[-1].subject} {again[-1].reason}" if again else None,
     )
 
 

@@ -91,16 +91,18 @@ class Host:
             check=False,
         )
 
-    def apply_command(self, document: dict[str, Any], *more: str) -> list[str]:
+    def apply_command(self, document: dict[str, Any], *more: str, ports: bool = True) -> list[str]:
         path = self.directory / "plan.json"
         path.write_text(json.dumps(document, indent=1))
-        ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
-        ports += ["--metrics-port", str(self.metrics)]
+        told = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
+        told += ["--metrics-port", str(self.metrics)]
         where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
-        return ["apply", str(path), "--allow-violations", "--yes", *ports, *where, *more]
+        return ["apply", str(path), "--allow-violations", "--yes", *(told if ports else ()), *where, *more]
 
-    def apply(self, document: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
-        return self.ctl(*self.apply_command(document, *more))
+    def apply(
+        self, document: dict[str, Any], *more: str, ports: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        return self.ctl(*self.apply_command(document, *more, ports=ports))
 
     def servers(self) -> list[dict[str, Any]]:
         told = self.ctl("status", "--json")
@@ -207,11 +209,15 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Host) -> None:
 
     before = {s["http_port"] for s in host.servers() if s["partition"] == "b"}
     with Load(host, ["a", "b"]) as load:
-        changed = host.apply(plan(partition("a", 40), partition("b", 30)))
+        changed = host.apply(plan(partition("a", 40), partition("b", 30)), ports=False)
         assert changed.returncode == 0, changed.stderr
         for _ in range(2):
             turned = host.ctl("redirect", "a")
             assert turned.returncode == 0, turned.stderr
+        (row,) = [
+            r for r in json.loads(host.ctl("status", "--json").stdout)["guard"] if r["partition"] == "a"
+        ]
+        assert row["redirect"].endswith(": by hand")
         back = host.ctl("rollback")
         assert back.returncode == 0, back.stderr
     assert load.failed == []
@@ -219,6 +225,13 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Host) -> None:
     shares = {s["partition"]: s["percent"] for s in host.servers() if s["role"] == "active"}
     assert shares == {"a": 30, "b": 30}
     assert {s["http_port"] for s in host.servers() if s["partition"] == "b"} == before, "b was not touched"
+
+    moved = host.apply(plan(partition("a", 30), partition("b", 30)), "--http-port", "1", ports=False)
+    assert moved.returncode == 5
+    assert "`ctl destroy` the fleet first" in moved.stderr
+    told = json.loads(host.ctl("events", "--json").stdout)["events"]
+    by_hand = [e["kind"] for e in told if "by hand" in e["reason"]]
+    assert by_hand == ["apply", "apply", "redirect", "redirect", "rollback"]
 
     ended = host.ctl("destroy", "--yes")
     assert ended.returncode == 0, ended.stderr

@@ -189,6 +189,7 @@ def test_once_repairs_and_ends(fleet: Guarded) -> None:
         process.kill()
     told = fleet.ctl("serve", "--once")
     assert told.returncode == 0, told.stderr
+    assert "did not end by itself" in fleet.await_event("controller").reason
     assert fleet.active("w") != before
     fleet.await_guarded(deadline_s=1.0)
 
@@ -224,6 +225,13 @@ def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
         fleet.await_event("redirect", since_s=hit_s)
     assert len(load.failed()) <= 3
     fleet.await_guarded()
+    told = json.loads(fleet.ctl("events", "--json").stdout)["events"]
+    assert [(e["subject"], "signal 9" in e["reason"]) for e in told if e["kind"] == "restart"] == [
+        ("haproxy", True),
+        ("facade", True),
+    ]
+    assert [e["at_s"] for e in told] == sorted(e["at_s"] for e in told)
+    assert "facade ended by signal 9" in fleet.ctl("status").stdout
 
 
 def test_health_and_metrics_and_a_look_that_changes_nothing(tmp_path: Path) -> None:
@@ -240,7 +248,7 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(tmp_path: Path) -> N
             assert second.returncode == 4
             assert "already has a controller" in second.stderr
         told = fleet.ctl("events", "--json")
-        assert json.loads(told.stdout)["events"][0]["kind"] == "adopt"
+        assert [e["kind"] for e in json.loads(told.stdout)["events"][:2]] == ["apply", "adopt"]
         before, guarding = fleet.active("w"), (fleet.files / "guard.json").read_text()
         fleet.tree(before)[0].kill()
         told = fleet.ctl("serve", "--once", "--plan-only")

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import EngineError
+from controlplane.files.gateway import Restart, append_restart, read_restarts
 from controlplane.gateway import processes
 from controlplane.gateway.places import Places
-from controlplane.gateway.supervise import Charge, Supervisor, back_off_s
+from controlplane.gateway.supervise import Charge, Supervisor, back_off_s, ended
 
 pytestmark = pytest.mark.unit
 
@@ -30,3 +31,29 @@ def test_what_a_full_disk_does_not_let_start_is_tried_again(
     assert (charge.handle, charge.deaths) == (None, 2)
     assert charge.due_at > charge.started_at
     assert "No space left" in capsys.readouterr().out
+
+
+def test_what_died_is_written_down_and_no_full_disk_stops_it(tmp_path: Path) -> None:
+    supervisor = Supervisor(Places.of(tmp_path), None)
+    supervisor._died(Charge(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
+    supervisor._died(Charge(processes.MONITOR, lambda: None), "does not start: no room")  # type: ignore[arg-type, return-value]
+    told = read_restarts(Places.of(tmp_path).restarts)
+    assert [(one.role, one.reason) for one in told] == [
+        ("facade", "ended; started again at once"),
+        ("monitor", "does not start: no room; started again at once"),
+    ]
+    assert [ended(-9), ended(3)] == ["ended by signal 9", "ended with 3"]
+    Supervisor(Places.of(tmp_path / "nowhere"), None)._died(Charge(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
+
+
+def test_restarts_stay_few_and_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "restarts.jsonl"
+    for at_s in range(2000):
+        append_restart(path, Restart(float(at_s), "facade", "ended by signal 9"))
+    assert path.stat().st_size < 70_000
+    with path.open("a") as stream:
+        stream.write('{"at_s": 3')
+    kept = read_restarts(path)
+    assert kept[-1].at_s == 1999.0
+    assert [one.at_s for one in kept] == [float(n) for n in range(2000 - len(kept), 2000)]
+    assert read_restarts(tmp_path / "none") == ()

@@ -7,14 +7,17 @@ from typing import Any, cast
 
 import pytest
 
+from controlplane.control.converge import Start, Stop
 from controlplane.control.desired import Desired, NamedRoute
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.plans import plan_hash
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.execute import backend
-from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.fleet import Fleet, told_of
+from controlplane.runtime.history import History
 
 pytestmark = pytest.mark.unit
 
@@ -82,3 +85,14 @@ def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Pat
     # By the plan before, a controller would lead b to whatever of its partition is left.
     assert files.plan() == plan("a")
     assert files.previous_plan() == plan("a", "b")
+    (told,) = History(files.history).events()
+    assert (told.kind, told.level, told.subject) == ("apply", "warning", "f")
+    assert told.reason == f"plan {plan_hash(plan('a'))} by hand, failed: it does not end"
+
+
+def test_an_apply_is_told_by_its_plan_and_totals() -> None:
+    started = (Start(server("c").spec), Stop("b"))
+    totals = "1 servers started, 1 stopped, 2 partitions"
+    hashed = plan_hash(plan("a", "c"))
+    assert told_of(plan("a", "c"), plan("a", "b"), started) == f"plan {hashed} by hand: {totals}; ended: b"
+    assert told_of(plan("a", "c"), None, started) == f"plan {hashed} by hand: {totals}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,18 @@ def test_a_disk_that_refuses_stops_nobody(tmp_path: Path) -> None:
     history = History(tmp_path / "in-the-way" / "h.sqlite")
     history.write(Event(1.0, "info", "said", "w", "x"))
     assert history.lost == 1
+
+
+def test_commands_write_beside_the_controller(tmp_path: Path) -> None:
+    def write(kind: str) -> int:
+        for i in range(20):
+            history = History(tmp_path / "h.sqlite")
+            history.write(Event(float(i), "info", kind, "w", "x"))
+        return history.lost
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(write, "abcd")) == 0
+    assert len(History(tmp_path / "h.sqlite").events()) == 80
 
 
 def test_a_broken_history_says_what_to_do(tmp_path: Path) -> None:

@@ -35,6 +35,17 @@ def test_there_is_one_and_it_is_found(files: FleetFiles) -> None:
     assert service.pid(files) is None
 
 
+def test_one_that_follows_a_killed_one_knows_it(files: FleetFiles) -> None:
+    with service.only_controller(files) as before:
+        assert before is None
+    with service.only_controller(files) as before:
+        assert before is None, "that one ended by itself"
+    (files.directory / "controller.pid").write_text("4711\n")  # as a kill leaves it
+    assert service.pid(files) is None
+    with service.only_controller(files) as before:
+        assert before == 4711
+
+
 def test_one_that_starts_while_somebody_asks_for_it_starts(files: FleetFiles) -> None:
     held = threading.Event()
 
