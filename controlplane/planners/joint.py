@@ -16,17 +16,18 @@ from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.board import Queues
 from controlplane.planners.bound import prices
-from controlplane.planners.finish import Draft, finish, gpu_of, partition_of
+from controlplane.planners.finish import Draft, finish
 from controlplane.planners.grouping import Group, Grouping, groupings
 from controlplane.planners.hearing import Hearing, Said
 from controlplane.planners.keep import kept
 from controlplane.planners.kinds import Kind, kinds_of, with_servers
 from controlplane.planners.menu import Alone, Correction, Item, Menu
-from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve
+from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve, planned
 from controlplane.planners.proof import proven
-from controlplane.planners.protocol import PlanRequest
-from controlplane.planners.refusal import refusal
+from controlplane.planners.protocol import Device, PlanRequest
+from controlplane.planners.refusal import Reasons
 from controlplane.planners.renaming import renamed
+from controlplane.planners.room import most_served
 
 DEFAULT_ITERATIONS = 24
 """Attempts to empty a GPU, and as many more for every hundred workloads."""
@@ -102,21 +103,48 @@ class _Desk:
         self.stopped_by = "budget"
         return True
 
+    @property
+    def told(self) -> tuple[Mapping[str, Device], Mapping[str, Alone], Rule, float | None]:
+        """What `kinds` and `grouping` ask for."""
+        return self.request.devices, self.alone, self.request.rule, self.quantile
+
     def draft(self) -> Draft:
+        """The best plan for all, or for as many as there are GPUs for; with reasons."""
+        first = self.best(self.workloads)
+        if not first.infeasible:
+            return first
+        ways = kinds_of([(w,) for w in self.workloads], *self.told)
+        best, crowded_out = most_served(
+            self.workloads, ways, self.request.devices, first, self.best, self.cheaper, self.stop
+        )
+        lost = {i.workload for i in best.infeasible}
+        reasons = Reasons(
+            self.request, self.alone, self.quantile, best.gpus, lambda w: not self.best([w]).infeasible
+        )
+        return replace(
+            best,
+            infeasible=tuple(
+                reasons.no_room(w) if w.name in crowded_out else reasons.refusal(w)
+                for w in self.request.workloads
+                if w.name in lost
+            ),
+            # The best for fewer is not known to be the best.
+            stopped_by=self.stopped_by if crowded_out else best.stopped_by,
+        )
+
+    def best(self, workloads: Sequence[Workload]) -> Draft:
         """The cheapest of all groupings; between equals the one with fewer together, then fewer servers."""
-        request = self.request
-        told = (request.devices, self.alone, request.rule, self.quantile)
         best: Draft | None = None
-        for grouping in groupings(self.workloads, prices(request.devices), *told):
+        for grouping in groupings(workloads, prices(self.request.devices), *self.told):
             if best is not None and self.stop():
                 break
             best = self.cheaper(best, self.served(grouping))
-        kinds = kinds_of([(w,) for w in self.workloads], *told)
+        kinds = kinds_of([(w,) for w in workloads], *self.told)
         if best is None or (not self.stop() and self.may_be_cheaper(kinds, best)):
-            search = _Search.of(self, Grouping.apart(self.workloads), kinds)
+            search = _Search.of(self, Grouping.apart(workloads), kinds)
             apart = search.draft(search.pack())
             best = apart if best is None else self.cheaper(apart, best)
-        return proven(best, self.workloads, request, self.alone, self.quantile, self.stop)
+        return proven(best, workloads, self.request, self.alone, self.quantile, self.stop)
 
     def served(self, grouping: Grouping) -> Draft:
         """GPUs for these groups; one that finds none though some are left is parted until it does."""
@@ -176,9 +204,9 @@ class _Search:
     @staticmethod
     def of(desk: _Desk, grouping: Grouping, kinds: Sequence[Sequence[Kind]] | None = None) -> _Search:
         """`kinds` of its groups, where they are known already."""
-        request, told = desk.request, (desk.request.devices, desk.alone, desk.request.rule, desk.quantile)
+        request = desk.request
         if kinds is None:
-            kinds = with_servers(kinds_of(grouping.groups, *told), grouping, *told)
+            kinds = with_servers(kinds_of(grouping.groups, *desk.told), grouping, *desk.told)
         search = _Search(desk, grouping.groups, kinds)
         for number, choices in enumerate(kinds):
             search.ways.append([])
@@ -195,23 +223,9 @@ class _Search:
         return search
 
     def draft(self, gpus: tuple[PlannedGpu, ...]) -> Draft:
-        """These GPUs, and why those who are not on them are not."""
-        lost = self.refused()
-        found = tuple(lost[w.name] for w in self.desk.request.workloads if w.name in lost)
-        return Draft(gpus, found, self.desk.stopped_by, queues=self.desk.queues)
-
-    def refused(self) -> dict[str, Infeasible]:
-        """Why each workload that is not served is not."""
-        request = self.desk.request
-        found = {}
-        for n in self.lost:
-            for w in self.groups[n]:
-                if self.ways[n] and self.taken:
-                    types = ", ".join(f"{d.pool.count} {name}" for name, d in request.devices.items())
-                    found[w.name] = Infeasible(w.name, f"all GPUs are taken: {types}")
-                else:
-                    found[w.name] = refusal(w, request, self.desk.alone, self.desk.quantile)
-        return found
+        """These GPUs, and who is not on them; why is told of the plan that is kept."""
+        lost = tuple(Infeasible(w.name, "") for n in sorted(self.lost) for w in self.groups[n])
+        return Draft(gpus, lost, self.desk.stopped_by, queues=self.desk.queues)
 
     def start(self) -> None:
         """Serve every group in its cheapest way."""
@@ -244,7 +258,7 @@ class _Search:
             iterations = DEFAULT_ITERATIONS * (1 + len(self.groups) // 100)
         packings = self.construct(correction, thorough=True)
         if request.rule is not Rule.P99:
-            return self.planned(self.dissolved(packings, iterations, request.seed))
+            return planned(self.dissolved(packings, iterations, request.seed), self.items, request.devices)
         _, correction = self.settle(packings, hearing, correction)
         # Corrections leave room behind: use it, as long as the result costs less.
         for again in range(MOST_REPACKED):
@@ -257,7 +271,7 @@ class _Search:
                 self.way, self.lost = before, lost
                 break
             packings, correction = trial, told
-        return self.planned(packings)
+        return planned(packings, self.items, request.devices)
 
     def by_itself(self) -> dict[str, Packing]:
         """Every item on a whole GPU."""
@@ -370,28 +384,3 @@ class _Search:
             pending = packing.fill(pending, FIRST_LOOK)
         for i in pending:
             self.next_way(packings, i)
-
-    def planned(self, packings: Mapping[str, Packing]) -> tuple[PlannedGpu, ...]:
-        """GPUs as values, fullest first."""
-        gpus: list[PlannedGpu] = []
-        number: dict[int, int] = {}
-        for name, packing in packings.items():
-            device, menu = self.desk.request.devices[name], packing.menu
-            order = sorted(range(len(packing.groups)), key=lambda g: (-packing.totals[g], packing.groups[g]))
-            for n, g in enumerate(order):
-                pairs = sorted(
-                    zip(packing.groups[g], packing.shares[g], strict=True), key=lambda p: (-p[1], p[0])
-                )
-                partitions = []
-                for i, share in pairs:
-                    item = self.items[i]
-                    number[id(item)] = number.get(id(item), 0) + 1
-                    suffix = f"-{number[id(item)]}" if item.servers > 1 else ""
-                    partitions.append(
-                        partition_of(
-                            item.name + suffix, item.workloads, float(menu.percents[share]),
-                            int(menu.batch[i, share]), item.memory_mb(device), 1.0 / item.servers,
-                        )
-                    )  # fmt: skip
-                gpus.append(gpu_of(n, device, partitions))
-        return tuple(gpus)

@@ -5,6 +5,7 @@ Most groups are one workload. The search uses no other kinds; where a case is sm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,17 @@ class Kind:
     def cost_percent(self) -> float:
         """Of all its partitions together."""
         return self.item.servers * self.expected
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that its partitions fill where nobody else is."""
+        return math.ceil(self.item.servers / max(1, int(100.0 / self.expected + 1e-9)))
+
+    @property
+    def takes(self) -> str:
+        """What it takes, in words."""
+        share = f"{self.expected:g} % of a {self.device}"
+        return share if self.item.servers == 1 else f"{self.item.servers} times {share}"
 
 
 def kinds_of(

@@ -7,15 +7,18 @@ items go where they fit, or where one smaller item makes room for them and takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 
+from controlplane.domain.plan import PlannedGpu
 from controlplane.latency.protocol import FloatArray
+from controlplane.planners.finish import gpu_of, partition_of
 from controlplane.planners.growth import grow, padded
-from controlplane.planners.menu import TYPICAL_SLOWDOWN, Menu
+from controlplane.planners.menu import TYPICAL_SLOWDOWN, Item, Menu
+from controlplane.planners.protocol import Device
 
 LOOKS = 2
 """Packings made to see how neighbours slow items."""
@@ -310,3 +313,31 @@ def _place_all(trial: Packing, queue: list[int], chance: np.random.Generator, st
             return False
         queue.append(out)
     return True
+
+
+def planned(
+    packings: Mapping[str, Packing], items: Sequence[Item], devices: Mapping[str, Device]
+) -> tuple[PlannedGpu, ...]:
+    """The GPUs of all types as values, fullest first."""
+    gpus: list[PlannedGpu] = []
+    number: dict[int, int] = {}
+    for name, packing in packings.items():
+        device, menu = devices[name], packing.menu
+        order = sorted(range(len(packing.groups)), key=lambda g: (-packing.totals[g], packing.groups[g]))
+        for n, g in enumerate(order):
+            pairs = sorted(
+                zip(packing.groups[g], packing.shares[g], strict=True), key=lambda p: (-p[1], p[0])
+            )
+            partitions = []
+            for i, share in pairs:
+                item = items[i]
+                number[id(item)] = number.get(id(item), 0) + 1
+                suffix = f"-{number[id(item)]}" if item.servers > 1 else ""
+                partitions.append(
+                    partition_of(
+                        item.name + suffix, item.workloads, float(menu.percents[share]),
+                        int(menu.batch[i, share]), item.memory_mb(device), 1.0 / item.servers,
+                    )
+                )  # fmt: skip
+            gpus.append(gpu_of(n, device, partitions))
+    return tuple(gpus)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from controlplane.domain.plan import MOST_SERVERS, Infeasible, Rule
+from controlplane.domain.plan import MOST_SERVERS, Infeasible, PlannedGpu, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.igniter import nearest_rate, nearest_slo
-from controlplane.planners.kinds import kinds_of
+from controlplane.planners.kinds import Kind, kinds_of
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import PlanRequest
 
@@ -16,31 +16,89 @@ CARE = 0.98
 """A nearest SLO or rate is asked for with this much to spare: the exact queue must agree with the table."""
 
 
-def refusal(
-    workload: Workload, request: PlanRequest, alone: Mapping[str, Alone], quantile: float | None
-) -> Infeasible:
-    """The reason, with the nearest SLO and rate that one workload alone would be planned with."""
-    types = [n for n, d in request.devices.items() if workload.model in d.profiles]
-    if not types:
-        return Infeasible(workload.name, f"{workload.model} has no profile on {', '.join(request.devices)}")
-    devices = {n: request.devices[n] for n in types}
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Why `gpus`, a plan for `request`, does not serve a workload; `holds`: whether it is planned alone."""
 
-    def fits(w: Workload) -> bool:
-        careful = replace(w, slo_ms=w.slo_ms * CARE)
-        return bool(kinds_of([(careful,)], devices, alone, request.rule, quantile)[0])
+    request: PlanRequest
+    alone: Mapping[str, Alone]
+    quantile: float | None
+    gpus: Sequence[PlannedGpu]
+    holds: Callable[[Workload], bool]
 
-    fastest = min(
-        float(alone[n].execution[devices[n].latency.models.index(workload.model), 0, -1]) for n in types
-    )
-    asked = workload.slo_ms / (2.0 if request.rule is Rule.HALF_SLO else 1.0)
-    what = "half its SLO is" if request.rule is Rule.HALF_SLO else "its SLO is"
-    if fastest > asked:
-        reason = (
-            f"a single request takes {fastest:.4g} ms on a whole {' or '.join(types)} and {what} {asked:g} ms"
+    def no_room(self, workload: Workload) -> Infeasible:
+        """For one that the fleet could hold."""
+        types, ways = self._types(workload), self._ways(workload)
+        left = " and ".join(
+            f"{100.0 * count - sum(g.percent for g in self.gpus if g.type == name):g} % of {count} {name}"
+            for name in types
+            if (count := self.request.devices[name].pool.count) is not None
         )
-    else:
-        reason = (
-            f"no pool of up to {MOST_SERVERS} servers on {' or '.join(types)} holds {workload.slo_ms:g} ms "
-            f"at {workload.rate_rps:g}/s"
+        takes = next(filter(self._room, ways), ways[0]).takes
+        return Infeasible(
+            workload.name, f"all GPUs are taken: the others leave {left}, and it takes about {takes}"
         )
-    return Infeasible(workload.name, reason, nearest_slo(fits, workload), nearest_rate(fits, workload))
+
+    def refusal(self, workload: Workload) -> Infeasible:
+        """For one that it could not, with the nearest SLO and rate that would be planned alone."""
+        request, types, ways = self.request, self._types(workload), self._ways(workload)
+        if not types:
+            return Infeasible(
+                workload.name, f"{workload.model} has no profile on {', '.join(request.devices)}"
+            )
+        fastest = min(
+            float(self.alone[n].execution[request.devices[n].latency.models.index(workload.model), 0, -1])
+            for n in types
+        )
+        asked = workload.slo_ms / (2.0 if request.rule is Rule.HALF_SLO else 1.0)
+        what = "half its SLO is" if request.rule is Rule.HALF_SLO else "its SLO is"
+        if fastest > asked:
+            reason = (
+                f"a single request takes {fastest:.4g} ms on a whole {' or '.join(types)} "
+                f"and {what} {asked:g} ms"
+            )
+        elif ways and not any(map(self._room, ways)):
+            reason = (
+                f"the GPUs do not suffice: it takes about {ways[0].takes} and there are {self._fleet(types)}"
+            )
+        else:
+            reason = (
+                f"no pool of up to {MOST_SERVERS} servers on {self._fleet(types)} "
+                f"holds {workload.slo_ms:g} ms at {workload.rate_rps:g}/s"
+            )
+        return Infeasible(workload.name, reason, *self._nearest(workload))
+
+    def _nearest(self, workload: Workload) -> tuple[float | None, float | None]:
+        """SLO and rate; None where none is found that differs from what was asked and is held."""
+        care = CARE
+
+        def fits(w: Workload) -> bool:
+            return any(map(self._room, self._ways(replace(w, slo_ms=w.slo_ms * care))))
+
+        # Where the exact queue refuses what the table allows, the table is asked for more.
+        while fits(workload):
+            care *= CARE
+        slo, rate = nearest_slo(fits, workload), nearest_rate(fits, workload)
+        if slo is not None and not self.holds(replace(workload, slo_ms=slo)):
+            slo = None
+        if rate is not None and (
+            round(rate) == round(workload.rate_rps) or not self.holds(replace(workload, rate_rps=rate))
+        ):
+            rate = None
+        return slo, rate
+
+    def _types(self, workload: Workload) -> list[str]:
+        return [n for n, d in self.request.devices.items() if workload.model in d.profiles]
+
+    def _ways(self, workload: Workload) -> list[Kind]:
+        devices = {n: self.request.devices[n] for n in self._types(workload)}
+        return kinds_of([(workload,)], devices, self.alone, self.request.rule, self.quantile)[0]
+
+    def _room(self, way: Kind) -> bool:
+        """Whether there are GPUs enough for it alone."""
+        count = self.request.devices[way.device].pool.count
+        return count is None or way.gpus <= count
+
+    def _fleet(self, types: Sequence[str]) -> str:
+        counts = [(n, self.request.devices[n].pool.count) for n in types]
+        return " or ".join(n if count is None else f"{count} {n}" for n, count in counts)

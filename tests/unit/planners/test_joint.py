@@ -63,7 +63,7 @@ def test_what_finds_no_gpu_is_named_and_the_rest_stands(rule: Rule) -> None:
     plan = registry.strategy("joint").plan(request)
     assert plan.verified
     assert len(plan.gpus) == 9
-    assert {i.reason for i in plan.infeasible} == {"all GPUs are taken: 9 v100"}
+    assert {i.reason.split(":")[0] for i in plan.infeasible} == {"all GPUs are taken"}
     placed = {w.name for _, _, w in plan.placements()}
     assert sorted([*placed, *(i.workload for i in plan.infeasible)]) == sorted(w.name for w in published(50))
 
