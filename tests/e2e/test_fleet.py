@@ -230,6 +230,7 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Host) -> None:
     assert moved.returncode == 5
     assert "`ctl destroy` the fleet first" in moved.stderr
     told = json.loads(host.ctl("events", "--json").stdout)["events"]
+    assert not [e for e in told if e["kind"] == "restart" or "did not end by itself" in e["reason"]]
     by_hand = [e["kind"] for e in told if "by hand" in e["reason"]]
     assert by_hand == ["apply", "apply", "redirect", "redirect", "rollback"]
 

@@ -16,6 +16,7 @@ import pytest
 
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Route
+from controlplane.files.gateway import read_restarts
 from controlplane.gateway import processes, supervision
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.gateway.places import Places
@@ -118,6 +119,7 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     routes = {"echo": Route((pair["one"].backend,), pair["two"].backend)}
     made.commit(routes)
     (pid,) = processes.find(places, role)
+    killed_s = time.time()
     os.kill(pid, signal.SIGKILL)
     if role == processes.SUPERVISOR:
         haproxy = processes.find(places, processes.HAPROXY)
@@ -126,6 +128,9 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     rig.until(lambda: len(processes.find(places, role)) == 1 and processes.find(places, role) != (pid,))
     made.start()
     assert made.routes() == routes
+    # A supervisor is there a moment before it has taken over.
+    rig.until(lambda: any(one.at_s >= killed_s for one in read_restarts(places.restarts)))
+    assert [one.role for one in read_restarts(places.restarts) if one.at_s >= killed_s] == [role]
     load = rig.Load(ports)
 
     async def run() -> None:

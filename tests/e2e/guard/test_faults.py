@@ -143,6 +143,10 @@ def test_a_full_disk_stops_no_redirect(small_disk: Path) -> None:
                 stream.write(bytes(4096))
         with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
             time.sleep(1.0)
+            for _ in range(2):  # there and back, by hand
+                turned = fleet.ctl("redirect", "w")
+                assert turned.returncode == 0, turned.stderr
+            fleet.await_guarded()
             fleet.tree(before)[0].kill()
             rig.await_true(lambda: fleet.active("w") != before, 20.0, "redirected")
             time.sleep(2.0)
