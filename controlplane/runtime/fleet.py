@@ -25,6 +25,7 @@ from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.ports import Clock, Gateway, Launcher
+from controlplane.report.plan_table import counted
 from controlplane.runtime.execute import Executor, Limits, Say, named, observe
 from controlplane.runtime.history import Event, History
 
@@ -236,7 +237,7 @@ def told_of(plan: Plan, before: Plan | None, actions: Sequence[Action]) -> str:
     now = {partition.id for _, partition in plan.partitions()}
     gone = sorted({p.id for _, p in before.partitions()} - now) if before is not None else []
     ended = f"; ended: {', '.join(gone)}" if gone else ""
-    totals = f"{started} servers started, {stopped} stopped, {len(now)} partitions"
+    totals = f"{counted(started, 'server')} started, {stopped} stopped, {counted(len(now), 'partition')}"
     return f"plan {plan_hash(plan)} by hand: {totals}{ended}"
 
 

@@ -92,7 +92,7 @@ def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Pat
 
 def test_an_apply_is_told_by_its_plan_and_totals() -> None:
     started = (Start(server("c").spec), Stop("b"))
-    totals = "1 servers started, 1 stopped, 2 partitions"
+    totals = "1 server started, 1 stopped, 2 partitions"
     hashed = plan_hash(plan("a", "c"))
     assert told_of(plan("a", "c"), plan("a", "b"), started) == f"plan {hashed} by hand: {totals}; ended: b"
     assert told_of(plan("a", "c"), None, started) == f"plan {hashed} by hand: {totals}"
