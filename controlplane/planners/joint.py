@@ -314,9 +314,14 @@ class _Search:
             over += packing.fill(mine, THOROUGH if thorough and self.cheap(mine) else FIRST_LOOK)
             packings[name] = packing
         for i in over:
-            if not any(p.insert(i) for n, p in packings.items() if n != self.home[i]):
+            if self.in_force(i) and not any(p.insert(i) for n, p in packings.items() if n != self.home[i]):
                 self.next_way(packings, i)
         return packings
+
+    def in_force(self, item: int) -> bool:
+        """Whether its group is still served in this item's way."""
+        number = self.owner[item]
+        return self.way[number] < len(self.ways[number]) and item in self.ways[number][self.way[number]]
 
     def cheap(self, items: Sequence[int]) -> bool:
         """Whether several packings are affordable: under P99 the latency model answers slowly."""
@@ -324,10 +329,10 @@ class _Search:
 
     def next_way(self, packings: Mapping[str, Packing], item: int) -> None:
         """Serve an item's group in the next way that finds room; it is lost where none does."""
+        if not self.in_force(item):
+            return
         number = self.owner[item]
         ways = self.ways[number]
-        if self.way[number] == len(ways) or item not in ways[self.way[number]]:
-            return
         while True:
             for packing in packings.values():
                 packing.discard(set(ways[self.way[number]]))
