@@ -27,7 +27,7 @@ from controlplane.planners.proof import proven
 from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.planners.refusal import Reasons
 from controlplane.planners.renaming import renamed
-from controlplane.planners.room import most_served
+from controlplane.planners.room import most_served, on_free_gpus
 
 DEFAULT_ITERATIONS = 24
 """Attempts to empty a GPU, and as many more for every hundred workloads."""
@@ -117,6 +117,8 @@ class _Desk:
         best, crowded_out = most_served(
             self.workloads, ways, self.request.devices, first, self.best, self.cheaper, self.stop
         )
+        waiting = [w for w in self.workloads if w.name in crowded_out]
+        best = on_free_gpus(best, waiting, self.request.devices, self.elsewhere)
         lost = {i.workload for i in best.infeasible}
         reasons = Reasons(
             self.request, self.alone, self.quantile, best.gpus, lambda w: not self.best([w]).infeasible
@@ -131,6 +133,10 @@ class _Desk:
             # The best for fewer is not known to be the best.
             stopped_by=self.stopped_by if crowded_out else best.stopped_by,
         )
+
+    def elsewhere(self, workloads: Sequence[Workload], devices: Mapping[str, Device]) -> Draft:
+        """The best plan on other GPUs."""
+        return _Desk.of(replace(self.request, devices=devices), self.started).best(workloads)
 
     def best(self, workloads: Sequence[Workload]) -> Draft:
         """The cheapest of all groupings; between equals the one with fewer together, then fewer servers."""

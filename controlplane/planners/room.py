@@ -6,12 +6,13 @@ Who takes most of a type's GPUs stays away first, and only as many as must.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from controlplane.domain.plan import Infeasible
 from controlplane.domain.workload import Workload
-from controlplane.planners.finish import Draft
+from controlplane.planners.finish import Draft, gpu_of
 from controlplane.planners.kinds import Kind
 from controlplane.planners.protocol import Device
 
@@ -73,6 +74,33 @@ def most_served(
         fewest, most = (fewest, count - 1) if _names(trial) == away else (count + 1, most)
         most = min(most, len(_names(best) - hopeless))
     return best, frozenset(_names(best) & {w.name for w in largest_first} - hopeless)
+
+
+def on_free_gpus(
+    draft: Draft, workloads: Sequence[Workload], devices: Mapping[str, Device],
+    planned: Callable[[Sequence[Workload], Mapping[str, Device]], Draft],
+) -> Draft:  # fmt: skip
+    """The draft with those of `workloads` that find room on GPUs it leaves unused.
+
+    Who costs least on a type stays there, though another only runs there and his second best is free.
+    """
+    used = Counter(g.type for g in draft.gpus)
+    free = {
+        name: replace(d, pool=replace(d.pool, count=count - used[name]))
+        for name, d in devices.items()
+        if (count := d.pool.count) is not None and count > used[name]
+    }
+    able = [w for w in workloads if any(w.model in d.profiles for d in free.values())]
+    if not able:
+        return draft
+    more = planned(able, free)
+    served = {w.name for w in able} - _names(more)
+    gpus = list(draft.gpus)
+    for gpu in more.gpus:
+        gpus.append(gpu_of(used[gpu.type], devices[gpu.type], gpu.partitions))
+        used[gpu.type] += 1
+    lost = tuple(i for i in draft.infeasible if i.workload not in served)
+    return replace(draft, gpus=tuple(gpus), infeasible=lost)
 
 
 def _names(draft: Draft) -> set[str]:

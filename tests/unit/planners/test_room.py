@@ -10,9 +10,13 @@ import planning
 import pytest
 from planning import workload
 
+from controlplane.domain.device import GpuPool
 from controlplane.domain.plan import Infeasible, Plan, Rule
 from controlplane.domain.workload import Workload
+from controlplane.files import catalogue
+from controlplane.latency import registry as latency_registry
 from controlplane.planners import registry
+from controlplane.planners.protocol import Device
 
 pytestmark = pytest.mark.unit
 
@@ -79,6 +83,27 @@ def test_what_would_fit_is_not_what_was_asked_and_fits() -> None:
     assert served(planned_on(2, [workload("g", "ssd", slo_ms, 450.0)]))
     assert served(planned_on(2, [workload("g", "ssd", 30.0, rate_rps)]))
     assert refused_alone(planned_on(2, [IMPOSSIBLE])).nearest_slo_ms is None
+
+
+def test_who_can_go_elsewhere_makes_room_for_those_who_cannot() -> None:
+    kind, profiles = catalogue.device("a100"), catalogue.profiles("a100")
+    assert kind is not None
+    a100 = Device(GpuPool(kind, 1, 10.0), latency_registry.build("ours", kind, profiles), profiles)
+    asked = [
+        workload("r0", "resnet50", 29.6, 265.0),
+        workload("r1", "vgg19", 62.7, 108.0),
+        workload("r2", "vgg19", 23.4, 10.6),
+        workload("r3", "ssd", 49.5, 29.4),
+        workload("r4", "alexnet", 28.9, 17.8),
+        workload("r5", "alexnet", 34.1, 303.0),
+        workload("r6", "alexnet", 43.0, 238.0),
+    ]
+    request = planning.request(asked, latency="ours", rule=Rule.P99)
+    both = {"v100": planning.v100("ours", 1), "a100": a100}
+    plan = registry.strategy("joint").plan(replace(request, devices=both))
+    assert plan.verified
+    assert not plan.infeasible
+    assert [g.id for g in plan.gpus] == ["v100-0", "a100-0"]
 
 
 def random_workloads(seed: int, count: int) -> list[Workload]:
