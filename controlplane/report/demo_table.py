@@ -44,7 +44,7 @@ def demo_table(rows: Sequence[DemoRow]) -> Table:
             str(row.batch),
             f"{row.predicted_ms:.1f}",
             f"{row.observed_ms:.1f}",
-            f"{100 * (row.predicted_ms / row.observed_ms - 1):+.0f}",
+            f"{round(100 * (row.predicted_ms / row.observed_ms - 1)):+d}",
             f"{row.rate_rps:g}",
             row.client,
             str(row.answered),
