@@ -48,6 +48,7 @@ def free_ports(count: int) -> list[int]:
 def bare_triton(repository: Path, log: Path, *, deadline_s: float = 60.0) -> Iterator[BareTriton]:
     """Every model of `repository`, ready."""
     http_port, grpc_port = free_ports(2)
+    regions = f"bare-{os.getpid()}-{http_port}-"
     command = [
         str(TRITON / "bin/tritonserver"),
         f"--model-repository={repository}",
@@ -59,7 +60,7 @@ def bare_triton(repository: Path, log: Path, *, deadline_s: float = 60.0) -> Ite
         "--allow-metrics=false",
         "--exit-timeout-secs=5",
         "--disable-auto-complete-config",
-        f"--backend-config=python,shm-region-prefix-name=bare-{os.getpid()}-{http_port}-",
+        f"--backend-config=python,shm-region-prefix-name={regions}",
     ]
     environment = {
         **os.environ,
@@ -80,6 +81,9 @@ def bare_triton(repository: Path, log: Path, *, deadline_s: float = 60.0) -> Ite
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
+        # A model process that was killed, by a test or here, leaves its region.
+        for region in Path("/dev/shm").glob(f"{regions}*"):
+            region.unlink(missing_ok=True)
 
 
 def _await_ready(process: subprocess.Popen[bytes], port: int, log: Path, deadline_s: float) -> None:
