@@ -325,7 +325,8 @@ class _Turn:
             watch = replace(watch, standby=None)
         if watch.standby is not None or now < watch.launches.retry_at_s:
             return watch
-        if watch.ward.policy is ShadowPolicy.NONE and not (watch.down or self._impaired_now(watch)):
+        lame = watch.down or _health(self.seen, watch.active) is Health.IMPAIRED
+        if watch.ward.policy is ShadowPolicy.NONE and not lame:
             return watch
         seat = self._next_seat(watch)
         if seat is None:
@@ -335,9 +336,6 @@ class _Turn:
         self.effects.append(Launch(watch.ward.id, seat.server, seat.gpu, seat.percent, attempt))
         told: dict[Matter, float] = {m: at for m, at in watch.told.items() if m is not Matter.NO_ROOM}
         return replace(watch, standby=seat, generation=watch.generation + 1, told=told)
-
-    def _impaired_now(self, watch: Watch) -> bool:
-        return _health(self.seen, watch.active) is Health.IMPAIRED
 
     def _next_seat(self, watch: Watch) -> Seat | None:
         """The next larger share, or the same where no more is free; after a death, its own."""

@@ -180,8 +180,7 @@ def _by_itself(
     kinds = kinds_of([(asked,)], here, alone, plan.rule, quantile)[0]
     if not kinds:
         return "more than any pool has"
-    cheapest = kinds[0]
-    return "about " + _several([(cheapest.device, cheapest.expected)] * cheapest.item.servers)
+    return f"about {kinds[0].takes}"
 
 
 def _alternative(

@@ -17,7 +17,7 @@ from controlplane.domain.workload import Workload
 from controlplane.planners.board import Queues
 from controlplane.planners.bound import prices
 from controlplane.planners.finish import Draft, finish
-from controlplane.planners.grouping import Group, Grouping, groupings
+from controlplane.planners.grouping import Group, Grouping, by_slo, groupings
 from controlplane.planners.hearing import Hearing, Said
 from controlplane.planners.keep import kept
 from controlplane.planners.kinds import Kind, kinds_of, with_servers
@@ -91,7 +91,7 @@ class _Desk:
     def of(request: PlanRequest, started: float) -> _Desk:
         quantile = request.quantile if request.rule is Rule.P99 else None
         # The order of the spec decides nothing, and names only between equals.
-        workloads = sorted(request.workloads, key=lambda w: (w.model, w.slo_ms, w.rate_rps, w.name))
+        workloads = sorted(request.workloads, key=lambda w: (w.model, *by_slo(w)))
         alone = {name: Alone.of(d, quantile) for name, d in request.devices.items()}
         return _Desk(request, quantile, workloads, alone, started)
 

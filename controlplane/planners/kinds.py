@@ -6,7 +6,7 @@ Most groups are one workload. The search uses no other kinds; where a case is sm
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,9 +77,9 @@ def kinds_of(
         dear = [i for i in range(len(items)) if single.model[i] >= 0 and expected[i] > DEAR_PERCENT]
         lowest = {i: _fewest(items[i], single, alone[name]) for i in dear}
         _pools(dear, lowest, groups, device, name, alone[name], rule, quantile, found)
-    price = {name: d.pool.price_per_hour for name, d in devices.items()}
+    cheapest_first = _cheapest_first(devices)
     for kinds in found:
-        kinds.sort(key=lambda k: (price[k.device] * k.cost_percent, k.item.servers, k.device))
+        kinds.sort(key=cheapest_first)
     return found
 
 
@@ -107,17 +107,16 @@ def with_servers(
             if menu.model[i] >= 0:
                 size = min(float(expected[i]), 100.0), min(float(menu.least_percent[i]), 100.0)
                 found[n].append(Kind(item, name, *size))
-    price = {name: d.pool.price_per_hour for name, d in devices.items()}
+    cheapest_first = _cheapest_first(devices)
     for n, count in asked:
-        found[n].sort(
-            key=lambda k: (
-                k.item.servers != count,
-                price[k.device] * k.cost_percent,
-                k.item.servers,
-                k.device,
-            )
-        )
+        found[n].sort(key=lambda k: (k.item.servers != count, cheapest_first(k)))
     return found
+
+
+def _cheapest_first(devices: Mapping[str, Device]) -> Callable[[Kind], tuple[float, int, str]]:
+    """A key to sort by; between equals fewer servers."""
+    price = {name: d.pool.price_per_hour for name, d in devices.items()}
+    return lambda k: (price[k.device] * k.cost_percent, k.item.servers, k.device)
 
 
 def _expected(menu: Menu) -> FloatArray:
