@@ -217,6 +217,18 @@ class Load:
                 group.create_task(self._one(*clients[count % 2]))
                 count += 1
 
+    def for_a_while(self, rate_rps: float, seconds: float) -> None:
+        """`unary` for so long, and until every answer is there."""
+
+        async def run() -> None:
+            stop = asyncio.Event()
+            task = asyncio.create_task(self.unary(rate_rps, stop))
+            await asyncio.sleep(seconds)
+            stop.set()
+            await task
+
+        asyncio.run(run())
+
     async def _one(self, kind: str, client: Any, module: Any) -> None:
         started = time.monotonic()
         server = error = None

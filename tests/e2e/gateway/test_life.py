@@ -132,15 +132,7 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     rig.until(lambda: any(one.at_s >= killed_s for one in read_restarts(places.restarts)))
     assert [one.role for one in read_restarts(places.restarts) if one.at_s >= killed_s] == [role]
     load = rig.Load(ports)
-
-    async def run() -> None:
-        stop = asyncio.Event()
-        task = asyncio.create_task(load.unary(100, stop))
-        await asyncio.sleep(0.3)
-        stop.set()
-        await task
-
-    asyncio.run(run())
+    load.for_a_while(100, 0.3)
     assert load.failed() == []
     made.commit({"echo": Route((pair["two"].backend,))})
     assert made.in_flight(pair["one"].backend) == 0
@@ -195,15 +187,7 @@ def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same
     rig.until(lambda: processes.find(places, processes.HAPROXY) not in ((), (haproxy,)))
     made.start()
     load = rig.Load(ports)
-
-    async def run() -> None:
-        stop = asyncio.Event()
-        task = asyncio.create_task(load.unary(100, stop))
-        await asyncio.sleep(0.2)
-        stop.set()
-        await task
-
-    asyncio.run(run())
+    load.for_a_while(100, 0.2)
     assert load.outcomes != []
     assert load.failed() == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
@@ -256,15 +255,7 @@ def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: 
             }
 
     (before,) = counted()
-
-    async def run() -> None:
-        stop = asyncio.Event()
-        task = asyncio.create_task(load.unary(40, stop))
-        await asyncio.sleep(1.0)
-        stop.set()
-        await task
-
-    asyncio.run(run())
+    load.for_a_while(40, 1.0)
     assert load.failed() == []
     shares = [sum(o.server == name for o in load.outcomes) for name in pair]
     assert min(shares) > len(load.outcomes) / 5

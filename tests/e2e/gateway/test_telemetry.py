@@ -124,15 +124,7 @@ def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     named = Backend("fleet.W1-1.active.abc", rig.HOST, one.http_port, one.grpc_port, one.metrics_port)
     made.commit({"echo": Route((named,))})
     load = rig.Load(ports)
-
-    async def run() -> None:
-        stop = asyncio.Event()
-        task = asyncio.create_task(load.unary(100, stop))
-        await asyncio.sleep(0.3)
-        stop.set()
-        await task
-
-    asyncio.run(run())
+    load.for_a_while(100, 0.3)
     telemetry = GatewayTelemetry(made.telemetry_socket)
     rig.until(lambda: sum(w.requests for w in telemetry.windows(60).values()) == len(load.outcomes))
     with urllib.request.urlopen(f"http://{rig.HOST}:{ports.metrics}/metrics", timeout=10) as page:
