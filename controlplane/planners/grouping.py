@@ -29,7 +29,7 @@ HOPELESS = 1e6
 """What a workload costs that nothing holds: it is cut off."""
 ROUNDING = 1e-9
 FEW = 12
-"""Workloads up to which one cut is tried, by the table alone: the exact solver, if patient, knows all their groups."""
+"""Workloads up to which one cut is tried, by the table alone: a patient exact solver knows every group."""
 MANY = 300
 """Workloads from which only the first `MANY_TRIES` are made: they differ by less than 1 % there."""
 MANY_TRIES = 3
