@@ -37,7 +37,7 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
@@ -50,12 +50,12 @@ def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 def stoppers(pid: int) -> list[psutil.Process]:
     """The two processes beside `pid`, the watching one first."""
-    found = []
-    for p in psutil.process_iter(["cmdline", "status"]):
+    found = {}
+    for p in psutil.process_iter(["cmdline", "ppid"]):
         command = p.info["cmdline"] or []
         if any(c.endswith("stopper.py") for c in command) and command[-2] == str(pid):
-            found.append(p)
-    return sorted(found, key=lambda p: p.pid in {c.pid for q in found for c in q.children()})
+            found[p.pid] = p
+    return sorted(found.values(), key=lambda p: p.info["ppid"] in found)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,7 @@ def test_no_death_of_a_stopper_leaves_a_model_stopped(which: str) -> None:
     command = DutyCycle().enter(Group("f", "p", "0123456789ab"), 20.0)
     with running([*command, sys.executable, "-c", BUSY]) as process:
         until(lambda: len(stoppers(process.pid)) == 2, "both run")
+        until(lambda: family(process), "it computes")  # the stoppers are often there before it has forked
         (model,) = family(process)
         until(lambda: state(model) == psutil.STATUS_STOPPED, "it cycles")
         pair = stoppers(process.pid)
