@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.workload import ShadowPolicy
 
 NAMED = 3
 """Workloads of a partition that a line names."""
@@ -125,6 +126,7 @@ def _footer(plan: Plan) -> list[Text]:
     kept = "verified" if plan.verified else f"{len(plan.violations)} promises not kept"
     lines.append(Text(f"rule {plan.rule} ({rule}), latency model {plan.latency_model}: {kept}"))
     lines += [Text(f"  {v.subject}: {v.reason}", style="red") for v in plan.violations]
+    lines += [Text(line) for line in _uncovered(plan)]
     for i in plan.infeasible:
         nearest = []
         if i.nearest_slo_ms is not None:
@@ -134,6 +136,29 @@ def _footer(plan: Plan) -> list[Text]:
         fits = f"; {' or '.join(nearest)} would fit" if nearest else ""
         lines.append(Text(f"infeasible: {i.workload}: {i.reason}{fits}", style="red"))
     return lines
+
+
+def _uncovered(plan: Plan) -> Iterator[str]:
+    """How many shadows are no larger than what they stand by for, and the way out, if any."""
+    standing = [(gpu.id, p.percent, p.shadow) for gpu, p in plan.partitions() if p.shadow is not None]
+    standing = [one for one in standing if one[2].policy is not ShadowPolicy.NONE]
+    bare = [one for one in standing if one[2].extra_percent <= 0]
+    if not bare:
+        return
+    ways = []
+    whole = sum(percent >= 100.0 for _, percent, _ in bare)
+    if whole:
+        # No other GPU has more than all of itself either.
+        more = "a higher --quantile" if plan.rule is Rule.P99 else "a shorter SLO in the spec"
+        ways.append(f"{whole} for a partition with a whole GPU ({more} plans headroom instead)")
+    crowded = sum(percent < 100.0 and shadow.gpu == gpu for gpu, percent, shadow in bare)
+    if crowded:
+        way = "`shadow: {place: other-gpu}` in the spec looks for room on others, or takes one more"
+        ways.append(f"{crowded} whose GPU has none to give ({way})")
+    told = (
+        f"shadows that add no share, so cover a death and not a slower server: {len(bare)} of {len(standing)}"
+    )
+    yield "; ".join((told, *ways))
 
 
 def show(renderable: RenderableType) -> None:

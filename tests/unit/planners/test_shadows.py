@@ -1,0 +1,42 @@
+"""Where shadows stand, and what they add."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planning import planned, published
+
+from controlplane.domain.plan import Rule
+from controlplane.domain.workload import ShadowPlace, ShadowWish, Workload
+
+pytestmark = pytest.mark.unit
+
+ELSEWHERE = ShadowWish(place=ShadowPlace.OTHER_GPU)
+
+
+def asking(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
+    return tuple(replace(w, shadow=ELSEWHERE) for w in workloads)
+
+
+def test_on_another_gpu_it_has_more_where_its_own_has_none_to_give() -> None:
+    here = planned("joint", published(12), latency="ours", rule=Rule.P99)
+    there = planned("joint", asking(published(12)), latency="ours", rule=Rule.P99)
+    assert here.verified
+    assert there.verified
+    bare = {p.id for _, p in here.partitions() if p.shadow is not None and p.shadow.extra_percent == 0}
+    assert bare
+    extra = {p.id: p.shadow.extra_percent for _, p in there.partitions() if p.shadow is not None}
+    assert all(extra[name] > 0 for name in bare)
+    assert len(there.gpus) == len(here.gpus) + 1
+
+
+def test_of_a_whole_gpu_it_has_as_much_and_no_more_elsewhere() -> None:
+    plan = planned("joint", asking(published(50)), latency="ours", rule=Rule.P99)
+    whole = [(g, p) for g, p in plan.partitions() if p.percent == 100]
+    assert plan.verified
+    assert whole
+    for gpu, p in whole:
+        assert p.shadow is not None
+        assert (p.shadow.percent, p.shadow.extra_percent) == (100, 0)
+        assert p.shadow.gpu != gpu.id
