@@ -54,8 +54,9 @@ class Canaries:
             return self._verdicts.get(name)
 
     def forget(self, name: str) -> None:
-        """A server is gone."""
+        """A server is gone: nothing is kept of it, nor of a canary that is under way to it."""
         with self._lock:
+            self._under_way.discard(name)
             self._verdicts.pop(name, None)
             self._requests = {key: body for key, body in self._requests.items() if key[0] != name}
 
@@ -71,10 +72,12 @@ class Canaries:
         except (OSError, http.client.HTTPException, EngineError, ValueError) as error:
             reason = str(error) or repr(error)
         with self._lock:
+            if server.name not in self._under_way:
+                return
+            self._under_way.remove(server.name)
             before = self._verdicts.get(server.name)
             failures = 0 if not reason else 1 + (before.failures if before else 0)
             self._verdicts[server.name] = Verdict(time.monotonic(), failures, reason)
-            self._under_way.discard(server.name)
 
     def _infer(self, server: Server, endpoint: str, deadline_s: float) -> None:
         key = (server.name, endpoint)
@@ -86,7 +89,8 @@ class Canaries:
                 raise EngineError(f"{endpoint}: no configuration: {config[:200].decode(errors='replace')}")
             made = zero_request(endpoint, json.loads(config))
             with self._lock:
-                self._requests[key] = made
+                if server.name in self._under_way:
+                    self._requests[key] = made
         if made.json_length is None:
             stream_once(server, made, deadline_s=deadline_s)
             return
