@@ -35,7 +35,7 @@ from controlplane.runtime.observer import Observer
 pytestmark = pytest.mark.unit
 
 SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
-# Nobody listens there: a canary would fail, but none is due this early.
+# Nobody listens there: a canary would fail, but none is due to a server that answers requests.
 SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
 
 
@@ -58,7 +58,7 @@ class Engine:
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         if self.silent is not None:
-            self.silent.wait(20.0)
+            self.silent.wait(60.0)
         if self.away:
             raise EngineError("the engine does not answer")
         return (SERVER,)
@@ -68,7 +68,7 @@ class Engine:
 
     def stop(self, server: Server, *, drain_s: float) -> None:
         if self.stuck is not None:
-            self.stuck.wait(20.0)
+            self.stuck.wait(60.0)
         if self.away:
             raise EngineError("the engine does not answer")
         self.stopped.append(server.name)
@@ -88,10 +88,10 @@ class Watch:
 
 @dataclass
 class Requests:
-    answered: list[Record] = field(default_factory=list)
+    answered: tuple[Record, ...] = (Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, 1.0, 1.0, False),)
     heard_since_s: float = 0.0
 
-    def take(self) -> list[Record]:
+    def take(self) -> tuple[Record, ...]:
         return self.answered
 
 
@@ -148,19 +148,19 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
     crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
     with asked_triton() as (port, asked):
         crew.adopt(replace(SERVER, spec=spec, http_port=port))
-        observer = Observer(launcher, gateway, "f", crew, Requests())
+        observer = Observer(launcher, gateway, "f", crew, Requests(answered=()))
         try:
 
             def timed() -> bool:
                 seen = observer.look(shared).servers[SERVER.name]
                 return seen.compute_ms == pytest.approx(3.0)
 
-            assert wait_until(timed, deadline_s=10.0)
+            assert wait_until(timed, deadline_s=30.0)
             # A server that has answered nobody yet gets a canary.
             wanted = {f"/v2/models/{path}" for path in ("w1/stats", "w3/config", "w3/infer")}
-            assert wait_until(lambda: set(asked) == wanted, deadline_s=10.0), asked
+            assert wait_until(lambda: set(asked) == wanted, deadline_s=30.0), asked
             verdict = observer._canaries.verdict
-            assert wait_until(lambda: verdict(SERVER.name) is not None, deadline_s=10.0)
+            assert wait_until(lambda: verdict(SERVER.name) is not None, deadline_s=30.0)
             crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
             observer.look(shared)
             assert verdict(SERVER.name) is None, "nothing is kept for what is stopped"
@@ -179,26 +179,24 @@ def test_deaths_told_by_an_engine_that_goes_away_are_believed_once_it_answers(be
     bench.engine.away = True
     bench.engine.news.append(News((SERVER.name,), "died"))
     assert bench.health() is Health.READY
-    assert wait_until(lambda: (bench.health(), bench.observer.trouble)[1] != "", deadline_s=5.0)
+    assert wait_until(lambda: (bench.health(), bench.observer.trouble)[1] != "", deadline_s=30.0)
     assert bench.health() is Health.READY
     bench.engine.away = False
-    assert wait_until(lambda: bench.health() is Health.GONE, deadline_s=5.0)
+    assert wait_until(lambda: bench.health() is Health.GONE, deadline_s=30.0)
     assert bench.observer.trouble == ""
 
 
 def test_a_model_whose_process_died_impairs_its_server(bench: Bench) -> None:
-    # It goes on answering some, so no canary is needed to know that it lives.
-    bench.requests.answered = [Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, 1.0, 1.0, False)]
+    # It goes on answering some requests all the same.
     bench.engine.news.append(News((SERVER.name,), "a process of its models ended", impaired=True))
-    assert wait_until(lambda: bench.health() is Health.IMPAIRED, deadline_s=5.0)
+    assert wait_until(lambda: bench.health() is Health.IMPAIRED, deadline_s=30.0)
     assert bench.health() is Health.IMPAIRED
 
 
 def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Bench) -> None:
-    bench.requests.answered = [Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, 1.0, 1.0, False)]
     bench.crew.adopt(SERVER, Health.UNLOADED)
     bench.engine.news.append(News((SERVER.name,), "a process of its models ended", impaired=True))
-    assert wait_until(lambda: (bench.health(), bench.observer._told)[1] == [], deadline_s=5.0)
+    assert wait_until(lambda: (bench.health(), bench.observer._told)[1] == [], deadline_s=30.0)
     assert bench.engine.news == []
     bench.crew.adopt(SERVER)
     assert bench.health() is Health.READY
@@ -207,13 +205,13 @@ def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Ben
 def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
     bench.engine.away = True
     bench.crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
-    assert wait_until(lambda: bool(bench.failed), deadline_s=5.0)
+    assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
     assert "tried again" in bench.failed[0]
     bench.engine.away = False
     bench.crew.retry(0.0)
     assert bench.engine.stopped == [], "not at once: the engine has just failed"
     bench.crew.retry(1e12)
-    assert wait_until(lambda: bool(bench.engine.stopped), deadline_s=5.0)
+    assert wait_until(lambda: bool(bench.engine.stopped), deadline_s=30.0)
 
 
 def test_a_warm_shadow_is_loaded_though_the_engine_answers_no_stop(bench: Bench) -> None:
@@ -227,7 +225,7 @@ def test_a_warm_shadow_is_loaded_though_the_engine_answers_no_stop(bench: Bench)
         bench.crew.load(Load(SERVER.name))
         # Nobody listens there: that the load was tried is all there is to see.
         tried = wait_until(
-            lambda: bench.crew.conditions()[SERVER.name].health is Health.GONE, deadline_s=10.0
+            lambda: bench.crew.conditions()[SERVER.name].health is Health.GONE, deadline_s=30.0
         )
         assert tried
         assert bench.engine.stopped == []
@@ -241,24 +239,26 @@ def test_a_start_the_engine_is_away_for_is_put_off_and_no_failed_one(bench: Benc
             bench.crew.retry(1e12)
             return bench.engine.starts >= starts
 
-        assert wait_until(tried, deadline_s=5.0)
+        assert wait_until(tried, deadline_s=30.0)
         return bench.crew.conditions()["W1.1"].health
 
     bench.engine.away = True
     bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
     assert conditions_after(3) is Health.STARTING
     assert bench.crew.conditions()["W1.1"].reason == "the engine does not answer"
+    # Said by the thread of the first start, which may be the last to go on.
+    assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
     assert len(bench.failed) == 1, "said once"
     bench.engine.away = False
     bench.crew.retry(1e12)
-    assert wait_until(lambda: conditions_after(4) is Health.GONE, deadline_s=5.0)
+    assert wait_until(lambda: conditions_after(4) is Health.GONE, deadline_s=30.0)
     assert bench.crew.conditions()["W1.1"].reason == "no such weights"
 
 
 def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench: Bench) -> None:
     bench.engine.away = True
     bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
-    assert wait_until(lambda: bool(bench.failed), deadline_s=5.0)
+    assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
     bench.crew.stop(DrainAndStop("W1.1", Ending.AT_ONCE))
     bench.engine.away, starts = False, bench.engine.starts
     bench.crew.retry(1e12)
