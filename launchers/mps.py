@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.domain.device import MOST_MPS_CLIENTS
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerSpec
 from controlplane.ports import Capability
@@ -26,8 +27,6 @@ PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 MECHANISM = "mps"
 _PLACES = "/usr/local/nvidia/bin:/usr/bin:/usr/sbin"
 """Where a driver's programs may be without being in PATH, as on hosts that mount their driver."""
-MOST_CLIENTS = 48
-"""Of one device, since Volta."""
 _ANSWER_S = 10.0
 _UNPRIVILEGED = 1000
 
@@ -120,9 +119,9 @@ class MpsDaemons:
                 f"the MPS server of {uuid} is in state FAULT and takes nobody until its clients are gone: "
                 "stop what runs there (ctl destroy), then apply again"
             )
-        if len(clients(pipes)) >= MOST_CLIENTS:
+        if len(clients(pipes)) >= MOST_MPS_CLIENTS:
             raise EngineError(
-                f"{uuid} has {MOST_CLIENTS} MPS clients already, which is all it takes: plan fewer "
+                f"{uuid} has {MOST_MPS_CLIENTS} MPS clients already, which is all it takes: plan fewer "
                 "partitions or instances on it"
             )
 

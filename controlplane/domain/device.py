@@ -10,6 +10,8 @@ from controlplane.domain import units
 
 CPU_DEVICE = "cpu"
 """The device type of a host without a GPU: `cpu-i` is host core i."""
+MOST_MPS_CLIENTS = 48
+"""Of one device, since Volta; each Triton is one."""
 
 
 class ShareKind(StrEnum):
@@ -64,6 +66,11 @@ class Device:
 
     def __post_init__(self) -> None:
         units.safe_name(self.name, "name")
+
+    @property
+    def most_servers(self) -> int | None:
+        """Tritons that may run on one device at once, those that stand by included; None: no limit."""
+        return MOST_MPS_CLIENTS if self.share_kind is ShareKind.MPS_PERCENT else None
 
 
 @dataclass(frozen=True, slots=True)

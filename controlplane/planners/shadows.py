@@ -6,6 +6,7 @@ that extra, once active, would break a neighbour's promise, it is the largest sm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -50,10 +51,11 @@ def with_shadows(
     }
     made = []
     for gpu in gpus:
-        partitions = []
+        partitions: list[Partition] = []
         for partition in gpu.partitions:
             wish = wish_of(partition, wishes)
-            if wish.policy is not ShadowPolicy.NONE and wish.place is ShadowPlace.SAME_GPU:
+            here = wish.policy is not ShadowPolicy.NONE and wish.place is ShadowPlace.SAME_GPU
+            if here and len(gpu.partitions) + len(partitions) < _most_servers(devices[gpu.type]):
                 extra = extras[gpu.type].get(partition.id, 0.0)
                 partition = replace(partition, shadow=_shadow(partition, wish.policy, gpu.id, extra))
             partitions.append(partition)
@@ -138,7 +140,7 @@ def _elsewhere(
     step = device.pool.device.grid.step_percent
     for host in hosts:
         room = 100.0 - host.percent - partition.percent
-        if room < -1e-9 or not _memory_left(made, host, partition.memory_mb, policy):
+        if room < -1e-9 or not _takes(made, host, device, partition.memory_mb, policy):
             continue
         extra = max(np.floor(min(EXTRA_PERCENT, room) / step + 1e-9) * step, 0.0)
         shadow = _shadow(partition, policy, host.id, float(extra))
@@ -163,16 +165,23 @@ def _elsewhere(
     made[i] = replace(gpu, partitions=tuple(partitions))
 
 
-def _memory_left(
-    made: Sequence[PlannedGpu], host: PlannedGpu, memory_mb: float | None, policy: ShadowPolicy
+def _most_servers(device: Device) -> float:
+    most = device.pool.device.most_servers
+    return math.inf if most is None else most
+
+
+def _takes(
+    made: Sequence[PlannedGpu],
+    host: PlannedGpu,
+    device: Device,
+    memory_mb: float | None,
+    policy: ShadowPolicy,
 ) -> bool:
+    """Whether a GPU takes one more server, of this memory."""
+    shadows = [p.shadow for g in made for p in g.partitions if p.shadow and p.shadow.gpu == host.id]
+    if len(host.partitions) + len(shadows) >= _most_servers(device):
+        return False
     if host.memory_mb is None or memory_mb is None or policy is not ShadowPolicy.HOT:
         return True
-    used = sum(p.memory_mb or 0.0 for p in host.partitions)
-    used += sum(
-        p.shadow.memory_mb or 0.0
-        for g in made
-        for p in g.partitions
-        if p.shadow is not None and p.shadow.gpu == host.id
-    )
+    used = sum(p.memory_mb or 0.0 for p in host.partitions) + sum(s.memory_mb or 0.0 for s in shadows)
     return used + memory_mb <= host.memory_mb

@@ -91,6 +91,7 @@ def _structure(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]
             for partition in gpu.partitions:
                 yield from _partition(partition, device.profiles)
                 yield from _shadow(gpu, partition, by_id)
+    yield from _servers(plan, devices)
     yield from _memory(plan)
 
 
@@ -219,6 +220,17 @@ def _shadow(gpu: PlannedGpu, partition: Partition, by_id: Mapping[str, PlannedGp
         yield Violation(
             partition.id, f"with its shadow active {host.id} carries {active + shadow.percent:g} %"
         )
+
+
+def _servers(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
+    running = Counter(gpu.id for gpu, _ in plan.partitions())
+    running.update(p.shadow.gpu for _, p in plan.partitions() if stands_by(p.shadow))
+    for gpu in plan.gpus:
+        most = devices[gpu.type].pool.device.most_servers if gpu.type in devices else None
+        if most is not None and running[gpu.id] > most:
+            yield Violation(
+                gpu.id, f"runs {running[gpu.id]} servers, those standing by included; it takes {most}"
+            )
 
 
 def _memory(plan: Plan) -> Iterator[Violation]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
-from planning import planned, published
+from planning import planned, published, v100, workload
 
-from controlplane.domain.plan import Rule
+from controlplane.domain.device import MOST_MPS_CLIENTS
+from controlplane.domain.plan import Partition, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowWish, Workload
+from controlplane.planners.verify import verify
 
 pytestmark = pytest.mark.unit
 
@@ -40,3 +43,24 @@ def test_of_a_whole_gpu_it_has_as_much_and_no_more_elsewhere() -> None:
         assert p.shadow is not None
         assert (p.shadow.percent, p.shadow.extra_percent) == (100, 0)
         assert p.shadow.gpu != gpu.id
+
+
+def test_a_gpu_has_no_more_servers_than_it_takes() -> None:
+    asked = tuple(
+        replace(workload(f"W{i}", "alexnet", 60.0, 150.0), isolated=True, shadow=ELSEWHERE) for i in range(60)
+    )
+    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    standing = Counter(p.shadow.gpu for _, p in plan.partitions() if p.shadow is not None)
+    running = standing + Counter(g.id for g, _ in plan.partitions())
+    assert plan.verified
+    assert sum(standing.values()) == 60
+    assert max(running.values()) == MOST_MPS_CLIENTS
+    spare = next(g for g in plan.gpus if not g.partitions)
+    one = [replace(g, partitions=tuple(on(p, spare) for p in g.partitions)) for g in plan.gpus]
+    said = [v.reason for v in verify(replace(plan, gpus=tuple(one)), {"v100": v100("ours")})]
+    assert said == ["runs 60 servers, those standing by included; it takes 48"]
+
+
+def on(partition: Partition, gpu: PlannedGpu) -> Partition:
+    assert partition.shadow is not None
+    return replace(partition, shadow=replace(partition.shadow, gpu=gpu.id))
