@@ -108,9 +108,10 @@ def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:
 
 
 STARTER = """
-import dataclasses, pickle, sys
+import pickle, signal, sys
 from pathlib import Path
 from launchers.process import ProcessLauncher
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script runs in the background
 spec = pickle.loads(bytes.fromhex(sys.argv[2]))
 print("starting", flush=True)
 ProcessLauncher(Path(sys.argv[1])).start(spec, deadline_s=60)
