@@ -23,6 +23,8 @@ MEMORY = 10_000
 """Batches a factor remembers: older ones fade, so that a new driver's latencies are learned in time."""
 PLAUSIBLE = (0.5, 2.0)
 WIDEST_VARIATION = 0.5
+SATURATED = 0.7
+"""A quota binds only a partition that uses it up: below this, a core's share says little of its speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +72,38 @@ class Factor:
 class Seen:
     """One batch size of one partition, which executed `busy` of the time.
 
-    `refused` says why the observation teaches nothing, None where it does.
+    `unmeasured` says what is missing to hold it against the prediction at all, `refused` why it teaches
+    nothing; None where it does.
     """
 
     partition: str
     batch: int
     busy: float
     observation: Observation
+    unmeasured: str | None
     refused: str | None
+
+    @staticmethod
+    def of(partition: str, batch: int, busy: float, observation: Observation, *, quota: bool) -> Seen:
+        """What is to be thought of an observation. `quota`: its share binds only who uses it up."""
+        unmeasured = too_few(observation)
+        if unmeasured is None and quota and busy < SATURATED:
+            unmeasured = f"busy {busy:.0%} of the time, a quota binds from about {SATURATED:.0%} on"
+        return Seen(partition, batch, busy, observation, unmeasured, unmeasured or refusal(observation))
+
+
+def too_few(observation: Observation) -> str | None:
+    """How many batches are missing for a mean that says something, or None."""
+    if observation.batches >= FEWEST_BATCHES:
+        return None
+    return f"only {observation.batches} batches, {FEWEST_BATCHES} are needed"
 
 
 def refusal(observation: Observation) -> str | None:
     """Why an observation would change nothing, or None where it is usable."""
-    if observation.batches < FEWEST_BATCHES:
-        return f"only {observation.batches} batches, {FEWEST_BATCHES} are needed"
+    few = too_few(observation)
+    if few is not None:
+        return few
     numbers = (observation.predicted_ms, observation.observed_ms, observation.variation, observation.at_s)
     if not all(map(math.isfinite, numbers)) or min(numbers[:2]) <= 0:
         return "a time is not a positive, finite number"

@@ -24,20 +24,36 @@ def observed_table(seen: Sequence[Seen]) -> Table:
         told = row.observation
         table.add_row(
             row.partition, str(row.batch), str(told.batches), f"{100 * row.busy:.0f}",
-            f"{told.predicted_ms:.1f}", f"{told.observed_ms:.1f}",
-            f"{100 * (told.predicted_ms / told.observed_ms - 1):+.0f}", ", ".join(told.neighbours) or "–",
-            "yes" if row.refused is None else f"no: {row.refused}",
+            f"{told.predicted_ms:.1f}", f"{told.observed_ms:.1f}", _error(row),
+            ", ".join(told.neighbours) or "–", _teaches(row),
         )  # fmt: skip
     return table
 
 
+def _error(row: Seen) -> str:
+    if row.unmeasured is not None:
+        return "–"
+    return f"{100 * (row.observation.predicted_ms / row.observation.observed_ms - 1):+.0f}"
+
+
+def _teaches(row: Seen) -> str:
+    if row.unmeasured is not None:
+        return f"unmeasured: {row.unmeasured}"
+    return "yes" if row.refused is None else f"no: {row.refused}"
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How a workload's promise was kept on one partition, from the record. `p99_ms`: the median minute's."""
+    """How a workload's promise was kept on one partition, from the record.
+
+    `p99_ms` is the median minute's, `worst_p99_ms` the worst's, of those with enough answers for one;
+    `unmeasured` says what is missing where none has.
+    """
 
     workload: str
     partition: str
     minutes: int
+    unmeasured: str | None
     planned_rps: float
     rate_rps: float
     failed: int
@@ -63,11 +79,12 @@ def kept_table(kept: Sequence[Kept]) -> Table:
         "SLO ms",
     ):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
     for row in kept:
         table.add_row(
             row.workload, row.partition, str(row.minutes), number(row.planned_rps), number(row.rate_rps),
             str(row.failed), number(row.predicted_p99_ms), number(row.p99_ms), number(row.worst_p99_ms),
-            f"{row.slo_ms:g}",
+            f"{row.slo_ms:g}", "" if row.unmeasured is None else f"unmeasured: {row.unmeasured}",
         )  # fmt: skip
     return table
 
@@ -86,6 +103,7 @@ def observed_document(seen: Sequence[Seen], kept: Sequence[Kept]) -> dict[str, A
                 "neighbours": list(row.observation.neighbours),
                 "predicted_ms": row.observation.predicted_ms,
                 "observed_ms": row.observation.observed_ms,
+                "unmeasured": row.unmeasured,
                 "refused": row.refused,
             }
             for row in seen

@@ -32,9 +32,9 @@ from controlplane.runtime.fleet import Fleet
 from controlplane.runtime.history import History, Minute
 
 _READ_EVERY_S = 1.0
-_SATURATED = 0.7
-"""A quota binds only a partition that uses it up: below this, a core's share says little of its speed."""
 
+FEWEST_ANSWERS = 100
+"""Of a minute: fewer have no P99, only a slowest."""
 
 Batches = Mapping[int, BatchStatistics]
 """What was executed, by batch size."""
@@ -94,10 +94,13 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Kept]]:
                 present = replace(partition, percent=percent)
                 windows = tuple(batches for _, batches in counted)
                 watched.append(_Watched(gpu, present, windows, sum(seconds for seconds, _ in counted)))
+    busy = {m.partition for m in minutes if m.requests}
+    # Who joined a partition just now has no minute yet.
+    heard = {(m.partition, m.endpoint) for m in minutes if m.partition in busy}
     kept = [
         _kept(partition, placement, minutes)
         for _, partition, placement in plan.placements()
-        if any(m.partition == partition.id and m.requests for m in minutes)
+        if (partition.id, placement.endpoint) in heard
     ]
     return _all_rows(watched, plan, profiles, fleet.clock.wall()), kept
 
@@ -145,11 +148,14 @@ def _model_name(partition: Partition) -> str:
 
 def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute]) -> Kept:
     mine = [m for m in minutes if (m.partition, m.endpoint) == (partition.id, placement.endpoint)]
-    p99s = [m.p99_ms for m in mine if m.p99_ms is not None]
+    full = [m for m in mine if m.requests - m.failed >= FEWEST_ANSWERS]
+    p99s = [m.p99_ms for m in full if m.p99_ms is not None]
+    most = max(m.requests - m.failed for m in mine)
     return Kept(
         workload=placement.name,
         partition=partition.id,
         minutes=len(mine),
+        unmeasured=None if p99s else f"at most {most} answers a minute, {FEWEST_ANSWERS} are needed",
         planned_rps=placement.rate_rps / placement.client_batch,
         rate_rps=sum(m.requests for m in mine) / sum(m.seconds for m in mine),
         failed=sum(m.failed for m in mine),
@@ -184,10 +190,8 @@ def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, 
             variation=_variation(means),
             at_s=at_s,
         )
-        refused = calibration.refusal(observation)
-        if refused is None and one.gpu.type == CPU_DEVICE and one.busy < _SATURATED:
-            refused = f"busy {one.busy:.0%} of the time: its quota did not bind"
-        rows.append(Seen(one.partition.id, batch, one.busy, observation, refused))
+        quota = one.gpu.type == CPU_DEVICE
+        rows.append(Seen.of(one.partition.id, batch, one.busy, observation, quota=quota))
     return rows
 
 

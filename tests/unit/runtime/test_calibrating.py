@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from controlplane.domain.observation import BatchStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.calibration import read_calibration
 from controlplane.files.fleets import FleetFiles
 from controlplane.latency.calibration import Observation, Seen
+from controlplane.report.observed_table import kept_table, observed_table
 from controlplane.runtime.calibrating import _model_name, _variation, learn, recall
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet import Fleet
@@ -23,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 def seen(refused: str | None) -> Seen:
     told = Observation("ssd", "v100", ("vgg19",), 10.0, 11.0, 1000, 0.1, 5.0)
-    return Seen("W1", 4, 0.5, told, refused)
+    return Seen("W1", 4, 0.5, told, None, refused)
 
 
 def test_what_is_usable_is_written_for_the_next_plan(tmp_path: Path) -> None:
@@ -58,6 +62,57 @@ def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) 
     told = {one.workload: (one.rate_rps, one.failed, one.p99_ms, one.slo_ms) for one in kept}
     assert told == {"W1": (15.0, 0, 31.0, 50.0), "W2": (10.0, 2, 33.0, 60.0)}
     assert _model_name(partition) == "a", "who counts every execution"
+
+
+@pytest.mark.parametrize(
+    ("busy", "observed_ms", "batches", "quota", "unmeasured", "refused"),
+    [
+        (0.03, 3.0, 1000, True, "busy 3% of the time", None),
+        (0.03, 3.0, 12, True, "only 12 batches, 30 are needed", None),
+        (0.9, 3.0, 1000, True, None, "beyond any error"),
+        (0.03, 3.0, 1000, False, None, "beyond any error"),
+        (0.9, 9.0, 1000, True, None, None),
+    ],
+)
+def test_who_is_too_idle_is_unmeasured_and_not_mispredicted(
+    busy: float, observed_ms: float, batches: int, quota: bool, unmeasured: str | None, refused: str | None
+) -> None:
+    told = Observation("ssd", "cpu", (), 10.0, observed_ms, batches, 0.1, 5.0)
+    row = Seen.of("W1", 4, busy, told, quota=quota)
+    assert (row.unmeasured or "").startswith(unmeasured or "")
+    assert (row.unmeasured is None) is (unmeasured is None)
+    assert (row.refused is None) is (unmeasured is None and refused is None)
+    assert refused is None or refused in (row.refused or "")
+    lines = printed(observed_table([row]))
+    assert (f"unmeasured: {unmeasured}" in lines) is (unmeasured is not None)
+    assert ("+233" in lines) is (observed_ms == 3.0 and unmeasured is None)
+
+
+def test_minutes_with_few_answers_have_no_p99(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path / "state", "f")
+    names = {"W1": "a", "W2": "b", "W3-joined-just-now": "c"}
+    placements = tuple(Placement(name, endpoint, "ssd", 40, 60) for name, endpoint in names.items())
+    partition = Partition("P", 50.0, (ServedModel("ssd", 8),), placements)
+    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),)), None)
+    now_s = time.time()
+    minutes = [
+        Minute(now_s, 60.0, "P", "a", 50.0, 7, 0, 480.0, {}),
+        Minute(now_s, 60.0, "P", "a", 50.0, 2400, 0, 31.0, {}),
+        Minute(now_s, 60.0, "P", "b", 50.0, 104, 5, 500.0, None),
+    ]
+    History(files.history).write_minutes(minutes)
+    nothing: Any = None
+    busy, idle = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)[1]
+    assert (busy.p99_ms, busy.worst_p99_ms, busy.unmeasured) == (31.0, 31.0, None)
+    assert (idle.p99_ms, idle.worst_p99_ms) == (None, None)
+    assert "unmeasured: at most 99 answers a minute, 100 are needed" in printed(kept_table([busy, idle]))
+
+
+def printed(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=250, highlight=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_the_variation_of_batches_from_the_means_of_seconds() -> None:
