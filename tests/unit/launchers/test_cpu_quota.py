@@ -24,6 +24,7 @@ pytestmark = pytest.mark.unit
 
 BUSY = "import os\nif os.fork() == 0:\n    while True: pass\nos.wait()"
 """As a Triton with one model: a parent that waits and a child that computes."""
+COMPUTES = [sys.executable, "-c", BUSY]
 HOLDING = [m for m in CHAIN if m.obstacle() is None]
 
 
@@ -44,8 +45,14 @@ def until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> 
         time.sleep(0.005)
 
 
-def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return psutil.Process(process.pid).children()
+def computing(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Its child that computes; not the shell that started the stoppers and is slow to end."""
+    found = []
+    for child in psutil.Process(process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.cmdline() == COMPUTES:
+                found.append(child)
+    return found
 
 
 def stoppers(pid: int) -> list[psutil.Process]:
@@ -83,22 +90,38 @@ def test_a_write_the_kernel_does_not_keep_is_an_error(tmp_path: Path) -> None:
         write(Path("/dev/null"), "2500")
 
 
+def cpu_seconds(held: Mechanism, group: Group, members: tuple[int, ...]) -> float:
+    told = held.usage(group, members).cpu_seconds
+    assert told is not None
+    return told
+
+
+def state(process: psutil.Process) -> str:
+    return str(process.status())
+
+
 @pytest.mark.parametrize("held", HOLDING, ids=lambda m: m.name)
 def test_a_busy_process_gets_its_share_from_its_first_instruction(held: Mechanism) -> None:
     group = Group(f"unit{os.getpid()}", "p", "0123456789ab")
     try:
-        with running([*held.enter(group, 30.0), sys.executable, "-c", BUSY]) as process:
-            until(lambda: family(process), "it computes")
-            time.sleep(0.6)  # the stopper looks for new processes twice a second
-            members = (process.pid, *(c.pid for c in family(process)))
-            before, start = held.usage(group, members), time.monotonic()
-            time.sleep(1.0)
-            after, wall = held.usage(group, members), time.monotonic() - start
-            assert before.cpu_seconds is not None
-            assert after.cpu_seconds is not None
-            assert 0.02 < (after.cpu_seconds - before.cpu_seconds) / wall < 0.40
-            if after.throttled_periods is not None:
-                assert after.throttled_periods > (before.throttled_periods or 0)
+        with running([*held.enter(group, 30.0), *COMPUTES]) as process:
+            until(lambda: computing(process), "it computes")
+            (model,) = computing(process)
+            members = (process.pid, model.pid)
+            counted = held.usage(group, members).throttled_periods is not None
+
+            def throttled() -> int:
+                return held.usage(group, members).throttled_periods or 0
+
+            until(lambda: throttled() or state(model) == psutil.STATUS_STOPPED, "it is held")
+            # However long the host takes for 0.3 s of it; the clock is read outside what is counted.
+            start, before, throttled_before = time.monotonic(), cpu_seconds(held, group, members), throttled()
+            until(lambda: cpu_seconds(held, group, members) - before >= 0.3, "it goes on")
+            used, wall = cpu_seconds(held, group, members) - before, time.monotonic() - start
+            # A stopper that waits for a core of its own is late; the kernel is not.
+            assert used / wall < (0.40 if counted else 0.70)
+            if counted:
+                assert throttled() > throttled_before
                 assert group in held.groups(group.fleet)
     finally:
         held.leave(group)
@@ -114,17 +137,13 @@ def test_what_a_killed_trial_left_is_removed_by_the_next(tmp_path: Path) -> None
     assert not mine.exists()
 
 
-def state(process: psutil.Process) -> str:
-    return str(process.status())
-
-
 @pytest.mark.parametrize("which", ["the watching one", "the cycling one"])
 def test_no_death_of_a_stopper_leaves_a_model_stopped(which: str) -> None:
     command = DutyCycle().enter(Group("f", "p", "0123456789ab"), 20.0)
-    with running([*command, sys.executable, "-c", BUSY]) as process:
+    with running([*command, *COMPUTES]) as process:
         until(lambda: len(stoppers(process.pid)) == 2, "both run")
-        until(lambda: family(process), "it computes")  # the stoppers are often there before it has forked
-        (model,) = family(process)
+        until(lambda: computing(process), "it computes")
+        (model,) = computing(process)
         until(lambda: state(model) == psutil.STATUS_STOPPED, "it cycles")
         pair = stoppers(process.pid)
         victim = pair[0] if which == "the watching one" else pair[1]
@@ -134,7 +153,7 @@ def test_no_death_of_a_stopper_leaves_a_model_stopped(which: str) -> None:
         until(lambda: len(stoppers(process.pid)) == 2, "a new one took its place")
         until(lambda: state(model) == psutil.STATUS_STOPPED, "the share is held again")
         model.kill()
-    until(lambda: not stoppers(process.pid), "the stoppers end with the server")
+        until(lambda: not stoppers(process.pid), "the stoppers end with the server")
 
 
 def test_counters_of_version_2() -> None:

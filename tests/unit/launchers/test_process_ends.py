@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -35,7 +36,7 @@ def test_a_process_that_ends_is_told_once_and_only_while_it_is_asked_about() -> 
             assert ends.news((one,)) == ()
             process.kill()
             process.wait()
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 30
             while not (news := ends.news((one,))):
                 assert time.monotonic() < deadline
             assert news == (News((one.name,), "its process ended"),)
@@ -77,7 +78,7 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
             assert triton.stdout.readline() == "waited\n"
             assert ends.news((one,)) == (), "its parent ended it: a model that was unloaded"
             os.kill(killed, signal.SIGKILL)
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 30
             while not (news := ends.news((one,))):
                 assert time.monotonic() < deadline
             assert news == (News((one.name,), "a process of its models ended by SIGKILL", impaired=True),)
@@ -87,15 +88,24 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
             ends.close()
 
 
+def held_processes() -> int:
+    """Handles on processes that are open here; other files may be closed behind a test at any moment."""
+    held = 0
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            held += os.readlink(entry.path) == "anon_inode:[pidfd]"
+    return held
+
+
 def test_a_pid_that_is_another_process_by_now_or_never_was() -> None:
     ends = ProcessEnds(dict)
     others, never = server("a", str(os.getpid())), server("b", "")
     assert {name for news in ends.news((others, never)) for name in news.servers} == {others.name, never.name}
     ends.close()
-    before = len(os.listdir("/proc/self/fd"))
+    before = held_processes()
     ends = ProcessEnds(dict)
     for _ in range(20):
         ends.news((others,))
         ends.news(())
     ends.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert held_processes() == before

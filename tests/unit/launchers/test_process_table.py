@@ -13,14 +13,21 @@ from launchers import labels, process_table
 
 pytestmark = pytest.mark.unit
 
-BECOMES = "import os, sys, time; time.sleep(0.1); os.execve(sys.argv[1], ['sleep', '30'], {sys.argv[2]: 'n'})"
+BECOMES = """
+import os, sys, time
+print(flush=True)
+time.sleep(0.1)
+os.execve(sys.argv[1], ['sleep', '30'], {sys.argv[2]: 'n'})
+"""
 
 
 def test_a_process_that_becomes_a_server_is_waited_for() -> None:
     # As between two programs of one process: alive, and its environment empty.
     command = [sys.executable, "-c", BECOMES, "/bin/sleep", labels.NAME]
-    with subprocess.Popen(command, env={}) as process:
+    with subprocess.Popen(command, env={}, stdout=subprocess.PIPE) as process:
         try:
+            assert process.stdout is not None
+            process.stdout.readline()  # what takes long is the start of an interpreter
             found = process_table.find(process.pid)
         finally:
             process.kill()
