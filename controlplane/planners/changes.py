@@ -1,7 +1,11 @@
-"""What a plan changes about another: started, stopped, moved, resized; who joined a queue and who left it."""
+"""What a plan changes about another: started, stopped, moved, resized; who joined a queue and who left it.
+
+And what the workloads that stay ask for: another rate alone changes nothing that runs.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -70,6 +74,46 @@ def _continued(name: str, was: tuple[str, Partition], now: tuple[str, Partition]
     elif told[1] != told[2]:
         found.append(PartitionChange(Change.RESIZED, *told, after))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class TermChange:
+    """A workload of both plans that asks for something else: which field of a spec, and its two values."""
+
+    workload: str
+    field: str
+    before: float | str
+    after: float | str
+
+
+def terms(before: Plan, after: Plan) -> tuple[TermChange, ...]:
+    """What the workloads served in both plans ask for otherwise, by workload; rates are whole pools'."""
+    old, new = _asked(before), _asked(after)
+    return tuple(
+        TermChange(name, field, was, now)
+        for name, asked in new.items()
+        for field, now in asked.items()
+        if name in old and not _same(was := old[name][field], now)
+    )
+
+
+def _asked(plan: Plan) -> dict[str, dict[str, float | str]]:
+    asked: dict[str, dict[str, float | str]] = {}
+    rates: dict[str, float] = {}
+    for _, _, w in plan.placements():
+        rates[w.name] = rates.get(w.name, 0.0) + w.rate_rps
+        asked[w.name] = {
+            "model": w.model, "endpoint": w.endpoint, "slo_ms": w.slo_ms, "rate_rps": rates[w.name],
+            "arrivals": w.arrivals.value, "client_batch": w.client_batch, "isolated": str(w.isolated).lower(),
+        }  # fmt: skip
+    return asked
+
+
+def _same(was: float | str, now: float | str) -> bool:
+    if isinstance(was, str) or isinstance(now, str):
+        return was == now
+    # The parts of a pool's rate add up to it but for the last digits.
+    return math.isclose(was, now, rel_tol=1e-9)
 
 
 def moves(before: Plan, after: Plan) -> int:
