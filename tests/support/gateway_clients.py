@@ -20,11 +20,16 @@ CLIENTS = {"http": th, "grpc": tg}
 
 @dataclass(frozen=True)
 class Target:
-    """Where a client is pointed, and where the model `slow` behind it notes what was cancelled."""
+    """Where a client is pointed, and the folder of the model `slow` behind it, which takes notes there."""
 
     http: str
     grpc: str
     slow: Path
+
+    def noted(self, what: str) -> int:
+        """How many requests the model `slow` has "begun", or seen "cancelled"."""
+        note = self.slow / what
+        return len(note.read_text()) if note.exists() else 0
 
     def raw(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, **more: Any

@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import threading
 import time
+import urllib.request
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -65,11 +67,12 @@ def test_a_new_program_finds_what_runs_with_all_its_labels(fleet: Fleet) -> None
 @WITH_A_DUTY_CYCLE
 def test_stop_lets_requests_in_flight_finish(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
-    with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(infer, server, sleep_s=0.5) for _ in range(4)]
-        await_running(fleet, server.http_port, 1)
+    with ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(infer, server, sleep_s=0.75) for _ in range(3)]
+        # One runs. A Triton that is told to stop refuses what it has not taken in yet.
+        await_true(lambda: queued(server) == 2)
         fleet.launcher.stop(server, drain_s=30)
-        assert [a.result() for a in answers] == [[0.5, 0.0]] * 4
+        assert [a.result() for a in answers] == [[0.75, 0.0]] * 3
     assert fleet.launcher.servers(fleet.name) == ()
     assert fleet.leftovers() == []
     fleet.launcher.stop(server, drain_s=30)
@@ -79,19 +82,32 @@ def test_stop_without_time_to_drain_ends_it_at_once(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
     with ThreadPoolExecutor(1) as pool:
         lost = pool.submit(infer, server, sleep_s=30)
-        await_running(fleet, server.http_port, 1)
+        await_connected(server)
         fleet.launcher.stop(server, drain_s=0)
         assert lost.exception(timeout=10) is not None
     assert fleet.leftovers() == []
 
 
-def await_running(fleet: Fleet, http_port: int, least: int) -> None:
-    """Until the server has `least` connections: its requests are on the way to the model."""
-    deadline = time.monotonic() + 10
-    while connections(http_port) < least:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def await_connected(server: Server) -> None:
+    """Until somebody is connected: a request is on the way to the model."""
+    await_true(lambda: connections(server.http_port) > 0)
     time.sleep(0.1)
+
+
+def queued(server: Server) -> int:
+    """How many requests wait in the model's queue."""
+    url = f"http://{server.host}:{server.metrics_port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("nv_inference_pending_request_count{")]
+    return int(float(line.split()[-1]))
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
 
 
 def connections(port: int) -> int:
@@ -209,7 +225,7 @@ def test_a_share_changes_in_a_running_server(fleet: Fleet) -> None:
         return
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(infer, server, sleep_s=0.3)
-        await_running(fleet, server.http_port, 1)
+        await_connected(server)
         fleet.launcher.resize(server, 20)
         assert under_way.result() == [pytest.approx(0.3), 0.0]
     assert fleet.launcher.servers(fleet.name) == (server,)

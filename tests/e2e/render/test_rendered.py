@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.e2e
 
 REPOSITORY = ROOT / "model_repository"
 BATCH = {"alexnet_tiny": 4, "resnet_tiny": 1, "transformer_tiny": 6}
+LARGE = 16
+"""A client's own batch, larger than any dynamic one."""
 ENDPOINTS = {**{f"of-{model}": model for model in BATCH}, "twin": "alexnet_tiny"}
 
 
@@ -66,6 +69,25 @@ def batch_sizes(triton: BareTriton, endpoint: str) -> dict[int, int]:
     return {int(b["batch_size"]): int(b["compute_infer"]["count"]) for b in model.get("batch_stats", [])}
 
 
+def counted(triton: BareTriton, endpoint: str, model: str) -> dict[int, int]:
+    """How many batches of each size have run, without those of a client's own sixteen.
+
+    A Triton counts a batch after it has answered it and before the next one runs: one more is waited for.
+    """
+    before = batch_sizes(triton, endpoint).get(LARGE, 0)
+    with triton_grpc.InferenceServerClient(triton.grpc) as client:
+        assert client.infer(endpoint, [an_input(model, LARGE)]).as_numpy("OUTPUT").shape[0] == LARGE
+    deadline = time.monotonic() + 10
+    while (now := batch_sizes(triton, endpoint)).pop(LARGE, 0) == before:
+        assert time.monotonic() < deadline, "the batch was never counted"
+        time.sleep(0.01)
+    return now
+
+
+def since(before: dict[int, int], now: dict[int, int]) -> dict[int, int]:
+    return {b: n - before.get(b, 0) for b, n in now.items() if n > before.get(b, 0)}
+
+
 @pytest.mark.parametrize("model", BATCH)
 def test_a_sample_model_answers_each_request_of_a_batch_with_its_own_rows(
     triton: BareTriton, model: str
@@ -90,18 +112,14 @@ def test_the_preferred_size_caps_the_dynamic_batch_and_takes_a_clients_larger_on
     endpoint, batch = f"of-{model}", BATCH[model]
     request = example_request(read_source(REPOSITORY, model), {})
     request.model_name = endpoint
-    before = batch_sizes(triton, endpoint)
+    before = counted(triton, endpoint, model)
     with ClosedLoop(triton.grpc, request.SerializeToString(), 4 * batch + 8) as loop:
         loop.wait_for(40 * batch, deadline_s=60)
-    after = batch_sizes(triton, endpoint)
-    seen = {b: n - before.get(b, 0) for b, n in after.items() if n > before.get(b, 0)}
+    seen = since(before, counted(triton, endpoint, model))
     assert sum(b * n for b, n in seen.items()) == loop.answered
     assert max(seen) == batch
     # More than a batch always waits, so nearly all run in full ones.
     assert batch * seen[batch] >= loop.answered // 2
-    with triton_grpc.InferenceServerClient(triton.grpc) as client:
-        assert client.infer(endpoint, [an_input(model, 16)]).as_numpy("OUTPUT").shape[0] == 16
-    assert batch_sizes(triton, endpoint)[16] == before.get(16, 0) + 1
 
 
 def test_two_endpoints_of_one_model_are_one_queue(triton: BareTriton) -> None:
@@ -114,7 +132,7 @@ def test_two_endpoints_of_one_model_are_one_queue(triton: BareTriton) -> None:
         own_shown, shown = (client.get_model_metadata(name) for name in (model, alias))
         for what in ("versions", "inputs", "outputs"):
             assert getattr(shown, what) == getattr(own_shown, what)
-    before = batch_sizes(triton, model)
+    before = counted(triton, model, "alexnet_tiny")
     bodies = {}
     for endpoint in (model, alias):
         request = example_request(read_source(REPOSITORY, "alexnet_tiny"), {})
@@ -126,7 +144,6 @@ def test_two_endpoints_of_one_model_are_one_queue(triton: BareTriton) -> None:
     ):
         own.wait_for(60, deadline_s=60)
         other.wait_for(60, deadline_s=60)
-    after = batch_sizes(triton, model)
-    seen = {b: n - before.get(b, 0) for b, n in after.items() if n > before.get(b, 0)}
+    seen = since(before, counted(triton, model, "alexnet_tiny"))
     assert sum(b * n for b, n in seen.items()) == own.answered + other.answered
     assert max(seen) == BATCH["alexnet_tiny"], "three in flight on each: a batch of four holds both"

@@ -28,11 +28,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
         bare = running["bare"]
         yield {
             "bare": Target(
-                f"{rig.HOST}:{bare.http_port}", f"{rig.HOST}:{bare.grpc_port}", here / "bare/slow/cancelled"
+                f"{rig.HOST}:{bare.http_port}", f"{rig.HOST}:{bare.grpc_port}", here / "bare/slow"
             ),
-            "gateway": Target(
-                f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", here / "left/slow/cancelled"
-            ),
+            "gateway": Target(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", here / "left/slow"),
         }
 
 

@@ -7,21 +7,25 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Takes as many seconds as the first value says, unless cancelled, which it notes beside itself."""
+    """Takes as many seconds as the first value says, unless cancelled. Notes both beside itself."""
 
     def initialize(self, args):
-        self.note = Path(args["model_repository"]) / "cancelled"
+        self.folder = Path(args["model_repository"])
+
+    def note(self, what):
+        with (self.folder / what).open("a") as note:
+            note.write("x")
 
     def execute(self, requests):
         return [self._answer(request) for request in requests]
 
     def _answer(self, request):
         data = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
+        self.note("begun")
         until = time.monotonic() + float(data[0])
         while time.monotonic() < until:
             if request.is_cancelled():
-                with self.note.open("a") as note:
-                    note.write("x")
+                self.note("cancelled")
                 return pb_utils.InferenceResponse(
                     error=pb_utils.TritonError("cancelled", pb_utils.TritonError.CANCELLED)
                 )
