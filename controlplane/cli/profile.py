@@ -45,10 +45,15 @@ def profile(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where an interrupted run stopped.")] = True,
 ) -> None:
-    """Measure MODELS: one Triton per share, every batch on it back to back, means from Triton itself."""
+    """Measure MODELS: one Triton per share, every batch on it back to back, means from Triton itself.
+
+    Each profile's file is told once it is written; on a terminal, how far it is meanwhile.
+    """
     from controlplane.cli import wiring
     from controlplane.files.fleets import state_root
     from controlplane.profiler.session import Profiler, Wishes
+    from controlplane.report.plan_table import counted
+    from controlplane.report.profile_line import written_line
     from controlplane.report.progress import Bar
     from controlplane.runtime.clock import SystemClock
     from controlplane.runtime.profiling import profile_models, profile_neighbours
@@ -65,16 +70,17 @@ def profile(
         profiler = Profiler(
             wiring.launcher(launcher), SystemClock(), bar, profiles.resolve(), state_root() / "profiling"
         )
-        for measured, path in profile_models(
+        for one in profile_models(
             profiler, repository, models or [], place, wishes, resume=resume, told=counters
         ):
-            error = measured.holdout_error.get("igniter")
-            told = "" if error is None else f", Eq 11 errs by {100 * error:.1f} % on points left out"
-            print(f"{path}: {len(measured.points)} points{told}", flush=True)
+            error = one.profile.holdout_error.get("igniter")
+            print(written_line(one.path, len(one.profile.points), one.seconds, error), flush=True)
         if colocation is not None:
-            gained = profile_neighbours(profiler, repository, models or [], place, budget_s=colocation)
-            for model, points in gained.items():
-                print(f"{model}: {points} points beside others", flush=True)
+            gained = profile_neighbours(
+                profiler, repository, models or [], place, budget_s=colocation, shapes=wishes.shapes
+            )
+            for path, points in gained.items():
+                print(f"{path}: {counted(points, 'point')} beside others", flush=True)
 
 
 def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:

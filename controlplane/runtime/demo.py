@@ -79,9 +79,10 @@ class Demo:
         )
         profiler = Profiler(self.launcher, SystemClock(), self.progress, profiles, self.scene.scratch)
         wishes = Wishes(budget_s=self.scene.profile_budget_s)
-        for profile, _ in profile_models(
+        for written in profile_models(
             profiler, self.scene.repository, models, self.place, wishes, resume=False
         ):
+            profile = written.profile
             alone = next(p for p in profile.points if p.percent == 100 and p.batch == 1)
             error = 100 * profile.holdout_error["igniter"]
             self.say(

@@ -13,6 +13,7 @@ from controlplane.files.profiles import read_profiles, write_profile
 from controlplane.latency import counters, crossval, igniter, igniter_refit
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.neighbours import merged
+from controlplane.profiler.requests import Shapes
 from controlplane.profiler.session import Place, Profiler, Wishes
 from controlplane.runtime.devices import known_device
 
@@ -26,6 +27,15 @@ class Counters:
 
 
 NO_COUNTERS = Counters()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A profile that was measured within so many seconds, and its file."""
+
+    profile: Profile
+    path: Path
+    seconds: float
 
 
 def source_models(repository: Path) -> list[str]:
@@ -45,8 +55,8 @@ def profile_models(
     *,
     resume: bool,
     told: Counters = NO_COUNTERS,
-) -> Iterator[tuple[Profile, Path]]:
-    """Measure, fit and write each model (with none named, all), yielding it with its file.
+) -> Iterator[Written]:
+    """Measure, fit and write each model (with none named, all), yielding it once it is written.
 
     Raises InputError for a model that is not there, EngineError where a server fails.
     """
@@ -55,31 +65,38 @@ def profile_models(
         if model not in known:
             raise InputError(f"is no model of {repository}{nearest(model, known)}", field=model)
     for model in models or known:
+        began_s = profiler.clock.monotonic()
         measured = profiler.measure(repository, model, place, wishes, resume=resume)
         fitted = with_fits(measured, told)
-        yield fitted, write_profile(profiler.profiles, fitted)
+        path = write_profile(profiler.profiles, fitted)
+        yield Written(fitted, path, profiler.clock.monotonic() - began_s)
 
 
 def profile_neighbours(
-    profiler: Profiler, repository: Path, models: Sequence[str], place: Place, *, budget_s: float
-) -> dict[str, int]:
+    profiler: Profiler,
+    repository: Path,
+    models: Sequence[str],
+    place: Place,
+    *,
+    budget_s: float,
+    shapes: Shapes,
+) -> dict[Path, int]:
     """Measure models beside each other, pairs before triples, and add the points to their profiles.
 
-    Returns how many points each profile gained. Raises InputError for a model without a profile.
+    Returns how many points each profile's file gained. Raises InputError for a model without a profile.
     """
     chosen = list(models) or source_models(repository)
     known = read_profiles(profiler.profiles, place.device.name)
     for model in chosen:
         if model not in known:
             raise InputError("has no profile yet: measure it alone first", field=model)
-    found = Neighbourhood(profiler, repository, place).measure(chosen, budget_s=budget_s)
+    beside = Neighbourhood(profiler, repository, place)
+    found = beside.measure(chosen, budget_s=budget_s, shapes=dict.fromkeys(chosen, shapes))
+    gained = {}
     for model, points in found.items():
-        profile = known[model]
-        write_profile(
-            profiler.profiles,
-            with_fits(replace(profile, colocation=merged(profile.colocation, points))),
-        )
-    return {model: len(points) for model, points in found.items()}
+        profile = replace(known[model], colocation=merged(known[model].colocation, points))
+        gained[write_profile(profiler.profiles, with_fits(profile))] = len(points)
+    return gained
 
 
 def with_fits(profile: Profile, told: Counters = NO_COUNTERS) -> Profile:
