@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -13,7 +14,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def launch(
     name: str,
     models: Mapping[str, str],
     *,
-    ports: tuple[int, int, int] | None = None,
+    ports: tuple[int, int, int],
     flags: tuple[str, ...] = (),
 ) -> Triton:
     """Start a Triton that serves each endpoint with one of the models beside this file."""
@@ -82,7 +83,7 @@ def launch(
             if endpoint in ALIASES:
                 config = alias_config(read_source(MODELS, model), endpoint=endpoint, of=ALIASES[endpoint])
                 (repository / endpoint / "config.pbtxt").write_text(config)
-    http_port, grpc_port, metrics_port = ports or free_ports(3)
+    http_port, grpc_port, metrics_port = ports
     log = directory / f"{name}.log"
     command = [
         str(TOOLS / "triton/bin/tritonserver"),
@@ -98,7 +99,7 @@ def launch(
         "--allow-gpu-metrics=false",
         "--http-thread-count=4",
         "--exit-timeout-secs=5",
-        f"--backend-config=python,shm-region-prefix-name=gw-{os.getpid()}-{name}-",
+        f"--backend-config=python,shm-region-prefix-name={_regions(name)}",
         *flags,
     ]
     environment = {
@@ -112,6 +113,11 @@ def launch(
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     return Triton(name, process, http_port, grpc_port, metrics_port, log)
+
+
+def _regions(name: str) -> str:
+    """How the names of a server's shared memory begin."""
+    return f"gw-{os.getpid()}-{name}-"
 
 
 def await_ready(triton: Triton, deadline_s: float = 60.0) -> None:
@@ -132,16 +138,19 @@ def tritons(
     """Servers by name, ready; what is in the dictionary at the end is killed."""
     running: dict[str, Triton] = {}
     try:
+        # Together: a port is free until the server it was picked for has started.
+        free = iter(free_ports(3 * len(servers)))
         for name, models in servers.items():
-            running[name] = launch(directory, name, models, flags=flags)
+            ports = next(free), next(free), next(free)
+            running[name] = launch(directory, name, models, ports=ports, flags=flags)
         for triton in running.values():
             await_ready(triton)
         yield running
     finally:
-        for triton in running.values():
+        for name, triton in running.items():
             triton.kill()
-        for left in Path("/dev/shm").glob(f"gw-{os.getpid()}-*"):
-            left.unlink(missing_ok=True)
+            for left in Path("/dev/shm").glob(f"{_regions(name)}*"):
+                left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -200,22 +209,30 @@ class Load:
         tensor.set_data_from_numpy(np.full(4, self.seconds_of_work, dtype=np.float32))
         return [tensor]
 
-    async def unary(self, rate_rps: float, stop: asyncio.Event, *, seed: int = 1) -> None:
-        """Poisson arrivals, HTTP and gRPC in turn."""
-        chance = random.Random(seed)
+    @contextlib.asynccontextmanager
+    async def _requests(self) -> AsyncIterator[Iterator[Coroutine[Any, Any, None]]]:
+        """Requests to be sent, HTTP and gRPC in turn, as many as are taken."""
         async with (
             http_aio.InferenceServerClient(f"{HOST}:{self.ports.http}", conn_limit=256) as over_http,
             grpc_aio.InferenceServerClient(f"{HOST}:{self.ports.grpc}") as over_grpc,
-            asyncio.TaskGroup() as group,
         ):
             clients = (("http", over_http, http_aio), ("grpc", over_grpc, grpc_aio))
+            yield (self._one(*client) for client in itertools.cycle(clients))
+
+    async def unary(self, rate_rps: float, stop: asyncio.Event, *, seed: int = 1) -> None:
+        """Poisson arrivals."""
+        chance = random.Random(seed)
+        async with self._requests() as requests, asyncio.TaskGroup() as group:
             due = time.monotonic()
-            count = 0
             while not stop.is_set():
                 due += chance.expovariate(rate_rps)
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                group.create_task(self._one(*clients[count % 2]))
-                count += 1
+                group.create_task(next(requests))
+
+    async def at_once(self, count: int) -> None:
+        """So many, none after the other."""
+        async with self._requests() as requests:
+            await asyncio.gather(*itertools.islice(requests, count))
 
     def for_a_while(self, rate_rps: float, seconds: float) -> None:
         """`unary` for so long, and until every answer is there."""

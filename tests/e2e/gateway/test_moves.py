@@ -28,6 +28,9 @@ from controlplane.monitor.inference import prove
 
 pytestmark = pytest.mark.e2e
 
+PATIENCE_S = 15.0
+"""For one inference, on a host that is busy with others."""
+
 Running = tuple[HaproxyGateway, Ports]
 Pair = dict[str, rig.Triton]
 
@@ -72,7 +75,7 @@ def test_a_sequence_ends_where_it_began(gateway: Running, pair: Pair) -> None:
     # A sequence that falls silent is waited for no longer than its server remembers it.
     made.commit({"total": Route((one,))})
     assert made.in_flight(two) == 1
-    rig.until(lambda: made.in_flight(two) == 0, 6)
+    rig.until(lambda: made.in_flight(two) == 0)
     with pytest.raises(InferenceServerException, match="START"):
         step(tg, 1, 6)
 
@@ -82,12 +85,12 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
     one = pair["one"].backend
     made.commit({"total": Route((one,))})
     server = a_server(one, "total")
-    canaries = Canaries()
+    canaries = Canaries(deadline_s=PATIENCE_S)
     try:
         with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
             values = tensor(tg, floats(3)[None])
             client.infer("total", values, sequence_id=7, sequence_start=True)
-            prove(server, "total", deadline_s=5.0)
+            prove(server, "total", deadline_s=PATIENCE_S)
             canaries.ask(server, server.spec.endpoints)
             rig.until(lambda: canaries.verdict(server.name) is not None)
             assert canaries.verdict(server.name).reason == ""
@@ -100,7 +103,7 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
 @pytest.mark.parametrize("endpoint", ["repeat", "echo", "slow", "none"])
 def test_an_inference_proves_a_model_of_any_kind(pair: Pair, endpoint: str) -> None:
     server = a_server(pair["one"].backend, endpoint)
-    canaries = Canaries()
+    canaries = Canaries(deadline_s=PATIENCE_S)
     try:
         canaries.ask(server, server.spec.endpoints)
         rig.until(lambda: canaries.verdict(server.name) is not None)
@@ -110,10 +113,10 @@ def test_an_inference_proves_a_model_of_any_kind(pair: Pair, endpoint: str) -> N
     if endpoint == "none":
         assert failures == 1
         with pytest.raises(EngineError, match=r"none failed: .*unknown model"):
-            prove(server, endpoint, deadline_s=5.0)
+            prove(server, endpoint, deadline_s=PATIENCE_S)
     else:
         assert failures == 0
-        prove(server, endpoint, deadline_s=5.0)
+        prove(server, endpoint, deadline_s=PATIENCE_S)
 
 
 def test_a_pool_cannot_hold_sequences(gateway: Running, pair: Pair) -> None:
