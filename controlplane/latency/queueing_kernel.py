@@ -311,7 +311,7 @@ def poisson_point(
     small = np.zeros(b)
     kept, idle = solve_chain(mean, b, small, states)
     full = states[:kept]
-    cells = min(max(16, math.ceil(4.0 * service[b - 1] / service[:b].min())), 128)
+    cells = min(max(16, math.ceil(4.0 * service[b - 1] / service[:b].min() - 1e-9)), 128)
     cell = service[b - 1] / cells
     table = _places(rate, service, b, cells, small, full)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.latency.queueing import largest_rate, solve
@@ -21,7 +21,7 @@ def rate(times, load):
     return 1000.0 * load * len(times) / times[-1]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(service, loads)
 def test_the_order_of_what_requests_see(times, load):
     seen = solve(rate(times, load), times, len(times))
@@ -31,7 +31,7 @@ def test_the_order_of_what_requests_see(times, load):
     assert seen.utilisation[0] == pytest.approx(load)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(service, loads, st.floats(1.02, 2.0))
 def test_more_requests_wait_longer(times, load, more):
     assume(load * more < 0.98)
@@ -40,7 +40,8 @@ def test_more_requests_wait_longer(times, load, more):
     assert second >= first * 0.97
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
+@example(np.array([0.7, 1.4, 2.1, 2.8, 3.5]), 0.7, 0.1).via("20 cells were 21 by the last digit")
 @given(service, loads, st.floats(0.01, 100.0))
 def test_the_unit_of_time_does_not_matter(times, load, unit):
     first = solve(rate(times, load), times, len(times))
@@ -49,7 +50,7 @@ def test_the_unit_of_time_does_not_matter(times, load, unit):
     assert scaled.mean_ms[0] == pytest.approx(first.mean_ms[0] * unit, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(service, st.floats(1.05, 20.0))
 def test_the_largest_rate_keeps_its_promise(times, slack):
     slo = times[0] * slack
@@ -58,7 +59,7 @@ def test_the_largest_rate_keeps_its_promise(times, slack):
     assert solve(best, times, len(times)).p99_ms[0] <= slo
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(service, st.floats(0.05, 0.9), st.integers(2, 8))
 def test_a_pool_lies_between_one_fast_server_and_servers_that_know_nothing_of_each_other(
     times, load, servers
@@ -73,7 +74,7 @@ def test_a_pool_lies_between_one_fast_server_and_servers_that_know_nothing_of_ea
     assert pool.utilisation[0] == pytest.approx(load)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(service, st.floats(0.05, 0.9), st.integers(2, 7))
 def test_a_larger_pool_waits_no_longer_at_the_same_load(times, load, servers):
     one = rate(times, load)
