@@ -20,7 +20,7 @@ from controlplane.latency.protocol import Estimate, Slots
 pytestmark = pytest.mark.unit
 
 SLACK = 1.0 + 1e-9
-QUICK = settings(max_examples=150, deadline=None)
+QUICK = settings(max_examples=150)
 
 
 @cache

@@ -198,7 +198,7 @@ events = st.lists(
 shares = st.sampled_from([(30.0,), (30.0, 30.0), (20.0, 30.0, 40.0), (50.0, 50.0), (25.0, 25.0, 20.0, 20.0)])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(shares, st.sampled_from(list(ShadowPolicy)), st.booleans(), events)
 def test_served_owned_once_and_no_storm(
     percents: tuple[float, ...], policy: ShadowPolicy, elsewhere: bool, script: list[tuple[str, int, int]]
@@ -260,7 +260,7 @@ def test_served_owned_once_and_no_storm(
     assert served
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(shares, st.booleans())
 def test_what_cannot_start_is_tried_ever_more_rarely(percents: tuple[float, ...], elsewhere: bool) -> None:
     fleet = world(percents, ShadowPolicy.HOT, elsewhere)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import planning
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.plan import PlannedGpu, Rule
@@ -61,7 +61,7 @@ def asked_just_enough(
 
 
 @pytest.mark.parametrize(("latency", "rule"), [("igniter", Rule.HALF_SLO), ("ours", Rule.P99)])
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), busy=st.floats(0.3, 0.9))
 def test_gpus_that_hold_are_no_fewer_than_the_bound(latency: str, rule: Rule, seed: int, busy: float) -> None:
     gpus = full_gpus(np.random.default_rng(seed), latency)

@@ -19,7 +19,7 @@ from controlplane.planners.inss.problem import Problem, fits
 pytestmark = pytest.mark.unit
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), models=st.integers(1, 9), gpus=st.integers(1, 6), steps=st.integers(0, 8))
 def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int) -> None:
     rng = np.random.default_rng(seed)
@@ -41,7 +41,7 @@ def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int)
     assert np.isclose(one[-1], other[-1], atol=1e-4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), models=st.integers(1, 12), gpus=st.integers(1, 6))
 def test_every_plan_fits(seed: int, models: int, gpus: int) -> None:
     problem = instances.sample(np.random.default_rng(seed), surfaces(), models, gpus, backlog_s=0.05)

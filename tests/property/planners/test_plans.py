@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import planning
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from planning import planned, workload
 
@@ -20,7 +20,7 @@ from controlplane.planners.verify import verify
 
 pytestmark = pytest.mark.unit
 
-FEW = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=15)
 
 
 @st.composite

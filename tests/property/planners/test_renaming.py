@@ -46,7 +46,7 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[PlannedGpu, ...], tuple[PlannedGpu, 
     return placed(), placed()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(layouts())
 def test_no_other_names_move_fewer_partitions(
     both: tuple[tuple[PlannedGpu, ...], tuple[PlannedGpu, ...]],
