@@ -69,8 +69,10 @@ def test_redirects_at_random_instants(
         f"{statistics.median(firsts):.1f} ms (median), {max(firsts):.1f} ms (worst); command "
         f"{statistics.median(1000 * (r.done - r.asked) for r in redirects):.1f} ms (median)"
     )
-    # The worst one is printed, not judged: a host with other work may hold any process up for as long.
-    assert statistics.median(firsts) < 50
+    # The worst one is printed, not judged: a host with other work may hold any process up for as long. What
+    # any request takes here is not the redirect's.
+    ordinary_ms = 1000 * statistics.median(o.ended - o.started for o in load.outcomes)
+    assert statistics.median(firsts) < 50 + ordinary_ms
 
 
 def _after(redirects: list[Redirect], outcome: rig.Outcome) -> str | None:
