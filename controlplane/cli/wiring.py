@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -148,11 +149,15 @@ def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> No
     """Be the controller of a fleet; events are JSON lines on stderr."""
     from controlplane.runtime import serving
 
+    def tell(event: Event) -> None:
+        # Its log may be on a full disk, or its reader gone: no reason to stop guarding.
+        with contextlib.suppress(OSError):
+            say(json.dumps(asdict(event)))
+
     found, _ = existing_fleet(name)
-    serving.guard(
-        found, lambda e: say(json.dumps(asdict(e))), once=once, plan_only=plan_only, host=host, port=port
-    )
-    sys.stderr.flush()
+    serving.guard(found, tell, once=once, plan_only=plan_only, host=host, port=port)
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
     # A start under way would hold a normal exit up for its whole deadline; its server is found by its labels.
     os._exit(0)
 

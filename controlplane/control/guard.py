@@ -1,7 +1,8 @@
 """Watches every partition and says what to do when a prediction was wrong or a server died. Pure.
 
-`tick(state, seen)` gives the next state and the effects, in the order they must happen. The table and the
-picture are in docs/design/guard.md. Three rules stand above all others:
+`tick(state, seen)` gives the next state and the effects, in the order they must happen: it hears what the
+answers say (`guard_signals.hear`), then decides. The table and the picture are in docs/design/guard.md. Three
+rules stand above all others:
 
 * whoever has a live server has a route to it: a dead active server is left at once for a live one;
 * between two redirects of a partition lies its settling time, unless the server it left is dead;
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.control import guard_signals as signals
-from controlplane.control import sequential
+from controlplane.control import sequential, starts
 from controlplane.control.desired import NamedRoute
 from controlplane.control.guard_state import (
     Cause,
@@ -40,7 +41,7 @@ from controlplane.control.guard_state import (
     room_percent,
     used_percent,
 )
-from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.domain.observation import FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
 _ENDINGS = {
@@ -91,17 +92,15 @@ def routes(state: GuardState, seen: FleetSeen) -> dict[str, NamedRoute]:
 
 def tick(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, ...]]:
     """One look at the fleet: the next state, and what to do now, in order."""
-    answers: dict[str, list[Answer]] = {}
-    for answer in seen.answers:
-        answers.setdefault(answer.server, []).append(answer)
+    return decide(signals.hear(state, seen), seen)
+
+
+def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, ...]]:
+    """What to do about what was heard."""
     watches = dict(state.watches)
-    used = used_percent(watches.values())
-    turn = _Turn(replace(state, now_s=seen.now_s, watches=watches), seen, watches, used)
+    turn = _Turn(replace(state, watches=watches), seen, watches, used_percent(watches.values()))
     turn.lost_gpus()
-    for partition, watch in state.watches.items():
-        active = seen.servers.get(watch.active.server, signals.GONE)
-        heard = answers.get(watch.active.server, [])
-        turn.set(partition, signals.listen(watch, active, heard, state.now_s, seen.now_s))
+    for partition in state.watches:
         turn.decide(partition)
     return turn.state, tuple(turn.effects)
 
@@ -142,17 +141,20 @@ class _Turn:
 
     def lost_gpus(self) -> None:
         """A fault of a GPU takes every server on it: one event, however many died."""
-        died: dict[str, int] = {}
+        died: dict[str, list[str]] = {}
         for watch in self.watches.values():
             for seat in (watch.active, watch.standby):
-                if seat is None or died.get(seat.gpu) == 0:
+                if seat is None or died.get(seat.gpu) == []:
                     continue
                 # The first that lives settles it for its GPU.
                 gone = _health(self.seen, seat) is Health.GONE
-                died[seat.gpu] = died.get(seat.gpu, 0) + 1 if gone else 0
-        lost = frozenset(gpu for gpu, count in died.items() if count > 1)
+                died[seat.gpu] = [*died.get(seat.gpu, []), watch.ward.id] if gone else []
+        lost = frozenset(gpu for gpu, partitions in died.items() if len(partitions) > 1)
         for gpu in sorted(lost - self.state.lost_gpus):
-            self._say(Level.CRITICAL, gpu, f"all {died[gpu]} servers died: a fault of the whole GPU")
+            reason = f"all {len(died[gpu])} servers died: a fault of the whole GPU"
+            # A partition's servers are asked the same.
+            one = len(set(died[gpu])) == 1
+            self._say(Level.CRITICAL, gpu, f"{reason}, or of what they were asked" if one else reason)
         if lost != self.state.lost_gpus:
             self.state = replace(self.state, lost_gpus=lost)
 
@@ -160,8 +162,7 @@ class _Turn:
         seat = watch.standby
         if seat is None:
             return watch
-        now, limits = self.seen.now_s, self.state.limits
-        health = _health(self.seen, seat)
+        now, health = self.seen.now_s, _health(self.seen, seat)
         if health in (Health.READY, Health.UNLOADED) and seat.since_s > now:
             watch = replace(watch, standby=replace(seat, since_s=now))
             self._say(
@@ -172,32 +173,32 @@ class _Turn:
             if seat.gpu not in self.state.lost_gpus:
                 self._say(Level.WARNING, watch.ward.id, f"shadow {seat.server} lost: {reason}")
             self.effects.append(DrainAndStop(seat.server, Ending.AT_ONCE))
-            watch = replace(watch, standby=None, launches=self._failed(watch, seat))
-        elif (
-            watch.launches.failures
-            and now - watch.active.since_s > limits.stable_s
-            and (watch.standby is not None and now - watch.standby.since_s > limits.stable_s)
-        ):
-            watch = replace(watch, launches=Launches())
+            served = not watch.down and _health(self.seen, watch.active) is not Health.GONE
+            launches = self._failed(watch, seat, served=served)
+            if health is not Health.FAILING:
+                watch = self._died(watch, seat)
+            watch = replace(watch, standby=None, launches=launches)
         return watch
 
-    def _failed(self, watch: Watch, seat: Seat) -> Launches:
-        """The book of starts after `seat` died: the longer in a row they fail, the longer it waits."""
-        now, limits, book = self.seen.now_s, self.state.limits, watch.launches
-        if now - seat.since_s > limits.stable_s:
-            return book if book.open else Launches()
-        failures = book.failures + 1
-        if failures < limits.failures:
-            wait = min(limits.back_off_max_s, limits.back_off_s * 2.0 ** (failures - 1))
-            return Launches(failures, now + wait)
-        if not book.open:
-            self.effects.append(OpenBreaker(watch.ward.id, now + limits.breaker_s))
-            self._say(
-                Level.CRITICAL,
-                watch.ward.id,
-                f"{failures} starts failed in a row; the next try is in {limits.breaker_s:g} s",
-            )
-        return Launches(failures, now + limits.breaker_s, open=True)
+    def _died(self, watch: Watch, seat: Seat) -> Watch:
+        """Two that die at once may have died of one request: whoever dies over it, it is sent to the next."""
+        now, within_s = self.seen.now_s, self.state.limits.settle_s
+        if seat.since_s > now:
+            return watch  # it never served
+        if now - watch.died_s <= within_s and seat.gpu not in self.state.lost_gpus:
+            reason = f"two servers died within {within_s:g} s: what they were asked may crash every server"
+            self._say(Level.CRITICAL, watch.ward.id, reason)
+        return replace(watch, died_s=now)
+
+    def _failed(self, watch: Watch, seat: Seat, *, served: bool) -> Launches:
+        """The book of starts after `seat` died."""
+        now, limits = self.seen.now_s, self.state.limits
+        book = starts.failed(watch.launches, now - seat.since_s, now, limits, served=served)
+        if book.open and not watch.launches.open:
+            self.effects.append(OpenBreaker(watch.ward.id, book.retry_at_s))
+            reason = f"{book.failures} starts failed in a row; the next try is in {book.retry_at_s - now:g} s"
+            self._say(Level.CRITICAL, watch.ward.id, reason)
+        return book
 
     def _dead(self, watch: Watch, cause: Cause, active: ServerSeen) -> Watch:
         if self._usable(watch):
@@ -207,8 +208,10 @@ class _Turn:
             if watch.active.gpu not in self.state.lost_gpus:
                 self._say(Level.CRITICAL, watch.ward.id, f"{watch.active.server}: {reason}")
             standby_starts = watch.standby is not None
-            launches = watch.launches if standby_starts else self._failed(watch, watch.active)
-            watch = replace(watch, down=True, launches=launches)
+            book = watch.launches if standby_starts else self._failed(watch, watch.active, served=False)
+            if cause is Cause.CRASH:
+                watch = self._died(watch, watch.active)
+            watch = replace(watch, down=True, launches=book)
         return self._wake(watch)
 
     def _impaired(self, watch: Watch, active: ServerSeen) -> Watch:
@@ -233,6 +236,8 @@ class _Turn:
                 watch = replace(watch, down=False)
             if watch.active.since_s > now:
                 watch = replace(watch, active=replace(watch.active, since_s=now))
+            if watch.launches.failures and starts.proven(watch, limits, now):
+                watch = replace(watch, launches=Launches())
         if watch.failed_in_a_row >= limits.failed_in_a_row:
             reason = f"{watch.failed_in_a_row} failed requests in a row"
             watch = self._tell(self._probe(watch), Matter.ERRORS, Level.WARNING, reason)
@@ -298,7 +303,9 @@ class _Turn:
             share = f"{target.percent:g} % of {target.gpu}"
             reason = f"{cause}{f' ({said})' if said else ''}: redirected to {target.server}, {share}"
             self._say(level, watch.ward.id, reason)
-        launches = self._failed(watch, watch.active) if died else watch.launches
+        launches = self._failed(watch, watch.active, served=True) if died else watch.launches
+        if cause in (Cause.CRASH, Cause.IMPAIRED):
+            watch = self._died(watch, watch.active)
         moved = replace(
             _forget(watch),
             active=target,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from controlplane.control import sequential
-from controlplane.control.guard_state import Cause, Limits, Watch
+from controlplane.control.guard_state import Cause, GuardState, Limits, Watch
 from controlplane.control.sequential import Promise
-from controlplane.domain.observation import Answer, Health, ServerSeen
+from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 
 GONE = ServerSeen(Health.GONE)
 
@@ -28,6 +28,33 @@ _NAMED = 3
 MEMORIES = ((0.5, 50.0), (4.0, 400.0))
 """Moving means of the rate: seconds and requests, whichever is longer. The short one sees a jump while it is
 young, the long one a few percent too much."""
+
+
+def missed_s(state: GuardState, seen: FleetSeen) -> float:
+    """How long nobody looked before this look, where that is too long to judge by; 0 where it is not."""
+    gap_s = seen.now_s - state.now_s
+    return gap_s if state.limits.gap_s < gap_s < math.inf else 0.0
+
+
+def hear(state: GuardState, seen: FleetSeen) -> GuardState:
+    """What the answers since the look before say, and nothing done about it.
+
+    Whoever cannot act now decides again at the next look, and has forgotten nothing.
+    """
+    answers: dict[str, list[Answer]] = {}
+    for answer in seen.answers:
+        answers.setdefault(answer.server, []).append(answer)
+    now, missed = seen.now_s, missed_s(state, seen) > 0.0
+    watches = {}
+    for partition, watch in state.watches.items():
+        if missed:
+            # A host that stood still looks like servers that do; what waited meanwhile is answered late.
+            settled_s = max(watch.settled_s, now + state.limits.settle_s)
+            watch = replace(watch, heard_s=now, settled_s=settled_s)
+        active = seen.servers.get(watch.active.server, GONE)
+        heard = answers.get(watch.active.server, [])
+        watches[partition] = listen(watch, active, heard, state.now_s, now)
+    return replace(state, now_s=now, watches=watches)
 
 
 def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: float, now_s: float) -> Watch:

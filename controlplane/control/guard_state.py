@@ -132,8 +132,11 @@ class Limits:
     """No answer for this long, or 2 SLOs if that is longer, while answers are owed: a hang."""
     stable_s: float = 30.0
     """A server that lived this long did not fail to start."""
+    gap_s: float = 2.0
+    """Who did not look for this long cannot tell a slow server from a host that stood still."""
     back_off_s: float = 1.0
     back_off_max_s: float = 60.0
+    """Nobody who is served by nothing waits longer for a start, whatever failed before."""
     failures: int = 5
     breaker_s: float = 600.0
     calm_s: float = 60.0
@@ -187,7 +190,7 @@ class Watch:
     `evidence` and `rates_rps` (moving means of arrivals, a short and a long one) have one entry a promise.
     `heard_s`: when the active server last answered or owed nothing. `broken_s`: since when its SLO is known
     to be broken and nothing has been done about it yet. `alarm_s`: the latest sign of that. `settled_s`:
-    before this no redirect but from a dead server.
+    before this no redirect but from a dead server. `died_s`: when a server that had served died last.
     """
 
     ward: Ward
@@ -203,6 +206,7 @@ class Watch:
     in_flight: int = 0
     failed_in_a_row: int = 0
     probed_s: float = -math.inf
+    died_s: float = -math.inf
     launches: Launches = Launches()
     generation: int = 0
     told: Mapping[Matter, float] = field(default_factory=dict)

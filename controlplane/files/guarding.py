@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from controlplane.domain.observation import Guarding
-from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_json
+from controlplane.files.documents import SCHEMA_VERSION, Strict, read, to_json, write_derived
 
 
 class _Guarding(Strict):
@@ -28,7 +28,8 @@ class _File(Strict):
 
 def write_guarding(path: Path, partitions: Sequence[Guarding]) -> None:
     """Replace what was told before. Raises EngineError where the disk refuses."""
-    write_json(path, {"schema_version": SCHEMA_VERSION, "partitions": [asdict(p) for p in partitions]})
+    content = {"schema_version": SCHEMA_VERSION, "partitions": [asdict(p) for p in partitions]}
+    write_derived(path, to_json(content))
 
 
 def read_guarding(path: Path) -> tuple[Guarding, ...]:

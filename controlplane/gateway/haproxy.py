@@ -316,7 +316,12 @@ def _refuse_taken(host: str, ports: Ports) -> None:
 @contextlib.contextmanager
 def _locked(lock: FileLock) -> Iterator[None]:
     try:
-        with lock:
-            yield
+        lock.acquire()
     except Timeout as error:
         raise GatewayError(f"another command holds {lock.lock_file}; try again when it has ended") from error
+    except OSError as error:
+        raise GatewayError(f"{lock.lock_file}: cannot be held: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()

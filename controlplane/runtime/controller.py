@@ -8,6 +8,7 @@ left is adopted anew.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 from controlplane.control import guard
 from controlplane.control.desired import NamedRoute
+from controlplane.control.guard_signals import hear, missed_s
 from controlplane.control.guard_state import (
     DrainAndStop,
     Effect,
@@ -38,7 +40,7 @@ from controlplane.runtime.board import Board
 from controlplane.runtime.crew import Crew, spec_for
 from controlplane.runtime.execute import backend, named
 from controlplane.runtime.fleet import Fleet, locked
-from controlplane.runtime.history import Event, History
+from controlplane.runtime.history import Event, EventLog, History
 from controlplane.runtime.observer import Observer, Requests
 from controlplane.runtime.recorder import Recorder
 from controlplane.runtime.taking_over import take_over
@@ -73,7 +75,7 @@ class Controller:
     ) -> None:
         self._fleet = fleet
         self._requests = requests
-        self._history = history
+        self._log = EventLog(history)
         self._notice = notice
         self._limits = limits
         self._crew, self._observer = self._hands()
@@ -138,29 +140,47 @@ class Controller:
         seen = self._observer.look(adopted.state)
         self._engine_answers(self._observer.trouble)
         self._crew.retry(seen.now_s)
-        state, effects = guard.tick(adopted.state, seen)
+        if missed := missed_s(adopted.state, seen):
+            reason = f"nobody looked for {missed:.1f} s: what was slow meanwhile is held against no server"
+            self._tell("warning", "controller", self._fleet.name, reason)
+        # Kept, whatever becomes of what is decided now: an alarm is not to be waited for twice.
+        adopted.state = hear(adopted.state, seen)
+        state, effects = guard.decide(adopted.state, seen)
         routes = guard.routes(state, seen)
-        self._tell_others(state, effects, seen)
-        if not effects and routes == adopted.routes:
-            adopted.state = state
-            return
         try:
-            with locked(self._fleet.files, patience_s=0.0):
-                # A command may have ended since the look: what it stopped is no death.
-                if self._changed_by_others(adopted):
-                    self._adopted = None
-                else:
-                    self._act(adopted, state, effects, routes, seen)
-        except FleetBusy:
-            # What the other command leaves is looked at anew.
-            self._adopted = None
-            time.sleep(_LOCK_TRIES_S)
+            if effects or routes != adopted.routes:
+                self._act_alone(adopted, state, effects, routes, seen)
+            else:
+                adopted.state = state
+        finally:
+            self._tell_others(adopted.state, effects, seen)
 
     def close(self) -> None:
         """End what can be ended at once; servers being started are found by the next controller."""
         self._observer.close()
         self._recorder.close()
         self._crew.close(wait=False)
+        self._log.close()
+
+    def _act_alone(
+        self,
+        adopted: Adopted,
+        state: GuardState,
+        effects: tuple[Effect, ...],
+        routes: dict[str, NamedRoute],
+        seen: FleetSeen,
+    ) -> None:
+        """Act, unless another command works on the fleet: then it is decided again at the next look."""
+        with contextlib.suppress(FleetBusy), self._alone():
+            # A command may have ended since the look: what it stopped is no death.
+            if self._changed_by_others(adopted):
+                self._adopted = None
+            else:
+                self._act(adopted, state, effects, routes, seen)
+
+    def _alone(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the fleet. Raises FleetBusy at once where another command does."""
+        return locked(self._fleet.files, patience_s=0.0)
 
     def _tell_others(self, state: GuardState, effects: tuple[Effect, ...], seen: FleetSeen) -> None:
         """What `ctl status` and `ctl validate` read."""
@@ -265,7 +285,7 @@ class Controller:
     def _adopt(self) -> None:
         """Take over what runs. Raises EngineError where another command works on the fleet."""
         files = self._fleet.files
-        with locked(files, patience_s=0.0):
+        with self._alone():
             settings, plan, mark = files.settings(), files.plan(), self._plan_mark()
             if settings is None or plan is None:
                 raise EngineError(f"fleet {self._fleet.name!r} has no plan; apply one first")
@@ -316,7 +336,7 @@ class Controller:
         self._note(Event(self._fleet.clock.wall(), level, kind, subject, reason))
 
     def _note(self, event: Event) -> None:
-        self._history.write(event)
+        self._log.write(event)
         self._notice(event)
 
 

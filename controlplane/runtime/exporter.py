@@ -15,7 +15,7 @@ from controlplane.control import sequential
 from controlplane.control.guard_state import Phase, phase
 from controlplane.domain.errors import GatewayError
 from controlplane.runtime.controller import Controller
-from controlplane.runtime.history import Event
+from controlplane.runtime.history import Event, History
 
 _STALE_S = 15.0
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,7 +24,8 @@ _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 class Meters(Collector):
     """What Prometheus is told, made anew from the controller's state at each scrape."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: History) -> None:
+        self._history = history
         self.controller: Controller | None = None
         self._counts: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
@@ -42,6 +43,9 @@ class Meters(Collector):
             for key, count in self._counts.items():
                 events.add_metric(key, count)
         yield events
+        unwritten = CounterMetricFamily("trisect_unwritten", "Writes to the history that the disk refused.")
+        unwritten.add_metric([], self._history.lost)
+        yield unwritten
         if self.controller is None:
             return
         busy = CounterMetricFamily("trisect_controller_busy_seconds", "Time the deciding thread spent.")

@@ -55,14 +55,16 @@ class Outcome:
 def locked(files: FleetFiles, *, patience_s: float = 2.0) -> Iterator[None]:
     """Hold the fleet. Raises FleetBusy where another command does for longer than `patience_s`.
 
-    A controller holds it for moments, a command until it has ended.
+    A controller holds it for moments, a command until it has ended. EngineError: the disk refuses.
     """
-    files.directory.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(files.lock, timeout=patience_s)
     try:
+        files.directory.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except filelock.Timeout:
         raise FleetBusy(f"another command is working on fleet {files.fleet!r}; wait for it to end") from None
+    except OSError as error:
+        raise EngineError(f"{files.lock}: cannot be held: {error.strerror}") from error
     try:
         yield
     finally:

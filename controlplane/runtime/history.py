@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,29 +73,59 @@ class Minute:
     batches: Mapping[int, BatchStatistics] | None
 
 
+class EventLog:
+    """A history's events, written from a thread of its own: a locked file or a slow disk holds no look up."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._lock = threading.Lock()
+        self._waiting: list[Event] = []
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="history")
+
+    def write(self, event: Event) -> None:
+        """Have an event written down soon, together with what else waits then."""
+        with self._lock:
+            self._waiting.append(event)
+        try:
+            self._pool.submit(self._flush)
+        except RuntimeError:  # closed: who speaks now is ending too, and may wait
+            self._flush()
+
+    def close(self) -> None:
+        """Write what waits, which another writer may delay, and end the thread."""
+        self._pool.shutdown()
+
+    def _flush(self) -> None:
+        with self._lock:
+            events, self._waiting = self._waiting, []
+        if events:
+            self._history.write(*events)
+
+
 class History:
     """The newest events and minutes of one fleet. Writers wait for one another, readers for nobody."""
 
     def __init__(self, path: Path, *, keep: int = _KEEP) -> None:
         self._path = path
         self._keep = keep
-        self._written = 0
+        self._unpruned = _PRUNE_EVERY
         self.lost = 0
 
-    def write(self, event: Event) -> None:
-        """Append an event; where the disk refuses, `lost` grows."""
-        row = (event.at_s, event.level, event.kind, event.subject, event.reason)
+    def write(self, *events: Event) -> None:
+        """Append events; where the disk refuses, `lost` grows."""
+        rows = [(e.at_s, e.level, e.kind, e.subject, e.reason) for e in events]
         try:
             with self._open() as database:
-                database.execute(
-                    "INSERT INTO events (at_s, level, kind, subject, reason) VALUES (?, ?, ?, ?, ?)", row
+                database.executemany(
+                    "INSERT INTO events (at_s, level, kind, subject, reason) VALUES (?, ?, ?, ?, ?)", rows
                 )
-                self._written += 1
-                if self._written % _PRUNE_EVERY == 1:
+                self._unpruned += len(rows)
+                if self._unpruned > _PRUNE_EVERY:
                     newest = "SELECT COALESCE(MAX(id), 0) FROM events"
                     database.execute(f"DELETE FROM events WHERE id <= ({newest}) - ?", (self._keep,))
+                    self._unpruned = 0
         except (sqlite3.Error, OSError):
-            self.lost += 1
+            self.lost += len(rows)
 
     def events(self, *, since_s: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
         """The newest `limit` events from `since_s` on, oldest first. Raises EngineError for a broken file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import replace
 
@@ -63,6 +64,10 @@ class Onlooker(Controller):
         if event.at_s - self._said_s.get(said, -_REPEAT_S) >= _REPEAT_S:
             self._said_s[said] = event.at_s
             self._notice(event)
+
+    def _alone(self) -> contextlib.AbstractContextManager[None]:
+        """It changes nothing: a controller beside it that decides the same is not held up."""
+        return contextlib.nullcontext()
 
     def _tell_others(self, state: GuardState, effects: tuple[Effect, ...], seen: FleetSeen) -> None:
         """A controller beside it may tell them."""

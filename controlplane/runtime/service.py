@@ -40,7 +40,8 @@ def only_controller(files: FleetFiles) -> Iterator[int | None]:
         raise EngineError(f"fleet {files.fleet!r} already has a controller (pid {pid(files)})") from None
     try:
         before = _told_pid(files)
-        _pid_file(files).write_text(f"{os.getpid()}\n")
+        with contextlib.suppress(OSError):  # a full disk: the kernel knows who holds the lock
+            _pid_file(files).write_text(f"{os.getpid()}\n")
         yield before
     finally:
         with contextlib.suppress(OSError):
@@ -54,10 +55,10 @@ def pid(files: FleetFiles) -> int | None:
     if not files.directory.is_dir():
         return None
     try:
-        # Another one who asks is no controller, and the file may name one that is dead.
+        # Another one who asks is no controller.
         lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
     except filelock.Timeout:
-        return _told_pid(files)
+        return _holder(files)
     lock.release()
     return None
 
@@ -102,6 +103,23 @@ def stop(files: FleetFiles) -> bool:
 
 def _lock(files: FleetFiles) -> filelock.FileLock:
     return filelock.FileLock(files.directory / "controller.lock", timeout=0)
+
+
+def _holder(files: FleetFiles) -> int | None:
+    """Who has the lock's file open: the pid that is told may be a dead controller's, and another's by now."""
+    lock, told = os.path.realpath(_lock(files).lock_file), _told_pid(files)
+    others = (int(name) for name in os.listdir("/proc") if name.isdigit() and name != str(os.getpid()))
+    candidates = others if told is None else (told, *others)
+    return next((pid for pid in candidates if _has_open(pid, lock)), None)
+
+
+def _has_open(pid: int, path: str) -> bool:
+    with contextlib.suppress(OSError):  # gone, or another user's
+        for handle in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                if os.readlink(f"/proc/{pid}/fd/{handle}") == path:
+                    return True
+    return False
 
 
 def _told_pid(files: FleetFiles) -> int | None:

@@ -32,7 +32,7 @@ def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: st
             fleet.gateway.start()
         log = RequestLog(Places.of(fleet.files.gateway).monitor_socket)
         history = History(fleet.files.history)
-        meters = Meters()
+        meters = Meters(history)
 
         def both(event: Event) -> None:
             meters.count(event)

@@ -51,12 +51,12 @@ POINTS = {
 def arm(point: Point, *, at_once: bool) -> None:
     """Wrap the method; `at_once`: whatever the guard has decided."""
     method: Callable[..., Any] = getattr(point.owner, point.method)
-    tick = guard.tick
+    decide = guard.decide
     left, armed = point.calls, at_once
 
     def watched(state: GuardState, seen: FleetSeen) -> Any:
         nonlocal armed
-        after, effects = tick(state, seen)
+        after, effects = decide(state, seen)
         armed = armed or any(isinstance(effect, Redirect) for effect in effects)
         return after, effects
 
@@ -68,7 +68,7 @@ def arm(point: Point, *, at_once: bool) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         return method(*given, **named)
 
-    guard.tick = watched
+    guard.decide = watched
     setattr(point.owner, point.method, fatal)
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 
 from controlplane.control import guard
+from controlplane.control import guard_signals as signals
 from controlplane.control.guard_state import (
     Cause,
     DrainAndStop,
@@ -17,6 +18,7 @@ from controlplane.control.guard_state import (
     Ending,
     GuardState,
     Launch,
+    Launches,
     Level,
     Limits,
     Load,
@@ -271,6 +273,41 @@ def test_a_pause_right_after_a_redirect_is_waited_out_longer() -> None:
     assert of(Redirect, b.tick(2, rate=0.0))[0].cause is Cause.HANG
 
 
+def test_a_host_that_stood_still_is_no_hang_and_no_violation() -> None:
+    b = bench(ward(), ward("W2"))
+    b.tick(3)
+    b.now_s += 5.0  # as after a suspend, or with a host too busy to let anybody look
+    b.servers["W2.a"] = ServerSeen(Health.READY, in_flight=300)
+    assert of(Redirect, b.tick(1, late=["W1", "W2"])) == []
+    assert of(Redirect, b.tick(4, late=["W1"], rate=0.0)) == []
+    assert b.phase() is Phase.SETTLING
+    b.servers["W2.a"] = READY
+    b.tick(50)
+    assert not of(Redirect, b.effects)
+    assert b.phase() is Phase.GUARDED
+    assert of(Redirect, b.tick(10, late=["W1"])), "what is slow afterwards is seen as ever"
+
+
+def test_a_hang_that_outlasts_a_standstill_is_seen() -> None:
+    b = bench(ward())
+    b.tick(3)
+    b.now_s += 5.0
+    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=300)
+    assert of(Redirect, b.tick(8, rate=0.0))[0].cause is Cause.HANG
+
+
+def test_who_cannot_act_forgets_nothing_and_decides_again() -> None:
+    b = bench(ward())
+    seen = FleetSeen(b.now_s, (), dict(b.servers))
+    while not of(Redirect, guard.decide(b.state, seen)[1]):
+        b.now_s += TICK_S
+        late = tuple(Answer(b.now_s, 150.0, False, "W1", "W1.a") for _ in range(20))
+        seen = FleetSeen(b.now_s, late, dict(b.servers))
+        b.state = signals.hear(b.state, seen)
+    # The fleet was busy meanwhile, and nobody asks the server any more.
+    assert of(Redirect, b.tick(1, rate=0.0))[0].cause is Cause.SLOW
+
+
 def test_an_idle_server_does_not_hang() -> None:
     assert bench(ward()).tick(100, rate=0.0) == []
 
@@ -312,6 +349,68 @@ def test_a_lost_shadow_is_started_again_and_ever_more_rarely() -> None:
     assert "starts failed in a row" in said(b.effects, Level.CRITICAL)
     assert "out of memory" in said(b.effects, Level.WARNING)
     assert not of(Redirect, b.effects)
+
+
+def kill_starts(b: Bench, ticks: int) -> list[float]:
+    """When something was started, where no start succeeds."""
+    launched = []
+    for _ in range(ticks):
+        for name in [n for n, s in b.servers.items() if s.health is Health.STARTING]:
+            b.servers[name] = ServerSeen(Health.GONE)
+        launched += [b.now_s for e in b.tick() if isinstance(e, Launch)]
+    return launched
+
+
+def test_who_is_served_by_nothing_is_not_left_to_the_breaker() -> None:
+    b = bench(ward(), standby=False)
+    del b.servers["W1.a"]
+    launched = kill_starts(b, 1000)
+    assert len(of(OpenBreaker, b.effects)) == 1
+    assert max(later - earlier for earlier, later in pairwise(launched)) <= Limits().back_off_max_s + 1.0
+    assert "the next try is in 60 s" in said(b.effects, Level.CRITICAL)
+
+
+def test_a_shadow_that_cannot_start_keeps_no_successor_of_a_dead_server_waiting() -> None:
+    b = bench(ward(), standby=False)
+    kill_starts(b, 300)
+    assert of(OpenBreaker, b.effects)
+    del b.servers["W1.a"]
+    assert of(Launch, b.tick()), "on the dead server's own share, at once"
+
+
+def test_a_breaker_closes_where_nothing_is_to_stand_by() -> None:
+    b = bench(replace(ward(), policy=ShadowPolicy.NONE), standby=False)
+    del b.servers["W1.a"]
+    kill_starts(b, 300)
+    assert b.state.watches["W1"].launches.open
+    b.tick(400)
+    b.ready()
+    b.tick(200)
+    assert b.phase() is Phase.EXPOSED
+    assert b.state.watches["W1"].launches == Launches()
+
+
+@pytest.mark.parametrize("apart", [0, 5])
+def test_two_that_die_one_after_the_other_may_have_been_asked_the_same(apart: int) -> None:
+    b = bench(ward(), ward("W2"))
+    del b.servers["W1.a"]
+    if apart:
+        b.tick(apart)
+    del b.servers["W1.s"]
+    b.tick()
+    loud = said(b.effects, Level.CRITICAL)
+    assert "what they were asked may crash every server" in loud
+    assert "a fault of the whole GPU" not in loud
+
+
+def test_deaths_far_apart_or_of_what_never_served_accuse_no_request() -> None:
+    b = bench(ward())
+    del b.servers["W1.a"]
+    kill_starts(b, 40)
+    b.tick(20)
+    del b.servers[b.state.watches["W1"].active.server]
+    b.tick()
+    assert "may crash every server" not in said(b.effects, Level.CRITICAL)
 
 
 def test_a_warm_shadow_is_loaded_when_it_is_needed() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +17,9 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.monitor.records import Record
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller import Adopted, Controller
-from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.fleet import Fleet, locked
 from controlplane.runtime.history import History
+from controlplane.runtime.onlooker import Onlooker
 
 pytestmark = pytest.mark.unit
 
@@ -31,12 +33,14 @@ class Gateway:
     def __init__(self, routes: Routes) -> None:
         self.present = dict(routes)
         self.committed: list[Routes] = []
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def routes(self) -> Routes:
         return self.present
 
     def commit(self, routes: Routes) -> None:
         self.committed.append(routes)
+        self.meanwhile()
 
 
 class Launcher:
@@ -60,24 +64,59 @@ class NoRequests:
         return []
 
 
+@contextlib.contextmanager
+def controlled(
+    kind: type[Controller], directory: Path, routed: Backend, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[Controller, Gateway, FleetFiles]]:
+    """A controller that knows the old server; its next look would route elsewhere, here to nobody."""
+    gateway = Gateway({"w": Route((routed,), None)})
+    files = FleetFiles(directory, "f")
+    fleet = Fleet(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
+    controller = kind(fleet, NoRequests(), History(files.history), lambda e: tell(e.kind), Limits())
+    routes = {"w": NamedRoute(("old",), None)}
+    controller._adopted = Adopted(GuardState({}), {}, {}, frozenset(), routes, {"old": OLD})
+    controller._adopted.plan_mark = files.planned_s()
+    controller._looked_s = float("inf")
+    try:
+        yield controller, gateway, files
+    finally:
+        controller.close()
+
+
 @pytest.mark.parametrize(("found", "commits"), [(OLD, 1), (NEW, 0)])
 def test_what_another_command_left_meanwhile_is_not_undone(
     tmp_path: Path, found: Backend, commits: int
 ) -> None:
-    gateway = Gateway({"w": Route((found,), None)})
-    files = FleetFiles(tmp_path, "f")
-    fleet = Fleet(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
-    controller = Controller(fleet, NoRequests(), History(files.history), lambda event: None, Limits())
-    try:
-        # It knows the old server; its next look would route elsewhere, here to nobody.
-        adopted = Adopted(
-            GuardState({}), {}, {}, frozenset(), {"w": NamedRoute(("old",), None)}, {"old": OLD}
-        )
-        adopted.plan_mark = files.planned_s()
-        controller._adopted = adopted
-        controller._looked_s = float("inf")
+    with controlled(Controller, tmp_path, found) as (controller, gateway, _):
         controller.step()
-    finally:
-        controller.close()
     assert len(gateway.committed) == commits
     assert (controller.state is None) == (commits == 0), "what the command left is adopted anew"
+
+
+def test_a_command_that_works_on_the_fleet_costs_no_evidence(tmp_path: Path) -> None:
+    with controlled(Controller, tmp_path, OLD) as (controller, gateway, files):
+        with locked(files):
+            controller.step()
+            assert gateway.committed == []
+            assert controller.state is not None, "what was heard is kept"
+        controller.step()
+        assert len(gateway.committed) == 1, "it is decided again"
+
+
+def test_one_that_only_looks_is_in_no_controllers_way(tmp_path: Path) -> None:
+    told: list[str] = []
+    with controlled(Onlooker, tmp_path, OLD, told.append) as (onlooker, gateway, files):
+        with locked(files):
+            onlooker.step()
+        assert gateway.committed == []
+        assert told == []
+        assert onlooker.state is not None
+
+
+def test_clients_come_before_whoever_reads_what_was_done(tmp_path: Path) -> None:
+    order: list[str] = []
+    with controlled(Controller, tmp_path, OLD) as (controller, gateway, _):
+        gateway.meanwhile = lambda: order.append("committed")
+        controller._board.show = lambda *_, **__: order.append("told")  # type: ignore[method-assign]
+        controller.step()
+    assert order == ["committed", "told"]

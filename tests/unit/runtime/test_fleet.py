@@ -16,7 +16,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.execute import backend
-from controlplane.runtime.fleet import Fleet, told_of
+from controlplane.runtime.fleet import Fleet, locked, told_of
 from controlplane.runtime.history import History
 
 pytestmark = pytest.mark.unit
@@ -88,6 +88,15 @@ def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Pat
     (told,) = History(files.history).events()
     assert (told.kind, told.level, told.subject) == ("apply", "warning", "f")
     assert told.reason == f"plan {plan_hash(plan('a'))} by hand, failed: it does not end"
+
+
+def test_a_state_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "in-the-way").write_text("")
+    with (
+        pytest.raises(EngineError, match="cannot be held: Not a directory"),
+        locked(FleetFiles(tmp_path / "in-the-way", "f")),
+    ):
+        pass
 
 
 def test_an_apply_is_told_by_its_plan_and_totals() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +20,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.runtime import service
 from controlplane.runtime.controller import found_dead, turned_over
 from controlplane.runtime.crew import spec_for
-from controlplane.runtime.history import Event, History
+from controlplane.runtime.history import Event, EventLog, History
 from controlplane.runtime.taking_over import take_over
 
 pytestmark = pytest.mark.unit
@@ -27,10 +29,11 @@ pytestmark = pytest.mark.unit
 def test_history_is_bounded_and_read_oldest_first(tmp_path: Path) -> None:
     history = History(tmp_path / "h.sqlite", keep=300)
     assert history.events() == ()
-    for i in range(600):
-        history.write(Event(float(i), "info", "said", "w", str(i)))
+    every = [Event(float(i), "info", "said", "w", str(i)) for i in range(600)]
+    for i in range(0, 600, 20):
+        history.write(*every[i : i + 20])
     kept = history.events(limit=10_000)
-    assert 300 <= len(kept) <= 300 + 256
+    assert 300 <= len(kept) <= 300 + 256 + 20
     assert [e.reason for e in kept] == [str(i) for i in range(600 - len(kept), 600)]
     assert [e.at_s for e in history.events(since_s=597.0)] == [597.0, 598.0, 599.0]
 
@@ -40,6 +43,23 @@ def test_a_disk_that_refuses_stops_nobody(tmp_path: Path) -> None:
     history = History(tmp_path / "in-the-way" / "h.sqlite")
     history.write(Event(1.0, "info", "said", "w", "x"))
     assert history.lost == 1
+
+
+def test_a_locked_history_holds_nobody_up_and_gets_what_was_told_meanwhile(tmp_path: Path) -> None:
+    history = History(tmp_path / "h.sqlite")
+    history.write(Event(0.0, "info", "said", "w", "before"))
+    log = EventLog(history)
+    with contextlib.closing(sqlite3.connect(tmp_path / "h.sqlite")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began_s = time.monotonic()
+        for i in range(30):
+            log.write(Event(float(i), "info", "said", "w", str(i)))
+        assert time.monotonic() - began_s < 2.0, "one that waits for the other writer has 5 s of patience"
+        other.rollback()
+    log.close()
+    assert [e.reason for e in history.events()] == ["before", *map(str, range(30))]
+    log.write(Event(31.0, "info", "said", "w", "late"))
+    assert history.events()[-1].reason == "late", "also what is told while the controller ends"
 
 
 def test_commands_write_beside_the_controller(tmp_path: Path) -> None:

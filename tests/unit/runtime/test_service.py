@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +16,15 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.runtime import service
 
 pytestmark = pytest.mark.unit
+
+
+HOLD = """
+import filelock, sys
+lock = filelock.FileLock(sys.argv[1])
+lock.acquire()
+print(flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -44,6 +55,24 @@ def test_one_that_follows_a_killed_one_knows_it(files: FleetFiles) -> None:
     assert service.pid(files) is None
     with service.only_controller(files) as before:
         assert before == 4711
+
+
+def test_a_pid_that_is_somebody_elses_by_now_is_nobodys_controller(files: FleetFiles) -> None:
+    told = files.directory / "controller.pid"
+    with subprocess.Popen(["sleep", "60"]) as innocent:
+        try:
+            told.write_text(f"{innocent.pid}\n")
+            with service._lock(files):  # held by who has told nothing yet, or could not on a full disk
+                assert service.pid(files) is None
+            asking = [sys.executable, "-c", HOLD, str(service._lock(files).lock_file)]
+            with subprocess.Popen(asking, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as controller:
+                assert controller.stdout is not None
+                controller.stdout.readline()
+                assert service.pid(files) == controller.pid
+                assert service.stop(files)
+            assert innocent.poll() is None
+        finally:
+            innocent.kill()
 
 
 def test_one_that_starts_while_somebody_asks_for_it_starts(files: FleetFiles) -> None:

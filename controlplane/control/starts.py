@@ -1,0 +1,33 @@
+"""The book of starts: how long to wait after one failed, and when what failed before counts no more. Pure.
+
+A start has failed in a row if its server did not live for a while; the waits double, then the breaker opens.
+"""
+
+from __future__ import annotations
+
+from controlplane.control.guard_state import Launches, Limits, Watch
+from controlplane.domain.workload import ShadowPolicy
+
+
+def failed(book: Launches, lived_s: float, now_s: float, limits: Limits, *, served: bool) -> Launches:
+    """The book after a server died that had been ready for `lived_s` (-inf: never).
+
+    Where its partition is not `served` meanwhile, there is no service to spare: a server that lived long is
+    succeeded at once, whatever became of shadows beside it, and the breaker does not stay open as long.
+    """
+    if lived_s > limits.stable_s:
+        return book if book.open and served else Launches()
+    failures = book.failures + 1
+    if failures < limits.failures:
+        wait_s = min(limits.back_off_max_s, limits.back_off_s * 2.0 ** (failures - 1))
+        return Launches(failures, now_s + wait_s)
+    wait_s = limits.breaker_s if served else limits.back_off_max_s
+    return Launches(failures, now_s + wait_s, open=True)
+
+
+def proven(watch: Watch, limits: Limits, now_s: float) -> bool:
+    """Whether all that is to run of a partition has lived so long that no start of it counts as failed."""
+    if watch.standby is None and watch.ward.policy is not ShadowPolicy.NONE:
+        return False
+    seats = (watch.active, watch.standby)
+    return all(now_s - seat.since_s > limits.stable_s for seat in seats if seat is not None)
