@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -266,6 +266,10 @@ def guarded(directory: Path) -> Iterator[Guarded]:
         shutil.rmtree(directory / "rendered", ignore_errors=True)
 
 
+NOTICED_S = 0.02
+"""Until HAProxy has read that a connection was closed, where the host holds nobody up."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One request as its client saw it; times since the epoch."""
@@ -304,6 +308,15 @@ class Load:
     def failed(self) -> list[Request]:
         return [r for r in self.requests if r.error is not None]
 
+    def unexplained(self, hit_s: float, dead_s: float) -> list[Request]:
+        """What failed though the server that died from `hit_s` to `dead_s` cannot have held it.
+
+        Whoever passes requests on has read that its connection was closed when the host lets it: as late as
+        any request may end here.
+        """
+        calm_s = max(r.ended_s - r.started_s for r in self.requests if r.ended_s < hit_s)
+        return [r for r in self.failed() if r.ended_s < hit_s or r.started_s > dead_s + NOTICED_S + calm_s]
+
     def between(self, start_s: float, end_s: float) -> list[Request]:
         return sorted((r for r in self.requests if start_s <= r.started_s < end_s), key=lambda r: r.started_s)
 
@@ -330,6 +343,24 @@ class Load:
         except Exception as problem:
             error = str(problem)[:200]
         self.requests.append(Request(started, time.time(), error))
+
+
+def kill(processes: Iterable[psutil.Process]) -> tuple[float, float]:
+    """End them as the kernel's out-of-memory killer would: when that began, and when all were dead."""
+    processes, began_s = list(processes), time.time()
+    for process in processes:
+        process.kill()
+    for process in processes:
+        await_true(lambda process=process: is_dead(process), 10.0, "killed")  # type: ignore[misc]
+    return began_s, time.time()
+
+
+def is_dead(process: psutil.Process) -> bool:
+    """Also where nobody has waited for it yet."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def await_true(condition: Callable[[], bool], deadline_s: float, what: str) -> None:

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import guard_rig as rig
 import numpy as np
-import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
-from guard_rig import Guarded, Load
+from guard_rig import Guarded, Load, Request
 from killed_controller import POINTS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 RATE_RPS = 60.0
-SLO_MS = 100.0
+SLO_MS = 200.0
 WORK_S = 0.004
 PERCENT = 50.0
 ROOMY_PERCENT = 80.0
@@ -74,21 +73,26 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     assert load.failed() == []
     assert "slow server" in moved.reason
     assert fleet.active("w") != before
-    late = [r for r in load.between(moved.at_s + 2.0, time.time()) if r.latency_ms > SLO_MS]
-    settled = load.between(moved.at_s + 2.0, time.time())
-    assert len(late) <= 0.1 * len(settled)
+    # As before the cut: what this host does to either is not the server's.
+    assert late(load.between(moved.at_s + 2.0, time.time())) <= 0.1 + late(load.between(0.0, cut_s))
     fleet.await_guarded()
     assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}, "the next larger one"
+    asked_s = time.time()
     told = json.loads(fleet.ctl("status", "--json").stdout)
     (row,) = told["guard"]
     assert (row["phase"], row["shadow_ready"], row["breaker_open"]) == ("guarded", True, False)
     assert "slow server" in row["redirect"]
-    assert row["redirected_s"] == pytest.approx(time.time() - moved.at_s, abs=5.0)
+    assert asked_s - moved.at_s <= row["redirected_s"] <= time.time() - moved.at_s
     assert told["controller"] == fleet.controller().pid
     again = fleet.apply(PLAN)
     assert again.stdout.strip() == "nothing to do"
     assert f"was redirected to {percent + 10:g} %" in again.stderr
     assert share(fleet) == percent + 10
+
+
+def late(requests: list[Request]) -> float:
+    """The share of them that broke the SLO."""
+    return sum(r.latency_ms > SLO_MS for r in requests) / len(requests)
 
 
 @pytest.mark.parametrize(
@@ -139,35 +143,34 @@ def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, step:
     [("kill", "crash"), ("stop", "hang"), ("poison", "a model's process died")],
 )
 def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
-    before = fleet.active("w")
-    triton, *stubs = fleet.tree(before)
     refused = ""
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         time.sleep(2.0)
+        before = fleet.active("w")
+        triton, *stubs = fleet.tree(before)
         hit_s = time.time()
         match fault:
             case "kill":
-                triton.kill()
+                _, dead_s = rig.kill([triton])
             case "stop":
                 for process in (triton, *stubs):
                     process.suspend()
             case "poison":
                 refused = poison(fleet)
         moved = fleet.await_event("redirect", since_s=hit_s)
-        time.sleep(2.0)
+        rig.await_true(lambda: rig.is_dead(triton), 30.0, "the dead server's end")
+        gone_s = time.time()
+        time.sleep(1.0)
     assert moved.reason.rpartition(": ")[2] == cause
     # Lost is only what the dead server held, or was handed before it was known to be dead.
-    assert all(r.started_s <= moved.at_s + 0.5 for r in load.failed()), load.failed()
-    if fault == "kill":
-        assert len(load.failed()) <= 3, load.failed()
+    assert load.unexplained(hit_s, dead_s if fault == "kill" else moved.at_s) == []
     fleet.await_guarded()
     if fault == "poison":
-        # The batch of four that it was in, on a busy host a second one: none behind them. It took no shadow.
-        assert len(load.failed()) <= 8, load.failed()
+        # A batch of four a second, until it ended: none behind them. It took no shadow.
+        assert len(load.failed()) <= 4 * (1 + int(gone_s - hit_s)), load.failed()
         assert "is not healthy" in refused
         assert len([e for e in fleet.events() if e.kind == "redirect" and e.at_s >= hit_s]) == 1
-    assert before not in {s.name for s in fleet.servers()}
-    assert not triton.is_running() or triton.status() == psutil.STATUS_ZOMBIE
+    rig.await_true(lambda: before not in {s.name for s in fleet.servers()}, 30.0, "nothing of it is left")
 
 
 def poison(fleet: Guarded) -> str:
@@ -185,8 +188,7 @@ def poison(fleet: Guarded) -> str:
 def test_once_repairs_and_ends(fleet: Guarded) -> None:
     fleet.controller().send_signal(signal.SIGKILL)
     before = fleet.active("w")
-    for process in fleet.tree(before):
-        process.kill()
+    rig.kill(fleet.tree(before))
     told = fleet.ctl("serve", "--once")
     assert told.returncode == 0, told.stderr
     assert "did not end by itself" in fleet.await_event("controller").reason
@@ -198,8 +200,7 @@ def test_once_repairs_and_ends(fleet: Guarded) -> None:
 def test_once_ends_though_the_host_can_start_nothing(fleet: Guarded) -> None:
     fleet.controller().send_signal(signal.SIGKILL)
     before = fleet.active("w")
-    for process in fleet.tree(before):
-        process.kill()
+    rig.kill(fleet.tree(before))
     told = fleet.ctl("serve", "--once", TRISECT_TRITON_HOME="/nowhere")
     assert told.returncode == 0, told.stderr
     assert "cannot be started now: no tritonserver" in told.stderr
@@ -220,10 +221,9 @@ def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
         )
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         time.sleep(1.0)
-        hit_s = time.time()
-        fleet.tree(fleet.active("w"))[0].kill()
+        hit_s, dead_s = rig.kill(fleet.tree(fleet.active("w"))[:1])
         fleet.await_event("redirect", since_s=hit_s)
-    assert len(load.failed()) <= 3
+    assert load.unexplained(hit_s, dead_s) == []
     fleet.await_guarded()
     told = json.loads(fleet.ctl("events", "--json").stdout)["events"]
     assert [(e["subject"], "signal 9" in e["reason"]) for e in told if e["kind"] == "restart"] == [
@@ -250,7 +250,7 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(tmp_path: Path) -> N
         told = fleet.ctl("events", "--json")
         assert [e["kind"] for e in json.loads(told.stdout)["events"][:2]] == ["apply", "adopt"]
         before, guarding = fleet.active("w"), (fleet.files / "guard.json").read_text()
-        fleet.tree(before)[0].kill()
+        rig.kill(fleet.tree(before)[:1])
         told = fleet.ctl("serve", "--once", "--plan-only")
         assert (fleet.files / "guard.json").read_text() == guarding
         said = [json.loads(line) for line in told.stderr.splitlines()]
