@@ -16,10 +16,13 @@ def destroy(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     yes: options.Yes = False,
 ) -> None:
-    """Drain and stop everything that carries this fleet's labels, and nothing else."""
+    """Drain and stop everything that carries this fleet's labels, and nothing else.
+
+    What happened to it stays to be read: `ctl events`.
+    """
     from controlplane.cli import wiring
     from controlplane.files.fleets import FleetFiles, state_root
-    from controlplane.runtime import service
+    from controlplane.runtime import happened, service
 
     if not yes and not options.agreed(f"Drain and stop fleet {fleet!r}?"):
         raise typer.Exit(0)
@@ -27,5 +30,5 @@ def destroy(
     known = FleetFiles(state_root(), fleet).exists()
     found = wiring.existing_fleet(fleet)[0] if known else wiring.unrecorded_fleet(fleet)
     service.stop(found.files)
-    outcome = found.destroy()
+    outcome = happened.destroy(found)
     print(f"fleet {fleet}: destroyed" if outcome.actions or known else "nothing to do")

@@ -163,9 +163,14 @@ def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> No
 
 
 def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Event, ...]:
-    """What happened to a fleet."""
+    """What happened to a fleet, or to the last one of that name that was destroyed, which is said."""
     from controlplane.runtime import happened
 
-    found, _ = existing_fleet(name)
+    units.safe_name(name, "--fleet")
+    files = FleetFiles(state_root(), name)
+    if files.exists() or not files.ended.exists():
+        files = existing_fleet(name)[0].files
+    else:
+        say(f"fleet {name!r} was destroyed; what happened until then:")
     begin = 0.0 if since_s is None else time.time() - since_s
-    return happened.events(found.files, since_s=begin, limit=limit)
+    return happened.events(files, since_s=begin, limit=limit)

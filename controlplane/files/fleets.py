@@ -62,6 +62,8 @@ class FleetFiles:
         self.gateway = self.directory / "gateway"
         self.guarding = self.directory / "guard.json"
         self.history = self.directory / "history.sqlite"
+        # No fleet's directory: a name cannot begin with a dot.
+        self.ended = root / ".ended" / f"{fleet}.sqlite"
         self._settings = self.directory / "fleet.json"
         self._plan = self.directory / "plan.json"
         self._previous = self.directory / "plan.previous.json"

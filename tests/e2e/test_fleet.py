@@ -238,6 +238,10 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Host) -> None:
     assert ended.returncode == 0, ended.stderr
     assert host.leftovers() == []
     assert host.ctl("destroy", "--yes").stdout.strip() == "nothing to do"
+    after = host.ctl("events", "--json")
+    assert "was destroyed" in after.stderr
+    told = json.loads(after.stdout)["events"]
+    assert [e["kind"] for e in told if "by hand" in e["reason"]] == [*by_hand, "destroy"]
 
 
 def test_perf_analyzer_loses_nothing_while_a_share_changes(host: Host) -> None:

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from controlplane.control.desired import NamedRoute
 from controlplane.control.redirect import moves
-from controlplane.files.fleets import FleetFiles
+from controlplane.domain.fleet import Routes, Server
+from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
 from controlplane.files.gateway import Restart, append_restart
 from controlplane.gateway.places import Places
 from controlplane.runtime import happened
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.fleet import Fleet
 from controlplane.runtime.history import Event, History
 
 pytestmark = pytest.mark.unit
@@ -28,6 +33,61 @@ def test_what_the_supervisor_wrote_stands_between_what_the_others_did(tmp_path: 
     assert (every[1].subject, every[1].reason) == ("haproxy", "ended by signal 9")
     assert happened.events(files, since_s=1.5, limit=10) == every[1:]
     assert happened.events(files, since_s=0.0, limit=2) == every[1:]
+
+
+class Nothing:
+    """A launcher and a gateway of a fleet whose servers are gone already."""
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        return ()
+
+    def routes(self) -> Routes:
+        return {}
+
+    def stop(self) -> None:
+        pass
+
+    def sweep(self, fleet: str) -> tuple[str, ...]:
+        return ()
+
+
+def ended(root: Path, name: str, *reasons: str) -> FleetFiles:
+    files = FleetFiles(root, name)
+    files.write_settings(FleetSettings("process", "/m", str(root / "out"), {}))
+    History(files.history).write(*(Event(1.0, "info", "apply", name, reason) for reason in reasons))
+    nothing = cast(Any, Nothing())
+    happened.destroy(Fleet(files, nothing, nothing, SystemClock(), print))
+    return files
+
+
+def test_what_happened_outlives_the_fleet_until_the_next_of_its_name_ends(tmp_path: Path) -> None:
+    files = ended(tmp_path, "f", "first")
+    assert not files.directory.exists()
+    told = happened.events(files, since_s=0.0, limit=10)
+    assert [(e.kind, e.reason) for e in told] == [
+        ("apply", "first"),
+        ("destroy", "by hand: 0 servers stopped"),
+    ]
+    files.write_settings(FleetSettings("process", "/m", "/o", {}))
+    assert happened.events(files, since_s=0.0, limit=10) == (), "another one of that name"
+    assert happened.events(ended(tmp_path, "f", "second"), since_s=0.0, limit=1)[0].kind == "destroy"
+    assert "first" not in {e.reason for e in happened.events(files, since_s=0.0, limit=10)}
+    assert fleets(tmp_path) == []
+
+
+def test_histories_of_ended_fleets_are_bounded(tmp_path: Path) -> None:
+    for number in range(22):
+        files = ended(tmp_path, f"f{number}", "x")
+        os.utime(files.ended, (number, number))
+    kept = {path.stem for path in files.ended.parent.iterdir()}
+    assert kept == {f"f{number}" for number in range(2, 22)}
+
+
+def test_a_history_that_cannot_be_read_holds_no_end_up(tmp_path: Path) -> None:
+    FleetFiles(tmp_path, "f").directory.mkdir()
+    FleetFiles(tmp_path, "f").history.write_text("no database")
+    files = ended(tmp_path, "f")
+    assert not files.directory.exists()
 
 
 def test_a_redirect_by_hand_is_told_a_partition() -> None:
