@@ -90,11 +90,11 @@ test: setup test-packages
 	timed format .venv/bin/ruff format --check .; \
 	timed types .venv/bin/mypy; \
 	timed imports .venv/bin/lint-imports; \
-	$(PY) -m pytest -q -m "docker and not soak" --timeout 300 >.tools/containers.log 2>&1 & containers=$$!; \
+	$(PY) -m pytest -q -m "docker and not soak" >.tools/containers.log 2>&1 & containers=$$!; \
 	trap 'wait' EXIT; \
 	timed unit $(PY) -m pytest -q -m "unit and not soak"; \
 	timed containers told; \
-	timed servers $(PY) -m pytest -q -m "e2e and not docker and not soak" --timeout 300
+	timed servers $(PY) -m pytest -q -m "e2e and not docker and not soak"
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup

@@ -29,7 +29,7 @@ from private_engine import PrivateEngine
 from launchers.containers import FLEET_LABEL
 from launchers.ports import free_ports
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.docker
 
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"

@@ -15,7 +15,7 @@ import pytest
 from gateway_rig import perf_analyzer
 from guard_rig import Guarded, Load
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 RATE_RPS = 25.0
 WORK_S = 0.003

@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc as triton
 from guard_rig import Guarded, Load
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 
 RATE_RPS = 40.0
 SLO_MS = 200.0

@@ -17,7 +17,7 @@ import tritonclient.grpc as triton_grpc
 from guard_rig import Guarded, Load, Request
 from killed_controller import POINTS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 
 RATE_RPS = 60.0
 SLO_MS = 200.0
