@@ -40,7 +40,8 @@ HERE = Path(__file__).parent
 
 
 def text(renderable: RenderableType) -> str:
-    console = Console(file=io.StringIO(), width=200, highlight=False)
+    # Whatever FORCE_COLOR and its like say, as a CI's host may.
+    console = Console(file=io.StringIO(), width=200, highlight=False, force_terminal=False, color_system=None)
     console.print(renderable)
     assert isinstance(console.file, io.StringIO)
     return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())

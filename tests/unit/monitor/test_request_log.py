@@ -42,6 +42,13 @@ def line(count: int, host: bytes = b"127.0.0.1", port: bytes = b"9001", flags: b
     return LINE % (count, host, port, flags)
 
 
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A socket's path may have 107 characters, which pytest's folders can exceed: a relative one."""
+    monkeypatch.chdir(tmp_path)
+    return Path("s")
+
+
 @contextlib.contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
@@ -69,9 +76,9 @@ def taken(log: RequestLog, count: int) -> list[Record]:
     return found
 
 
-def test_requests_that_a_server_answered_are_taken_in_order(tmp_path: Path) -> None:
-    with listening(tmp_path / "s") as server:
-        log = RequestLog(tmp_path / "s")
+def test_requests_that_a_server_answered_are_taken_in_order(place: Path) -> None:
+    with listening(place) as server:
+        log = RequestLog(place)
         try:
             with accepted(server) as stream:
                 stream.sendall(line(1) + b"\nno line of ours\n" + line(2, b"-", b"-") + line(3, flags=b"CD"))
@@ -86,11 +93,11 @@ def test_requests_that_a_server_answered_are_taken_in_order(tmp_path: Path) -> N
             log.close()
 
 
-def test_a_gap_in_hearing_is_known_and_the_log_followed_again(tmp_path: Path, clock: Hand) -> None:
-    log = RequestLog(tmp_path / "s")
+def test_a_gap_in_hearing_is_known_and_the_log_followed_again(place: Path, clock: Hand) -> None:
+    log = RequestLog(place)
     try:
         assert log.heard_since_s == 100.0, "nobody is there yet"
-        with listening(tmp_path / "s") as server:
+        with listening(place) as server:
             assert log.take() == []
             with accepted(server) as stream:
                 stream.sendall(line(1))
@@ -112,9 +119,9 @@ def test_a_gap_in_hearing_is_known_and_the_log_followed_again(tmp_path: Path, cl
         log.close()
 
 
-def test_a_monitor_that_is_held_up_is_waited_for(tmp_path: Path, clock: Hand) -> None:
-    with listening(tmp_path / "s") as server:
-        log = RequestLog(tmp_path / "s")
+def test_a_monitor_that_is_held_up_is_waited_for(place: Path, clock: Hand) -> None:
+    with listening(place) as server:
+        log = RequestLog(place)
         try:
             with accepted(server) as stream:
                 stream.sendall(line(1))
