@@ -84,7 +84,7 @@ class ProcessEngine:
 
     def kill(self, server: Server) -> None:
         os.kill(int(server.id), signal.SIGKILL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while process_table.find(int(server.id)) is not None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -111,7 +111,7 @@ class DockerEngine:
         with contextlib.closing(docker.DockerClient(base_url=self.address)) as client:
             pid = client.containers.get(server.id).attrs["State"]["Pid"]
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while Path(f"/proc/{pid}").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -150,7 +150,7 @@ class Fleet:
         labels = Labels(self.name, "plan1", partition, role, "rev1")
         return ServerSpec(labels, str(repository), ("spin",), device, percent)
 
-    def start(self, spec: ServerSpec, deadline_s: float = 60.0) -> Server:
+    def start(self, spec: ServerSpec, deadline_s: float = 150.0) -> Server:
         server = self.launcher.start(spec, deadline_s=deadline_s)
         self.seen.append(server)
         return server

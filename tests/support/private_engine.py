@@ -48,7 +48,7 @@ class PrivateEngine:
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (self.folder / "d.sock").exists():
             said = (self.folder / "log").read_text(errors="replace")[-2000:]
             assert self._process.poll() is None, said
@@ -58,7 +58,7 @@ class PrivateEngine:
     def stop(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait(30)
+            self._process.wait(60)
         (self.folder / "d.sock").unlink(missing_ok=True)
 
     def freeze(self) -> None:
@@ -75,7 +75,7 @@ class PrivateEngine:
         """At once; its containerd dies with it. Containers of an engine with --live-restore live on."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(60)
         (self.folder / "d.sock").unlink(missing_ok=True)
 
 

@@ -45,7 +45,7 @@ def client(engine: DockerEngine) -> Iterator[docker.DockerClient]:
         yield made
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> None:
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
         with contextlib.suppress(OSError, docker.errors.APIError):
@@ -208,7 +208,7 @@ def test_a_full_disk(fleet: Fleet, docker_engine: tuple[PrivateEngine, str]) -> 
         with pytest.raises(EngineError, match=r"no space left on device.*docker system df"):
             fleet.start(fleet.spec())
     finally:
-        subprocess.run(["umount", place], check=True)
+        subprocess.run(["umount", "--lazy", place], check=True)
     assert fleet.leftovers() == []
 
 

@@ -84,7 +84,7 @@ def test_stop_without_time_to_drain_ends_it_at_once(fleet: Fleet) -> None:
         lost = pool.submit(infer, server, sleep_s=30)
         await_connected(server)
         fleet.launcher.stop(server, drain_s=0)
-        assert lost.exception(timeout=10) is not None
+        assert lost.exception(timeout=30) is not None
     assert fleet.leftovers() == []
 
 
@@ -104,7 +104,7 @@ def queued(server: Server) -> int:
 
 
 def await_true(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
@@ -157,7 +157,8 @@ def test_a_share_is_held_under_load(fleet: Fleet) -> None:
         loading = [pool.submit(load) for _ in range(2)]
         try:
             infer(server, burn_s=0.05)
-            before, start = fleet.launcher.usage(server), time.monotonic()
+            # By a clock that covers more than the counters do: an engine may be slow to tell them.
+            start, before = time.monotonic(), fleet.launcher.usage(server)
             time.sleep(2.0)
             after, wall = fleet.launcher.usage(server), time.monotonic() - start
         finally:
@@ -195,7 +196,7 @@ def test_a_device_this_host_does_not_have(fleet: Fleet, device: str) -> None:
 
 def heard(watch: Watch, *servers: Server) -> tuple[News, ...]:
     """What a watch tells of these servers, once it tells anything."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not (told := watch.news(servers)):
         assert time.monotonic() < deadline, "nothing was heard"
         time.sleep(0.01)
@@ -229,7 +230,7 @@ def test_a_share_changes_in_a_running_server(fleet: Fleet) -> None:
         fleet.launcher.resize(server, 20)
         assert under_way.result() == [pytest.approx(0.3), 0.0]
     assert fleet.launcher.servers(fleet.name) == (server,)
-    before, start = fleet.launcher.usage(server), time.monotonic()
+    start, before = time.monotonic(), fleet.launcher.usage(server)
     infer(server, burn_s=0.3)
     after, wall = fleet.launcher.usage(server), time.monotonic() - start
     assert after.cpu_seconds is not None
