@@ -280,8 +280,8 @@ class ProcessLauncher:
             mechanism = None if gpu else self._quota()[0]
             prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
             pid = detach([*prefix, *command], environment(server, home, place), log, place.core)
-        except OSError as error:
-            kind = NotNow if error.errno in _FULL else EngineError
+        except (OSError, subprocess.SubprocessError) as error:
+            kind = NotNow if isinstance(error, OSError) and error.errno in _FULL else EngineError
             raise kind(f"{spec.name} could not be started: {error}") from error
         while True:
             member = process_table.find(pid)

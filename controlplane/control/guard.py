@@ -304,7 +304,7 @@ class _Turn:
             reason = f"{cause}{f' ({said})' if said else ''}: redirected to {target.server}, {share}"
             self._say(level, watch.ward.id, reason)
         launches = self._failed(watch, watch.active, served=True) if died else watch.launches
-        if cause in (Cause.CRASH, Cause.IMPAIRED):
+        if cause in (Cause.CRASH, Cause.IMPAIRED) and not watch.down:
             watch = self._died(watch, watch.active)
         moved = replace(
             _forget(watch),

@@ -169,6 +169,8 @@ class HaproxyGateway:
 
     def in_flight(self, backend: Backend) -> int:
         """Requests this server still owes an answer to: HAProxy's on all its slots, and the facade's."""
+        if not self._places.settings.exists():
+            return 0
         _, table = store.load(self._places, store.settings_of(self._places))
         leading = [slot for slot in table.slots if backend in slot.servers().values()]
         sessions = self._runtime.sessions(_backends(leading))

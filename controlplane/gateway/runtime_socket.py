@@ -50,6 +50,9 @@ class RuntimeSocket:
                     answer += part
         except OSError as error:
             raise Unreachable(f"HAProxy does not answer on {self._path}: {error}") from error
+        if not answer:
+            # Even of a command that it takes without a word it says an empty line.
+            raise Unreachable(f"HAProxy ended before it answered on {self._path}")
         return answer.decode()
 
     def run(self, commands: Sequence[str]) -> None:
@@ -102,4 +105,6 @@ class RuntimeSocket:
             for row in csv.DictReader(io.StringIO(text)):
                 key = row["pxname"], row["svname"]
                 found[key] = Sessions(int(row["scur"] or 0), int(row["qcur"] or 0))
+            if (backend, "BACKEND") not in found:  # the last row
+                raise Unreachable(f"HAProxy ended in the middle of its answer about {backend}")
         return found

@@ -293,10 +293,10 @@ class Controller:
             self._open()
             servers = self._fleet.launcher.servers(self._fleet.name)
             present = self._fleet.gateway.routes()
-        self._observer.close()
-        self._crew.close(wait=False)
-        self._crew, self._observer = self._hands()
         taken = take_over(wards(plan), desired, settings, servers, named(present), self._limits, self._wall())
+        self._observer.close()
+        self._crew.hand_over([server.name for server in (*taken.kept, *taken.surplus)])
+        self._crew, self._observer = self._hands()
         # Whoever is routed to, or backs that up, has answered a real inference before.
         backends = {m.server: m for r in present.values() for m in (*r.members, r.backup) if m is not None}
         self._adopted = Adopted(

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
 from controlplane.control.desired import descendant
 from controlplane.control.guard_state import DrainAndStop, Ending, Launch, Load
-from controlplane.domain.errors import MissingTool, NotNow, TrisectError
+from controlplane.domain.errors import MissingTool, NotNow
 from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health
 from controlplane.monitor import inference
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.clock import wait_until
-from controlplane.runtime.execute import Limits, backend
+from controlplane.runtime.execute import Limits, owes_nothing
 
 _THREADS = 6
 _RETRY_S = 5.0
@@ -57,14 +57,17 @@ class Crew:
         self._gateway = gateway
         self._failed = failed
         self._limits = limits
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="crew")
+        self._starts = ThreadPoolExecutor(_THREADS, thread_name_prefix="start")
         # A redirect may wait for a load, which needs no engine: it must not wait for one that is silent.
         self._loads = ThreadPoolExecutor(_THREADS, thread_name_prefix="load")
+        # Nor may a partition that nothing serves wait until others have drained.
+        self._ends = ThreadPoolExecutor(_THREADS, thread_name_prefix="end")
         self._lock = threading.Lock()
         self._servers: dict[str, Server] = {}
         self._conditions: dict[str, Condition] = {}
         self._given_up: set[str] = set()
-        self._put_off: list[tuple[float, Callable[[], None]]] = []
+        self._taken_over: Collection[str] | None = None
+        self._put_off: list[tuple[float, ThreadPoolExecutor, Callable[[], None]]] = []
         self._said: dict[str, str] = {}
 
     def adopt(self, server: Server, health: Health = Health.READY) -> None:
@@ -77,7 +80,7 @@ class Crew:
         """A server that runs and may not be ready yet: waited for and proved like a new one."""
         with self._lock:
             self._conditions[server.name] = Condition(Health.STARTING)
-        self._pool.submit(self._launch, server.name, server.spec, False)
+        self._starts.submit(self._launch, server.name, server.spec, False)
 
     def server(self, name: str) -> Server | None:
         """The server behind a name of the guard's; None while it starts."""
@@ -98,7 +101,7 @@ class Crew:
         """Start a server and prove it; `unload`: it stands by warm."""
         with self._lock:
             self._conditions[launch.server] = Condition(Health.STARTING)
-        self._pool.submit(self._launch, launch.server, spec, unload)
+        self._starts.submit(self._launch, launch.server, spec, unload)
 
     def load(self, load: Load) -> None:
         """Load a warm shadow's models."""
@@ -117,25 +120,37 @@ class Crew:
             if server is None:
                 self._given_up.add(stop.server)
                 return
-        self._pool.submit(self._stop, server, stop.ending)
+        self._ends.submit(self._stop, server, stop.ending)
 
     def retry(self, now_s: float) -> None:
         """Try again what was put off, once the engine had time to come back or the disk to be cleared."""
         with self._lock:
-            due = [again for at, again in self._put_off if now_s - at > _RETRY_S]
-            self._put_off = [(at, again) for at, again in self._put_off if now_s - at <= _RETRY_S]
-        for again in due:
-            self._pool.submit(again)
+            due = [one for one in self._put_off if now_s - one[0] > _RETRY_S]
+            self._put_off = [one for one in self._put_off if now_s - one[0] <= _RETRY_S]
+        for _, pool, again in due:
+            pool.submit(again)
 
     def close(self, *, wait: bool) -> None:
         """Begin nothing more; `wait`: until what is under way has ended."""
-        for pool in (self._pool, self._loads):
+        for pool in (self._starts, self._loads, self._ends):
             pool.shutdown(wait=wait, cancel_futures=not wait)
+
+    def hand_over(self, servers: Collection[str]) -> None:
+        """Begin nothing more; another crew sees to `servers`. What starts besides is ended once it has."""
+        with self._lock:
+            self._taken_over = frozenset(servers)
+        self.close(wait=False)
+
+    def _wanted(self, name: str, spec: ServerSpec) -> bool:
+        """With the lock held: whether a start is still to become a server of this crew's, or of the next."""
+        if self._taken_over is not None:
+            return spec.name in self._taken_over
+        return name not in self._given_up
 
     def _launch(self, name: str, spec: ServerSpec, unload: bool) -> None:
         server: Server | None = None
         with self._lock:
-            if name in self._given_up:
+            if not self._wanted(name, spec):
                 return
         try:
             server = self._launcher.start(spec, deadline_s=self._limits.start_s)
@@ -149,17 +164,18 @@ class Crew:
             with self._lock:
                 if name not in self._given_up:
                     self._conditions[name] = Condition(Health.STARTING, str(error))
-            self._later(name, f"cannot be started now: {error}", partial(self._launch, name, spec, unload))
+            again = partial(self._launch, name, spec, unload)
+            self._later(name, f"cannot be started now: {error}", self._starts, again)
             return
-        except TrisectError as error:
+        except Exception as error:  # of any kind: it is not to be taken for a start under way
             if server is not None:
                 self._stop(server, Ending.AT_ONCE)
             with self._lock:
                 if name not in self._given_up:
-                    self._conditions[name] = Condition(Health.GONE, str(error))
+                    self._conditions[name] = Condition(Health.GONE, str(error) or repr(error))
             return
         with self._lock:
-            wanted = name not in self._given_up
+            wanted = self._wanted(name, spec)
             if wanted:
                 self._servers[name] = server
                 self._conditions[name] = Condition(Health.UNLOADED if unload else Health.READY)
@@ -172,8 +188,8 @@ class Crew:
                 inference.load(server, endpoint, deadline_s=self._limits.start_s)
                 inference.prove(server, endpoint, deadline_s=self._limits.prove_s)
             found = Condition(Health.READY)
-        except TrisectError as error:
-            found = Condition(Health.GONE, str(error))
+        except Exception as error:  # as in a launch
+            found = Condition(Health.GONE, str(error) or repr(error))
         with self._lock:
             if name in self._conditions:
                 self._conditions[name] = found
@@ -188,19 +204,19 @@ class Crew:
         try:
             if ending is Ending.DRAINED:
                 wait_until(
-                    lambda: self._gateway.in_flight(backend(server)) == 0,
+                    lambda: owes_nothing(self._gateway, server),
                     deadline_s=self._limits.drain_s,
                     interval_s=0.2,
                 )
             self._launcher.stop(server, drain_s=allowed_s[ending])
-        except TrisectError as error:
+        except Exception as error:  # of any kind: nothing is to be left behind
             again = partial(self._stop, server, Ending.AT_ONCE)
-            self._later(server.name, f"could not be stopped: {error}", again)
+            self._later(server.name, f"could not be stopped: {error or repr(error)}", self._ends, again)
 
-    def _later(self, subject: str, problem: str, again: Callable[[], None]) -> None:
+    def _later(self, subject: str, problem: str, pool: ThreadPoolExecutor, again: Callable[[], None]) -> None:
         """Put off what the engine or the disk does not let be done now; said once."""
         with self._lock:
-            self._put_off.append((time.monotonic(), again))
+            self._put_off.append((time.monotonic(), pool, again))
             known = self._said.get(subject) == problem
             self._said[subject] = problem
         if not known:

@@ -6,9 +6,11 @@ that, what is left is only to drain and stop, which the next run finishes from w
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Protocol
 
@@ -24,7 +26,7 @@ from controlplane.control.converge import (
     Unload,
 )
 from controlplane.control.desired import NamedRoute
-from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.errors import EngineError, GatewayError, TrisectError
 from controlplane.domain.fleet import Backend, Route, Routes, Server, ServerState
 from controlplane.monitor import inference
 from controlplane.ports import Gateway, Launcher
@@ -60,6 +62,14 @@ Say = Callable[[str], None]
 def backend(server: Server) -> Backend:
     """Where a route to this server leads."""
     return Backend(server.name, server.host, server.http_port, server.grpc_port, server.metrics_port)
+
+
+def owes_nothing(gateway: Gateway, server: Server) -> bool:
+    """Whether a server has drained; a gateway that is being started again does not say so."""
+    try:
+        return gateway.in_flight(backend(server)) == 0
+    except GatewayError:
+        return False
 
 
 def named(routes: Routes) -> dict[str, NamedRoute]:
@@ -99,7 +109,7 @@ class Executor:
     _drained: set[str] = field(default_factory=set)
 
     def run(self, actions: Sequence[Action], actual: Actual) -> None:
-        """Run the actions in order; starts side by side, and stops.
+        """Run the actions in order; starts side by side, drains, and stops.
 
         Raises EngineError or GatewayError; servers this run started and no route leads to are gone then.
         """
@@ -109,6 +119,8 @@ class Executor:
             for kind, group in groupby(actions, key=type):
                 if kind is Start:
                     self._start([a for a in group if isinstance(a, Start)])
+                elif kind is Drain:
+                    self._drain([a.server for a in group if isinstance(a, Drain)])
                 elif kind is Stop:
                     self._stop([a.server for a in group if isinstance(a, Stop)])
                 else:
@@ -178,10 +190,8 @@ class Executor:
                 self.journal.write("commit", routes={e: list(r.members) for e, r in routes.items()})
                 self.say(f"route {', '.join(sorted(routes)) or 'nothing'}")
                 self.gateway.commit(self._routes(routes))
-            case Drain(name):
-                self._drain(name)
-            case Start() | Stop():
-                raise AssertionError("starts and stops are run side by side")
+            case Start() | Drain() | Stop():
+                raise AssertionError("starts, drains and stops are run side by side")
 
     def _routes(self, routes: Mapping[str, NamedRoute]) -> Routes:
         return {
@@ -192,16 +202,17 @@ class Executor:
             for endpoint, route in routes.items()
         }
 
-    def _drain(self, name: str) -> None:
-        server = self._servers[name]
-        self.journal.write("drain", server=name)
-        empty = wait_until(
-            lambda: self.gateway.in_flight(backend(server)) == 0, deadline_s=self.limits.drain_s
-        )
-        if empty:
-            self._drained.add(name)
-        else:
-            self.say(f"{name} still has requests in flight after {self.limits.drain_s:g} s")
+    def _drain(self, names: list[str]) -> None:
+        """They drain side by side, so all of them together have the time that one has."""
+        for name in names:
+            self.journal.write("drain", server=name)
+        deadline = time.monotonic() + self.limits.drain_s
+        for name in names:
+            empty = partial(owes_nothing, self.gateway, self._servers[name])
+            if wait_until(empty, deadline_s=deadline - time.monotonic()):
+                self._drained.add(name)
+            else:
+                self.say(f"{name} still has requests in flight after {self.limits.drain_s:g} s")
 
     def _undo(self) -> None:
         for server in self._started:

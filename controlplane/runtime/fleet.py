@@ -8,17 +8,27 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import filelock
 
-from controlplane.control.converge import Action, Actual, Commit, Drain, Start, Stop, converge, destroy
+from controlplane.control.converge import (
+    Action,
+    Actual,
+    Commit,
+    Drain,
+    Remove,
+    Start,
+    Stop,
+    converge,
+    destroy,
+)
 from controlplane.control.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
 from controlplane.control.redirect import companions, moves, redirected
 from controlplane.domain.device import CPU_DEVICE
-from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError
+from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import nearest
@@ -117,7 +127,10 @@ class Fleet:
             self.gateway.start()
             actual = observe(self.launcher, self.gateway, self.name)
             actions = converge(self._wanted(plan, settings, actual, as_planned), actual)
-            before = self.files.plan()
+            before, known = self.files.plan(), self.files.settings()
+            if known is not None:
+                # A rollback needs the devices of the plan before as well.
+                settings = replace(settings, devices={**known.devices, **settings.devices})
             if actions or before != plan:
                 # Written first: whatever happens next, `status` and `destroy` know how to look.
                 self.files.write_settings(settings)
@@ -181,7 +194,11 @@ class Fleet:
             settings = self.files.settings()
             actual = observe(self.launcher, self.gateway, self.name)
             actions = destroy(actual)
-            self._run(actions, actual)
+            try:
+                self._run(actions, actual)
+            except GatewayError as error:
+                self.say(f"{error}; the servers are stopped all the same")
+                self._run(tuple(a for a in actions if isinstance(a, Remove | Stop)), actual)
             self.gateway.stop()
             self.launcher.sweep(self.name)
             if settings is not None:

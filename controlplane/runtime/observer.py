@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
 from controlplane.control import sequential
 from controlplane.control.guard_state import GuardState, Watch
@@ -72,6 +72,7 @@ class Observer:
         self._asked_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
         self._failed: dict[str, int] = {}
+        self._active_s: dict[str, float] = {}
         self._owed: dict[str, tuple[float, int]] = {}
         self._state = GuardState({})
 
@@ -146,17 +147,21 @@ class Observer:
 
     def _answers(self, servers: dict[str, Server], now: float) -> list[Answer]:
         if servers != self._known:
-            self._forget(s for name, s in self._known.items() if name not in servers)
+            self._forget({name: s for name, s in self._known.items() if name not in servers})
             self._known = servers
             self._by_address = {
                 (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
             }
         answers = []
+        # Lines tell the time of day, which may be set meanwhile.
+        ahead_s = time.time() - now
         for end in self._requests.take():
             name = self._by_address.get((end.host, end.port))
             if name is None:
                 continue
-            answers.append(Answer(end.ended_s, end.latency_ms, end.failed, end.endpoint, name))
+            answers.append(
+                Answer(min(now, end.ended_s - ahead_s), end.latency_ms, end.failed, end.endpoint, name)
+            )
             if end.failed:
                 self._failed[name] = self._failed.get(name, 0) + 1
             else:
@@ -164,12 +169,17 @@ class Observer:
                 self._answered_s[name] = now
         return answers
 
-    def _forget(self, gone: Iterable[Server]) -> None:
+    def _forget(self, gone: Mapping[str, Server]) -> None:
         """What was kept for servers that are stopped: a controller lives long, and a canary may be large."""
-        for server in gone:
+        kept: tuple[dict[str, Any], ...] = (
+            self._since_s, self._asked_s, self._answered_s, self._failed, self._active_s, self._owed,
+        )  # fmt: skip
+        for name, server in gone.items():
             self._canaries.forget(server.name)
             self._lost.pop(server.name, None)
             self._impaired.pop(server.name, None)
+            for one in kept:
+                one.pop(name, None)
 
     def _tried(self, server: Server) -> tuple[str, ...]:
         """One endpoint of each of its queues, an alias where there is one: the whole way of a request."""
@@ -199,14 +209,19 @@ class Observer:
         return self._split.found(server.name, now)
 
     def _in_flight(self, watch: Watch, server: Server, now: float) -> int:
-        """What it owes, asked only where it fell silent under load; one that owes nothing is idle."""
+        """What it owes, asked only where it fell silent under load."""
         name = watch.active.server
-        # Silence is a server's own only while its answers would be heard.
-        answered = max(self._answered_s.get(name, now), self._requests.heard_since_s)
-        asked, owed = self._owed.get(name, (-1e9, 0))
-        idle = asked > answered and owed == 0
-        expected = (now - answered) * sum(rates[0] for rates in watch.rates_rps)
-        if idle or now - answered < SILENT_S or (expected < _SILENT_REQUESTS and not owed):
+        asked, owed = self._owed.get(name, (-math.inf, 0))
+        # Silence is a server's own only while its answers would be heard, from when it was routed to, though
+        # it never answered anybody, and since it was last known to owe nothing.
+        since = max(
+            self._answered_s.get(name, -math.inf),
+            self._active_s.setdefault(name, now),
+            self._requests.heard_since_s,
+            -math.inf if owed else asked,
+        )
+        expected = (now - since) * sum(rates[0] for rates in watch.rates_rps)
+        if now - since < SILENT_S or (expected < _SILENT_REQUESTS and not owed):
             return 0
         if now - asked > SILENT_S:
             try:
@@ -252,8 +267,8 @@ class _Engine:
             found = self._launcher.servers(self._fleet)
             self._running = frozenset(s.name for s in found if s.state is ServerState.RUNNING)
             self.trouble, self.answered_s = "", now
-        except EngineError as error:
-            self.trouble = str(error)
+        except Exception as error:  # of any kind: deaths are not believed while it answers nothing
+            self.trouble = str(error) or repr(error)
         finally:
             self._under_way = False
 

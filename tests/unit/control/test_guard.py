@@ -422,6 +422,7 @@ def test_a_warm_shadow_is_loaded_when_it_is_needed() -> None:
     assert of(Load, effects) == [Load("W1.s")]
     b.servers["W1.s"] = READY
     assert of(Redirect, b.tick())[0].target == "W1.s"
+    assert "may crash every server" not in said(b.effects, Level.CRITICAL), "one died, and is told once"
 
 
 def test_a_fault_of_a_gpu_is_one_event() -> None:

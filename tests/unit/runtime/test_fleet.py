@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import pytest
 
 from controlplane.control.converge import Start, Stop
 from controlplane.control.desired import Desired, NamedRoute
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -88,6 +89,51 @@ def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Pat
     (told,) = History(files.history).events()
     assert (told.kind, told.level, told.subject) == ("apply", "warning", "f")
     assert told.reason == f"plan {plan_hash(plan('a'))} by hand, failed: it does not end"
+
+
+class NoGateway(Gateway):
+    """One that ended before its servers."""
+
+    def commit(self, routes: Routes) -> None:
+        raise GatewayError("waited 10 s for HAProxy to come back")
+
+    def stop(self) -> None:
+        pass
+
+
+class Obliging(Launcher):
+    def __init__(self) -> None:
+        self.stopped: list[str] = []
+
+    def stop(self, left: Server, *, drain_s: float) -> None:
+        self.stopped.append(left.name)
+
+    def sweep(self, fleet: str) -> tuple[str, ...]:
+        return ()
+
+
+def test_a_fleet_whose_gateway_is_dead_is_destroyed_all_the_same(tmp_path: Path) -> None:
+    gateway: Any = NoGateway({n: Route((backend(server(n)),)) for n in "ab"})
+    launcher, said = Obliging(), list[str]()
+    files = FleetFiles(tmp_path, "f")
+    files.write_settings(SETTINGS)
+    Rendered(files, cast(Any, launcher), gateway, SystemClock(), said.append).destroy()
+    assert sorted(launcher.stopped) == [server("a").name, server("b").name]
+    assert any("HAProxy to come back; the servers are stopped all the same" in line for line in said)
+    assert not files.directory.exists()
+
+
+def test_a_rollback_finds_the_devices_of_the_plan_before(tmp_path: Path) -> None:
+    gateway: Any = Gateway({n: Route((backend(server(n)),)) for n in "ab"})
+    files = FleetFiles(tmp_path, "f")
+    fleet = Rendered(files, cast(Any, Obliging()), gateway, SystemClock(), lambda line: None)
+    (tmp_path / "out" / "f").mkdir(parents=True)
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    fleet.apply(plan("a", "b"), settings)
+    fleet.apply(plan("a"), replace(settings, devices={"v100-1": "GPU-other"}))
+    kept = files.settings()
+    assert kept is not None
+    assert kept.devices == {"v100-0": "GPU-uuid", "v100-1": "GPU-other"}
 
 
 def test_a_state_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:

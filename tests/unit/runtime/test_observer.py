@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +24,7 @@ from controlplane.control.guard_state import (
     Ward,
 )
 from controlplane.control.sequential import Promise
-from controlplane.domain.errors import EngineError, NotNow
+from controlplane.domain.errors import EngineError, GatewayError, NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health, News
 from controlplane.domain.workload import ShadowPolicy
@@ -95,9 +97,19 @@ class Requests:
         return self.answered
 
 
-class NoGateway:
+@dataclass
+class Gateway:
+    """`owed` is what a server owes; `away` one that does not answer."""
+
+    owed: int = 0
+    away: bool = False
+    asked: int = 0
+
     def in_flight(self, backend: object) -> int:
-        return 0
+        self.asked += 1
+        if self.away:
+            raise GatewayError("HAProxy does not answer")
+        return self.owed
 
 
 def state() -> GuardState:
@@ -108,10 +120,14 @@ def state() -> GuardState:
 @dataclass
 class Bench:
     engine: Engine
+    gateway: Gateway
     crew: Crew
     observer: Observer
     requests: Requests
     failed: list[str]
+
+    def owes(self) -> int:
+        return self.observer.look(state()).servers[SERVER.name].in_flight
 
     def health(self) -> Health:
         return self.observer.look(state()).servers[SERVER.name].health
@@ -119,15 +135,15 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    engine, failed = Engine(), list[str]()
+    engine, answering, failed = Engine(), Gateway(), list[str]()
     launcher: Any = engine
-    gateway: Any = NoGateway()
+    gateway: Any = answering
     crew = Crew(launcher, gateway, lambda subject, reason: failed.append(reason), Waits())
     crew.adopt(SERVER)
     requests = Requests()
     observer = Observer(launcher, gateway, "f", crew, requests)
     try:
-        yield Bench(engine, crew, observer, requests, failed)
+        yield Bench(engine, answering, crew, observer, requests, failed)
     finally:
         if engine.silent is not None:
             engine.silent.set()
@@ -137,7 +153,7 @@ def bench() -> Iterator[Bench]:
 
 def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias() -> None:
     launcher: Any = Engine()
-    gateway: Any = NoGateway()
+    gateway: Any = Gateway()
     promise = Promise("w1", 100.0, 10.0, aliases=("w2", "w3"))
     ward = Ward("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
     shared = begin((ward,), {"W1": (Seat(SERVER.name, "cpu-0", 50.0),)}, Limits())
@@ -200,6 +216,101 @@ def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Ben
     assert bench.engine.news == []
     bench.crew.adopt(SERVER)
     assert bench.health() is Health.READY
+
+
+def test_one_that_never_answered_anybody_owes_what_it_owes(bench: Bench) -> None:
+    # A shadow that hung while it stood by, and was redirected to.
+    bench.gateway.owed, bench.requests.answered = 4, ()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bench.crew.adopt(replace(SERVER, http_port=silent.getsockname()[1]))
+        assert bench.owes() == 0, "it has only just been routed to"
+        # Before a canary has found it out, which takes two deadlines.
+        assert wait_until(lambda: bench.owes() == 4, deadline_s=3.0)
+
+
+def test_one_that_hangs_after_a_lull_is_asked_again(bench: Bench) -> None:
+    bench.owes()
+    bench.requests.answered = ()
+    assert wait_until(lambda: (bench.owes(), bench.gateway.asked)[1] > 0, deadline_s=5.0)
+    bench.gateway.owed = 4
+    assert wait_until(lambda: bench.owes() == 4, deadline_s=5.0)
+
+
+def test_answers_are_told_by_a_clock_that_nobody_sets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(at_s: float) -> float:
+        line = Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, at_s, 1.0, False)
+        bench.requests.answered = (line,)
+        (answer,) = bench.observer.look(state()).answers
+        return answer.ended_s - time.monotonic()
+
+    assert ended(time.time() - 0.5) == pytest.approx(-0.5, abs=0.2)
+    day, real = 86400.0, time.time
+    monkeypatch.setattr(time, "time", lambda: real() - day)  # set back
+    assert ended(time.time() - 0.5) == pytest.approx(-0.5, abs=0.2)
+    assert ended(time.time() + day) == pytest.approx(0.0, abs=0.2), "written before it was set back"
+
+
+class Stumbling(Engine):
+    """A launcher that fails as none should."""
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_start_that_fails_as_none_should_is_one_that_failed() -> None:
+    launcher: Any = Stumbling()
+    gateway: Any = Gateway()
+    crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
+    crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    crew.close(wait=True)
+    found = crew.conditions()["W1.1"]
+    assert (found.health, found.reason) == (Health.GONE, "can't start new thread")
+
+
+class Slow(Engine):
+    """Its starts end once they may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may, self.begun = threading.Event(), threading.Event()
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        self.begun.set()
+        self.may.wait(20.0)
+        return SERVER
+
+
+@pytest.mark.parametrize(("taken_over", "stopped"), [([], [SERVER.name]), ([SERVER.name], [])])
+def test_what_starts_while_the_fleet_is_adopted_anew_is_nobodys_unless_it_was_seen(
+    taken_over: list[str], stopped: list[str]
+) -> None:
+    engine = Slow()
+    launcher: Any = engine
+    gateway: Any = Gateway()
+    crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
+    crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), replace(SPEC, endpoints=()), unload=False)
+    assert engine.begun.wait(20.0)
+    crew.hand_over(taken_over)
+    engine.may.set()
+    crew.close(wait=True)
+    assert engine.stopped == stopped
+
+
+def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(bench: Bench) -> None:
+    bench.gateway.owed = 1
+    for n in range(20):
+        old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
+        bench.crew.adopt(replace(SERVER, spec=old))
+        bench.crew.stop(DrainAndStop(old.name, Ending.DRAINED))
+    bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    assert wait_until(lambda: bench.engine.starts == 1, deadline_s=10.0)
+    bench.gateway.away = True
+    asked = bench.gateway.asked
+    assert wait_until(lambda: bench.gateway.asked > asked + 5, deadline_s=10.0)
+    assert bench.engine.stopped == []
+    assert [reason for reason in bench.failed if "stopped" in reason] == []
+    bench.gateway.away, bench.gateway.owed = False, 0
+    assert wait_until(lambda: len(bench.engine.stopped) == 20, deadline_s=10.0)
 
 
 def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
