@@ -140,9 +140,8 @@ def status_source(name: str) -> Callable[[], Status]:
     from controlplane.runtime.status import fleet_status
 
     found, settings = existing_fleet(name)
-    plan = found.files.plan()
     telemetry = GatewayTelemetry(gateway(found.files, settings.endpoints).telemetry_socket)
-    return lambda: fleet_status(found, plan, telemetry)
+    return lambda: fleet_status(found, found.files.plan(), telemetry)
 
 
 def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> None:

@@ -163,8 +163,9 @@ def _age(seconds: float | None) -> str:
 class Status:
     """A fleet at one moment. `controller` is its pid, None where none runs.
 
-    `trouble` says why the engine does not answer: then no server is known, and all else is. `restart` is
-    the newest of a process of the gateway, `restarted_s` how many seconds ago; None where none was.
+    `trouble` says why the engine does not answer: then no server is known, and all else is.
+    `history_trouble` says why nothing is known of what happened. `restart` is the newest of a process of the
+    gateway, `restarted_s` how many seconds ago; None where none was.
     """
 
     servers: tuple[StatusRow, ...]
@@ -174,6 +175,7 @@ class Status:
     trouble: str | None = None
     restarted_s: float | None = None
     restart: str | None = None
+    history_trouble: str | None = None
 
 
 def status_view(status: Status) -> RenderableType:
@@ -188,6 +190,8 @@ def status_view(status: Status) -> RenderableType:
         parts += ["", workload_table(status.workloads)]
     if status.guard:
         parts += ["", guard_table(status.guard)]
+    if status.history_trouble is not None:
+        parts += ["", f"nothing that happened can be shown: {status.history_trouble}"]
     if status.restart is not None:
         parts += ["", f"gateway, {_age(status.restarted_s)} ago: {status.restart}"]
     if status.controller is None:
@@ -201,6 +205,7 @@ def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
         "fleet": fleet,
         "controller": status.controller,
         "trouble": status.trouble,
+        "history_trouble": status.history_trouble,
         "restarted_s": status.restarted_s,
         "restart": status.restart,
         "servers": [asdict(row) for row in status.servers],

@@ -125,32 +125,32 @@ def guard_rows(
 
 def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Status:
     """A fleet now. Raises InputError for files nobody of ours wrote."""
-    history = History(fleet.files.history)
     controller = service.pid(fleet.files)
     windows = seen_windows(telemetry)
     again = restarts(fleet.files)
     servers: Sequence[StatusRow] = ()
-    trouble = None
+    redirects: Mapping[str, Event] = {}
+    warnings: Mapping[str, Event] = {}
+    trouble = history_trouble = None
     try:
         servers = status_rows(fleet.launcher, fleet.gateway, fleet.name, plan, windows)
     except EngineError as error:
         trouble = str(error)
+    try:
+        history = History(fleet.files.history)
+        redirects, warnings = history.latest("redirect", _LEVELS), history.latest("said", _WARNINGS)
+    except EngineError as error:
+        history_trouble = str(error)
+    told = read_guarding(fleet.files.guarding) if controller is not None else ()
     return Status(
-        tuple(servers),
-        tuple(workload_rows(plan, windows)),
-        tuple(
-            guard_rows(
-                plan,
-                read_guarding(fleet.files.guarding) if controller is not None else (),
-                history.latest("redirect", _LEVELS),
-                history.latest("said", _WARNINGS),
-                fleet.clock.wall(),
-            )
-        ),
-        controller,
-        trouble,
-        fleet.clock.wall() - again[-1].at_s if again else None,
-        f"{again[-1].subject} {again[-1].reason}" if again else None,
+        servers=tuple(servers),
+        workloads=tuple(workload_rows(plan, windows)),
+        guard=tuple(guard_rows(plan, told, redirects, warnings, fleet.clock.wall())),
+        controller=controller,
+        trouble=trouble,
+        restarted_s=fleet.clock.wall() - again[-1].at_s if again else None,
+        restart=f"{again[-1].subject} {again[-1].reason}" if again else None,
+        history_trouble=history_trouble,
     )
 
 

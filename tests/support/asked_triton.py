@@ -6,13 +6,14 @@ import contextlib
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 CONFIG = {"max_batch_size": 4, "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]}
 
 
 @contextlib.contextmanager
-def asked_triton() -> Iterator[tuple[int, list[str]]]:
+def asked_triton(config: Mapping[str, Any] = CONFIG) -> Iterator[tuple[int, list[str]]]:
     """Its port, and the paths it was asked, in order; each reading counts ten executions of four more."""
     asked: list[str] = []
 
@@ -23,7 +24,7 @@ def asked_triton() -> Iterator[tuple[int, list[str]]]:
             batch = {"batch_size": 4, "compute_infer": count, "compute_input": count, "compute_output": count}
             totals = {"success": count, "queue": count}
             stats = {"model_stats": [{"inference_stats": totals, "batch_stats": [batch]}]}
-            self._answer(stats if self.path.endswith("/stats") else CONFIG)
+            self._answer(stats if self.path.endswith("/stats") else config)
 
         def do_POST(self) -> None:
             asked.append(self.path)

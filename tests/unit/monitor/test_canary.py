@@ -3,11 +3,28 @@ from __future__ import annotations
 import socket
 
 import pytest
+from asked_triton import asked_triton
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.monitor.canary import Canaries
+from controlplane.runtime.clock import wait_until
 
 pytestmark = pytest.mark.unit
+
+
+def test_an_answer_that_is_none_is_a_failure_and_the_next_one_is_asked_for() -> None:
+    with asked_triton(config={"input": [{"name": "x"}]}) as (port, asked):
+        spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
+        canaries = Canaries()
+        for failures in (1, 2):
+            canaries.ask(server, spec.endpoints)
+            assert wait_until(
+                lambda n=failures: (told := canaries.verdict(server.name)) is not None and told.failures == n,
+                deadline_s=10.0,
+            )
+        canaries.close()
+    assert len(asked) == 2
 
 
 def test_a_canary_under_way_to_a_server_that_is_forgotten_leaves_nothing() -> None:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState
+from controlplane.files.fleets import FleetFiles
+from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.execute import backend
-from controlplane.runtime.status import status_rows
+from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.status import fleet_status, status_rows
 
 pytestmark = pytest.mark.unit
 
@@ -48,3 +53,20 @@ def test_the_role_shown_is_what_a_server_does_now(
     rows = status_rows(running, running, "f", None, {})
     assert [row.role for row in rows] == roles
     assert [row.routed for row in rows] == [s in routed for s in servers]
+
+
+class NoMonitor:
+    def windows(self, seconds: float) -> dict[str, Any]:
+        raise GatewayError("the gateway's monitor does not answer")
+
+
+def test_a_broken_history_hides_what_happened_and_nothing_else(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path, "f")
+    files.directory.mkdir()
+    files.history.write_text("no database" * 100)
+    running = cast(Any, Running((PLANNED,), (PLANNED,)))
+    fleet = Fleet(files, running, running, SystemClock(), lambda line: None)
+    status = fleet_status(fleet, None, cast(Any, NoMonitor()))
+    assert [row.role for row in status.servers] == ["active"]
+    assert status.trouble is None
+    assert "delete it to begin anew" in str(status.history_trouble)
