@@ -47,6 +47,17 @@ class Traits:
     executes: str | None = None
 
 
+def pooled(route: Route, traits: Traits) -> tuple[str, Route] | None:
+    """What the endpoints that go through one slot have in common; None for one that goes through its own.
+
+    HAProxy counts what a slot has in flight, and would choose a pool's servers blindly if each endpoint of
+    its model were counted apart.
+    """
+    if traits.executes is None or len(route.members) < 2:
+        return None
+    return traits.executes, route
+
+
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
     """One slot in use. A draining one finishes what it has and gets nothing new."""
@@ -64,6 +75,22 @@ class SlotsRecord:
 
     generation: int
     slots: tuple[SlotRecord, ...]
+
+    def carried(self) -> dict[int, tuple[str, ...]]:
+        """Slot -> the endpoints whose requests go through it; none for those of a pool's other endpoints."""
+        together: dict[tuple[str, Route, bool], list[str]] = {}
+        first: dict[int, list[str]] = {}
+        for slot in self.slots:
+            key = pooled(slot.route, slot.traits)
+            if key is None:
+                first[slot.index] = [slot.endpoint]
+                continue
+            shared = together.setdefault((*key, slot.draining), [])
+            # Which of the draining ones came first nobody remembers.
+            first[slot.index] = shared if slot.draining or not shared else []
+            if slot.endpoint not in shared:
+                shared.append(slot.endpoint)
+        return {index: tuple(endpoints) for index, endpoints in first.items()}
 
 
 class GatewaySettings(Strict):

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
-from controlplane.files.gateway import Traits
+from controlplane.files.gateway import Traits, pooled
 
 PLAIN = Traits()
 NOTHING_KNOWN: Mapping[str, Traits] = MappingProxyType({})
@@ -82,8 +82,7 @@ class SlotTable:
     def model_map(self) -> Mapping[str, str]:
         """Endpoint -> slot, as HAProxy's map holds it.
 
-        Endpoints of one model in one pool go through the first one's slot: HAProxy counts what a slot has in
-        flight, and would choose servers blindly if each endpoint were counted apart. An endpoint with
+        Endpoints of one model in one pool go through the first one's slot (`pooled`). An endpoint with
         sequences is left out: HAProxy cannot tell which sequence a request belongs to, so it hands them to
         the facade.
         """
@@ -92,10 +91,8 @@ class SlotTable:
         for slot in self.slots:
             plain = slot.phase is Phase.ACTIVE and slot.traits.sequence_idle_us is None
             if plain and slot.endpoint and slot.route is not None:
-                own, model = str(slot.index), slot.traits.executes
-                if model is not None and len(slot.route.members) > 1:
-                    own = pools.setdefault((model, slot.route), own)
-                found[slot.endpoint] = own
+                own, key = str(slot.index), pooled(slot.route, slot.traits)
+                found[slot.endpoint] = own if key is None else pools.setdefault(key, own)
         return found
 
     def check_map(self) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,7 @@ class Addresses:
         self._taken: SlotsRecord | None = None
         self._servers: dict[tuple[str, int], str] = {}
         self.present: tuple[Backend, ...] = ()
-        self.endpoints: Mapping[str, str] = {}
+        self.endpoints: Mapping[str, Sequence[str]] = {}
 
     def refresh(self) -> None:
         """Read the table again where it has changed."""
@@ -80,7 +80,8 @@ class Addresses:
                 for port in (backend.http_port, backend.grpc_port):
                     self._servers[backend.host, port] = backend.server
         self.present = tuple(present.values())
-        self.endpoints = {f"{p}_{slot.index}": slot.endpoint for slot in table.slots for p in "hg"}
+        carried = table.carried()
+        self.endpoints = {f"{p}_{index}": e for index, e in carried.items() if e for p in "hg"}
 
 
 class Monitor:

@@ -99,8 +99,11 @@ def own(totals: Totals, losses: Losses, minute: Mapping[tuple[str, str], Latency
     yield from (requests, size, latency, rate, errors, received, lost)
 
 
-def haproxy(rows: Iterable[Mapping[str, str]], endpoints: Mapping[str, str]) -> Iterator[Metric]:
-    """HAProxy's counters of what is in use. `endpoints` names the slot of a backend."""
+def haproxy(rows: Iterable[Mapping[str, str]], endpoints: Mapping[str, Sequence[str]]) -> Iterator[Metric]:
+    """HAProxy's counters of what is in use. `endpoints`: those whose requests go through a backend.
+
+    They cannot be told apart there: the label lists them, joined by commas.
+    """
     labels = ["proxy", "server", "endpoint"]
     families: dict[str, Metric] = {}
     kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
@@ -112,7 +115,7 @@ def haproxy(rows: Iterable[Mapping[str, str]], endpoints: Mapping[str, str]) -> 
         slot = proxy.startswith(("g_", "h_"))
         if (slot and proxy not in endpoints) or row["status"].startswith("MAINT"):
             continue
-        values = [proxy, server, endpoints.get(proxy, "")]
+        values = [proxy, server, ",".join(endpoints.get(proxy, ()))]
         for column, family in families.items():
             if row.get(column):
                 family.add_metric(values, float(row[column]))  # type: ignore[attr-defined]

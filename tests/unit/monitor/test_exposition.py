@@ -1,0 +1,57 @@
+"""The gateway's own rows on the page of metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.domain.fleet import Backend, Route
+from controlplane.files.gateway import SlotRecord, SlotsRecord, Traits
+from controlplane.gateway.slots import Phase, SlotTable, assign
+from controlplane.monitor.exposition import haproxy
+
+pytestmark = pytest.mark.unit
+
+ONE, TWO = (Backend(name, "127.0.0.1", port, port + 1) for name, port in (("one", 9000), ("two", 9010)))
+POOL, ALONE = Route((ONE, TWO)), Route((ONE,))
+
+
+def table() -> SlotTable:
+    """A pool with two aliases of `m`, another one of theirs by itself, and what the pool was before."""
+    traits = {e: Traits(executes="m") for e in "mab"}
+    old = assign(SlotTable.empty(8, 2), {"m": Route((TWO, ONE)), "a": Route((TWO, ONE))}, traits).table
+    return assign(old, {"m": POOL, "a": POOL, "b": ALONE, "x": POOL}, {**traits, "x": Traits()}).table
+
+
+def record(of: SlotTable) -> SlotsRecord:
+    used = [s for s in of.slots if s.endpoint is not None and s.route is not None]
+    return SlotsRecord(
+        1,
+        tuple(
+            SlotRecord(s.index, s.phase is Phase.DRAINING, s.endpoint or "", s.route or ALONE, s.traits)
+            for s in used
+        ),
+    )
+
+
+def test_a_row_is_labelled_with_every_endpoint_whose_requests_it_counts() -> None:
+    carried = record(table()).carried()
+    assert carried == {0: ("m", "a"), 1: ("m", "a"), 2: ("m", "a"), 3: (), 4: ("b",), 5: ("x",)}
+    for endpoint, slot in table().model_map().items():
+        assert endpoint in carried[int(slot)]
+
+
+def test_a_slot_that_carries_nothing_has_no_row() -> None:
+    endpoints = {f"{p}_{i}": e for i, e in record(table()).carried().items() if e for p in "hg"}
+    rows = [
+        {"pxname": f"g_{i}", "svname": s, "status": "UP", "stot": str(10 * i)}
+        for i in range(6)
+        for s in ("s0", "BACKEND")
+    ]
+    rows.append({"pxname": "http", "svname": "FRONTEND", "status": "OPEN", "stot": "7"})
+    families = {family.name: family.samples for family in haproxy(rows, endpoints)}
+    told = {(s.labels["proxy"], s.labels["endpoint"]): s.value for s in families["haproxy_sessions"]}
+    assert told == {
+        ("g_0", "m,a"): 0, ("g_1", "m,a"): 10, ("g_2", "m,a"): 20, ("g_4", "b"): 40, ("g_5", "x"): 50,
+        ("http", ""): 7,
+    }  # fmt: skip
+    assert {s.labels["proxy"] for s in families["haproxy_server_up"]} == {"g_0", "g_1", "g_2", "g_4", "g_5"}
