@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from filelock import FileLock
 
@@ -36,6 +37,7 @@ _LONGEST_WAIT_S = 5.0
 _YOUNG_S = 10.0
 _BIND_DEADLINE_S = 5.0
 _FACADE_GRACE_S = 1.0
+_LOOKED_AT_S = 0.5
 _LOG_LIMIT_BYTES = 4 * 2**20
 _LOG_RECEIVE_BYTES = 8 * 2**20
 
@@ -211,15 +213,27 @@ def _trim(log: Path) -> None:
             log.replace(log.with_suffix(".log.1"))
 
 
+def _taken(lock: TextIO) -> bool:
+    """Whether this process has the lock now. Whoever looks whether it is held has it for a moment too."""
+    deadline = time.monotonic() + _LOOKED_AT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
 def main() -> int:
-    """One supervisor a gateway: a second one ends at once."""
+    """One supervisor a gateway: a second one ends."""
     places = Places.of(Path(sys.argv[1]))
     # Who ends a supervisor on purpose removes its lock first.
     took_over = places.supervisor_lock.exists()
     with places.supervisor_lock.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(lock):
             return 0
         supervisor = Supervisor(places, Listeners.inherited(sys.argv[2:]))
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import sys
+import time
 
 from controlplane.gateway import processes
 from controlplane.gateway.listeners import Listeners
@@ -13,11 +14,11 @@ from controlplane.gateway.places import Places
 
 _LOOK_S = 1.0
 _STARTING_S = 10.0
-"""Until one that was started holds its lock, also on a busy host."""
+"""For one that was started to hold its lock, also on a busy host, before another one is."""
 
 
 def start(places: Places, listeners: Listeners | None = None) -> None:
-    """Start one, nobody's child, that takes the sockets over. Where one lives, the new one ends at once."""
+    """Start one, nobody's child, that takes the sockets over. Where one lives, the new one ends."""
     descriptors = () if listeners is None else listeners.descriptors()
     command = [sys.executable, "-m", "controlplane.gateway.supervise", str(places.state)]
     processes.spawn_detached(places, processes.SUPERVISOR, [*command, *map(str, descriptors)], descriptors)
@@ -41,4 +42,6 @@ async def keep(places: Places, listeners: Listeners | None) -> None:
             # What the host does not allow now is tried again; a thread that it refuses is a RuntimeError.
             with contextlib.suppress(OSError, RuntimeError):
                 await asyncio.to_thread(start, places, listeners)
-            await asyncio.sleep(_STARTING_S)
+            deadline = time.monotonic() + _STARTING_S
+            while is_missing(places) and time.monotonic() < deadline:
+                await asyncio.sleep(_LOOK_S)

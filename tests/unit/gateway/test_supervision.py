@@ -1,8 +1,9 @@
-"""A host that refuses processes and threads cannot be had for a test."""
+"""A host that refuses processes and threads cannot be had for a test, nor a supervisor that dies at will."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,35 @@ def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
         try:
             await asyncio.wait_for(started.wait(), 10)
             assert not keeping.done()
+        finally:
+            keeping.cancel()
+
+    asyncio.run(run())
+
+
+def test_one_that_dies_soon_after_its_start_is_replaced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places.of(tmp_path)
+    places.supervisor_lock.touch()
+    monkeypatch.setattr(supervision, "_LOOK_S", 0.01)
+    monkeypatch.setattr(supervision, "_STARTING_S", 3600.0)
+
+    async def run() -> None:
+        starts: asyncio.Queue[None] = asyncio.Queue()
+
+        async def started(*_: object) -> None:
+            starts.put_nowait(None)
+
+        monkeypatch.setattr(asyncio, "to_thread", started)
+        keeping = asyncio.create_task(supervision.keep(places, None))
+        try:
+            for _ in range(2):
+                await asyncio.wait_for(starts.get(), 10)
+                with places.supervisor_lock.open() as held:
+                    fcntl.flock(held, fcntl.LOCK_EX)
+                    await asyncio.sleep(0.1)
+                    assert starts.empty(), "nobody else is started while it lives, or has not begun to"
         finally:
             keeping.cancel()
 
