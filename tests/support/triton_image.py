@@ -70,14 +70,12 @@ class Image:
     def file(self, source: Path, place: Path, mode: int | None = None) -> None:
         if not self._new(str(place).lstrip("/")):
             return
-        info = self.tar.gettarinfo(str(source.resolve()), str(place).lstrip("/"))
-        info.uid = info.gid = 0
-        info.uname = info.gname = ""
-        info.type = tarfile.REGTYPE
-        info.linkname = ""
-        info.size = source.stat().st_size
+        info = tarfile.TarInfo(str(place).lstrip("/"))
         info.mode = mode if mode is not None else 0o755 if os.access(source, os.X_OK) else 0o644
         with source.open("rb") as opened:
+            # Of the very file that is read: byte code is written anew by whoever runs beside this.
+            told = os.fstat(opened.fileno())
+            info.size, info.mtime = told.st_size, told.st_mtime
             self.tar.addfile(info, opened)
 
     def folder(self, place: str, mode: int = 0o755) -> None:
@@ -103,6 +101,8 @@ class Image:
             names[:] = [n for n in names if n not in LEFT_OUT]
             for name in files:
                 file = Path(folder) / name
+                if file.parent.name == "__pycache__" and file.suffix != ".pyc":
+                    continue  # byte code that is being written: it is about to get another name
                 if file.is_file():
                     self.file(file, place / file.relative_to(source))
                     went.append(file)
