@@ -73,8 +73,8 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     assert load.failed() == []
     assert "slow server" in moved.reason
     assert fleet.active("w") != before
-    # As before the cut: what this host does to either is not the server's.
-    assert late(load.between(moved.at_s + 2.0, time.time())) <= 0.1 + late(load.between(0.0, cut_s))
+    # Where it was cut nearly all come late. What this host does to either is not the server's.
+    assert late(load.between(moved.at_s + 2.0, time.time())) <= 0.2 + late(load.between(0.0, cut_s))
     fleet.await_guarded()
     assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}, "the next larger one"
     asked_s = time.time()
