@@ -42,11 +42,11 @@ def alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
     return HEADER + text
 
 
-def check_shareable(source: SourceModel, endpoints: tuple[str, ...]) -> None:
-    """Raise InputError, with the reason and the way out, where several endpoints cannot share the model."""
+def check_shareable(source: SourceModel, workloads: tuple[str, ...]) -> None:
+    """Raise InputError, with the reason and the way out, where several workloads cannot share the model."""
     config = source.config
     if keeps_sequences(config):
-        field, reason, cure = "sequence_batching", "each endpoint has sequences of its own", ""
+        field, reason, cure = "sequence_batching", "each one has sequences of its own", ""
     elif not config.input or not config.output:
         field, reason, cure = "input", "an alias has to name inputs and outputs", "write them down here, or "
     elif any(t.is_shape_tensor or t.is_non_linear_format_io for t in (*config.input, *config.output)):
@@ -56,8 +56,9 @@ def check_shareable(source: SourceModel, endpoints: tuple[str, ...]) -> None:
     else:
         return
     raise InputError(
-        f"{' and '.join(endpoints)} cannot share one queue of this model: {reason}; {cure}keep the workloads "
-        "apart (`isolated: true` in the spec) and plan again",
+        f"workloads {', '.join(workloads[:-1])} and {workloads[-1]} cannot share one queue of model "
+        f"{source.name!r}: {reason}; {cure}write `isolated: true` at each of them in the spec, and plan "
+        "again",
         file=f"{source.directory}/{CONFIG_NAME}",
         field=field,
     )

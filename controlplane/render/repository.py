@@ -41,8 +41,8 @@ def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
         if len(pool) > 1 and keeps_sequences(read_source(repository, models[workload]).config):
             raise InputError(
                 f"workload {workload!r} is served by a pool ({', '.join(pool)}), but {models[workload]!r} "
-                "keeps state between requests (sequence_batching): make it several workloads, each with an "
-                "endpoint and a rate that one partition can serve",
+                "keeps state between requests (sequence_batching): make it several workloads in the spec, "
+                "each with an endpoint, `isolated: true` and a rate that one partition can serve, and plan again",
                 field="partitions",
             )
 
@@ -66,7 +66,7 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
         source = sources[model]
         own, *aliases = endpoints
         if aliases:
-            check_shareable(source, endpoints)
+            check_shareable(source, tuple(p.name for p in placements))
         config = served_config(source.config, endpoint=own, served=served[model], gpu_type=gpu_type)
         configs = [(own, config), *((e, alias_config(source, endpoint=e, of=own)) for e in aliases)]
         for endpoint, config in configs:

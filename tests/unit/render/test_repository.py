@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from controlplane.cli.exits import EXIT_INPUT, exit_code
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.tree import Link, Tree
@@ -93,9 +94,14 @@ def test_a_model_that_has_no_alias_is_refused_with_the_way_out(
     repository: Path, config: str, reason: str
 ) -> None:
     (repository / "m" / "config.pbtxt").write_text(f'backend: "b" {config}')
+    shared = partition("a", "b", "c")
+    named = tuple(replace(w, name=f"W-{w.endpoint}") for w in shared.workloads)
     with pytest.raises(InputError, match=reason) as refused:
-        render_partition(partition("W1", "W2"), gpu_type="cpu", repository=repository)
-    assert "isolated: true" in str(refused.value)
+        render_partition(replace(shared, workloads=named), gpu_type="cpu", repository=repository)
+    assert "workloads W-a, W-b and W-c cannot share one queue of model 'm'" in refused.value.problem
+    assert "`isolated: true` at each of them in the spec" in refused.value.problem
+    assert refused.value.file == str(repository / "m" / "config.pbtxt")
+    assert exit_code(refused.value) == EXIT_INPUT
     render_partition(partition("W1"), gpu_type="cpu", repository=repository)
 
 
@@ -175,5 +181,8 @@ def test_only_one_partition_may_serve_a_model_with_sequences(repository: Path) -
     refuse_pooled_sequences(plan("W1-1", "W1-2"), repository)
     (repository / "m" / "config.pbtxt").write_text('backend: "b" sequence_batching { }')
     refuse_pooled_sequences(plan("W1"), repository)
-    with pytest.raises(InputError, match=r"'W1' is served by a pool \(W1-1, W1-2\)"):
+    with pytest.raises(
+        InputError, match=r"'W1' is served by a pool \(W1-1, W1-2\).*`isolated: true`"
+    ) as told:
         refuse_pooled_sequences(plan("W1-1", "W1-2"), repository)
+    assert exit_code(told.value) == EXIT_INPUT
