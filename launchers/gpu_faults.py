@@ -22,6 +22,10 @@ GONE_XIDS = {
 """What no client survives, by NVIDIA's list of Xid errors. Others may be one program's own: MPS is asked."""
 
 
+_ANSWER_S = 0.5
+"""Who asks decides about redirects meanwhile, and a daemon may hang over the very fault it is asked about."""
+
+
 class GpuFaults:
     """Listens for the GPUs of the servers it is asked about."""
 
@@ -59,7 +63,7 @@ class GpuFaults:
         for xid in xids:
             if xid in GONE_XIDS:
                 return f"Xid {xid} ({GONE_XIDS[xid]})"
-        if mps.faulted(self._daemons.pipes(uuid)):
+        if mps.faulted(self._daemons.pipes(uuid), _ANSWER_S):
             after = "".join(f", Xid {xid}" for xid in xids)
             return f"the MPS server reports a fatal fault{after}: every client of the GPU is lost"
         if len(dead) == len(names) > 1:

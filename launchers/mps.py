@@ -191,9 +191,9 @@ def capability() -> Capability:
     return Capability("mps", found is not None, found or f"no {CONTROL}", remedy)
 
 
-def ask(pipes: Path, question: str) -> str:
-    """What the daemon answers to one command. Raises EngineError where it does not."""
-    told = _run([_program()], {**os.environ, PIPES: str(pipes)}, f"{question}\n")
+def ask(pipes: Path, question: str, answer_s: float | None = None) -> str:
+    """What the daemon answers to one command. Raises EngineError where it does not, within `answer_s`."""
+    told = _run([_program()], {**os.environ, PIPES: str(pipes)}, f"{question}\n", answer_s)
     if told.returncode != 0:
         raise EngineError(f"the MPS daemon in {pipes} did not take {question!r}: {_words(told)}")
     return told.stdout
@@ -212,14 +212,15 @@ def clients(pipes: Path) -> list[int]:
     return [int(pid) for s in servers for pid in ask(pipes, f"get_client_list {s}").split()]
 
 
-def faulted(pipes: Path) -> bool:
+def faulted(pipes: Path, answer_s: float | None = None) -> bool:
     """Whether a server of the daemon says it is in its state FAULT: a fatal exception took its clients.
 
-    False where it cannot be asked: older daemons do not know the question.
+    False where it cannot be asked: older daemons do not know the question, and one may hang.
     """
     with contextlib.suppress(EngineError):
-        servers = ask(pipes, "get_server_list").split()
-        return any("FAULT" in ask(pipes, f"get_server_status {server}").upper() for server in servers)
+        servers = ask(pipes, "get_server_list", answer_s).split()
+        states = (ask(pipes, f"get_server_status {server}", answer_s) for server in servers)
+        return any("FAULT" in state.upper() for state in states)
     return False
 
 
@@ -234,7 +235,10 @@ def _program() -> str:
     return found
 
 
-def _run(command: list[str], environment: dict[str, str], told: str) -> subprocess.CompletedProcess[str]:
+def _run(
+    command: list[str], environment: dict[str, str], told: str, answer_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    limit_s = answer_s or _ANSWER_S
     try:
         return subprocess.run(
             command,
@@ -242,12 +246,12 @@ def _run(command: list[str], environment: dict[str, str], told: str) -> subproce
             env=environment,
             capture_output=True,
             text=True,
-            timeout=_ANSWER_S,
+            timeout=limit_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise LaunchTimeout(
-            f"{CONTROL} did not answer within {_ANSWER_S:g} s: clients of two users wait for each other, "
+            f"{CONTROL} did not answer within {limit_s:g} s: clients of two users wait for each other, "
             "and a faulted client holds up all; echo quit -t 5 | nvidia-cuda-mps-control ends it"
         ) from error
 

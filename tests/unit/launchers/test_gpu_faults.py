@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_mps import fake_daemons
@@ -98,6 +100,25 @@ def test_an_xid_of_one_program_is_no_fault_unless_mps_says_so(
     assert "MPS server reports a fatal fault, Xid 31" in news.reason
     with pytest.raises(EngineError, match="state FAULT and takes nobody"):
         daemons.client(spec("d", 10), start=True)
+
+
+def test_a_daemon_that_hangs_over_a_fault_holds_no_look_up(
+    daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = server("a"), server("b")
+    ends, waited, run = Ends(), list[float](), subprocess.run
+
+    def watched(*given: Any, timeout: float, **named: Any) -> Any:
+        waited.append(timeout)
+        return run(*given, timeout=min(timeout, 0.1), **named)
+
+    watch = LauncherWatch(ends, daemons)
+    daemons.client(spec("a", 30), start=True)
+    (daemons.pipes(ONE) / "deaf").write_text("")
+    ends.ended = [a]
+    monkeypatch.setattr(subprocess, "run", watched)
+    assert watch.news((a, b)) == (News((a.name,), "its process ended"),)
+    assert max(waited) <= 0.5
 
 
 def test_all_servers_of_a_gpu_that_end_together_are_one_event(daemons: MpsDaemons) -> None:
