@@ -20,7 +20,8 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.runtime.clock import wait_until
 
 _LOG_LIMIT_BYTES = 8 * 2**20
-_START_S = 15.0
+_START_S = 60.0
+"""For a controller to be there, also on a busy host; one that ends is not waited for."""
 _STOP_S = 10.0
 _ASKED_S = 1.0
 _MOMENT_S = 0.02
