@@ -41,6 +41,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def partition(name: str, percent: float, *, model: str = "echo", shadow: bool = True) -> dict[str, Any]:
+    """With an SLO that the guard has no cause to act on: here only commands do."""
     return {
         "id": name,
         "percent": percent,
@@ -48,7 +49,7 @@ def partition(name: str, percent: float, *, model: str = "echo", shadow: bool = 
         if shadow
         else None,
         "models": [{"model": model, "batch": 4}],
-        "workloads": [{"name": name, "endpoint": name, "model": model, "rate_rps": 100, "slo_ms": 200}],
+        "workloads": [{"name": name, "endpoint": name, "model": model, "rate_rps": 100, "slo_ms": 2000}],
     }
 
 
