@@ -42,7 +42,7 @@ def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
             raise InputError(
                 f"workload {workload!r} is served by a pool ({', '.join(pool)}), but {models[workload]!r} "
                 "keeps state between requests (sequence_batching): make it several workloads in the spec, "
-                "each with an endpoint, `isolated: true` and a rate that one partition can serve, and plan again",
+                "each with an endpoint, `isolated: true` and a rate for one partition, and plan again",
                 field="partitions",
             )
 
