@@ -111,8 +111,8 @@ class Fleet:
 
     def preview(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> tuple[Action, ...]:
         """What `apply` would do now."""
-        actual = observe(self.launcher, self.gateway, self.name)
-        return converge(self._wanted(plan, settings, actual, as_planned), actual)
+        desired, actual = self.desired(plan, settings), observe(self.launcher, self.gateway, self.name)
+        return converge(self._wanted(plan, desired, actual, as_planned), actual)
 
     def apply(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> Outcome:
         """Converge onto a plan.
@@ -124,9 +124,11 @@ class Fleet:
 
     def _apply(self, plan: Plan, settings: FleetSettings, *, as_planned: bool, verb: str) -> Outcome:
         with locked(self.files):
+            # First: what cannot be rendered is refused with nothing started.
+            desired = self.desired(plan, settings)
             self.gateway.start()
             actual = observe(self.launcher, self.gateway, self.name)
-            actions = converge(self._wanted(plan, settings, actual, as_planned), actual)
+            actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
             before, known = self.files.plan(), self.files.settings()
             if known is not None:
                 # A rollback needs the devices of the plan before as well.
@@ -206,9 +208,8 @@ class Fleet:
         shutil.rmtree(self.files.directory, ignore_errors=True)
         return Outcome(actions, ())
 
-    def _wanted(self, plan: Plan, settings: FleetSettings, actual: Actual, as_planned: bool) -> Desired:
+    def _wanted(self, plan: Plan, desired: Desired, actual: Actual, as_planned: bool) -> Desired:
         """What a plan means here and now; says what it keeps or undoes of what was redirected since."""
-        desired = self.desired(plan, settings)
         running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
         before = self.files.plan()
         keep = not as_planned and before is not None and plan_hash(before) == plan_hash(plan)

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.control.converge import Start, Stop
 from controlplane.control.desired import Desired, NamedRoute
-from controlplane.domain.errors import EngineError, GatewayError
+from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -89,6 +89,20 @@ def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Pat
     (told,) = History(files.history).events()
     assert (told.kind, told.level, told.subject) == ("apply", "warning", "f")
     assert told.reason == f"plan {plan_hash(plan('a'))} by hand, failed: it does not end"
+
+
+class Started(Gateway):
+    def start(self) -> None:
+        raise AssertionError("a gateway was started for a plan that cannot be served")
+
+
+def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, repository=str(tmp_path / "none"), output=str(tmp_path / "out"))
+    files, gateway = FleetFiles(tmp_path, "f"), cast(Any, Started({}))
+    fleet = Fleet(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
+    with pytest.raises(InputError, match="--repository"):
+        fleet.apply(plan("a"), settings)
+    assert not files.exists()
 
 
 class NoGateway(Gateway):
