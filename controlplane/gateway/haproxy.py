@@ -9,7 +9,7 @@ import resource
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from filelock import FileLock, Timeout
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Backend, Routes
 from controlplane.domain.plan import MOST_SERVERS
-from controlplane.files.gateway import GatewaySettings, write_settings
+from controlplane.files.gateway import GatewaySettings, Traits, write_settings
 from controlplane.files.remembered import Remembered
 from controlplane.gateway import control_socket, processes, slots, store, supervision
 from controlplane.gateway.listeners import listen
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
-from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable
+from controlplane.gateway.slots import PLAIN, PROTOCOLS, Phase, Slot, SlotTable
 from controlplane.gateway.traits import traits_of
 
 _START_DEADLINE_S = 60.0
@@ -32,6 +32,8 @@ _RESTART_DEADLINE_S = 10.0
 _LOCK_DEADLINE_S = 30.0
 _RELOAD_DEADLINE_S = 2.0
 """A facade that hangs may hold a redirect up for this long; it goes on reloading afterwards."""
+_NEW_MODEL_S = 10.0
+_KNOWN_MODEL_S = 1.0
 _POLL_S = 0.01
 _UNFINISHED = -1
 _OWN_PORTS = range(18000, 32000)
@@ -132,7 +134,7 @@ class HaproxyGateway:
             reached = self._held_generation()
             freed = slots.release(table, self._idle(table) if reached is not None else _all(table))
             fresh = slots.fresh(freed.table, routes)
-            known = {e: traits_of(e, routes[e].members) or table.traits(e) for e in fresh}
+            known = {e: self._traits(table, e, routes[e].members) for e in fresh}
             change = slots.assign(freed.table, routes, known)
             target = generation + 1
             store.save(self._places, target, change.table)
@@ -146,6 +148,12 @@ class HaproxyGateway:
         self._await(
             lambda: (self._held_generation() or 0) >= target, _RESTART_DEADLINE_S, "HAProxy to come back"
         )
+
+    def _traits(self, table: SlotTable, endpoint: str, members: Sequence[Backend]) -> Traits:
+        """A redirect hardly waits: what was known will do. A new model taken for plain loses its sequences."""
+        before = table.traits(endpoint)
+        patience_s = _NEW_MODEL_S if before is None else _KNOWN_MODEL_S
+        return traits_of(endpoint, members, patience_s=patience_s) or before or PLAIN
 
     def _finish_commit(self) -> None:
         """Bring the table on disk to a HAProxy that holds another: who committed it died on the way."""

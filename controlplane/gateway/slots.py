@@ -75,9 +75,9 @@ class SlotTable:
             if slot.phase is Phase.ACTIVE and slot.endpoint is not None and slot.route is not None
         }
 
-    def traits(self, endpoint: str) -> Traits:
-        """What is known of an endpoint's model, also from a draining slot; a plain one's where nothing is."""
-        return next((s.traits for s in self.slots if s.endpoint == endpoint), PLAIN)
+    def traits(self, endpoint: str) -> Traits | None:
+        """What is known of an endpoint's model, also from a draining slot; None where it was never served."""
+        return next((s.traits for s in self.slots if s.endpoint == endpoint), None)
 
     def model_map(self) -> Mapping[str, str]:
         """Endpoint -> slot, as HAProxy's map holds it.

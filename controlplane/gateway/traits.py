@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import Traits
 
-_TIMEOUT_S = 1.0
 _DEFAULT_IDLE_US = 1_000_000
 """max_sequence_idle_microseconds where a configuration leaves it out (model_config.proto)."""
 
 
-def traits_of(endpoint: str, members: Sequence[Backend]) -> Traits | None:
-    """From the first member that answers; None where none does."""
+def traits_of(endpoint: str, members: Sequence[Backend], *, patience_s: float) -> Traits | None:
+    """From the first member that answers, each within `patience_s`; None where none does."""
     for member in members:
-        connection = http.client.HTTPConnection(member.host, member.http_port, timeout=_TIMEOUT_S)
+        connection = http.client.HTTPConnection(member.host, member.http_port, timeout=patience_s)
         try:
             connection.request("GET", f"/v2/models/{urllib.parse.quote(endpoint, safe='')}/config")
             answer = connection.getresponse()
