@@ -150,7 +150,7 @@ class HaproxyGateway:
         )
 
     def _traits(self, table: SlotTable, endpoint: str, members: Sequence[Backend]) -> Traits:
-        """A redirect hardly waits: what was known will do. A new model taken for plain loses its sequences."""
+        """A redirect hardly waits: what was known will do. A new model, taken for plain, loses sequences."""
         before = table.traits(endpoint)
         patience_s = _NEW_MODEL_S if before is None else _KNOWN_MODEL_S
         return traits_of(endpoint, members, patience_s=patience_s) or before or PLAIN
