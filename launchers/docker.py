@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from launchers.docker_engine import ANSWER_S, Say
 from launchers.docker_events import EngineEvents
 from launchers.gpus import is_gpu
 from launchers.mps import MpsClient, MpsDaemons
+from launchers.process_ends import StubEnds
+from launchers.process_table import Stub
 from launchers.starting import ATTEMPTS, Starting
 from launchers.triton import ServerPorts
 from launchers.watch import LauncherWatch
@@ -69,6 +72,7 @@ class DockerLauncher:
         self._starting = Starting()
         self._mps = MpsDaemons()
         self._engine_told: dict[str, Any] | None = None
+        self._stubs: dict[str, Mapping[int, Stub]] = {}
 
     def enforcement(self) -> str | None:
         """The CPU quota of the engine's kernel; on a GPU it is MPS, per server."""
@@ -128,8 +132,12 @@ class DockerLauncher:
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Every container with the fleet's label; one that does not run (or is paused) counts as exited."""
         with self._engine(_LIST_S) as client:
-            found = [_server_of(c) for c in self._of_fleet(client, fleet)]
-        return tuple(sorted(found, key=lambda s: s.name))
+            ours = self._of_fleet(client, fleet)
+        found = sorted(map(_server_of, ours), key=lambda s: s.name)
+        pids = {c.id: int(c.attrs["State"].get("Pid", 0)) for c in ours}
+        running = {pids[s.id]: s.name for s in found if s.state is ServerState.RUNNING}
+        self._stubs[fleet] = process_table.stubs_of(running)
+        return tuple(found)
 
     def stop(self, server: Server, *, drain_s: float) -> None:
         """SIGTERM, up to `drain_s` for what is in flight, then the end and removal of the container."""
@@ -159,8 +167,9 @@ class DockerLauncher:
                 raise EngineError("this engine cannot change a running container (Podman 4)") from error
 
     def watch(self, fleet: str) -> Watch:
-        """The engine's stream of events."""
-        return LauncherWatch(EngineEvents(self._address(), fleet), self._mps)
+        """The engine's stream of events, and the kernel's word on a model's process `servers` has seen."""
+        events = EngineEvents(self._address(), fleet)
+        return LauncherWatch((events, StubEnds(lambda: self._stubs.get(fleet, {}))), self._mps)
 
     def reading(self, device: str) -> DeviceReading:
         """NVML's word on a GPU."""

@@ -36,7 +36,8 @@ from launchers import (
 from launchers.cores import core_of, pinned
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.gpus import is_gpu
-from launchers.process_ends import ProcessEnds
+from launchers.process_ends import StubEnds, TritonEnds
+from launchers.process_table import Stub
 from launchers.starting import ATTEMPTS, Starting
 from launchers.watch import LauncherWatch
 
@@ -75,7 +76,7 @@ class ProcessLauncher:
         self._lock = threading.Lock()
         self._starting = Starting()
         self._mps = mps.MpsDaemons()
-        self._stubs: dict[str, dict[int, str]] = {}
+        self._stubs: dict[str, Mapping[int, Stub]] = {}
 
     def enforcement(self) -> str | None:
         """The first mechanism that passes its trial."""
@@ -132,7 +133,10 @@ class ProcessLauncher:
         found: dict[str, Server] = {}
         members = process_table.members(fleet=fleet)
         # Seen anyway: a watch that looked for them itself would read all of /proc once more.
-        self._stubs[fleet] = {member.pid: member.name for member in members if member.stub}
+        leaders = {m.name: m.pid for m in members if m.leader}
+        self._stubs[fleet] = {
+            m.pid: Stub(m.name, leaders[m.name]) for m in members if m.stub and m.name in leaders
+        }
         for member in members:
             state = ServerState.RUNNING if member.leader else ServerState.EXITED
             known = found.get(member.name)
@@ -170,7 +174,8 @@ class ProcessLauncher:
 
     def watch(self, fleet: str) -> Watch:
         """The kernel's own word on each process; a model's is watched once `servers` has seen it."""
-        return LauncherWatch(ProcessEnds(lambda: self._stubs.get(fleet, {})), self._mps)
+        stubs = StubEnds(lambda: self._stubs.get(fleet, {}))
+        return LauncherWatch((TritonEnds(), stubs), self._mps)
 
     def reading(self, device: str) -> DeviceReading:
         """NVML's word on a GPU."""

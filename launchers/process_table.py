@@ -7,9 +7,10 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -38,6 +39,13 @@ class Member:
     stub: bool
 
 
+class Stub(NamedTuple):
+    """A model's process: its server's name, and the Triton it is a child of."""
+
+    server: str
+    triton: int
+
+
 def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Member, ...]:
     """Every process of this user that carries our labels, of one fleet or one server where asked."""
     found = (m for m in _all() if fleet is None or m.fleet == fleet)
@@ -50,6 +58,20 @@ def find(pid: int) -> Member | None:
     while (found := _member(pid)) is None and _between_programs(pid) and time.monotonic() < deadline:
         time.sleep(0.001)
     return found or _member(pid)
+
+
+def stubs_of(tritons: Mapping[int, str]) -> dict[int, Stub]:
+    """The models' processes of these Tritons (pid -> server), whatever container they are in.
+
+    A pid that is no such Triton's is passed over: it may be one of another host's, or of a machine's within.
+    """
+    real = {pid: name for pid, name in tritons.items() if _is_triton(_command(pid), name)}
+    found = {}
+    for pid in psutil.pids() if real else ():
+        up = parent(pid)
+        if up in real and _is_stub(_command(pid)):
+            found[pid] = Stub(real[up], up)
+    return found
 
 
 def ports_of(server: Server) -> set[int]:
@@ -177,6 +199,22 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
+def _command(pid: int) -> list[str]:
+    """Its command line; empty words where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return [""]
+
+
+def _is_triton(command: list[str], name: str) -> bool:
+    return Path(command[0]).name == "tritonserver" and f"--id={name}" in command
+
+
+def _is_stub(command: list[str]) -> bool:
+    return Path(command[0]).name == "triton_python_backend_stub"
+
+
 def _member(pid: int) -> Member | None:
     folder = Path(f"/proc/{pid}")
     try:
@@ -185,20 +223,19 @@ def _member(pid: int) -> Member | None:
         raw = (folder / "environ").read_bytes()
         if labels.NAME.encode() not in raw:
             return None
-        command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return None
+    command = _command(pid)
     pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
     environment = {key: value for key, _, value in pairs}
     name = environment.get(labels.NAME)
     if not name:
         return None
-    program = Path(command[0]).name
     return Member(
         pid,
         name,
         environment.get(labels.FLEET, ""),
         environment.get(labels.SERVER, ""),
-        leader=program == "tritonserver" and f"--id={name}" in command,
-        stub=program == "triton_python_backend_stub",
+        leader=_is_triton(command, name),
+        stub=_is_stub(command),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from controlplane.domain.fleet import Server
@@ -12,7 +12,7 @@ from launchers.mps import MpsDaemons
 
 
 class Ends(Protocol):
-    """One launcher's way to hear that servers end; as `controlplane.ports.Watch`."""
+    """One way to hear that servers end; as `controlplane.ports.Watch`."""
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """One item for each server that ended, or lost a process of its models."""
@@ -24,19 +24,21 @@ class Ends(Protocol):
 class LauncherWatch:
     """`controlplane.ports.Watch` of any launcher."""
 
-    def __init__(self, ends: Ends, daemons: MpsDaemons) -> None:
+    def __init__(self, ends: Sequence[Ends], daemons: MpsDaemons) -> None:
         self._ends = ends
         self._faults = GpuFaults(daemons)
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """A fault of a GPU is one item, whatever else was heard of its servers."""
-        ends = self._ends.news(servers)
-        ended = {name for end in ends if not end.impaired for name in end.servers}
+        """A fault of a GPU is one item, whatever else was heard of its servers; an end says enough."""
+        heard = [news for ends in self._ends for news in ends.news(servers)]
+        ended = {name for news in heard if not news.impaired for name in news.servers}
         faults = self._faults.news(servers, ended)
         taken = {name for fault in faults for name in fault.servers}
-        return (*faults, *(end for end in ends if not taken.issuperset(end.servers)))
+        rest = (n for n in heard if not (n.impaired and ended.issuperset(n.servers)))
+        return (*faults, *(news for news in rest if not taken.issuperset(news.servers)))
 
     def close(self) -> None:
         """Stop listening."""
-        self._ends.close()
+        for ends in self._ends:
+            ends.close()
         self._faults.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import psutil
 import pytest
 from fake_nvml import FakeGpu, FakeNvml
 from launcher_rig import MODEL, DockerEngine, Fleet, get, infer
@@ -255,6 +256,22 @@ def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerCl
     assert "was paused" in told[paused.name].reason
     assert "memory limit" in told[killed.name].reason
     assert (told[paused.name].impaired, told[killed.name].impaired) == (False, True), "its Triton lives"
+
+
+def test_a_models_process_that_dies_in_its_container_is_heard(
+    fleet: Fleet, client: docker.DockerClient
+) -> None:
+    server = fleet.start(fleet.spec())
+    triton = psutil.Process(client.containers.get(server.id).attrs["State"]["Pid"])
+    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
+        fleet.launcher.servers(fleet.name)
+        assert watch.news((server,)) == ()
+        (stub,) = triton.children()
+        stub.kill()
+        told: list[News] = []
+        until(lambda: told.extend(watch.news((server,))) or told, "it is heard")
+        assert told == [News((server.name,), "a process of its models ended by SIGKILL", impaired=True)]
+        assert watch.news((server,)) == ()
 
 
 def test_a_refused_start_leaves_no_created_container(fleet: Fleet) -> None:

@@ -72,7 +72,7 @@ def daemons(tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_gpu_that_is_gone_takes_all_its_servers_in_one_event(nvml: FakeNvml, daemons: MpsDaemons) -> None:
     a, b, other = server("a"), server("b"), server("c", TWO)
     ends = Ends()
-    watch = LauncherWatch(ends, daemons)
+    watch = LauncherWatch((ends,), daemons)
     assert watch.news((a, b, other)) == ()
     nvml.xids.append((nvml.gpus[0], 79))
     ends.ended = [a]
@@ -87,7 +87,7 @@ def test_an_xid_of_one_program_is_no_fault_unless_mps_says_so(
     nvml: FakeNvml, daemons: MpsDaemons, tmp_path: Path
 ) -> None:
     a, b = server("a"), server("b")
-    watch = LauncherWatch(Ends(), daemons)
+    watch = LauncherWatch((Ends(),), daemons)
     daemons.client(spec("a", 30), start=True)
     (daemons.pipes(ONE) / "clients").write_text("100\n101\n")
     watch.news((a, b))
@@ -112,7 +112,7 @@ def test_a_daemon_that_hangs_over_a_fault_holds_no_look_up(
         waited.append(timeout)
         return run(*given, timeout=min(timeout, 0.1), **named)
 
-    watch = LauncherWatch(ends, daemons)
+    watch = LauncherWatch((ends,), daemons)
     daemons.client(spec("a", 30), start=True)
     (daemons.pipes(ONE) / "deaf").write_text("")
     ends.ended = [a]
@@ -124,7 +124,7 @@ def test_a_daemon_that_hangs_over_a_fault_holds_no_look_up(
 def test_all_servers_of_a_gpu_that_end_together_are_one_event(daemons: MpsDaemons) -> None:
     a, b, other = server("a"), server("b"), server("c", TWO)
     ends = Ends()
-    watch = LauncherWatch(ends, daemons)
+    watch = LauncherWatch((ends,), daemons)
     ends.ended = [a, b, other]
     fault, single = watch.news((a, b, other))
     assert (fault.device, fault.servers) == (ONE, (a.name, b.name))
@@ -139,7 +139,7 @@ def test_without_a_driver_deaths_are_still_heard(
 
     monkeypatch.setattr(nvml, "nvmlInit", refuse)
     ends = Ends()
-    watch = LauncherWatch(ends, daemons)
+    watch = LauncherWatch((ends,), daemons)
     ends.ended = [server("a")]
     (news,) = watch.news((server("a"), server("b")))
     assert news.servers == (server("a").name,)

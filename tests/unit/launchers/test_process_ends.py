@@ -14,7 +14,8 @@ import pytest
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
 from launchers import labels
-from launchers.process_ends import ProcessEnds
+from launchers.process_ends import StubEnds, TritonEnds
+from launchers.process_table import Stub
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +32,7 @@ def test_a_process_that_ends_is_told_once_and_only_while_it_is_asked_about() -> 
     told = {**os.environ, **labels.environment_of(nameless)}
     with subprocess.Popen(["sleep", "60"], env=told) as process:
         one = server("p", str(process.pid))
-        ends = ProcessEnds(dict)
+        ends = TritonEnds()
         try:
             assert ends.news((one,)) == ()
             process.kill()
@@ -69,8 +70,9 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
     with subprocess.Popen(command, env=told, text=True, start_new_session=True, **pipes) as triton:  # type: ignore[call-overload]
         one = server("p", str(triton.pid))
         waited_for, killed, well = map(int, triton.stdout.readline().split())
-        stubs = {waited_for: one.name, killed: one.name, well: one.name, os.getpid(): one.name}
-        ends = ProcessEnds(lambda: stubs)
+        others_child = os.getpid()
+        stubs = {pid: Stub(one.name, triton.pid) for pid in (waited_for, killed, well, others_child)}
+        ends = StubEnds(lambda: stubs)
         try:
             assert ends.news((one,)) == ()
             triton.stdin.write("\n")
@@ -98,12 +100,12 @@ def held_processes() -> int:
 
 
 def test_a_pid_that_is_another_process_by_now_or_never_was() -> None:
-    ends = ProcessEnds(dict)
+    ends = TritonEnds()
     others, never = server("a", str(os.getpid())), server("b", "")
     assert {name for news in ends.news((others, never)) for name in news.servers} == {others.name, never.name}
     ends.close()
     before = held_processes()
-    ends = ProcessEnds(dict)
+    ends = TritonEnds()
     for _ in range(20):
         ends.news((others,))
         ends.news(())
