@@ -165,7 +165,7 @@ def a_gateway(directory: Path) -> Iterator[tuple[HaproxyGateway, Ports]]:
         gateway.stop()
 
 
-def until(condition: Callable[[], bool], deadline_s: float = 15.0) -> None:
+def until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
     """Wait for what must become true."""
     deadline = time.monotonic() + deadline_s
     while not condition():
