@@ -7,7 +7,6 @@ runs of workloads ordered by SLO, and the cheapest cut into runs is a dynamic pr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,22 +14,26 @@ import numpy as np
 
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
+from controlplane.latency.protocol import FloatArray
+from controlplane.planners.board import Queues
+from controlplane.planners.filling import Filled, filled
 from controlplane.planners.menu import Alone
 from controlplane.planners.offers import Market, Offers, Parts
 from controlplane.planners.protocol import Device
 
 Group = tuple[Workload, ...]
 """Workloads that share a queue, strictest SLO first."""
+Pool = tuple[Group, int | None, int | None]
+"""A group with its servers and their batch, see `Grouping`."""
 
-TRIES = ((16, 4.0), (8, 4.0), (16, 2.0), (16, 8.0), (8, 8.0), (16, 1.5))
+TRIES = ((16, 4.0), (16, 2.0), (16, 1.5), (8, 4.0))
 """Cuts: the most workloads together, for whoever sends more than was told slows all of a group; and how many
 times neighbours' effect on a full batch a partition is taken to feel, for small batches feel more."""
-HOPELESS = 1e6
-"""What a workload costs that nothing holds: it is cut off."""
-ROUNDING = 1e-9
+MOST_CUTS = 4
+"""Of one family, each by what the exact queue said of the one before."""
 FEW = 12
 """Workloads up to which one cut is tried, by the table alone: a patient exact solver knows every group."""
-MANY = 300
+MANY = 100
 """Workloads from which only the first `MANY_TRIES` are made: they differ by less than 1 % there."""
 MANY_TRIES = 3
 
@@ -62,26 +65,36 @@ def families(workloads: Sequence[Workload], rule: Rule) -> list[Group]:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Every workload in one group; `servers[n]` is how many serve group n, None where the search decides."""
+    """Every workload in one group; `servers[n]` is how many serve group n, None where the search decides.
+
+    `batch[n]`: theirs, None where each share has its own.
+    """
 
     groups: tuple[Group, ...]
     servers: tuple[int | None, ...]
+    batch: tuple[int | None, ...]
+
+    @staticmethod
+    def of(pools: Sequence[Pool]) -> Grouping:
+        """These, in order."""
+        groups, servers, batch = zip(*pools, strict=True)
+        return Grouping(groups, servers, batch)
 
     @staticmethod
     def apart(workloads: Sequence[Workload]) -> Grouping:
         """Every workload by itself."""
-        return Grouping(tuple((w,) for w in workloads), (None,) * len(workloads))
+        return Grouping(tuple((w,) for w in workloads), *((None,) * len(workloads),) * 2)
 
     def halved(self, which: Container[int]) -> Grouping:
         """These groups in two each, as long as they are several workloads."""
-        groups: list[Group] = []
-        servers: list[int | None] = []
-        for n, (group, count) in enumerate(zip(self.groups, self.servers, strict=True)):
+        pools: list[Pool] = []
+        for n, (group, servers, batch) in enumerate(zip(self.groups, self.servers, self.batch, strict=True)):
             middle = len(group) // 2
-            parts = [group[:middle], group[middle:]] if n in which and middle else [group]
-            groups += parts
-            servers += [count if len(parts) == 1 else None] * len(parts)
-        return Grouping(tuple(groups), tuple(servers))
+            if n in which and middle:
+                pools += [(group[:middle], None, None), (group[middle:], None, None)]
+            else:
+                pools.append((group, servers, batch))
+        return Grouping.of(pools)
 
 
 def groupings(
@@ -93,6 +106,7 @@ def groupings(
     `price` is of a GPU of each type.
     """
     kin = families(workloads, rule)
+    queues, heard = Queues(), rule is Rule.P99 and len(workloads) > FEW
     if all(len(family) == 1 for family in kin):
         return
     parts = {name: Parts.of(device, quantile) for name, device in devices.items()}
@@ -100,42 +114,68 @@ def groupings(
     for family, sold in zip(kin, markets, strict=True):
         slo, rate = np.array([w.slo_ms for w in family]), sum(w.rate_rps for w in family)
         for name, device in devices.items() if len(family) > 1 else ():
-            market = Market.of(device, parts[name], price[name], alone[name], family[0].model, slo, rule)
-            sold.append(market.heard(rate) if len(workloads) > FEW else market)
+            market = Market.of(
+                device, parts[name], price[name], alone[name], family[0].model, slo, rule, queues
+            )
+            sold.append(market.heard(rate) if heard else market)
     told = set()
     tries = 1 if len(workloads) <= FEW else MANY_TRIES if len(workloads) > MANY else len(TRIES)
     for together, hardship in TRIES[:tries]:
-        runs: list[tuple[Group, int | None]] = []
-        for family, sold in zip(kin, markets, strict=True):
-            offers = [m.offers(hardship) for m in sold]
-            runs += _cheapest_cut(family, offers, together) if sold else [(family, None)]
-        found = Grouping(tuple(group for group, _ in runs), tuple(servers for _, servers in runs))
+        pools: list[Pool] = []
+        for n, family in enumerate(kin):
+            if markets[n]:
+                cut, markets[n] = _cut(family, markets[n], hardship, together, heard)
+                pools += cut
+            else:
+                pools.append((family, None, None))
+        found = Grouping.of(pools)
         if found not in told:
             told.add(found)
             yield found
 
 
-def _cheapest_cut(family: Group, offers: Sequence[Offers], together: int) -> list[tuple[Group, int | None]]:
-    """The family in runs of least cost, with servers; what no offer holds is by itself."""
-    rates = [w.rate_rps for w in family]
-    ways = [[o.of_row(i) for o in offers] for i in range(len(family))]
-    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]
-    for end in range(1, len(family) + 1):
-        found: tuple[float, int, int] = (math.inf, 0, 0)
-        load = 0.0
-        # Fewer together at equal cost.
-        for begin in range(end - 1, max(-1, end - 1 - together), -1):
-            load += rates[begin]
-            cost, servers = min(way.cheapest(load) for way in ways[begin])
-            if cost == math.inf and begin == end - 1:
-                cost = HOPELESS
-            if best[begin][0] + cost < found[0] - ROUNDING:
-                found = best[begin][0] + cost, begin, servers
-        best.append(found)
-    cut: list[tuple[Group, int | None]] = []
-    end = len(family)
-    while end:
-        _, begin, servers = best[end]
-        cut.append((family[begin:end], servers or None))
-        end = begin
-    return cut[::-1]
+def _cut(
+    family: Group, markets: list[Market], hardship: float, together: int, heard: bool
+) -> tuple[list[Pool], list[Market]]:
+    """The family in groups; the markets as they are known by then.
+
+    `heard`: the exact queue is asked about all groups that stand on whole GPUs, and the family is cut again
+    by what it says.
+    """
+    rates = np.array([w.rate_rps for w in family])
+    for _ in range(MOST_CUTS):
+        offers = Offers.of_all([m.offers(hardship) for m in markets])
+        cut = filled(rates, offers, together)
+        batch: list[int | None] = [None] * len(cut)
+        if not heard:
+            break
+        before = markets
+        markets = [_heard(m, n, cut, rates, offers, batch) for n, m in enumerate(markets)]
+        if all(now is then for now, then in zip(markets, before, strict=True)):
+            break
+    servers = [None if f.offer is None else int(offers.servers[f.offer]) for f in cut]
+    groups = [tuple(family[i] for i in f.members) for f in cut]
+    return list(zip(groups, servers, batch, strict=True)), markets
+
+
+def _heard(
+    market: Market, number: int, cut: Sequence[Filled], rates: FloatArray, offers: Offers,
+    batch: list[int | None],
+) -> Market:  # fmt: skip
+    """The market lowered where the exact queue refuses a group on whole GPUs; fills in their `batch`."""
+    on_whole = [
+        (k, f, f.offer)
+        for k, f in enumerate(cut)
+        if f.offer is not None and offers.whole[f.offer] and offers.market[f.offer] == number
+    ]
+    if not on_whole:
+        return market
+    strictest = market.slo_ms[[f.members[0] for _, f, _ in on_whole]]
+    rate = np.array([rates[list(f.members)].sum() for _, f, _ in on_whole])
+    servers = offers.servers[[offer for _, _, offer in on_whole]]
+    best, refused = market.asked(strictest, rate, servers)
+    for i, (k, _, _) in enumerate(on_whole):
+        batch[k] = int(best[i])
+        if refused[i]:
+            market = market.lowered(float(strictest[i]), int(servers[i]))
+    return market

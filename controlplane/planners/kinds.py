@@ -96,9 +96,9 @@ def with_servers(
     found = [list(ways) for ways in kinds]
     for name, device in devices.items():
         new = [
-            (n, Item(grouping.groups[n], count))
+            (n, Item(grouping.groups[n], count, grouping.batch[n]))
             for n, count in asked
-            if not any(k.item.servers == count and k.device == name for k in found[n])
+            if grouping.batch[n] or not any(k.item.servers == count and k.device == name for k in found[n])
         ]
         menu = Menu.of([item for _, item in new], device, rule, quantile, alone[name])
         expected = _expected(menu)
@@ -109,7 +109,8 @@ def with_servers(
                 found[n].append(Kind(item, name, *size))
     cheapest_first = _cheapest_first(devices)
     for n, count in asked:
-        found[n].sort(key=lambda k: (k.item.servers != count, cheapest_first(k)))
+        batch = grouping.batch[n]
+        found[n].sort(key=lambda k: (k.item.servers != count, k.item.batch != batch, cheapest_first(k)))
     return found
 
 

@@ -39,11 +39,13 @@ AT_ONCE = 256
 class Item:
     """One partition's workloads: one queue, held to the strictest SLO, their rates added.
 
-    `servers`: of the pool it belongs to; its rate is one server's.
+    `servers`: of the pool it belongs to; its rate is one server's. `batch`: the one for all shares, None for
+    each share's best.
     """
 
     workloads: tuple[Workload, ...]
     servers: int = 1
+    batch: int | None = None
 
     @property
     def model(self) -> str:
@@ -162,7 +164,8 @@ class Menu:
         execution, cycle = np.zeros(shape), np.zeros(shape)
         known = np.flatnonzero(asked.model >= 0)
         batch[known], execution[known], cycle[known] = tolerated(alone, asked.take(known), rule)
-        _one_batch_a_pool(alone, asked, rule, batch, execution, cycle)
+        told = np.array([i.batch or 0 for i in distinct], dtype=np.int64)
+        _one_batch_a_pool(alone, asked, rule, told, batch, execution, cycle)
         if rule is Rule.P99:
             _calibrate_constant(alone, asked, batch, execution)
         memory = np.array(
@@ -335,15 +338,16 @@ def _under_p99(alone: Alone, asked: Asked) -> tuple[IntArray, FloatArray, FloatA
 
 
 def _one_batch_a_pool(
-    alone: Alone, asked: Asked, rule: Rule, batch: IntArray, execution: FloatArray, cycle: FloatArray
-) -> None:
-    """Servers of one pool serve the same batch: that of the share they would most likely get."""
+    alone: Alone, asked: Asked, rule: Rule, told: IntArray, batch: IntArray, execution: FloatArray,
+    cycle: FloatArray,
+) -> None:  # fmt: skip
+    """Servers of one pool serve the same batch: as told, else that of the share they would likely get."""
     least = _least(execution, cycle)
     last = batch.shape[1] - 1
-    rows = np.flatnonzero((asked.servers > 1) & (least <= last))
+    rows = np.flatnonzero((told > 0) | ((asked.servers > 1) & (least <= last)))
     if not rows.size:
         return
-    fixed = batch[rows, np.minimum(least[rows] + 1, last)]
+    fixed = np.where(told[rows] > 0, told[rows], batch[rows, np.minimum(least[rows] + 1, last)])
     batch[rows] = fixed[:, None]
     pools = asked.take(rows)
     if rule is Rule.P99:

@@ -6,16 +6,15 @@ kind; which partitions really stand together is the packing's to find.
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from controlplane.domain.plan import MOST_SERVERS, Rule
-from controlplane.latency.protocol import FloatArray, IntArray, Slots
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 from controlplane.planners import waiting
-from controlplane.planners.board import JITTER_P99, ask, waits
+from controlplane.planners.board import JITTER_P99, Queues, ask, waits
 from controlplane.planners.menu import FULL_BATCH, Alone, Asked, tolerated
 from controlplane.planners.protocol import Device
 
@@ -32,6 +31,8 @@ LOOKS = 4
 FARTHEST = (0.8, 1.1)
 """What it carries is found between these times what the table says."""
 HALVINGS = 5
+NEAR, LESS = 0.2, 0.01
+"""Where the exact queue refuses a pool: SLOs this near (in logarithms) carry so much less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,17 @@ class Market:
     slo_ms: FloatArray
     rule: Rule
     truth: FloatArray
+    queues: Queues
 
     @staticmethod
     def of(
-        device: Device, parts: Parts, price: float, alone: Alone, model: str, slo_ms: FloatArray, rule: Rule
+        device: Device, parts: Parts, price: float, alone: Alone, model: str, slo_ms: FloatArray, rule: Rule,
+        queues: Queues,
     ) -> Market:  # fmt: skip
         """By the table's word, with `TABLE_ERROR` under P99 to spare."""
         word = 1.0 - TABLE_ERROR if rule is Rule.P99 else 1.0
         truth = np.full((slo_ms.size, MOST_SERVERS), word)
-        return Market(device, parts, price, alone, model, slo_ms, rule, truth)
+        return Market(device, parts, price, alone, model, slo_ms, rule, truth, queues)
 
     def heard(self, rate_rps: float) -> Market:
         """As the exact queue says of some SLOs; between two of them, along the SLO's logarithm.
@@ -107,21 +110,12 @@ class Market:
         counts = counts[:useful]
         table = table[:, counts - 1]
         at = np.nonzero(table > 0.0)
-        profile = self.device.profiles[self.model]
         slo, servers, rate = some[at[0]], counts[at[1]], table[at]
-        last = Alone(self.alone.execution[:, :, -1:], self.alone.cycle[:, :, -1:])
-        curve = last.execution[index, :, 0]
-        curves = np.where(np.isfinite(curve), curve, 0.0) + np.zeros((rate.size, 1))
+        batch = self.patient_batch(slo)
         low, high = np.full(rate.size, FARTHEST[0]), np.full(rate.size, FARTHEST[1])
         for _ in range(HALVINGS):
             middle = (low + high) / 2.0
-            asked = Asked.of_pools(self.device, index, rate * middle, slo, servers)
-            batch = tolerated(last, asked, self.rule)[0][:, 0]
-            heard = waits(
-                rate * middle * servers, curves, batch, servers, asked.constant,
-                np.full(rate.size, profile.frontend_ms or 0.0), np.full(rate.size, profile.jitter or 0.0),
-            )  # fmt: skip
-            kept = heard.p99_ms <= slo
+            kept = self.waits_ms(rate * middle * servers, batch, servers) <= slo
             low, high = np.where(kept, middle, low), np.where(kept, high, middle)
         found = np.ones(table.shape)
         found[at] = low
@@ -129,63 +123,83 @@ class Market:
         every = np.arange(1, MOST_SERVERS + 1)
         return replace(self, truth=np.array([np.interp(every, counts, row) for row in np.array(along).T]))
 
+    def patient_batch(self, slo_ms: FloatArray) -> IntArray:
+        """The largest that a whole GPU serves within each SLO: who is held to an SLO by waiting fills it."""
+        known = np.array([b for b in waiting.BATCHES if b <= self.alone.execution.shape[1]])
+        full = self.alone.execution[self.device.latency.models.index(self.model), known - 1, -1]
+        batch: IntArray = known[np.maximum(np.searchsorted(full, slo_ms, side="right") - 1, 0)]
+        return batch
+
+    def waits_ms(self, rate_rps: FloatArray, batch: IntArray, servers: IntArray) -> FloatArray:
+        """The P99 of pools of whole GPUs by the exact queue; all (pools,)."""
+        profile = self.device.profiles[self.model]
+        curve = self.alone.execution[self.device.latency.models.index(self.model), :, -1]
+        curves = np.where(np.isfinite(curve), curve, 0.0) + np.zeros((rate_rps.size, 1))
+        return waits(
+            rate_rps, curves, batch, servers, np.zeros(rate_rps.size, dtype=np.bool_),
+            np.full(rate_rps.size, profile.frontend_ms or 0.0), np.full(rate_rps.size, profile.jitter or 0.0),
+            self.queues,
+        ).p99_ms  # fmt: skip
+
+    def asked(
+        self, slo_ms: FloatArray, rate_rps: FloatArray, servers: IntArray
+    ) -> tuple[IntArray, BoolArray]:
+        """The best batch of each pool of whole GPUs (pools,), and whether the exact queue refuses it."""
+        last = Alone(self.alone.execution[:, :, -1:], self.alone.cycle[:, :, -1:])
+        index = self.device.latency.models.index(self.model)
+        pools = Asked.of_pools(self.device, index, rate_rps / servers, slo_ms, servers)
+        batches = np.array([tolerated(last, pools, self.rule)[0][:, 0], self.patient_batch(slo_ms)])
+        waited = np.array([self.waits_ms(rate_rps * SPARE, batch, servers) for batch in batches])
+        best = waited.argmin(axis=0)[None]
+        batch = np.take_along_axis(batches, best, axis=0)[0]
+        return batch, np.take_along_axis(waited, best, axis=0)[0] > slo_ms
+
+    def lowered(self, slo_ms: float, servers: int) -> Market:
+        """With pools of so many servers that carry less, at this SLO and those near."""
+        truth = self.truth.copy()
+        near = np.abs(np.log(self.slo_ms / slo_ms)) < NEAR
+        truth[near, servers - 1] *= 1.0 - LESS
+        return replace(self, truth=truth)
+
     def offers(self, hardship: float) -> Offers:
         """`hardship`: how many times neighbours' effect on a full batch a part feels."""
         counts = np.arange(1, MOST_SERVERS + 1)
+        servers = np.repeat(counts, self.parts.count.size)
+        cost = (self.price * counts[:, None] / self.parts.count).ravel()
+        whole = np.tile(self.parts.count == 1, counts.size)
         if self.model not in self.device.profiles:
-            nothing = np.zeros((self.slo_ms.size, 1))
-            return Offers(nothing + np.inf, nothing, nothing.astype(np.int64))
+            return Offers(
+                cost, np.zeros((self.slo_ms.size, cost.size)), servers, whole, np.zeros_like(servers)
+            )
         index = self.device.latency.models.index(self.model)
         parts, slowed = self.parts, 1.0 + (self.parts.slowdown[index] - 1.0) * hardship
         each = _carried(self.device, self.alone, index, parts.column, SPARE * slowed, self.slo_ms, self.rule)
-        cost = (self.price * counts[:, None] / parts.count).ravel()
         rate = (each * counts[:, None] * self.truth[..., None]).reshape(self.slo_ms.size, -1)
-        servers = np.repeat(counts, parts.count.size)
         order = np.lexsort((servers, cost))
-        return Offers._rising(cost[order], rate[:, order], servers[order])
+        return Offers(cost[order], rate[:, order], servers[order], whole[order], np.zeros_like(servers))
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """For each SLO of a market (rows) its offers, cheapest first; shapes (SLOs, offers).
+    """What serves a group, (offers,): `cost`, how many `servers`, and whether they are `whole` GPUs.
 
-    An offer carries `rate` requests per second for `cost` and is `servers` partitions. Those that a cheaper
-    one outdoes have an infinite cost.
+    `rate` (SLOs, offers) is what they carry per second within each SLO of a market, 0 for nothing.
     """
 
     cost: FloatArray
     rate: FloatArray
     servers: IntArray
+    whole: BoolArray
+    market: IntArray
 
     @staticmethod
-    def _rising(cost: FloatArray, rate: FloatArray, servers: IntArray) -> Offers:
-        """Without offers that a cheaper one outdoes."""
-        best = np.maximum.accumulate(rate, axis=1)
-        better = np.diff(best, axis=1, prepend=0.0) > 0.0
+    def of_all(several: Sequence[Offers]) -> Offers:
+        """Those of several markets with the same SLOs; `market` numbers them."""
         return Offers(
-            np.where(better, cost, np.inf), best, np.where(better, servers, 0)
+            np.concatenate([o.cost for o in several]), np.concatenate([o.rate for o in several], axis=1),
+            np.concatenate([o.servers for o in several]), np.concatenate([o.whole for o in several]),
+            np.concatenate([np.full(o.cost.size, n) for n, o in enumerate(several)]),
         )  # fmt: skip
-
-    def of_row(self, row: int) -> Ladder:
-        """The offers within one SLO."""
-        known = np.isfinite(self.cost[row])
-        return Ladder(
-            self.rate[row, known].tolist(), self.cost[row, known].tolist(), self.servers[row, known].tolist()
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Ladder:
-    """Rising offers: rates per second, what they cost, with how many servers."""
-
-    rate: list[float]
-    cost: list[float]
-    servers: list[int]
-
-    def cheapest(self, rate: float) -> tuple[float, int]:
-        """Cost and servers of the first offer that carries this; infinite and 0 where none does."""
-        at = bisect_left(self.rate, rate)
-        return (self.cost[at], self.servers[at]) if at < len(self.rate) else (math.inf, 0)
 
 
 def _carried(

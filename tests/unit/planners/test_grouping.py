@@ -19,7 +19,7 @@ from controlplane.planners.verify import verify
 pytestmark = pytest.mark.unit
 
 
-def small(count: int, rate_rps: float = 20.0) -> list[Workload]:
+def small(count: int, rate_rps: float = 25.0) -> list[Workload]:
     """Of two models, with SLOs that rise."""
     return [
         workload(f"w{i}", ("resnet50", "vgg19")[i % 2], 40.0 + 5.0 * i, rate_rps + i) for i in range(count)
@@ -80,10 +80,11 @@ def test_an_isolated_workload_keeps_its_queue() -> None:
 
 def test_what_finds_no_gpu_together_finds_one_apart() -> None:
     pairs = tuple(small(8))
-    grouping = Grouping((pairs[::2], pairs[1::2]), (1, 1))
+    grouping = Grouping((pairs[::2], pairs[1::2]), (1, 1), (None, 8))
     halved = grouping.halved({0})
     assert halved.groups == (pairs[:4:2], pairs[4::2], pairs[1::2])
     assert halved.servers == (None, None, 1)
+    assert halved.batch == (None, None, 8)
     assert Grouping.apart(pairs).halved({0, 1}) == Grouping.apart(pairs)
 
 
