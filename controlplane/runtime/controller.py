@@ -84,7 +84,7 @@ class Controller:
         self._adopted: Adopted | None = None
         self._looked_s = 0.0
         self._trouble = ""
-        self._engine_trouble = ""
+        self._troubles: Mapping[str, str] = {}
         self.ticked_s = time.monotonic()
         self.busy_s = 0.0
 
@@ -138,7 +138,7 @@ class Controller:
         if adopted is None:
             return
         seen = self._observer.look(adopted.state)
-        self._engine_answers(self._observer.trouble)
+        self._tell_troubles(self._observer.troubles)
         self._crew.retry(seen.now_s)
         if missed := missed_s(adopted.state, seen):
             reason = f"nobody looked for {missed:.1f} s: what was slow meanwhile is held against no server"
@@ -193,12 +193,13 @@ class Controller:
         found = ((watch, self._crew.server(watch.active.server)) for watch in state.watches.values())
         return [(watch, server) for watch, server in found if server is not None]
 
-    def _engine_answers(self, trouble: str) -> None:
-        """Say so once when it does not, and when it does again. Redirects need no engine."""
-        if bool(trouble) != bool(self._engine_trouble):
-            level, words = ("warning", trouble) if trouble else ("info", "the engine answers again")
-            self._tell(level, "engine", self._fleet.name, words)
-        self._engine_trouble = trouble
+    def _tell_troubles(self, troubles: Mapping[str, str]) -> None:
+        """Say so once when somebody does not answer, and when it does again. Redirects need no engine."""
+        for who, trouble in troubles.items():
+            if bool(trouble) != bool(self._troubles.get(who)):
+                level, words = ("warning", trouble) if trouble else ("info", f"the {who} answers again")
+                self._tell(level, who, self._fleet.name, words)
+        self._troubles = troubles
 
     def _hands(self) -> tuple[Crew, Observer]:
         crew = Crew(self._fleet.launcher, self._fleet.gateway, self._failed, self._fleet.limits)

@@ -29,6 +29,7 @@ from controlplane.runtime.execute import backend
 ENGINE_EVERY_S = 5.0
 ENGINE_HURRIED_S = 0.5
 _ENGINE_LATE_S = 5.0
+_DEAF_S = 5.0
 CANARY_EVERY_S = 5.0
 STATISTICS_EVERY_S = 0.5
 SILENT_S = 0.2
@@ -74,6 +75,7 @@ class Observer:
         self._failed: dict[str, int] = {}
         self._active_s: dict[str, float] = {}
         self._owed: dict[str, tuple[float, int]] = {}
+        self._heard_s = time.monotonic()
         self._state = GuardState({})
 
     def look(self, state: GuardState) -> FleetSeen:
@@ -130,9 +132,11 @@ class Observer:
         self._split.close()
 
     @property
-    def trouble(self) -> str:
-        """Why the engine does not answer; empty where it does."""
-        return self._engine.trouble
+    def troubles(self) -> dict[str, str]:
+        """Who does not do its part, and why; empty words for one that does."""
+        silent_s = time.monotonic() - self._heard_s
+        deaf = f"no word of requests for {_DEAF_S:g} s: that a server is slow goes unseen"
+        return {"engine": self._engine.trouble, "monitor": deaf if silent_s > _DEAF_S else ""}
 
     def _ask_engine(self, servers: Mapping[str, Server], failed: bool, now: float) -> None:
         news = self._watch.news(servers.values())
@@ -155,7 +159,10 @@ class Observer:
         answers = []
         # Lines tell the time of day, which may be set meanwhile.
         ahead_s = time.time() - now
-        for end in self._requests.take():
+        ends = self._requests.take()
+        if self._requests.heard_since_s < now:
+            self._heard_s = now
+        for end in ends:
             name = self._by_address.get((end.host, end.port))
             if name is None:
                 continue

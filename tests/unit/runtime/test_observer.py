@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -29,6 +30,7 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerSt
 from controlplane.domain.observation import Health, News
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.monitor.records import Record
+from controlplane.runtime import observer as observer_module
 from controlplane.runtime.clock import wait_until
 from controlplane.runtime.crew import Crew
 from controlplane.runtime.execute import Limits as Waits
@@ -195,11 +197,11 @@ def test_deaths_told_by_an_engine_that_goes_away_are_believed_once_it_answers(be
     bench.engine.away = True
     bench.engine.news.append(News((SERVER.name,), "died"))
     assert bench.health() is Health.READY
-    assert wait_until(lambda: (bench.health(), bench.observer.trouble)[1] != "", deadline_s=30.0)
+    assert wait_until(lambda: (bench.health(), bench.observer.troubles)[1]["engine"] != "", deadline_s=30.0)
     assert bench.health() is Health.READY
     bench.engine.away = False
     assert wait_until(lambda: bench.health() is Health.GONE, deadline_s=30.0)
-    assert bench.observer.trouble == ""
+    assert bench.observer.troubles["engine"] == ""
 
 
 def test_a_model_whose_process_died_impairs_its_server(bench: Bench) -> None:
@@ -226,6 +228,19 @@ def test_one_that_never_answered_anybody_owes_what_it_owes(bench: Bench) -> None
         assert bench.owes() == 0, "it has only just been routed to"
         # Before a canary has found it out, which takes two deadlines.
         assert wait_until(lambda: bench.owes() == 4, deadline_s=3.0)
+
+
+def test_a_log_that_falls_silent_is_a_trouble(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.health()
+    assert bench.observer.troubles == {"engine": "", "monitor": ""}
+    bench.requests.heard_since_s = math.inf  # as of a log that hears nothing, it is never before now
+    monkeypatch.setattr(observer_module, "_DEAF_S", 0.0)
+    bench.health()
+    assert "goes unseen" in bench.observer.troubles["monitor"]
+    bench.requests.heard_since_s = 0.0
+    monkeypatch.undo()
+    bench.health()
+    assert bench.observer.troubles["monitor"] == ""
 
 
 def test_one_that_hangs_after_a_lull_is_asked_again(bench: Bench) -> None:
