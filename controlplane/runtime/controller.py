@@ -83,7 +83,7 @@ class Controller:
         self._board = Board(fleet.files.guarding, fleet.clock)
         self._adopted: Adopted | None = None
         self._looked_s = 0.0
-        self._trouble = ""
+        self._refused_s: dict[str, float] = {}
         self._troubles: Mapping[str, str] = {}
         self.ticked_s = time.monotonic()
         self.busy_s = 0.0
@@ -102,9 +102,7 @@ class Controller:
             except TrisectError as error:
                 # The engine, the gateway or the disk refuses now; traffic flows without us. What is known
                 # stays known, and what is decided waits until it can be carried out.
-                if str(error) != self._trouble:
-                    self._tell("warning", "controller", self._fleet.name, str(error))
-                self._trouble = str(error)
+                self._tell_refusal(str(error))
                 stop.wait(_LOCK_TRIES_S if isinstance(error, FleetBusy | GatewayError) else _LOOK_AROUND_S)
             self.ticked_s = time.monotonic()
             self.busy_s += self.ticked_s - began
@@ -131,7 +129,7 @@ class Controller:
         return any(w.standby is None or w.standby.server not in put_off for w in down)
 
     def step(self) -> None:
-        """One tick: adopt if need be, look, decide, do. Raises EngineError, GatewayError."""
+        """One tick: adopt if need be, look, decide, do. Raises EngineError, GatewayError; forgets nothing."""
         if self._adopted is None or (self._is_time() and self._changed_by_others(self._adopted)):
             self._adopt()
         adopted = self._adopted
@@ -170,8 +168,8 @@ class Controller:
         routes: dict[str, NamedRoute],
         seen: FleetSeen,
     ) -> None:
-        """Act, unless another command works on the fleet: then it is decided again at the next look."""
-        with contextlib.suppress(FleetBusy), self._alone():
+        """Act, unless another command works on the fleet (FleetBusy): then the next look decides again."""
+        with self._alone():
             # A command may have ended since the look: what it stopped is no death.
             if self._changed_by_others(adopted):
                 self._adopted = None
@@ -192,6 +190,14 @@ class Controller:
     def _active(self, state: GuardState) -> list[tuple[Watch, Server]]:
         found = ((watch, self._crew.server(watch.active.server)) for watch in state.watches.values())
         return [(watch, server) for watch, server in found if server is not None]
+
+    def _tell_refusal(self, reason: str) -> None:
+        """Say why nothing could be done, and again only after a while."""
+        now, repeat_s = time.monotonic(), self._limits.repeat_s
+        self._refused_s = {told: at for told, at in self._refused_s.items() if now - at < repeat_s}
+        if reason not in self._refused_s:
+            self._refused_s[reason] = now
+            self._tell("warning", "controller", self._fleet.name, reason)
 
     def _tell_troubles(self, troubles: Mapping[str, str]) -> None:
         """Say so once when somebody does not answer, and when it does again. Redirects need no engine."""

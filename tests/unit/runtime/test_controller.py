@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.control.desired import NamedRoute
 from controlplane.control.guard_state import GuardState, Limits
+from controlplane.domain.errors import FleetBusy
 from controlplane.domain.fleet import Backend, Route, Routes, Server
 from controlplane.domain.observation import News
 from controlplane.files.fleets import FleetFiles
@@ -96,7 +97,8 @@ def test_what_another_command_left_meanwhile_is_not_undone(
 def test_a_command_that_works_on_the_fleet_costs_no_evidence(tmp_path: Path) -> None:
     with controlled(Controller, tmp_path, OLD) as (controller, gateway, files):
         with locked(files):
-            controller.step()
+            with pytest.raises(FleetBusy):
+                controller.step()
             assert gateway.committed == []
             assert controller.state is not None, "what was heard is kept"
         controller.step()
