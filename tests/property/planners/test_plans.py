@@ -91,8 +91,10 @@ def test_sharing_queues_costs_no_more_and_refuses_nobody(
     together = planned("joint", asked, latency=latency, rule=rule)
     apart = planned("joint", [replace(w, isolated=True) for w in asked], latency=latency, rule=rule)
     assert together.verified
-    assert {i.workload for i in together.infeasible} == {i.workload for i in apart.infeasible}
-    assert cost(together) <= cost(apart) + 1e-9
+    refused, refused_apart = ({i.workload for i in plan.infeasible} for plan in (together, apart))
+    # Where an SLO leaves less than 1 % above one execution, a pool is found for two that is not for one.
+    assert refused <= refused_apart
+    assert refused < refused_apart or cost(together) <= cost(apart) + 1e-9
 
 
 @FEW
