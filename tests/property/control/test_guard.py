@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.control import guard
+from controlplane.control import guard_signals as signals
 from controlplane.control.guard_state import (
     Cause,
     DrainAndStop,
@@ -60,6 +61,8 @@ class World:
     now_s: float = 0.0
     crowded: set[str] = field(default_factory=set)
     broken_starts: bool = False
+    held: bool = False
+    """Another command works on the fleet: what is decided cannot be done."""
     active: dict[str, str] = field(default_factory=dict)
     redirected_s: dict[str, float] = field(default_factory=dict)
     launches_s: list[tuple[str, float]] = field(default_factory=list)
@@ -69,6 +72,10 @@ class World:
         self.now_s += TICK_S
         before = self.state
         seen = FleetSeen(self.now_s, tuple(self.answers()), self.servers())
+        if self.held:
+            self.state = signals.hear(before, seen)
+            validate_state(self.state)
+            return
         self.state, effects = guard.tick(before, seen)
         validate_state(self.state)
         # Who leaves a dead server takes its shadow whatever the account says, in the same tick too.
@@ -190,7 +197,7 @@ def world(percents: Sequence[float], policy: ShadowPolicy, elsewhere: bool) -> W
 
 EVENTS = (
     *("nothing", "crash", "crash standby", "slow", "heal", "hang", "fail", "impair", "crowd", "gpu"),
-    "bad starts",
+    *("bad starts", "held", "standstill"),
 )
 events = st.lists(
     st.tuples(st.sampled_from(EVENTS), st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=25
@@ -237,8 +244,12 @@ def test_served_owned_once_and_no_storm(
                         machine.health = Health.GONE
             case "bad starts":
                 fleet.broken_starts = True
+            case "standstill":
+                fleet.now_s += 5.0
+        fleet.held = event == "held"
         for _ in range(ticks):
             fleet.tick()
+        fleet.held = False
     # Left alone with starts that work, every partition is served again: the breaker's next try included.
     fleet.broken_starts = False
     fleet.crowded.clear()
