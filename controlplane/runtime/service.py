@@ -83,9 +83,13 @@ def start_detached(files: FleetFiles) -> int:
     if not wait_until(lambda: child.poll() is not None or pid(files) == child.pid, deadline_s=_START_S):
         child.kill()
         raise EngineError(f"the controller did not start in {_START_S:g} s (log: {log})")
-    if child.poll() is not None:
+    if child.poll() is None:
+        return child.pid
+    # Somebody else, as systemd, may have been quicker.
+    another = pid(files)
+    if another is None:
         raise EngineError(f"the controller ended at once (log: {log})")
-    return child.pid
+    return another
 
 
 def stop(files: FleetFiles) -> bool:

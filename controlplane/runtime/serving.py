@@ -21,15 +21,14 @@ def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: st
     """Be the fleet's controller until SIGTERM or SIGINT, or with `once` until nothing is left to do.
 
     With `plan_only` nothing is done, only said; a controller may run beside it.
-    Raises EngineError where the fleet has a controller, GatewayError for a taken port.
+    Raises EngineError where the fleet has a controller, GatewayError for a taken port. The gateway is started
+    with the fleet held, by the first look: a fleet that is being destroyed gets none.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     kind = Onlooker if plan_only else Controller
     with contextlib.nullcontext() if plan_only else only_controller(fleet.files) as died:
-        if not plan_only:
-            fleet.gateway.start()
         log = RequestLog(Places.of(fleet.files.gateway).monitor_socket)
         history = History(fleet.files.history)
         meters = Meters(history)

@@ -75,6 +75,17 @@ def test_a_pid_that_is_somebody_elses_by_now_is_nobodys_controller(files: FleetF
             innocent.kill()
 
 
+def test_where_somebody_else_was_quicker_his_is_the_controller(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_first, real = [None], service.pid  # nobody yet; then as it is
+    with monkeypatch.context() as patch, service.only_controller(files):
+        patch.setattr(service, "pid", lambda given: at_first.pop() if at_first else real(given))
+        assert service.start_detached(files) == os.getpid()
+    with pytest.raises(EngineError, match="ended at once"):
+        service.start_detached(files)  # no such fleet
+
+
 def test_one_that_starts_while_somebody_asks_for_it_starts(files: FleetFiles) -> None:
     held = threading.Event()
 
