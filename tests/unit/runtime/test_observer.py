@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import socket
 import threading
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +28,7 @@ from controlplane.domain.errors import EngineError, GatewayError, NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health, News
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
 from controlplane.runtime import observer as observer_module
 from controlplane.runtime.clock import wait_until
@@ -220,14 +220,21 @@ def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Ben
     assert bench.health() is Health.READY
 
 
+@pytest.fixture
+def hangs(bench: Bench) -> Iterator[None]:
+    """The server takes requests and answers none; its canaries have not given it up yet."""
+    bench.observer._canaries = Canaries(deadline_s=60.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bench.crew.adopt(replace(SERVER, http_port=silent.getsockname()[1]))
+        yield
+
+
+@pytest.mark.usefixtures("hangs")
 def test_one_that_never_answered_anybody_owes_what_it_owes(bench: Bench) -> None:
     # A shadow that hung while it stood by, and was redirected to.
     bench.gateway.owed, bench.requests.answered = 4, ()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        bench.crew.adopt(replace(SERVER, http_port=silent.getsockname()[1]))
-        assert bench.owes() == 0, "it has only just been routed to"
-        # Before a canary has found it out, which takes two deadlines.
-        assert wait_until(lambda: bench.owes() == 4, deadline_s=3.0)
+    assert bench.owes() == 0, "it has only just been routed to"
+    assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
 
 
 def test_a_log_that_falls_silent_is_a_trouble(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,26 +250,44 @@ def test_a_log_that_falls_silent_is_a_trouble(bench: Bench, monkeypatch: pytest.
     assert bench.observer.troubles["monitor"] == ""
 
 
+@pytest.mark.usefixtures("hangs")
 def test_one_that_hangs_after_a_lull_is_asked_again(bench: Bench) -> None:
     bench.owes()
     bench.requests.answered = ()
-    assert wait_until(lambda: (bench.owes(), bench.gateway.asked)[1] > 0, deadline_s=5.0)
+    assert wait_until(lambda: (bench.owes(), bench.gateway.asked)[1] > 0, deadline_s=30.0)
     bench.gateway.owed = 4
-    assert wait_until(lambda: bench.owes() == 4, deadline_s=5.0)
+    assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+
+
+@dataclass
+class Hand:
+    """Clocks that are set by hand: the time of day, and the one that nobody sets."""
+
+    wall_s: float = 1e9
+    now_s: float = 1e3
+
+    def time(self) -> float:
+        return self.wall_s
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 def test_answers_are_told_by_a_clock_that_nobody_sets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Hand()
+    monkeypatch.setattr(observer_module, "time", clock)
+
     def ended(at_s: float) -> float:
         line = Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, at_s, 1.0, False)
         bench.requests.answered = (line,)
         (answer,) = bench.observer.look(state()).answers
-        return answer.ended_s - time.monotonic()
+        return answer.ended_s
 
-    assert ended(time.time() - 0.5) == pytest.approx(-0.5, abs=0.2)
-    day, real = 86400.0, time.time
-    monkeypatch.setattr(time, "time", lambda: real() - day)  # set back
-    assert ended(time.time() - 0.5) == pytest.approx(-0.5, abs=0.2)
-    assert ended(time.time() + day) == pytest.approx(0.0, abs=0.2), "written before it was set back"
+    assert ended(clock.wall_s - 0.5) == clock.now_s - 0.5
+    before = clock.wall_s
+    clock.wall_s -= 86400.0  # set back
+    assert ended(clock.wall_s - 0.5) == clock.now_s - 0.5
+    assert ended(before) == clock.now_s, "written before it was set back"
 
 
 class Stumbling(Engine):
@@ -291,7 +316,7 @@ class Slow(Engine):
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         self.begun.set()
-        self.may.wait(20.0)
+        self.may.wait(60.0)
         return SERVER
 
 
@@ -304,7 +329,7 @@ def test_what_starts_while_the_fleet_is_adopted_anew_is_nobodys_unless_it_was_se
     gateway: Any = Gateway()
     crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
     crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), replace(SPEC, endpoints=()), unload=False)
-    assert engine.begun.wait(20.0)
+    assert engine.begun.wait(60.0)
     crew.hand_over(taken_over)
     engine.may.set()
     crew.close(wait=True)
@@ -318,14 +343,14 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
         bench.crew.adopt(replace(SERVER, spec=old))
         bench.crew.stop(DrainAndStop(old.name, Ending.DRAINED))
     bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
-    assert wait_until(lambda: bench.engine.starts == 1, deadline_s=10.0)
+    assert wait_until(lambda: bench.engine.starts == 1, deadline_s=30.0)
     bench.gateway.away = True
     asked = bench.gateway.asked
-    assert wait_until(lambda: bench.gateway.asked > asked + 5, deadline_s=10.0)
+    assert wait_until(lambda: bench.gateway.asked > asked + 5, deadline_s=30.0)
     assert bench.engine.stopped == []
     assert [reason for reason in bench.failed if "stopped" in reason] == []
     bench.gateway.away, bench.gateway.owed = False, 0
-    assert wait_until(lambda: len(bench.engine.stopped) == 20, deadline_s=10.0)
+    assert wait_until(lambda: len(bench.engine.stopped) == 20, deadline_s=30.0)
 
 
 def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
