@@ -23,7 +23,7 @@ WORK_S = 0.003
 
 def together(name: str, *endpoints: str, percent: float = 40.0, shadow: bool = True) -> dict[str, Any]:
     """A partition whose workloads share one queue."""
-    made = rig.partition(name, percent, rate_rps=RATE_RPS, slo_ms=400.0)
+    made = rig.partition(name, percent, rate_rps=RATE_RPS, slo_ms=2000.0)
     made["shadow"] = made["shadow"] if shadow else None
     (pattern,) = made["workloads"]
     made["workloads"] = [{**pattern, "name": e, "endpoint": e} for e in endpoints]

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import socket
@@ -350,17 +351,20 @@ def kill(processes: Iterable[psutil.Process]) -> tuple[float, float]:
     processes, began_s = list(processes), time.time()
     for process in processes:
         process.kill()
-    for process in processes:
-        await_true(lambda process=process: is_dead(process), 10.0, "killed")  # type: ignore[misc]
+    await_true(lambda: all(map(is_dead, processes)), 30.0, "killed")
     return began_s, time.time()
 
 
 def is_dead(process: psutil.Process) -> bool:
-    """Also where nobody has waited for it yet."""
+    """With all its threads, whose files stay open until then, and whether or not somebody waited for it."""
     try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
         return True
+    try:
+        return bool(select.select([handle], [], [], 0)[0])
+    finally:
+        os.close(handle)
 
 
 def await_true(condition: Callable[[], bool], deadline_s: float, what: str) -> None:

@@ -19,9 +19,11 @@ from killed_controller import POINTS
 
 pytestmark = pytest.mark.e2e
 
-RATE_RPS = 60.0
+RATE_RPS = 40.0
 SLO_MS = 200.0
-WORK_S = 0.004
+WORK_S = 0.003
+CUT_PERCENT = 10.0
+"""What a slow server is held to. It needs 17 %, which even a busy host has, and is slow, not silent."""
 PERCENT = 50.0
 ROOMY_PERCENT = 80.0
 PLAN = rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS))
@@ -31,9 +33,8 @@ STEPS = ("start", "start", "started", "started", "commit", "drain", "drain", "st
 """What the journal tells of an apply that changes a share."""
 
 
-def needs_cgroups() -> None:
-    found = any((rig.CGROUPS / p).exists() for p in ("cpu/cpu.cfs_quota_us", "cgroup.controllers"))
-    if not found:
+def needs_cgroups(fleet: Guarded) -> None:
+    if fleet.launcher().enforcement() in (None, "duty-cycle"):
         pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
 
 
@@ -62,12 +63,12 @@ def share(fleet: Guarded) -> float:
 
 
 def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
-    needs_cgroups()
+    needs_cgroups(fleet)
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         time.sleep(3.0)
         before, percent = fleet.active("w"), share(fleet)
         cut_s = time.time()
-        fleet.cut_quota(percent, percent / 2.5)
+        fleet.cut_quota(percent, CUT_PERCENT)
         moved = fleet.await_event("redirect", since_s=cut_s)
         time.sleep(4.0)
     assert load.failed() == []
@@ -101,14 +102,14 @@ def late(requests: list[Request]) -> float:
 def test_a_controller_killed_within_a_redirect_is_replaced_and_the_next_goes_on(
     fleet: Guarded, point: str
 ) -> None:
-    needs_cgroups()
+    needs_cgroups(fleet)
     percent, before = share(fleet), fleet.active("w")
     fleet.controller().send_signal(signal.SIGKILL)
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, fleet.serving_until(point) as doomed:
         began_s = time.time()
         fleet.await_event("adopt", since_s=began_s)
         time.sleep(1.0)
-        fleet.cut_quota(percent, percent / 2.5)
+        fleet.cut_quota(percent, CUT_PERCENT)
         assert doomed.wait(timeout=30) == -signal.SIGKILL
         fleet.start_controller()
         rig.await_true(lambda: share(fleet) == percent + 10, 30.0, "redirected")
@@ -146,6 +147,7 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
     refused = ""
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         time.sleep(2.0)
+        fleet.await_guarded()
         before = fleet.active("w")
         triton, *stubs = fleet.tree(before)
         hit_s = time.time()
@@ -186,12 +188,12 @@ def poison(fleet: Guarded) -> str:
 
 
 def test_once_repairs_and_ends(fleet: Guarded) -> None:
-    fleet.controller().send_signal(signal.SIGKILL)
+    killed_s, _ = rig.kill([fleet.controller()])
     before = fleet.active("w")
     rig.kill(fleet.tree(before))
     told = fleet.ctl("serve", "--once")
     assert told.returncode == 0, told.stderr
-    assert "did not end by itself" in fleet.await_event("controller").reason
+    fleet.await_event("controller", since_s=killed_s, says="did not end by itself")
     assert fleet.active("w") != before
     fleet.await_guarded(deadline_s=1.0)
 
@@ -221,6 +223,7 @@ def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
         )
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         time.sleep(1.0)
+        fleet.await_guarded()
         hit_s, dead_s = rig.kill(fleet.tree(fleet.active("w"))[:1])
         fleet.await_event("redirect", since_s=hit_s)
     assert load.unexplained(hit_s, dead_s) == []
