@@ -107,23 +107,30 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
 
     The rate decides, against its own noise: 3 standard deviations above the plan where Triton's times are
     not known, 1 where they show that a batch takes no longer than predicted and the rest is queueing.
-    A batch that takes longer than predicted is the server's fault at any rate.
+    A batch that takes longer than predicted is the server's fault at any rate, unless requests carry more
+    than planned. What counts are inferences: more of them in as many requests are more traffic, too.
     """
     for rate, promise in zip(watch.rates_rps, watch.ward.promises, strict=True):
+        carried = 1.0 if seen.inferences is None else seen.inferences / promise.inferences
         expected_ms = promise.execution_ms
         known = seen.compute_ms is not None and expected_ms is not None and expected_ms > 0.0
-        if known and seen.compute_ms > SLOW_COMPUTE * expected_ms:  # type: ignore[operator]
+        slow = known and seen.compute_ms > SLOW_COMPUTE * expected_ms  # type: ignore[operator]
+        if slow and carried <= OVER_PLAN:
             continue
-        for means, memory in zip(rate, MEMORIES, strict=True):
+        for mean, memory in zip(rate, MEMORIES, strict=True):
             noise = math.sqrt(promise.rate_rps / (2.0 * _memory_s(promise, memory)))
-            if means <= OVER_PLAN * promise.rate_rps + (1.0 if known else 3.0) * noise:
+            deviations = 1.0 if known and not slow else 3.0
+            if mean * carried <= OVER_PLAN * promise.rate_rps + deviations * noise * carried:
                 continue
+            sent = f"{mean:.0f} req/s against {promise.rate_rps:g} planned"
+            if carried > OVER_PLAN:
+                sent += f", of {seen.inferences:.1f} inferences each instead of {promise.inferences:g}"
             split = (
                 f"; queue {seen.queue_ms:.1f} ms, compute {seen.compute_ms:.1f} ms"
                 if seen.queue_ms is not None and seen.compute_ms is not None
                 else ""
             )
-            return f"{_subject(promise)}: {means:.0f} req/s against {promise.rate_rps:g} planned{split}"
+            return f"{_subject(promise)}: {sent}{split}"
     return None
 
 

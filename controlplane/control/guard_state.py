@@ -302,12 +302,14 @@ def _promise(queue: Sequence[Placement]) -> Promise:
     """
     first, *others = queue
     predicted = [p.predicted.execution_ms for p in queue if p.predicted.execution_ms is not None]
+    rate_rps = sum(p.rate_rps / p.client_batch for p in queue)
     return Promise(
         first.endpoint,
         min(p.slo_ms for p in queue),
-        sum(p.rate_rps / p.client_batch for p in queue),
+        rate_rps,
         max(predicted, default=None),
         tuple(p.endpoint for p in others),
+        sum(p.rate_rps for p in queue) / rate_rps,
     )
 
 

@@ -45,7 +45,8 @@ class Promise:
     """What the requests of one queue were promised: the SLO, at up to this many of them a second.
 
     `endpoint` is the name the model runs under; `aliases` are the other endpoints that share its queue.
-    `execution_ms` is the predicted time of a full batch, None where nobody predicted one.
+    `execution_ms` is the predicted time of a full batch, None where nobody predicted one. `inferences` are
+    planned for a request, on the mean: the batch that clients send.
     """
 
     endpoint: str
@@ -53,6 +54,7 @@ class Promise:
     rate_rps: float
     execution_ms: float | None = None
     aliases: tuple[str, ...] = ()
+    inferences: float = 1.0
 
     @property
     def endpoints(self) -> tuple[str, ...]:

@@ -52,7 +52,8 @@ class News(NamedTuple):
 class ServerSeen:
     """One server at one moment: its health and the requests it still owes an answer to.
 
-    `queue_ms` and `compute_ms` are Triton's means over the last moments, None where not asked or idle.
+    `queue_ms` and `compute_ms` are Triton's means over the last moments, `inferences` how many a request
+    carried; None where not asked or idle.
     """
 
     health: Health
@@ -60,6 +61,7 @@ class ServerSeen:
     queue_ms: float | None = None
     compute_ms: float | None = None
     reason: str = ""
+    inferences: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,11 @@ def queue_ms(statistics: ModelStatistics) -> float | None:
     return statistics.queue_ns / statistics.successes / NANOS_PER_MILLI if statistics.successes else None
 
 
+def inferences_each(statistics: ModelStatistics) -> float | None:
+    """How many inferences a request carried, on the mean; None where none succeeded."""
+    return statistics.inferences / statistics.successes if statistics.successes else None
+
+
 def compute_ms(statistics: ModelStatistics) -> float | None:
     """Mean time of all executions, whatever their batch size; None where none ran."""
     executions = sum(b.executions for b in statistics.batches.values())

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from controlplane.control import sequential
 from controlplane.control.guard_state import GuardState, Watch
@@ -21,7 +21,7 @@ from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, News, ServerSeen
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
-from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, queue_ms
+from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, inferences_each, queue_ms
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.crew import Crew
 from controlplane.runtime.execute import backend
@@ -107,12 +107,14 @@ class Observer:
             if watch is None or server is None or health not in (Health.READY, Health.IMPAIRED):
                 seen[name] = _READY if health is Health.READY else ServerSeen(health, reason=reason)
                 continue
-            queue, compute = self._split_of(watch, server, now)
+            split = self._split_of(watch, server, now)
             owed = self._in_flight(watch, server, now)
-            if health is Health.READY and not owed and queue is None:
+            if health is Health.READY and not owed and split is _UNKNOWN:
                 seen[name] = _READY
             else:
-                seen[name] = ServerSeen(health, owed, queue, compute, reason)
+                seen[name] = ServerSeen(
+                    health, owed, split.queue_ms, split.compute_ms, reason, split.inferences
+                )
         return FleetSeen(now, tuple(answers), seen)
 
     def probe(self, name: str) -> None:
@@ -208,7 +210,7 @@ class Observer:
             return Health.FAILING, verdict.reason
         return Health.READY, ""
 
-    def _split_of(self, watch: Watch, server: Server, now: float) -> tuple[float | None, float | None]:
+    def _split_of(self, watch: Watch, server: Server, now: float) -> _Times:
         pairs = zip(watch.evidence, watch.ward.promises, strict=True)
         if max(sequential.strength(e, p) for e, p in pairs) > _SUSPICIOUS:
             # The models' own: an alias does not count the wait in its model's queue.
@@ -280,6 +282,17 @@ class _Engine:
             self._under_way = False
 
 
+class _Times(NamedTuple):
+    """A suspect's mean times and how many inferences a request carried; None where there was nothing."""
+
+    queue_ms: float | None = None
+    compute_ms: float | None = None
+    inferences: float | None = None
+
+
+_UNKNOWN = _Times()
+
+
 class _Split:
     """Queue against compute time of suspects, from two readings of Triton's counters, off the loop."""
 
@@ -288,7 +301,7 @@ class _Split:
         self._lock = threading.Lock()
         self._asked_s: dict[str, float] = {}
         self._before: dict[tuple[str, str], ModelStatistics] = {}
-        self._found: dict[str, tuple[float, float | None, float | None]] = {}
+        self._found: dict[str, tuple[float, _Times]] = {}
 
     def ask(self, server: Server, models: Sequence[str], now: float) -> None:
         """Read the counters of its models, unless that was done a moment ago."""
@@ -297,36 +310,34 @@ class _Split:
         self._asked_s[server.name] = now
         self._pool.submit(self._read, server, models)
 
-    def found(self, name: str, now: float) -> tuple[float | None, float | None]:
-        """Mean queue and compute time of late; None where nobody asked."""
+    def found(self, name: str, now: float) -> _Times:
+        """The times of late; `_UNKNOWN` where nobody asked."""
         with self._lock:
-            at, queue, compute = self._found.get(name, (-1e9, None, None))
-        return (queue, compute) if now - at < 4 * STATISTICS_EVERY_S else (None, None)
+            at, times = self._found.get(name, (-math.inf, _UNKNOWN))
+        return times if now - at < 4 * STATISTICS_EVERY_S else _UNKNOWN
 
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, server: Server, models: Sequence[str]) -> None:
-        queues, computes = [], []
+        """Of several models the slowest counts."""
+        passed = []
         try:
             with StatisticsClient(server, deadline_s=2.0) as client:
                 for model in models:
                     now = client.read(model)
                     before = self._before.get((server.name, model))
                     self._before[server.name, model] = now
-                    if before is None:
-                        continue
-                    passed = difference(before, now)
-                    if (queue := queue_ms(passed)) is not None:
-                        queues.append(queue)
-                    if (compute := compute_ms(passed)) is not None:
-                        computes.append(compute)
+                    if before is not None:
+                        passed.append(difference(before, now))
         except EngineError:
             return
-        with self._lock:
-            self._found[server.name] = (
-                time.monotonic(),
-                max(queues, default=None),
-                max(computes, default=None),
+        times = _Times(
+            *(
+                max((mean for p in passed if (mean := of(p)) is not None), default=None)
+                for of in (queue_ms, compute_ms, inferences_each)
             )
+        )
+        with self._lock:
+            self._found[server.name] = (time.monotonic(), times)

@@ -181,6 +181,23 @@ def test_a_slow_computation_is_the_servers_fault_at_any_rate() -> None:
     assert "queue 90.0 ms, compute 45.0 ms" in said(effects, Level.WARNING)
 
 
+def test_larger_requests_than_planned_are_more_traffic_and_no_slow_server() -> None:
+    b = bench(ward())
+    b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences=8.0)
+    effects = b.tick(50, late=["W1"])
+    assert not of(Redirect, effects)
+    assert "100 req/s against 100 planned, of 8.0 inferences each instead of 1" in said(
+        effects, Level.WARNING
+    )
+
+
+def test_many_small_requests_instead_of_few_large_ones_are_as_planned() -> None:
+    promise = Promise("W1", 50.0, 25.0, execution_ms=20.0, inferences=4.0)
+    b = bench(replace(ward(), promises=(promise,)))
+    b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences=1.0)
+    assert of(Redirect, b.tick(50, late=["W1"], rate=100.0))[0].cause is Cause.SLOW
+
+
 def test_a_little_too_much_traffic_is_told_by_its_queue() -> None:
     # 15 % above plan drowns in the noise of the count; a batch as fast as predicted says whose fault it is.
     b = bench(ward())
@@ -472,7 +489,7 @@ def test_wards_of_a_plan_count_requests_not_inferences() -> None:
     bare = replace(partition, id="W2", shadow=None)
     plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition, bare)),))
     first, second = wards(plan)
-    assert first.promises == (Promise("w1", 50.0, 20.0, 12.0),)
+    assert first.promises == (Promise("w1", 50.0, 20.0, 12.0, inferences=4.0),)
     assert (first.shadow_gpu, first.policy) == ("v100-1", ShadowPolicy.HOT)
     assert (second.policy, second.step_percent) == (ShadowPolicy.NONE, 0.0)
 
@@ -490,7 +507,7 @@ def shared_queue() -> Ward:
 
 
 def test_workloads_of_one_queue_are_promised_the_strictest_slo_at_their_whole_rate() -> None:
-    assert shared_queue().promises == (Promise("loose", 50.0, 100.0, 13.0, ("strict",)),)
+    assert shared_queue().promises == (Promise("loose", 50.0, 100.0, 13.0, ("strict",), inferences=1.4),)
     assert shared_queue().endpoints == ("loose", "strict")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from controlplane.domain.fleet import Backend, Route, Routes, Server
 from controlplane.domain.observation import News
 from controlplane.files.fleets import FleetFiles
 from controlplane.monitor.records import Record
+from controlplane.runtime import serving
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller import Adopted, Controller
 from controlplane.runtime.fleet import Fleet, locked
@@ -34,7 +36,11 @@ class Gateway:
     def __init__(self, routes: Routes) -> None:
         self.present = dict(routes)
         self.committed: list[Routes] = []
+        self.started = False
         self.meanwhile: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self.started = True
 
     def routes(self) -> Routes:
         return self.present
@@ -113,6 +119,20 @@ def test_one_that_only_looks_is_in_no_controllers_way(tmp_path: Path) -> None:
         assert gateway.committed == []
         assert told == []
         assert onlooker.state is not None
+
+
+def test_a_gateway_is_started_only_with_the_fleet_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    # A destroy that holds it has ended the gateway, perhaps.
+    with (
+        controlled(Controller, tmp_path, OLD) as (controller, gateway, files),
+        locked(files),
+        pytest.raises(FleetBusy),
+    ):
+        serving.guard(controller._fleet, lambda e: None, once=True, plan_only=False, host="", port=0)
+    assert not gateway.started
 
 
 def test_clients_come_before_whoever_reads_what_was_done(tmp_path: Path) -> None:
