@@ -16,7 +16,7 @@ from fake_nvml import FakeGpu, FakeNvml
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
-from launchers import gpu_shares, mps
+from launchers import gpu_faults, gpu_shares, mps
 from launchers.mps import MpsDaemons
 from launchers.process import ProcessLauncher
 from launchers.watch import LauncherWatch
@@ -84,8 +84,9 @@ def test_a_gpu_that_is_gone_takes_all_its_servers_in_one_event(nvml: FakeNvml, d
 
 
 def test_an_xid_of_one_program_is_no_fault_unless_mps_says_so(
-    nvml: FakeNvml, daemons: MpsDaemons, tmp_path: Path
+    nvml: FakeNvml, daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gpu_faults, "_ANSWER_S", 30.0)  # the fake is a shell, which a busy host holds up
     a, b = server("a"), server("b")
     watch = LauncherWatch((Ends(),), daemons)
     daemons.client(spec("a", 30), start=True)
@@ -116,8 +117,9 @@ def test_a_daemon_that_hangs_over_a_fault_holds_no_look_up(
     daemons.client(spec("a", 30), start=True)
     (daemons.pipes(ONE) / "deaf").write_text("")
     ends.ended = [a]
-    monkeypatch.setattr(subprocess, "run", watched)
-    assert watch.news((a, b)) == (News((a.name,), "its process ended"),)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", watched)
+        assert watch.news((a, b)) == (News((a.name,), "its process ended"),)
     assert max(waited) <= 0.5
 
 
