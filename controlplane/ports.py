@@ -103,8 +103,8 @@ class Gateway(Protocol):
     Raises GatewayError.
     """
 
-    def start(self) -> None:
-        """Have the gateway listening; where it already does, nothing happens."""
+    def start(self, endpoints: int = 0) -> None:
+        """Have the gateway listening, a new one with room for `endpoints`; one that does is left alone."""
 
     def routes(self) -> Routes:
         """What is routed now."""

@@ -63,9 +63,10 @@ class HaproxyGateway:
         self._lock = FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
         self._routes = Remembered(self._places.slots, self._read_routes)
 
-    def start(self) -> None:
+    def start(self, endpoints: int = 0) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the routes on disk.
 
+        A new one has slots for so many endpoints; one that was there before keeps as many as it had.
         Raises MissingTool without HAProxy; GatewayError where a port is taken (named), or where this
         gateway already listens elsewhere.
         """
@@ -85,7 +86,11 @@ class HaproxyGateway:
                     )
             else:
                 _refuse_taken(self._host, self._ports)
-                slot_count = store.slot_count(resource.getrlimit(resource.RLIMIT_NOFILE)[1], MOST_SERVERS)
+                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+                slot_count = store.slot_count(limit, MOST_SERVERS, endpoints)
+                if self._places.settings.exists():
+                    # The table on disk may use the last of them.
+                    slot_count = max(slot_count, store.settings_of(self._places).slots)
                 log_port, facade_http_port, facade_grpc_port = _own_ports()
                 settings = GatewaySettings(
                     host=self._host,

@@ -154,8 +154,9 @@ def assign(table: SlotTable, routes: Routes, traits: Mapping[str, Traits] = NOTH
     added = fresh(table, routes)
     if len(added) > len(free):
         raise GatewayError(
-            f"{len(added)} routes change but {len(free)} of {len(slots)} slots are free; "
-            "wait until requests in flight have ended, or start the gateway with more slots"
+            f"{len(added)} routes change but {len(free)} of {len(slots)} slots are free; wait until requests "
+            "in flight have ended; for many more endpoints than it was started for, and for more open files "
+            "(ulimit -n), a gateway is made anew: `ctl destroy` the fleet, and apply"
         )
     for index, endpoint in zip(free, added, strict=False):
         slot = Slot(index, Phase.ACTIVE, endpoint, routes[endpoint], traits.get(endpoint, PLAIN))

@@ -26,6 +26,8 @@ GENERATION = "generation"
 
 _MAXCONN = 8192
 _SLOTS = 96
+_SLOTS_AN_ENDPOINT = 3
+"""One that serves, one it moves to, and one that still drains from the move before."""
 _DESCRIPTORS_KEPT = 128
 _CHECKS_A_LINE = 3
 """Descriptors that HAProxy sets aside for a server line of `h_i` and its twin of `g_i`."""
@@ -100,11 +102,12 @@ def maxconn(descriptor_limit: int, settings: GatewaySettings) -> int:
     return max(16, min(_MAXCONN, (descriptor_limit - checks - _DESCRIPTORS_KEPT) // 2))
 
 
-def slot_count(descriptor_limit: int, members: int) -> int:
-    """Slots that leave half of the descriptors to connections."""
+def slot_count(descriptor_limit: int, members: int, endpoints: int) -> int:
+    """Slots for so many endpoints to move at once, that leave half of the descriptors to connections."""
+    wanted = max(_SLOTS, _SLOTS_AN_ENDPOINT * endpoints)
     if descriptor_limit == resource.RLIM_INFINITY:
-        return _SLOTS
-    return max(4, min(_SLOTS, descriptor_limit // 2 // (_CHECKS_A_LINE * (members + 1))))
+        return wanted
+    return max(4, min(wanted, descriptor_limit // 2 // (_CHECKS_A_LINE * (members + 1))))
 
 
 def _lines(table: SlotTable, slot: Slot) -> SlotLines:

@@ -126,7 +126,7 @@ class Fleet:
         with locked(self.files):
             # First: what cannot be rendered is refused with nothing started.
             desired = self.desired(plan, settings)
-            self.gateway.start()
+            self.gateway.start(endpoints=len({p.endpoint for _, _, p in plan.placements()}))
             actual = observe(self.launcher, self.gateway, self.name)
             actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
             before, known = self.files.plan(), self.files.settings()

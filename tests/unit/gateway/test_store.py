@@ -50,12 +50,22 @@ def test_no_file_is_an_empty_table_and_a_broken_one_is_named(tmp_path: Path) -> 
         store.load(places, SETTINGS)
 
 
+def test_hundreds_of_endpoints_move_at_once_and_again() -> None:
+    table = SlotTable.empty(store.slot_count(10**6, 8, 300), 8)
+    for route in (Route((ONE,), TWO), Route((TWO,)), Route((TWO,), ONE)):
+        table = assign(table, {f"w{n}": route for n in range(300)}).table
+    assert len(table.routes()) == 300
+    # By then the first ones have drained, or nobody waits for longer.
+    with pytest.raises(GatewayError, match="0 of 900 slots are free"):
+        assign(table, {f"w{n}": Route((ONE,)) for n in range(300)})
+
+
 def test_connections_stay_below_the_descriptor_limit() -> None:
     for limit in (1024, 2048, 4096, 20000):
-        slots = store.slot_count(limit, 8)
+        slots = store.slot_count(limit, 8, 500)
         settings = SETTINGS.model_copy(update={"slots": slots, "members": 8})
         assert 16 < 2 * store.maxconn(limit, settings) + 3 * slots * 9 < limit
-    assert store.slot_count(resource.RLIM_INFINITY, 8) == store.slot_count(20000, 8) == 96
+    assert store.slot_count(resource.RLIM_INFINITY, 8, 2) == store.slot_count(20000, 8, 2) == 96
     assert store.maxconn(resource.RLIM_INFINITY, SETTINGS) == store.maxconn(10**6, SETTINGS) == 8192
 
 

@@ -41,7 +41,7 @@ class Gateway:
     def __init__(self, routes: Routes) -> None:
         self.present = routes
 
-    def start(self) -> None:
+    def start(self, endpoints: int = 0) -> None:
         pass
 
     def routes(self) -> Routes:
