@@ -124,9 +124,10 @@ def test_a_full_daemon(daemons: MpsDaemons, tmp_path: Path) -> None:
 def test_a_daemon_that_hangs(daemons: MpsDaemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     daemons.client(spec(), start=True)
     (pipes_of(tmp_path) / "deaf").write_text("")
-    monkeypatch.setattr(mps, "_ANSWER_S", 0.2)
-    with pytest.raises(LaunchTimeout, match="clients of two users wait for each other"):
-        daemons.client(spec(), start=True)
+    with monkeypatch.context() as patch:  # it answers again when it is ended
+        patch.setattr(mps, "_ANSWER_S", 0.2)
+        with pytest.raises(LaunchTimeout, match="clients of two users wait for each other"):
+            daemons.client(spec(), start=True)
 
 
 def test_a_daemon_that_does_not_start(daemons: MpsDaemons, tmp_path: Path) -> None:
