@@ -20,6 +20,8 @@ from controlplane.simulate.network import Conditions, noise_of
 from controlplane.simulate.result import SimulationResult
 from controlplane.simulate.truth import Scaled
 
+_MOST_REQUESTS = 1e9
+"""Some minutes."""
 _SCALED = re.compile(r"(?P<name>[^*]+)\*(?P<factor>[0-9.]+)")
 
 
@@ -39,6 +41,12 @@ def run(
     plan's own model. `arrivals` holds `poisson`, `constant` or a trace's file, each for all workloads or as
     `WORKLOAD=...`. Raises InputError naming the option.
     """
+    expected = sum(placement.rate_rps for _, _, placement in plan.placements()) * seconds
+    if expected > _MOST_REQUESTS:
+        raise InputError(
+            f"{expected:.3g} requests are too many ({_MOST_REQUESTS:g} are the most); choose a shorter time",
+            field="--seconds",
+        )
     types = sorted({gpu.type for gpu in plan.gpus})
     measured = {kind: known_profiles(kind, profiles) for kind in types}
     question = Question(

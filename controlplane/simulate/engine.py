@@ -78,6 +78,9 @@ def simulate(
     gpus: dict[int, GpuOutcome] = {}
     answers: list[Answer] = []
     for part in components(plan, truth, given):
+        if not part.servers:
+            gpus.update(_spare(plan, part))
+            continue
         run = _Run(plan, part, asked, Loop(part, given, asked.seed, asked.answers))
         run.run()
         workloads.update((outcome.name, outcome) for outcome in run.workloads())
@@ -91,6 +94,12 @@ def simulate(
         gpus=tuple(gpus[i] for i in sorted(gpus)),
         answers=tuple(answers),
     )
+
+
+def _spare(plan: Plan, part: Component) -> dict[int, GpuOutcome]:
+    """GPUs on which nothing runs unless a shadow is redirected to."""
+    idle = zip(part.gpus, part.power_w, strict=True)
+    return {i: GpuOutcome(plan.gpus[i].id, 0.0, float(power_w[0]), ()) for i, power_w in idle}
 
 
 class _Run:

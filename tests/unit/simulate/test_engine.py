@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -249,3 +250,13 @@ def test_a_seed_means_the_same_on_every_machine(plan_of):
     assert [w.p50_ms for w in seen] == pytest.approx([4.238932291667, 5.764104079132], rel=1e-9)
     assert [w.p99_ms for w in seen] == pytest.approx([8.586354166667, 25.830625], rel=1e-9)
     assert [w.mean_ms for w in seen] == pytest.approx([4.48434475038, 8.33553743457], rel=1e-9)
+
+
+def test_a_gpu_that_only_shadows_stand_on_is_idle(plan_of):
+    plan = plan_of(("g0", "p", ServedModel("a", 4), [("w", 100.0)]))
+    spare = replace(plan, gpus=(replace(plan.gpus[0], id="spare", partitions=()), *plan.gpus))
+    result, without = (simulate(p, TRUTH, Question(seconds=5.0)) for p in (spare, plan))
+    assert [(g.id, g.busy_percent > 0, len(g.partitions)) for g in result.gpus] == [
+        ("spare", False, 0), ("g0", True, 1),
+    ]  # fmt: skip
+    assert result.workloads[0].requests == without.workloads[0].requests > 0
