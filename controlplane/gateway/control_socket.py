@@ -15,14 +15,20 @@ class Unreachable(GatewayError):
     """The facade does not answer: it is being restarted, and reads the files itself when it is back."""
 
 
+class Silent(Unreachable):
+    """It is there and does not answer in time: it may hang, and holds what it holds."""
+
+
 def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = 5.0) -> Mapping[str, Any]:
-    """The facade's answer to one request. Raises Unreachable."""
+    """The facade's answer to one request. Raises Unreachable, and Silent after `timeout_s`."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
             stream.settimeout(timeout_s)
             stream.connect(str(path))
             stream.sendall(json.dumps(request).encode() + b"\n")
             answer = stream.makefile("rb").readline()
+    except TimeoutError as error:
+        raise Silent(f"the facade does not answer on {path} for {timeout_s:g} s") from error
     except OSError as error:
         raise Unreachable(f"the facade does not answer on {path}: {error}") from error
     if not answer:

@@ -34,6 +34,8 @@ _RELOAD_DEADLINE_S = 2.0
 """A facade that hangs may hold a redirect up for this long; it goes on reloading afterwards."""
 _NEW_MODEL_S = 10.0
 _KNOWN_MODEL_S = 1.0
+_OPEN_DEADLINE_S = 1.0
+"""The controller asks between its looks."""
 _POLL_S = 0.01
 _UNFINISHED = -1
 _OWN_PORTS = range(18000, 32000)
@@ -181,7 +183,10 @@ class HaproxyGateway:
                 processes.end(processes.find(self._places, role), grace_s=_RELOAD_DEADLINE_S)
 
     def in_flight(self, backend: Backend) -> int:
-        """Requests this server still owes an answer to: HAProxy's on all its slots, and the facade's."""
+        """Requests this server still owes an answer to: HAProxy's on all its slots, and the facade's.
+
+        Raises GatewayError where one of them is there and does not say.
+        """
         if not self._places.settings.exists():
             return 0
         _, table = store.load(self._places, store.settings_of(self._places))
@@ -192,9 +197,15 @@ class HaproxyGateway:
             lines = [name for name, member in slot.servers().items() if member == backend]
             for protocol in PROTOCOLS if lines else ():
                 count += _owed(sessions, f"{protocol}_{slot.index}", lines)
-        with contextlib.suppress(control_socket.Unreachable):
-            opened = control_socket.ask(self._places.control_socket, {"do": "open"})
+        try:
+            opened = control_socket.ask(
+                self._places.control_socket, {"do": "open"}, timeout_s=_OPEN_DEADLINE_S
+            )
             count += int(opened.get(backend.server, 0))
+        except control_socket.Silent:
+            raise
+        except control_socket.Unreachable:
+            pass  # its calls ended with it
         return count
 
     @property

@@ -30,6 +30,7 @@ ENGINE_EVERY_S = 5.0
 ENGINE_HURRIED_S = 0.5
 _ENGINE_LATE_S = 5.0
 _DEAF_S = 5.0
+_GATEWAY_AGAIN_S = 2.0
 CANARY_EVERY_S = 5.0
 STATISTICS_EVERY_S = 0.5
 SILENT_S = 0.2
@@ -76,6 +77,7 @@ class Observer:
         self._active_s: dict[str, float] = {}
         self._owed: dict[str, tuple[float, int]] = {}
         self._heard_s = time.monotonic()
+        self._gateway_again_s = -math.inf
         self._state = GuardState({})
 
     def look(self, state: GuardState) -> FleetSeen:
@@ -232,11 +234,12 @@ class Observer:
         expected = (now - since) * sum(rates[0] for rates in watch.rates_rps)
         if now - since < SILENT_S or (expected < _SILENT_REQUESTS and not owed):
             return 0
-        if now - asked > SILENT_S:
+        if now - asked > SILENT_S and now > self._gateway_again_s:
             try:
                 owed = self._gateway.in_flight(backend(server))
             except GatewayError:
-                owed = 0
+                # A gateway that hangs takes its time, which is not to be lost at every look for every server.
+                owed, self._gateway_again_s = 0, time.monotonic() + _GATEWAY_AGAIN_S
             self._owed[name] = (now, owed)
         return owed
 
