@@ -257,7 +257,7 @@ def test_perf_analyzer_loses_nothing_while_a_share_changes(host: Host) -> None:
             [
                 str(PERF / "bin" / "perf_analyzer"), "-m", "a", "-u", f"127.0.0.1:{port}", "-i", protocol,
                 "-b", "1", "--async", "--request-rate-range=100", "--request-distribution=poisson",
-                "-p", "3000", "-s", "99", "-r", "3", "--percentile=99", f"--profile-export-file={out}",
+                "-p", "3000", "-s", "999", "-r", "10", "--percentile=99", f"--profile-export-file={out}",
             ],
             env=environment,
             stdout=subprocess.PIPE,

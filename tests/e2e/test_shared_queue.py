@@ -68,11 +68,11 @@ def loads(fleet: Guarded, *endpoints: str) -> Iterator[list[Load]]:
 
 
 def drive(fleet: Guarded, endpoint: str, protocol: str) -> None:
-    """NVIDIA's own client, for three windows: it reads configuration and statistics besides."""
+    """NVIDIA's own client, for three windows with requests: it reads configuration and statistics besides."""
     port = {"grpc": fleet.grpc, "http": fleet.http}[protocol]
     told = perf_analyzer(
         *("-m", endpoint, "-u", f"127.0.0.1:{port}", "-i", protocol, "--input-data", "zero"),
-        *("--request-rate-range", "20", "-p", "800", "-s", "999", "-r", "3"),
+        *("--request-rate-range", "20", "-p", "800", "-s", "999", "-r", "20"),
     )
     assert told.returncode == 0, told.stdout + told.stderr
     assert "Failed" not in told.stdout

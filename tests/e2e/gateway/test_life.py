@@ -35,23 +35,11 @@ def test_perf_analyzer_sees_no_failure(gateway: Running, pair: Pair, protocol: s
     made, ports = gateway
     made.commit({"echo": Route((pair["one"].backend,), pair["two"].backend)})
     port = ports.grpc if protocol == "grpc" else ports.http
-    done = rig.perf_analyzer(
-        *(
-            "-m",
-            "echo",
-            "-u",
-            f"{rig.HOST}:{port}",
-            "-i",
-            protocol,
-            "-b",
-            "1",
-            "--shape",
-            "INPUT:4",
-            "--async",
-        ),
-        *("--request-rate-range=200", "--request-distribution=poisson", "-p", "1000", "-s", "999", "-r", "6"),
-        *("--percentile=99", "--max-threads=2"),
+    asked = (
+        f"-m echo -u {rig.HOST}:{port} -i {protocol} -b 1 --shape INPUT:4 --async --max-threads=2 "
+        "--request-rate-range=200 --request-distribution=poisson -p 1000 -s 999 -r 20 --percentile=99"
     )
+    done = rig.perf_analyzer(*asked.split())
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert "Failed" not in said, said
