@@ -9,6 +9,8 @@ from controlplane.domain.errors import InputError
 
 MILLIS_PER_SECOND = 1000.0
 MICROS_PER_MILLI = 1000.0
+LARGEST = 1e9
+"""A rate or a time above this is a slip of the pen, and products of such numbers overflow."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -38,6 +40,13 @@ def percent(value: float, field: str) -> float:
     """`value`, or InputError where it is outside (0, 100]."""
     if not 0 < finite(value, field) <= 100:
         raise InputError(f"must be above 0 and at most 100, not {value:g}", field=field)
+    return value
+
+
+def at_most(value: float, largest: float, field: str) -> float:
+    """`value`, or InputError where it is above `largest`."""
+    if value > largest:
+        raise InputError(f"must be at most {largest:g}, not {value:g}", field=field)
     return value
 
 

@@ -109,6 +109,8 @@ class Document:
 
     def parse(self, model: type[Model]) -> Model:
         """The content as `model`; raises InputError with file, line and field of the first mistake."""
+        if not self.text.strip():
+            self.fail("is empty")
         if not isinstance(self.content, Mapping):
             self.fail("must be a mapping of keys to values at the top")
         version = self.content.get("schema_version")
@@ -176,6 +178,8 @@ def _problem(kind: str, message: str, value: object) -> str:
         return f"must be {what}, not {shown}"
     if kind == "finite_number":
         return f"must be a finite number, not {value}"
+    if kind == "enum":
+        return f"{message.replace('Input should', 'must')}, not {value!r}"
     return message[0].lower() + message[1:] if message else kind
 
 
@@ -197,7 +201,8 @@ def read(path: Path) -> Document:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", file=file) from None
-    return Document(file, text, parse_json(text, file) if is_json else _yaml(text, file))
+    content = parse_json(text, file) if is_json and text.strip() else _yaml(text, file)
+    return Document(file, text, content)
 
 
 def parse_json(text: str, file: str) -> Any:

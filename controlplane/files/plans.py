@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +37,8 @@ from controlplane.files.documents import (
 )
 
 _OVER_MARGIN_PERCENT = 1e-6
+_LARGEST_BATCH = 4096
+"""Above any model's: latencies are asked for every batch up to the planned one."""
 
 
 class _Prediction(Strict):
@@ -138,6 +141,9 @@ class _Plan(Strict):
 def read_plan(path: Path) -> tuple[Plan, Document]:
     """The plan of a file. Raises InputError naming file, line and field."""
     document = read(path)
+    told = document.content
+    if isinstance(told, Mapping) and "workloads" in told and "strategy" not in told:
+        document.fail("is a spec, not a plan: `ctl plan SPEC --output plan.json` makes a plan of it")
     parsed = document.parse(_Plan)
     _check(document, parsed)
     plan = Plan(
@@ -196,6 +202,8 @@ def _check(document: Document, plan: _Plan) -> None:
     partition_ids: set[str] = set()
     endpoints: dict[str, str] = {}
     every_gpu = {g.id for g in plan.gpus}
+    if plan.quantile is not None and not 0.5 <= plan.quantile < 1:
+        document.fail(f"must be at least 0.5 and below 1, not {plan.quantile:g}", ("quantile",))
     for g, gpu in enumerate(plan.gpus):
         with document.at("gpus", g):
             units.safe_name(gpu.id, "id")
@@ -231,6 +239,7 @@ def _check_models(document: Document, partition: _Partition, here: Location) -> 
         with document.at(*here, "models", m):
             units.safe_name(model.model, "model")
             units.at_least_one(model.batch, "batch")
+            units.at_most(model.batch, _LARGEST_BATCH, "batch")
             units.at_least_one(model.instances, "instances")
             units.non_negative(model.max_queue_delay_us, "max_queue_delay_us")
 
@@ -246,6 +255,9 @@ def _check_workloads(
             units.safe_name(workload.endpoint, "endpoint")
             units.positive(workload.slo_ms, "slo_ms")
             units.positive(workload.rate_rps, "rate_rps")
+            units.at_most(workload.slo_ms, units.LARGEST, "slo_ms")
+            units.at_most(workload.rate_rps, units.LARGEST, "rate_rps")
+            units.at_least_one(workload.client_batch, "client_batch")
         if workload.model not in served:
             document.fail(f"{workload.model!r} is not among this partition's models", (*there, "model"))
         if endpoints.setdefault(workload.endpoint, workload.name) != workload.name:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from controlplane.domain import units
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.files.documents import Document, Strict, read
@@ -54,6 +56,9 @@ class _Spec(Strict):
 def read_spec(path: Path) -> tuple[Spec, Document]:
     """The spec of a file. Raises InputError naming file, line and field."""
     document = read(path)
+    told = document.content
+    if isinstance(told, Mapping) and "strategy" in told and "workloads" not in told:
+        document.fail("is a plan, not a spec: a spec lists `workloads`, and `ctl apply` runs a plan")
     parsed = document.parse(_Spec)
     gpus = []
     for i, gpu in enumerate(parsed.gpus):
@@ -71,6 +76,8 @@ def read_spec(path: Path) -> tuple[Spec, Document]:
 
 
 def _workload(parsed: _Workload, *, alone: bool) -> Workload:
+    units.at_most(parsed.slo_ms, units.LARGEST, "slo_ms")
+    units.at_most(parsed.rate_rps, units.LARGEST, "rate_rps")
     return Workload(
         name=parsed.name,
         model=parsed.model,

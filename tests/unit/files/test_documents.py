@@ -70,10 +70,18 @@ def test_a_model_alone_is_called_by_its_own_name(tmp_path: Path) -> None:
         ("slo_ms: 15", "slo_ms: 0", 8, "workloads[1].slo_ms", "must be greater than 0"),
         ("slo_ms: 15", "slo_ms: -3", 8, "workloads[1].slo_ms", "must be greater than 0"),
         ("slo_ms: 15", "slo_ms: .inf", 8, "workloads[1].slo_ms", "finite"),
+        ("slo_ms: 15", "slo_ms: 1e300", 8, "workloads[1].slo_ms", "at most 1e+09"),
+        ("rate_rps: 4e2", "rate_rps: 1e308", 9, "workloads[1].rate_rps", "at most 1e+09"),
         ("rate_rps: 4e2", "rate_rps: .nan", 9, "workloads[1].rate_rps", "finite"),
         ("name: W2", "name: W1", 6, "workloads[1].name", "already the name of workloads[0]"),
         ("name: W2", "name: ../x", 6, "workloads[1].name", "is no name"),
-        ("arrivals: constant", "arrivals: often", 10, "workloads[1].arrivals", "'poisson' or 'constant'"),
+        (
+            "arrivals: constant",
+            "arrivals: often",
+            10,
+            "workloads[1].arrivals",
+            "must be 'poisson' or 'constant', not 'often'",
+        ),
         ("count: 10", "count: 0", 3, "gpus[0].count", "at least 1"),
         ("    slo_ms: 15\n", "", 6, "workloads[1].slo_ms", "is missing"),
     ],
@@ -89,7 +97,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, line: int, f
     ("text", "says"),
     [
         ("[1, 2]", "mapping"),
-        ("", "mapping"),
+        ("", "is empty"),
+        (" \n\n", "is empty"),
         ("just words", "mapping"),
         ("a: 1\na: 2\n", "duplicate key 'a'"),
         ("a: [1", "is not YAML"),
@@ -107,6 +116,13 @@ def test_json_names_duplicates_and_lines(tmp_path: Path) -> None:
     assert "duplicate key" in str(refused(twice))
     broken = spec(tmp_path, '{"schema_version": 1,\n "gpus" []}', "spec.json")
     assert refused(broken).line == 2
+    assert "is empty" in str(refused(spec(tmp_path, "", "spec.json")))
+
+
+def test_a_plan_is_no_spec(tmp_path: Path) -> None:
+    plan = spec(tmp_path, '{"schema_version": 1, "strategy": "joint", "gpus": []}', "plan.json")
+    assert "is a plan, not a spec" in str(refused(plan))
+    assert "`ctl apply` runs a plan" in str(refused(plan))
 
 
 def test_too_large_missing_and_binary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,11 @@ WORKLOAD = (*FIRST, "workloads", 0)
         ((*FIRST, "models", 0, "batch"), 1.5, "gpus[0].partitions[0].models[0].batch", "whole number"),
         ((*FIRST, "shadow", "gpu"), "v100-9", "gpus[0].partitions[0].shadow.gpu", "no GPU of this plan"),
         ((*FIRST, "models"), [], "gpus[0].partitions[0].models", "at least 1 item"),
+        ((*FIRST, "models", 0, "batch"), 10**9, "gpus[0].partitions[0].models[0].batch", "at most 4096"),
+        ((*WORKLOAD, "rate_rps"), 1e308, "gpus[0].partitions[0].workloads[0].rate_rps", "at most 1e+09"),
+        ((*WORKLOAD, "slo_ms"), 1e300, "gpus[0].partitions[0].workloads[0].slo_ms", "at most 1e+09"),
+        ((*WORKLOAD, "client_batch"), 0, "gpus[0].partitions[0].workloads[0].client_batch", "at least 1"),
+        (("quantile",), 7.0, "quantile", "at least 0.5 and below 1"),
     ],
 )
 def test_a_broken_plan_is_refused(
@@ -134,3 +139,10 @@ def test_a_broken_plan_is_refused(
     assert caught.value.field == field
     assert caught.value.line is not None
     assert says in caught.value.problem
+
+
+def test_a_spec_is_no_plan(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text("schema_version: 1\ngpus: [{type: v100}]\nworkloads: []\n")
+    with pytest.raises(InputError, match="is a spec, not a plan: `ctl plan SPEC"):
+        read_plan(file)
