@@ -146,10 +146,15 @@ class Controller:
         state, effects = guard.decide(adopted.state, seen)
         routes = guard.routes(state, seen)
         try:
-            if effects or routes != adopted.routes:
-                self._act_alone(adopted, state, effects, routes, seen)
-            else:
+            if not effects and routes == adopted.routes:
                 adopted.state = state
+                return
+            with self._alone():
+                # A command may have ended since the look: what it stopped is no death.
+                if self._changed_by_others(adopted):
+                    self._adopted = None
+                else:
+                    self._act(adopted, state, effects, routes, seen)
         finally:
             self._tell_others(adopted.state, effects, seen)
 
@@ -159,22 +164,6 @@ class Controller:
         self._recorder.close()
         self._crew.close(wait=False)
         self._log.close()
-
-    def _act_alone(
-        self,
-        adopted: Adopted,
-        state: GuardState,
-        effects: tuple[Effect, ...],
-        routes: dict[str, NamedRoute],
-        seen: FleetSeen,
-    ) -> None:
-        """Act, unless another command works on the fleet (FleetBusy): then the next look decides again."""
-        with self._alone():
-            # A command may have ended since the look: what it stopped is no death.
-            if self._changed_by_others(adopted):
-                self._adopted = None
-            else:
-                self._act(adopted, state, effects, routes, seen)
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """Hold the fleet. Raises FleetBusy at once where another command does."""
