@@ -54,6 +54,7 @@ FleetsMetricsPort = Annotated[
     int | None, typer.Option(help=_fleets("metrics port", _DEFAULTS.metrics_port), min=1, max=65535)
 ]
 
+_FIGURES = (".svg", ".png", ".pdf")
 DEFAULT_FLEET = "default"
 DEFAULT_REPOSITORY = Path("model_repository")
 DEFAULT_OUTPUT = Path("triton_configs")
@@ -67,6 +68,15 @@ def agreed(question: str) -> bool:
     except EOFError:
         print()
         raise InputError("nobody answered; with --yes nobody is asked", field="--yes") from None
+
+
+def drawable(path: Path | None) -> Path | None:
+    """A figure's file, checked before anything is computed for it. Raises InputError: no known format."""
+    if path is not None and path.suffix not in _FIGURES:
+        raise InputError(
+            f"{str(path)!r} must end in {', '.join(_FIGURES[:-1])} or {_FIGURES[-1]}", field="--plot"
+        )
+    return path
 
 
 def numbers(text: str | None, field: str, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:

@@ -37,7 +37,10 @@ def plan(
     explain: Annotated[
         str | None, typer.Option(help="A workload: why this share and batch, what others would give.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the plan here (.svg, .png or .pdf).")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the plan here (.svg, .png or .pdf).", callback=options.drawable),
+    ] = None,
     json: options.Json = False,
     quantile: Annotated[
         float, typer.Option(help="Headroom: plan for times not exceeded with this probability.")
@@ -49,7 +52,7 @@ def plan(
     budget: Annotated[
         float | None, typer.Option(help="A ceiling in seconds; the plan says if it was met.", min=0)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Same seed, same plan.")] = 1,
+    seed: Annotated[int, typer.Option(help="Same seed, same plan.", min=0)] = 1,
     bda: Annotated[
         Bda | None,
         typer.Option(help="For inss: try every batch (exact, the default) or search as the paper does."),

@@ -31,7 +31,10 @@ def simulate(
         typer.Option(help="What the GPUs really do: a latency model, NAME*1.1, or a folder of profiles."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw latency over time and CDFs here (.svg, .png or .pdf).")
+        Path | None,
+        typer.Option(
+            help="Draw latency over time and CDFs here (.svg, .png or .pdf).", callback=options.drawable
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:

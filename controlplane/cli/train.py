@@ -26,9 +26,10 @@ def train(
     reward: Annotated[
         str, typer.Option(help="goodput, terminal (paid at the end) or paper (Eq 3).")
     ] = "goodput",
-    seed: Annotated[int, typer.Option(help="Same seed and machine, same policy.")] = 1,
+    seed: Annotated[int, typer.Option(help="Same seed and machine, same policy.", min=0)] = 1,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the learning curve here (.svg, .png, .pdf).")
+        Path | None,
+        typer.Option(help="Draw the learning curve here (.svg, .png or .pdf).", callback=options.drawable),
     ] = None,
 ) -> None:
     """Train on random plans around SPEC: its models and GPU types, other rates, SLOs and sizes.

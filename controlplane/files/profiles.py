@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from controlplane.domain.device import ShareKind
+from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.files.documents import SCHEMA_VERSION, Document, Strict, read, write_json
 
@@ -111,8 +112,11 @@ def read_profile(path: Path) -> Profile:
 def read_profiles(directory: Path, device: str) -> dict[str, Profile]:
     """Model -> profile for one device type; empty where nothing was measured.
 
-    Raises InputError for a broken file and for one that speaks of another device or model than its place.
+    Raises InputError for a broken file, for one that speaks of another device or model than its place, and
+    where `directory` is a file.
     """
+    if directory.exists() and not directory.is_dir():
+        raise InputError("is no directory of profiles", file=str(directory), field="--profiles")
     found = {}
     for path in sorted((directory / device).glob("*.json")):
         if path.name.endswith(_PARTIAL):

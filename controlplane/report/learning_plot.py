@@ -7,12 +7,13 @@ from pathlib import Path
 
 from controlplane.domain.errors import MissingTool
 from controlplane.learning.curve import Check
+from controlplane.report.figure import save
 
 
 def plot_learning(curve: Sequence[Check], path: Path) -> None:
     """Write the figure to `path`; its suffix (.svg, .png, .pdf) names the format.
 
-    Raises MissingTool where matplotlib is not installed.
+    Raises MissingTool where matplotlib is not installed, EngineError where the disk refuses.
     """
     try:
         from matplotlib.figure import Figure
@@ -27,4 +28,4 @@ def plot_learning(curve: Sequence[Check], path: Path) -> None:
     served.legend()
     sure.plot(plans, [c.entropy for c in curve])
     sure.set(xlabel="plans trained on", ylabel="entropy, nats", ylim=(0, None))
-    figure.savefig(path)
+    save(figure, path)

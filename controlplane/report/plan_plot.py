@@ -7,6 +7,7 @@ from typing import Any
 
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.plan import Partition, Plan, Prediction, Rule
+from controlplane.report.figure import save
 from controlplane.report.plan_table import names
 
 _BAR_INCHES = 0.42
@@ -38,15 +39,16 @@ def plot_plan(plan: Plan, path: Path) -> None:
             _label(axes, partition, plan.rule, left + partition.percent / 2, row)
             left += partition.percent
     axes.set_yticks(range(len(plan.gpus)), [gpu.id for gpu in plan.gpus])
-    axes.set_ylim(len(plan.gpus) - 0.5, -0.5)
+    axes.set_ylim(max(len(plan.gpus), 1) - 0.5, -0.5)
     axes.set_xlim(0, 100)
     promise = "P99 in % of the SLO" if plan.rule is Rule.P99 else "execution in % of half the SLO"
     axes.set_xlabel(f"share, percent; in a segment: workload, batch, {promise}")
     figure.suptitle(f"{plan.strategy}, rule {plan.rule}: {len(plan.gpus)} GPUs")
     for model, colour in colours.items():
         axes.bar(0, 0, color=colour, label=model)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-    figure.savefig(path)
+    if colours:  # else nothing was planned
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    save(figure, path)
 
 
 def _label(axes: Any, partition: Partition, rule: Rule, middle: float, row: int) -> None:

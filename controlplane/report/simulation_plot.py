@@ -8,6 +8,7 @@ import numpy as np
 
 from controlplane.domain.errors import MissingTool
 from controlplane.latency.protocol import FloatArray
+from controlplane.report.figure import save
 from controlplane.simulate import quantiles
 from controlplane.simulate.result import SimulationResult, WorkloadOutcome
 
@@ -45,7 +46,7 @@ def plot_simulation(result: SimulationResult, path: Path) -> None:
         distribution.legend(fontsize="small", ncols=2)
     broken = f"{result.breaks} of {len(result.workloads)} break their SLO (dashed)"
     figure.suptitle(f"{broken}; {result.seconds:g} s simulated, seed {result.seed}")
-    figure.savefig(path)
+    save(figure, path)
 
 
 def _exceeded(workload: WorkloadOutcome) -> tuple[FloatArray, FloatArray]:

@@ -40,3 +40,11 @@ def test_no_answer_is_an_input_error_that_names_the_way_out(monkeypatch: pytest.
     with pytest.raises(InputError, match="--yes") as refused:
         options.agreed("Go on?")
     assert exit_code(refused.value) == EXIT_INPUT
+
+
+def test_a_figure_is_of_a_known_format_or_refused_before_anything_is_computed() -> None:
+    assert options.drawable(None) is None
+    assert options.drawable(Path("x/plan.svg")) == Path("x/plan.svg")
+    for name in ("plan.bmp", "plan", "directory.d/plan"):
+        with pytest.raises(InputError, match=r"--plot: .* must end in \.svg, \.png or \.pdf"):
+            options.drawable(Path(name))

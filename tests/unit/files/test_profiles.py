@@ -92,3 +92,10 @@ def test_a_profile_in_another_ones_place_is_refused(tmp_path: Path, device: str,
     written.rename(place)
     with pytest.raises(InputError, match="belongs"):
         read_profiles(tmp_path, device)
+
+
+def test_a_file_is_no_directory_of_profiles(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text("")
+    with pytest.raises(InputError, match=r"spec\.yaml: --profiles: is no directory"):
+        read_profiles(tmp_path / "spec.yaml", "cpu")
+    assert read_profiles(tmp_path / "absent", "cpu") == {}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.domain.errors import EngineError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
 from controlplane.report.plan_plot import plot_plan
 
@@ -17,7 +18,7 @@ def test_each_segment_tells_workload_batch_and_slo(tmp_path: Path, rule: Rule, t
     placement = Placement("search", "search", "resnet50", 10, 100, predicted=Prediction(20, None, 50))
     partition = Partition("search", 40, (ServedModel("resnet50", 4),), (placement,))
     plan = Plan("joint", rule, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
-    drawn = tmp_path / "plan.svg"
+    drawn = tmp_path / "new" / "plan.svg"
     import matplotlib
 
     with matplotlib.rc_context({"svg.fonttype": "none"}):
@@ -25,3 +26,9 @@ def test_each_segment_tells_workload_batch_and_slo(tmp_path: Path, rule: Rule, t
     text = drawn.read_text()
     for word in ("search", "v100-0", "resnet50", told):
         assert word in text
+
+
+def test_a_figure_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EngineError, match=r"plan\.svg: cannot be written"):
+        plot_plan(Plan("joint", Rule.P99, "ours", ()), tmp_path / "file" / "plan.svg")
