@@ -32,7 +32,7 @@ def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(asyncio, "to_thread", refused)
         keeping = asyncio.create_task(supervision.keep(places, None))
         try:
-            await asyncio.wait_for(started.wait(), 10)
+            await asyncio.wait_for(started.wait(), 30)
             assert not keeping.done()
         finally:
             keeping.cancel()
@@ -58,7 +58,7 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
         keeping = asyncio.create_task(supervision.keep(places, None))
         try:
             for _ in range(2):
-                await asyncio.wait_for(starts.get(), 10)
+                await asyncio.wait_for(starts.get(), 30)
                 with places.supervisor_lock.open() as held:
                     fcntl.flock(held, fcntl.LOCK_EX)
                     await asyncio.sleep(0.1)

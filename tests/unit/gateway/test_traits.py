@@ -28,7 +28,7 @@ def awake() -> threading.Event:
 def server(awake: threading.Event) -> Iterator[Backend]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            awake.wait(10)
+            awake.wait(60)
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(CONFIG).encode())
@@ -49,4 +49,4 @@ def test_a_server_has_as_long_as_it_is_given(server: Backend, awake: threading.E
     gone = Backend("gone", "127.0.0.1", 1, 1)
     assert traits_of("m", (server,), patience_s=0.05) is None
     awake.set()
-    assert traits_of("m", (gone, server), patience_s=10.0) == Traits(sequence_idle_us=7, executes="m")
+    assert traits_of("m", (gone, server), patience_s=30.0) == Traits(sequence_idle_us=7, executes="m")

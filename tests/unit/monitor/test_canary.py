@@ -16,12 +16,12 @@ def test_an_answer_that_is_none_is_a_failure_and_the_next_one_is_asked_for() -> 
     with asked_triton(config={"input": [{"name": "x"}]}) as (port, asked):
         spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
         server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
-        canaries = Canaries()
+        canaries = Canaries(deadline_s=30.0)
         for failures in (1, 2):
             canaries.ask(server, spec.endpoints)
             assert wait_until(
                 lambda n=failures: (told := canaries.verdict(server.name)) is not None and told.failures == n,
-                deadline_s=10.0,
+                deadline_s=30.0,
             )
         canaries.close()
     assert len(asked) == 2
