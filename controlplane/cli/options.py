@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -68,6 +68,13 @@ def agreed(question: str) -> bool:
     except EOFError:
         print()
         raise InputError("nobody answered; with --yes nobody is asked", field="--yes") from None
+
+
+def refuse(problem: str, told: Mapping[str, object | None]) -> None:
+    """Raise InputError for the first of these options that was told: here it would do nothing."""
+    for option, value in told.items():
+        if value is not None:
+            raise InputError(problem, field=option)
 
 
 def drawable(path: Path | None) -> Path | None:

@@ -22,7 +22,8 @@ def validate(
     fleet: Annotated[str | None, typer.Option(help="A running fleet, from its controller's record.")] = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     seconds: Annotated[
-        float | None, typer.Option(help="Watch the fleet now for so long; else: what was recorded.", min=2)
+        float | None,
+        typer.Option(help="Watch the fleet now for so long; else: what was recorded.", min=2, max=86400),
     ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Let the next plan learn from what the fleet showed.")
@@ -35,8 +36,11 @@ def validate(
     executions of its servers beside what the plan's latency model says, and P99s beside the SLOs.
     """
     if fleet is not None:
+        others = {"--catalogue": catalogue, "--pairs": pairs, "--profile": profile}
+        options.refuse("does not go with --fleet", others)
         _running(fleet, profiles, seconds, calibrate=calibrate, json=json)
         return
+    options.refuse("goes with --fleet only", {"--seconds": seconds, "--calibrate": calibrate or None})
     from controlplane.files.documents import to_json
     from controlplane.report.plan_table import show
     from controlplane.report.validation_table import validation_table

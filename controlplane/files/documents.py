@@ -187,22 +187,27 @@ def read(path: Path) -> Document:
     """A `.json` file as JSON, any other as YAML. Raises InputError for what cannot be read or parsed."""
     file = str(path)
     is_json = path.suffix == ".json"
-    limit = _JSON_LIMIT_BYTES if is_json else _YAML_LIMIT_BYTES
+    text = read_text(path, _JSON_LIMIT_BYTES if is_json else _YAML_LIMIT_BYTES)
+    content = parse_json(text, file) if is_json and text.strip() else _yaml(text, file)
+    return Document(file, text, content)
+
+
+def read_text(path: Path, limit_bytes: int = _JSON_LIMIT_BYTES) -> str:
+    """A file's text. Raises InputError for one that cannot be read, is too large or no text."""
+    file = str(path)
     try:
         with path.open("rb") as stream:
-            raw = stream.read(limit + 1)
+            raw = stream.read(limit_bytes + 1)
     except FileNotFoundError:
         raise InputError("no such file", file=file) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=file) from None
-    if len(raw) > limit:
-        raise InputError(f"is larger than {limit // 2**20} MiB", file=file)
+    if len(raw) > limit_bytes:
+        raise InputError(f"is larger than {limit_bytes // 2**20} MiB", file=file)
     try:
-        text = raw.decode()
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", file=file) from None
-    content = parse_json(text, file) if is_json and text.strip() else _yaml(text, file)
-    return Document(file, text, content)
 
 
 def parse_json(text: str, file: str) -> Any:

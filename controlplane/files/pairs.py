@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
+from controlplane.files.documents import read_text
 from controlplane.latency.evaluate import Pair, Tenant
 
 _COLUMNS = ("model", "batch", "pct", "latency")
@@ -14,11 +15,7 @@ _COLUMNS = ("model", "batch", "pct", "latency")
 def read_pairs(path: Path) -> list[Pair]:
     """The rows of a file. Raises InputError naming file, line and column."""
     file = str(path)
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=file) from None
-    reader = csv.DictReader(lines)
+    reader = csv.DictReader(read_text(path).splitlines())
     wanted = [f"{c}{i}" + ("_ms" if c == "latency" else "") for i in (1, 2) for c in _COLUMNS]
     for column in wanted:
         if column not in (reader.fieldnames or ()):

@@ -10,7 +10,8 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Arrivals
-from controlplane.files.documents import nearest
+from controlplane.files.documents import nearest, read_text
+from controlplane.files.profiles import read_profiles
 from controlplane.latency import registry
 from controlplane.latency.protocol import LatencyModel
 from controlplane.runtime.devices import known_device, known_profiles
@@ -22,7 +23,7 @@ from controlplane.simulate.truth import Scaled
 
 _MOST_REQUESTS = 1e9
 """Some minutes."""
-_SCALED = re.compile(r"(?P<name>[^*]+)\*(?P<factor>[0-9.]+)")
+_SCALED = re.compile(r"(?P<name>[^*]+)\*(?P<factor>[0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
 def run(
@@ -60,6 +61,8 @@ def _truth(told: str | None, plan: Plan, kind: str, profiles: Mapping[str, Profi
     device = known_device(kind)
     name, factor = told or plan.latency_model, 1.0
     if told is not None and Path(told).is_dir():
+        if not read_profiles(Path(told), kind):
+            raise InputError(f"has no profile of {kind}", file=told, field="--truth")
         return registry.build(registry.DEFAULT, device, known_profiles(kind, Path(told)))
     scaled = _SCALED.fullmatch(name)
     if scaled is not None:
@@ -94,4 +97,4 @@ def _demand(what: str, rate_rps: float) -> Demand | Trace:
     if not path.is_file():
         kinds = " nor ".join(repr(str(a)) for a in Arrivals)
         raise InputError(f"{what!r} is neither {kinds} nor a file", field="--arrivals")
-    return read_trace(path.read_text(), what)
+    return read_trace(read_text(path), what)

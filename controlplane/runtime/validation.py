@@ -16,7 +16,7 @@ from controlplane.runtime.devices import known_device
 def validation(device: str | None, pairs: Path | None, profile: Path | None) -> dict[str, object]:
     """The JSON of `ctl validate`. Raises InputError for options that do not go together and bad files."""
     if (device is None) == (profile is None):
-        raise InputError("say either --catalogue DEVICE or --profile FILE")
+        raise InputError("say one of --catalogue DEVICE, --profile FILE and --fleet NAME")
     if profile is not None:
         if pairs is not None:
             raise InputError("goes with --catalogue only", field="--pairs")

@@ -6,9 +6,11 @@ import io
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_INPUT, exit_code
+from controlplane.cli.main import app
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
@@ -48,3 +50,18 @@ def test_a_figure_is_of_a_known_format_or_refused_before_anything_is_computed() 
     for name in ("plan.bmp", "plan", "directory.d/plan"):
         with pytest.raises(InputError, match=r"--plot: .* must end in \.svg, \.png or \.pdf"):
             options.drawable(Path(name))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--catalogue", "v100", "--seconds", "5"], "--seconds: goes with --fleet only"),
+        (["--catalogue", "v100", "--calibrate"], "--calibrate: goes with --fleet only"),
+        (["--fleet", "f", "--profile", "p.json"], "--profile: does not go with --fleet"),
+        ([], "say one of --catalogue DEVICE, --profile FILE and --fleet NAME"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(arguments: list[str], says: str) -> None:
+    told = CliRunner().invoke(app, ["validate", *arguments]).exception
+    assert isinstance(told, InputError)
+    assert str(told) == says
