@@ -31,9 +31,13 @@ young, the long one a few percent too much."""
 
 
 def missed_s(state: GuardState, seen: FleetSeen) -> float:
-    """How long nobody looked before this look, where that is too long to judge by; 0 where it is not."""
+    """How long nobody looked before this look, where that is too long to judge by; 0 where it is not.
+
+    A host that stands still again and again is no excuse: clients meet it as it is.
+    """
     gap_s = seen.now_s - state.now_s
-    return gap_s if state.limits.gap_s < gap_s < math.inf else 0.0
+    seldom = seen.now_s - state.stood_s > state.limits.calm_s
+    return gap_s if seldom and state.limits.gap_s < gap_s < math.inf else 0.0
 
 
 def hear(state: GuardState, seen: FleetSeen) -> GuardState:
@@ -54,7 +58,7 @@ def hear(state: GuardState, seen: FleetSeen) -> GuardState:
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
         watches[partition] = listen(watch, active, heard, state.now_s, now)
-    return replace(state, now_s=now, watches=watches)
+    return replace(state, now_s=now, watches=watches, stood_s=now if missed else state.stood_s)
 
 
 def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: float, now_s: float) -> Watch:

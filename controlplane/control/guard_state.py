@@ -241,12 +241,13 @@ def phase(watch: Watch, now_s: float) -> Phase:
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
-    """All partitions, in the plan's order, and the GPUs known to be lost."""
+    """All partitions, in the plan's order, the GPUs known to be lost, and when the host last stood still."""
 
     watches: Mapping[str, Watch]
     lost_gpus: frozenset[str] = frozenset()
     limits: Limits = Limits()
     now_s: float = -math.inf
+    stood_s: float = -math.inf
 
 
 def used_percent(watches: Iterable[Watch]) -> dict[str, float]:

@@ -305,6 +305,14 @@ def test_a_host_that_stood_still_is_no_hang_and_no_violation() -> None:
     assert of(Redirect, b.tick(10, late=["W1"])), "what is slow afterwards is seen as ever"
 
 
+def test_a_host_that_stands_still_again_and_again_is_no_excuse() -> None:
+    b = bench(ward())
+    for _ in range(20):
+        b.now_s += 2.5
+        b.tick(late=["W1"])
+    assert of(Redirect, b.effects)[0].cause is Cause.SLOW
+
+
 def test_a_hang_that_outlasts_a_standstill_is_seen() -> None:
     b = bench(ward())
     b.tick(3)
