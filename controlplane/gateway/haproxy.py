@@ -140,8 +140,11 @@ class HaproxyGateway:
             generation, table = store.load(self._places, settings)
             reached = self._held_generation()
             freed = slots.release(table, self._idle(table) if reached is not None else _all(table))
-            fresh = slots.fresh(freed.table, routes)
-            known = {e: self._traits(table, e, routes[e].members) for e in fresh}
+            fresh, unknown = slots.fresh(freed.table, routes), slots.unknown(freed.table, routes)
+            known = {
+                e: self._traits(table, e, routes[e].members) if e in unknown else table.traits(e) or PLAIN
+                for e in fresh
+            }
             change = slots.assign(freed.table, routes, known)
             target = generation + 1
             store.save(self._places, target, change.table)

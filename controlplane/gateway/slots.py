@@ -132,6 +132,23 @@ def fresh(table: SlotTable, routes: Routes) -> tuple[str, ...]:
     return tuple(endpoint for endpoint, route in routes.items() if present.get(endpoint) != route)
 
 
+def unknown(table: SlotTable, routes: Routes) -> frozenset[str]:
+    """The fresh endpoints of whose model nothing is known, or that go to a server nobody was asked about.
+
+    What a server serves does not change: one that was a backup is known when it becomes a member.
+    """
+    present = table.routes()
+    found = set()
+    for endpoint in fresh(table, routes):
+        before = present.get(endpoint)
+        asked: tuple[Backend | None, ...] = () if before is None else (*before.members, before.backup)
+        traits = table.traits(endpoint)
+        told = traits is not None and traits.executes is not None
+        if not told or not set(routes[endpoint].members).issubset(asked):
+            found.add(endpoint)
+    return frozenset(found)
+
+
 def assign(table: SlotTable, routes: Routes, traits: Mapping[str, Traits] = NOTHING_KNOWN) -> Change:
     """Serve exactly `routes`: every fresh one gets a slot of its own, with its model's traits.
 

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
 from controlplane.files.gateway import Traits
-from controlplane.gateway.slots import Phase, SlotTable, assign, release, restate
+from controlplane.gateway.slots import Phase, SlotTable, assign, release, restate, unknown
 
 pytestmark = pytest.mark.unit
 
 ONE = Backend("one", "127.0.0.1", 9000, 9001)
 TWO = Backend("two", "127.0.0.1", 9010, 9011)
+THREE = Backend("three", "127.0.0.1", 9020, 9021)
 
 
 def phases(table: SlotTable) -> list[Phase]:
@@ -41,6 +42,20 @@ def test_a_new_route_fills_a_slot_before_the_map_leads_there() -> None:
         "enable health g_0/backup",
         "set server g_0/backup check-port 9010",
         "set server g_0/backup state ready",
+    )
+
+
+def test_only_of_servers_that_nobody_was_asked_about_is_asked() -> None:
+    known = {"m": Traits(executes="m"), "n": Traits()}
+    routes: Routes = {"m": Route((ONE,), TWO), "n": Route((ONE,), TWO)}
+    assert unknown(SlotTable.empty(8, 2), routes) == {"m", "n"}
+    table = assign(SlotTable.empty(8, 2), routes, known).table
+    assert unknown(table, routes) == frozenset(), "nothing changes"
+    turned = {e: Route((TWO,)) for e in routes}
+    assert unknown(table, turned) == {"n"}, "of which nobody could tell"
+    assert unknown(table, {"m": Route((THREE,), TWO)}) == {"m"}
+    assert unknown(table, {"m": Route((ONE,), THREE)}) == frozenset(), (
+        "another backup is another time's member"
     )
 
 
