@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.cpu_quota.cgroup import Cgroup
 from launchers.cpu_quota.cgroup_files import counters, trial_folder, write
 from launchers.cpu_quota.cgroup_v2 import usage_of
 from launchers.cpu_quota.duty_cycle import DutyCycle
@@ -121,8 +122,9 @@ def test_a_busy_process_gets_its_share_from_its_first_instruction(held: Mechanis
             # A stopper that waits for a core of its own is late; the kernel is not.
             assert used / wall < (0.40 if counted else 0.70)
             if counted:
-                assert throttled() > throttled_before
-                assert group in held.groups(group.fleet)
+                until(lambda: throttled() > throttled_before, "it is held still")
+            if isinstance(held, Cgroup):  # what could be left over
+                assert held.groups(group.fleet) == (group,)
     finally:
         held.leave(group)
     assert held.groups(group.fleet) == ()
