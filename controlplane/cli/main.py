@@ -23,7 +23,7 @@ from controlplane.cli import (
     train,
     validate,
 )
-from controlplane.cli.exits import EXIT_INTERRUPTED, exit_code
+from controlplane.cli.exits import EXIT_ENGINE, EXIT_INTERRUPTED, exit_code
 from controlplane.domain.errors import TrisectError
 
 app = typer.Typer(
@@ -62,6 +62,12 @@ def main() -> None:
     except TrisectError as error:
         print(f"ctl: {error}", file=sys.stderr)
         sys.exit(exit_code(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # A directory of ours that this user may not enter, a disk that is gone: the host's affair.
+        print(f"ctl: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(EXIT_ENGINE)
     except KeyboardInterrupt:
         print("ctl: interrupted; the same command goes on from here", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

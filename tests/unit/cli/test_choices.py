@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from controlplane.cli import options, wiring
-from controlplane.cli.exits import EXIT_INPUT, exit_code
-from controlplane.cli.main import app
+from controlplane.cli.exits import EXIT_ENGINE, EXIT_INPUT, exit_code
+from controlplane.cli.main import app, main
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
@@ -65,3 +65,18 @@ def test_an_option_that_would_do_nothing_is_refused(arguments: list[str], says: 
     told = CliRunner().invoke(app, ["validate", *arguments]).exception
     assert isinstance(told, InputError)
     assert str(told) == says
+
+
+@pytest.mark.parametrize("verb", [["status"], ["events"], ["destroy", "--yes"], ["rollback"]])
+def test_a_state_directory_that_cannot_be_looked_into_is_told(
+    verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As root nothing is forbidden, but a name may still be too long.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ("a" * 300)))
+    monkeypatch.setattr("sys.argv", ["ctl", *verb])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == EXIT_ENGINE
+    told = capsys.readouterr().err
+    assert told.startswith(f"ctl: {tmp_path}")
+    assert told.endswith("File name too long\n")
