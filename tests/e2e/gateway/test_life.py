@@ -194,7 +194,7 @@ def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_bac
             killed = time.monotonic()
             await asyncio.to_thread(_kill, pid)
             turns.append(Turn(active.server, redirected, killed, time.monotonic()))
-            await asyncio.to_thread(rig.until, lambda: processes.find(places, processes.HAPROXY) != ())
+            await asyncio.to_thread(rig.until, lambda turn=turns[-1]: turn.answered(load) != [])
         await asyncio.sleep(0.4)
         stop.set()
         await task
@@ -205,8 +205,7 @@ def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_bac
     assert [o for o in load.failed() if not any(turn.held(o, noticed_s) for turn in turns)] == []
     ends = [*(turn.redirected for turn in turns[1:]), time.monotonic()]
     for turn, end in zip(turns, ends, strict=True):
-        later = [o for o in load.outcomes if turn.gone + noticed_s < o.started and o.ended < end]
-        assert {o.server for o in later} == {turn.server}
+        assert {o.server for o in turn.answered(load) if o.ended < end} == {turn.server}
 
 
 @dataclass(frozen=True)
@@ -221,6 +220,10 @@ class Turn:
     def held(self, outcome: rig.Outcome, noticed_s: float) -> bool:
         """Whether it may have been in what was killed: so late its client may still have sent it there."""
         return self.killed <= outcome.ended and outcome.started <= self.gone + noticed_s
+
+    def answered(self, load: rig.Load) -> list[rig.Outcome]:
+        """What was sent after the redirect was done and had an answer."""
+        return [o for o in load.outcomes if o.started >= self.killed and o.error is None]
 
 
 def _kill(pid: int) -> None:
