@@ -63,7 +63,8 @@ class HaproxyGateway:
         self._host = host
         self._runtime = RuntimeSocket(self._places.runtime_socket)
         self._lock = FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
-        self._routes = Remembered(self._places.slots, self._read_routes)
+        self._table = Remembered(self._places.slots, self._read_table)
+        self._routes = Remembered(self._places.slots, lambda: self._table.get().routes())
 
     def start(self, endpoints: int = 0) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the routes on disk.
@@ -124,8 +125,8 @@ class HaproxyGateway:
             return {}
         return self._routes.get()
 
-    def _read_routes(self) -> Routes:
-        return store.load(self._places, store.settings_of(self._places))[1].routes()
+    def _read_table(self) -> SlotTable:
+        return store.load(self._places, store.settings_of(self._places))[1]
 
     def commit(self, routes: Routes) -> None:
         """Make exactly `routes` routable in one step.
@@ -192,8 +193,7 @@ class HaproxyGateway:
         """
         if not self._places.settings.exists():
             return 0
-        _, table = store.load(self._places, store.settings_of(self._places))
-        leading = [slot for slot in table.slots if backend in slot.servers().values()]
+        leading = [slot for slot in self._table.get().slots if backend in slot.servers().values()]
         sessions = self._runtime.sessions(_backends(leading))
         count = 0
         for slot in leading:
