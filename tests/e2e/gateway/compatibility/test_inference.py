@@ -15,7 +15,7 @@ import tritonclient.grpc as tg
 import tritonclient.grpc.aio as tga
 import tritonclient.http as th
 import tritonclient.http.aio as tha
-from gateway_clients import CLIENTS, Target, floats, tensor
+from gateway_clients import CLIENTS, Target, floats, needs_shared_memory, tensor
 
 pytestmark = pytest.mark.e2e
 
@@ -72,6 +72,7 @@ def test_strings(client: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("megabytes", [1, 20, 100])
 def test_large_tensors(client: Any, kind: str, megabytes: int) -> None:
+    needs_shared_memory(megabytes)
     values = np.arange(megabytes * 2**18, dtype=np.float32)
     result = client.infer("echo", tensor(CLIENTS[kind], values))
     assert np.array_equal(result.as_numpy("OUTPUT"), values)

@@ -9,7 +9,7 @@ import pytest
 import tritonclient.grpc as tg
 import tritonclient.grpc.aio as tga
 import tritonclient.http as th
-from gateway_clients import CLIENTS, Talk, Target, floats, refusal, tensor
+from gateway_clients import CLIENTS, Talk, Target, floats, needs_shared_memory, refusal, tensor
 
 pytestmark = pytest.mark.e2e
 
@@ -62,6 +62,7 @@ def test_an_idle_stream_stays_open(talk: Talk) -> None:
 
 @pytest.mark.parametrize("megabytes", [1, 20])
 def test_large_streamed_tensors(talk: Talk, megabytes: int) -> None:
+    needs_shared_memory(megabytes)
     values = np.arange(megabytes * 2**18, dtype=np.float32)
     talk.client.async_stream_infer("echo", tensor(tg, values))
     assert np.array_equal(talk.take().as_numpy("OUTPUT"), values)
