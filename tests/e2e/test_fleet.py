@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -139,7 +140,8 @@ def host(tmp_path: Path) -> Iterator[Host]:
         left = here.leftovers()
         for process in psutil.process_iter(["environ"]):
             if (process.info["environ"] or {}).get("TRISECT_FLEET") == here.fleet:
-                process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         assert left == []
 
 
