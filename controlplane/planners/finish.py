@@ -18,7 +18,7 @@ from controlplane.domain.plan import (
     Totals,
     Violation,
 )
-from controlplane.domain.workload import ShadowPolicy, Workload
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planners.board import Board, Loads, Queues, loads
 from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.planners.shadows import with_shadows
@@ -73,6 +73,25 @@ def memory_of(workload: Workload, device: Device) -> float | None:
     if workload.memory_mb is not None:
         return workload.memory_mb
     return device.profiles[workload.model].memory_mb
+
+
+def memory_with_shadow(workload: Workload, device: Device) -> float:
+    """The same with what stands by beside it, loaded; 0 where unknown."""
+    here = workload.shadow == ShadowWish(ShadowPolicy.HOT, ShadowPlace.SAME_GPU)
+    return (memory_of(workload, device) or 0.0) * (2.0 if here else 1.0)
+
+
+def too_large(workload: Workload, device: Device) -> str | None:
+    """That a server of a workload does not fit into a GPU's memory, and the way out; None where it does."""
+    there, needed = device.pool.device.memory_mb, memory_with_shadow(workload, device)
+    if there is None or needed <= there:
+        return None
+    alone = memory_of(workload, device) or 0.0
+    told = f"it takes {alone:g} MB"
+    if needed > alone:
+        told += " and as much for its shadow"
+        told += " (`shadow: {place: other-gpu}` puts that elsewhere)" if alone <= there else ""
+    return f"{told}, and a {device.pool.device.name} has {there:g} MB"
 
 
 def finish(strategy: str, request: PlanRequest, draft: Draft, started_s: float) -> Plan:

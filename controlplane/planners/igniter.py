@@ -15,11 +15,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
-from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
+from controlplane.domain.workload import Workload
 from controlplane.latency import igniter as model
 from controlplane.latency.igniter import Igniter
 from controlplane.latency.protocol import IntArray
-from controlplane.planners.finish import Draft, finish, gpu_of, memory_of, partition_of
+from controlplane.planners.finish import (
+    Draft,
+    finish,
+    gpu_of,
+    memory_of,
+    memory_with_shadow,
+    partition_of,
+    too_large,
+)
 from controlplane.planners.placement import NONE_LEFT, Needs, Pick, Placed, place
 from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.planners.verify import LARGEST_BATCH
@@ -92,14 +100,7 @@ def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Need
     least, step = grid.minimum_percent, grid.step_percent
     steps = np.maximum(np.ceil((gamma / safe - c.k4[m] - least) / step - 1e-9), 0.0)
     floor = np.where((delta > 0) & (least + steps * step <= 100.0 + 1e-9), least + steps * step, UNREACHABLE)
-    memory = np.array(
-        [
-            (memory_of(w, device) or 0.0)
-            * (2.0 if w.shadow.policy is ShadowPolicy.HOT and w.shadow.place is ShadowPlace.SAME_GPU else 1.0)
-            for w in workloads
-        ],
-        dtype=np.float64,
-    )
+    memory = np.array([memory_with_shadow(w, device) for w in workloads], dtype=np.float64)
     table = np.column_stack(
         [
             allowed, batch, gamma, c.k4[m], c.k5[m], c.k_sch[m] * c.n_k[m], c.n_k[m], c.alpha_cache[m],
@@ -146,6 +147,10 @@ def _explain(
     """Why a workload has no place, and the nearest SLO and rate a GPU of its own would hold."""
     if why == NONE_LEFT:
         return Infeasible(workload.name, f"all {device.pool.count} {device.pool.device.name} are taken")
+
+    no_memory = too_large(workload, device)
+    if no_memory is not None:
+        return Infeasible(workload.name, no_memory)
 
     def fits(w: Workload) -> bool:
         needs = needs_of(eq, device, [w])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.domain.plan import MOST_SERVERS, Infeasible, PlannedGpu, Rule
 from controlplane.domain.workload import Workload
+from controlplane.planners.finish import too_large
 from controlplane.planners.igniter import nearest_rate, nearest_slo
 from controlplane.planners.kinds import Kind, kinds_of
 from controlplane.planners.menu import Alone
@@ -46,6 +47,9 @@ class Reasons:
             return Infeasible(
                 workload.name, f"{workload.model} has no profile on {', '.join(request.devices)}"
             )
+        no_memory = [m for n in types if (m := too_large(workload, request.devices[n])) is not None]
+        if len(no_memory) == len(types):
+            return Infeasible(workload.name, "; ".join(no_memory))
         fastest = min(
             float(self.alone[n].execution[request.devices[n].latency.models.index(workload.model), 0, -1])
             for n in types
