@@ -26,13 +26,12 @@ Group = tuple[Workload, ...]
 Pool = tuple[Group, int | None, int | None]
 """A group with its servers and their batch, see `Grouping`."""
 
-TRIES = ((16, 4.0), (16, 2.0), (16, 1.5), (8, 4.0))
+MOST_TOGETHER = 16
+TRIES = ((MOST_TOGETHER, 4.0), (MOST_TOGETHER, 2.0), (MOST_TOGETHER, 1.5), (8, 4.0))
 """Cuts: the most workloads together, for whoever sends more than was told slows all of a group; and how many
 times neighbours' effect on a full batch a partition is taken to feel, for small batches feel more."""
 MOST_CUTS = 4
 """Of one family, each by what the exact queue said of the one before."""
-FEW = 12
-"""Workloads up to which one cut is tried, by the table alone: a patient exact solver knows every group."""
 MANY = 100
 """Workloads from which only the first `MANY_TRIES` are made: they differ by less than 1 % there."""
 MANY_TRIES = 3
@@ -106,7 +105,7 @@ def groupings(
     `price` is of a GPU of each type.
     """
     kin = families(workloads, rule)
-    queues, heard = Queues(), rule is Rule.P99 and len(workloads) > FEW
+    queues, heard = Queues(), rule is Rule.P99
     if all(len(family) == 1 for family in kin):
         return
     parts = {name: Parts.of(device, quantile) for name, device in devices.items()}
@@ -119,7 +118,7 @@ def groupings(
             )
             sold.append(market.heard(rate) if heard else market)
     told = set()
-    tries = 1 if len(workloads) <= FEW else MANY_TRIES if len(workloads) > MANY else len(TRIES)
+    tries = MANY_TRIES if len(workloads) > MANY else len(TRIES)
     for together, hardship in TRIES[:tries]:
         pools: list[Pool] = []
         for n, family in enumerate(kin):

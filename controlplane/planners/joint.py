@@ -1,47 +1,34 @@
 """The default strategy: batch, share, GPU, servers and shadow chosen together.
 
-Each workload's ways to be served come from `kinds`, each share's worth from `menu`; `packing` builds and
-improves. The tables a search runs on are guides: before a plan leaves, the exact
-queue is asked about every partition, and what it refuses is given more.
+Who shares a queue comes from `weighing` where workloads are few and from `grouping` where they are many, the
+ways to serve a group from `kinds`; `search` makes a plan of each, and the cheapest is kept.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
+from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
-from controlplane.planners.board import Queues
 from controlplane.planners.bound import prices
 from controlplane.planners.finish import Draft, finish
-from controlplane.planners.grouping import Group, Grouping, by_slo, groupings
-from controlplane.planners.hearing import Hearing, Said
+from controlplane.planners.grouping import Grouping, groupings
 from controlplane.planners.keep import kept
-from controlplane.planners.kinds import Kind, kinds_of, with_servers
-from controlplane.planners.menu import Alone, Correction, Item, Menu
-from controlplane.planners.packing import FIRST_LOOK, THOROUGH, Packing, dissolve, planned
+from controlplane.planners.kinds import Kind, kinds_of
 from controlplane.planners.proof import proven
 from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.planners.refusal import Reasons
 from controlplane.planners.renaming import renamed
 from controlplane.planners.room import most_served, on_free_gpus
+from controlplane.planners.search import Desk, Search
+from controlplane.planners.weighing import Weighed, weighed
 
-DEFAULT_ITERATIONS = 24
-"""Attempts to empty a GPU, and as many more for every hundred workloads."""
-STEP = 0.005
-"""At least so much is taken from what a refused item tolerates."""
-PATIENCE = 6
-"""Corrections after which that doubles each time: what is refused then is far from what the table says."""
-MOST_CORRECTIONS = 12
-MOST_REPACKED = 2
-"""Times GPUs are dissolved again after corrections."""
-MANY = 400
-"""Items from which one packing is made instead of several: on 1,000 they differ by less than 1 %."""
-MOST_WAYS = 4
-"""Ways to serve a workload that are tried when the exact queue refuses the ones before."""
+FEW, SOME = 12, 60
+"""Workloads up to which cuts are weighed: instead of others, and besides them."""
+MOST_PLACED = 5
+"""Of the likeliest, that are put to the exact queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +42,7 @@ class Joint:
     def plan(self, request: PlanRequest) -> Plan:
         """See `Strategy.plan`."""
         started = request.clock.monotonic()
-        draft = _Desk.of(request, started).draft()
+        draft = _Choice(Desk.of(request, started)).draft()
         if request.previous is None:
             return finish(self.name, request, draft, started)
         fresh = finish(
@@ -75,87 +62,100 @@ def strategy() -> Joint:
     return Joint()
 
 
-@dataclass(slots=True)
-class _Desk:
-    """What all searches for one plan share. `workloads` are in an order that the spec's does not change."""
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The best of all searches."""
 
-    request: PlanRequest
-    quantile: float | None
-    workloads: list[Workload]
-    alone: dict[str, Alone]
-    started: float
-    stopped_by: str = "converged"
-    queues: Queues = field(default_factory=Queues)
-
-    @staticmethod
-    def of(request: PlanRequest, started: float) -> _Desk:
-        quantile = request.quantile if request.rule is Rule.P99 else None
-        # The order of the spec decides nothing, and names only between equals.
-        workloads = sorted(request.workloads, key=lambda w: (w.model, *by_slo(w)))
-        alone = {name: Alone.of(d, quantile) for name, d in request.devices.items()}
-        return _Desk(request, quantile, workloads, alone, started)
-
-    def stop(self) -> bool:
-        """Whether the ceiling in seconds is reached."""
-        budget = self.request.budget_s
-        if budget is None or self.request.clock.monotonic() - self.started < budget:
-            return False
-        self.stopped_by = "budget"
-        return True
-
-    @property
-    def told(self) -> tuple[Mapping[str, Device], Mapping[str, Alone], Rule, float | None]:
-        """What `kinds` and `grouping` ask for."""
-        return self.request.devices, self.alone, self.request.rule, self.quantile
+    desk: Desk
 
     def draft(self) -> Draft:
         """The best plan for all, or for as many as there are GPUs for; with reasons."""
-        first = self.best(self.workloads)
+        first = self.best(self.desk.workloads)
         if not first.infeasible:
             return first
-        ways = kinds_of([(w,) for w in self.workloads], *self.told)
+        ways = kinds_of([(w,) for w in self.desk.workloads], *self.desk.told)
         best, crowded_out = most_served(
-            self.workloads, ways, self.request.devices, first, self.best, self.cheaper, self.stop
+            self.desk.workloads,
+            ways,
+            self.desk.request.devices,
+            first,
+            self.best,
+            self.cheaper,
+            self.desk.stop,
         )
-        waiting = [w for w in self.workloads if w.name in crowded_out]
-        best = on_free_gpus(best, waiting, self.request.devices, self.elsewhere)
+        waiting = [w for w in self.desk.workloads if w.name in crowded_out]
+        best = on_free_gpus(best, waiting, self.desk.request.devices, self.elsewhere)
         lost = {i.workload for i in best.infeasible}
         reasons = Reasons(
-            self.request, self.alone, self.quantile, best.gpus, lambda w: not self.best([w]).infeasible
+            self.desk.request,
+            self.desk.alone,
+            self.desk.quantile,
+            best.gpus,
+            lambda w: not self.best([w]).infeasible,
         )
         return replace(
             best,
             infeasible=tuple(
                 reasons.no_room(w) if w.name in crowded_out else reasons.refusal(w)
-                for w in self.request.workloads
+                for w in self.desk.request.workloads
                 if w.name in lost
             ),
             # The best for fewer is not known to be the best.
-            stopped_by=self.stopped_by if crowded_out else best.stopped_by,
+            stopped_by=self.desk.stopped_by if crowded_out else best.stopped_by,
         )
 
     def elsewhere(self, workloads: Sequence[Workload], devices: Mapping[str, Device]) -> Draft:
         """The best plan on other GPUs."""
-        return _Desk.of(replace(self.request, devices=devices), self.started).best(workloads)
+        return _Choice(Desk.of(replace(self.desk.request, devices=devices), self.desk.started)).best(
+            workloads
+        )
 
     def best(self, workloads: Sequence[Workload]) -> Draft:
         """The cheapest of all groupings; between equals the one with fewer together, then fewer servers."""
-        best: Draft | None = None
-        for grouping in groupings(workloads, prices(self.request.devices), *self.told):
-            if best is not None and self.stop():
+        price = prices(self.desk.request.devices)
+        likely = weighed(workloads, price, *self.desk.told) if 0 < len(workloads) <= SOME else []
+        best = self.likeliest(likely)
+        few = len(workloads) <= FEW
+        if few and best is not None and self.cost(best) <= min(w.least for w in likely):
+            return proven(
+                best, workloads, self.desk.request, self.desk.alone, self.desk.quantile, self.desk.stop
+            )
+        for grouping in () if few else groupings(workloads, price, *self.desk.told):
+            if best is not None and self.desk.stop():
                 break
             best = self.cheaper(best, self.served(grouping))
-        kinds = kinds_of([(w,) for w in workloads], *self.told)
-        if best is None or (not self.stop() and self.may_be_cheaper(kinds, best)):
-            search = _Search.of(self, Grouping.apart(workloads), kinds)
+        kinds = kinds_of([(w,) for w in workloads], *self.desk.told)
+        if best is None or (not self.desk.stop() and self.may_be_cheaper(kinds, best)):
+            search = Search.of(self.desk, Grouping.apart(workloads), kinds)
             apart = search.draft(search.pack())
             best = apart if best is None else self.cheaper(apart, best)
-        return proven(best, workloads, self.request, self.alone, self.quantile, self.stop)
+        return proven(best, workloads, self.desk.request, self.desk.alone, self.desk.quantile, self.desk.stop)
+
+    def likeliest(self, likely: Sequence[Weighed]) -> Draft | None:
+        """The best of a few of them, cheapest first."""
+        best: Draft | None = None
+        for w in likely[:MOST_PLACED]:
+            if best is not None and (self.desk.stop() or w.cost >= self.cost(best)):
+                break
+            best = self.cheaper(best, self.placed(w))
+        if best is None or self.desk.stop():
+            return best
+        equals = [w for w in likely if w.cost <= self.cost(best)]
+        apart = min(equals, key=lambda w: (w.together, w.share), default=None)
+        if apart is not None and apart.together < _together(best):
+            best = self.cheaper(best, self.placed(apart))
+        return best
+
+    def placed(self, likely: Weighed) -> Draft:
+        """These pools where they likely fit, and where the exact queue lets them."""
+        grouping = Grouping.of([(k.item.workloads, k.item.servers, None) for k in likely.pools])
+        search = Search.of(self.desk, grouping, [[k] for k in likely.pools])
+        return search.draft(search.settled(likely.gpus))
 
     def served(self, grouping: Grouping) -> Draft:
         """GPUs for these groups; one that finds none though some are left is parted until it does."""
         while True:
-            search = _Search.of(self, grouping)
+            search = Search.of(self.desk, grouping)
             gpus = search.pack()
             parted = grouping if search.taken else grouping.halved(search.lost)
             if parted == grouping:
@@ -166,232 +166,30 @@ class _Desk:
         """The better of two; the first where they are equal."""
         return other if one is None or self.worth(other) < self.worth(one) else one
 
+    def cost(self, draft: Draft) -> float:
+        """By `bound.prices`; infinite where somebody is lost."""
+        price = prices(self.desk.request.devices)
+        return math.inf if draft.infeasible else sum(price[g.type] for g in draft.gpus)
+
     def worth(self, draft: Draft) -> tuple[float, ...]:
         """Less is better."""
-        price = prices(self.request.devices)
-        partitions = [p for g in draft.gpus for p in g.partitions]
+        price = prices(self.desk.request.devices)
         return (
             float(len(draft.infeasible)),
             sum(price[g.type] for g in draft.gpus),
-            float(sum(len(p.workloads) - 1 for p in partitions)),
-            float(len(partitions)),
+            float(_together(draft)),
+            float(sum(len(g.partitions) for g in draft.gpus)),
         )
 
     def may_be_cheaper(self, kinds: Sequence[Sequence[Kind]], than: Draft) -> bool:
         """Whether every workload by itself could cost less, by what each takes at least."""
-        price = prices(self.request.devices)
+        price = prices(self.desk.request.devices)
         least = sum(
             min((k.least * k.item.servers * price[k.device] for k in ways), default=0.0) for ways in kinds
         )
         return bool(than.infeasible) or least / 100.0 < sum(price[g.type] for g in than.gpus)
 
 
-@dataclass(slots=True)
-class _Search:
-    """One plan in the making.
-
-    `items` are the servers of every way to serve a group, `home` the GPU type of each and `owner` its group's
-    number; `ways` are the items of each way, cheapest first, and `way` the one in force. `lost` are the
-    groups that found no GPU, `taken` whether none was left.
-    """
-
-    desk: _Desk
-    groups: tuple[Group, ...]
-    kinds: Sequence[Sequence[Kind]]
-    lost: set[int] = field(default_factory=set)
-    taken: bool = False
-    items: list[Item] = field(default_factory=list)
-    home: list[str] = field(default_factory=list)
-    owner: list[int] = field(default_factory=list)
-    ways: list[list[list[int]]] = field(default_factory=list)
-    way: list[int] = field(default_factory=list)
-    menus: dict[str, Menu] = field(default_factory=dict)
-
-    @staticmethod
-    def of(desk: _Desk, grouping: Grouping, kinds: Sequence[Sequence[Kind]] | None = None) -> _Search:
-        """`kinds` of its groups, where they are known already."""
-        request = desk.request
-        if kinds is None:
-            kinds = with_servers(kinds_of(grouping.groups, *desk.told), grouping, *desk.told)
-        search = _Search(desk, grouping.groups, kinds)
-        for number, choices in enumerate(kinds):
-            search.ways.append([])
-            for kind in choices[:MOST_WAYS]:
-                first = len(search.items)
-                search.items += [kind.item] * kind.item.servers
-                search.home += [kind.device] * kind.item.servers
-                search.owner += [number] * kind.item.servers
-                search.ways[-1].append(list(range(first, len(search.items))))
-        search.menus = {
-            name: Menu.of(search.items, device, request.rule, desk.quantile, desk.alone[name])
-            for name, device in request.devices.items()
-        }
-        return search
-
-    def draft(self, gpus: tuple[PlannedGpu, ...]) -> Draft:
-        """These GPUs, and who is not on them; why is told of the plan that is kept."""
-        lost = tuple(Infeasible(w.name, "") for n in sorted(self.lost) for w in self.groups[n])
-        return Draft(gpus, lost, self.desk.stopped_by, queues=self.desk.queues)
-
-    def start(self) -> None:
-        """Serve every group in its cheapest way."""
-        self.way = [0] * len(self.groups)
-        self.lost = {n for n, ways in enumerate(self.ways) if not ways}
-
-    def active(self) -> list[int]:
-        """The items in force."""
-        return [
-            i for ways, now in zip(self.ways, self.way, strict=True) if now < len(ways) for i in ways[now]
-        ]
-
-    def pack(self) -> tuple[PlannedGpu, ...]:
-        """GPUs for all workloads."""
-        request = self.desk.request
-        self.start()
-        correction = Correction.none(len(self.items))
-        hearing = Hearing.of(self.items, self.menus, self.desk.quantile, self.desk.queues)
-        if request.rule is Rule.P99:
-            if any(len(group) > 1 for group in self.groups):
-                # Groups are cut to what pools just carry: nearer than the table tells.
-                correction = hearing.ask(self.by_itself(), correction).correction
-                self.skip(correction)
-            # A first packing shows what neighbours do to small batches, which no table knows.
-            correction = hearing.ask(self.construct(correction, thorough=False), correction).correction
-            self.start()
-            self.skip(correction)
-        iterations = request.iterations
-        if iterations is None:
-            iterations = DEFAULT_ITERATIONS * (1 + len(self.groups) // 100)
-        packings = self.construct(correction, thorough=True)
-        if request.rule is not Rule.P99:
-            return planned(self.dissolved(packings, iterations, request.seed), self.items, request.devices)
-        _, correction = self.settle(packings, hearing, correction)
-        # Corrections leave room behind: use it, as long as the result costs less.
-        for again in range(MOST_REPACKED):
-            before, lost = list(self.way), set(self.lost)
-            trial = self.dissolved(packings, iterations, request.seed + again)
-            if self.cost(trial) >= self.cost(packings):
-                break
-            refused, told = self.settle(trial, hearing, correction)
-            if len(self.lost) > len(lost) or refused or self.cost(trial) >= self.cost(packings):
-                self.way, self.lost = before, lost
-                break
-            packings, correction = trial, told
-        return planned(packings, self.items, request.devices)
-
-    def by_itself(self) -> dict[str, Packing]:
-        """Every item on a whole GPU."""
-        packings = {n: Packing(menu, self.desk.quantile, None) for n, menu in self.menus.items()}
-        for i in self.active():
-            packing = packings[self.home[i]]
-            packing.groups.append([i])
-            packing.shares.append([packing.menu.percents.size - 1])
-            packing.totals.append(100.0)
-        return packings
-
-    def dissolved(self, packings: Mapping[str, Packing], iterations: int, seed: int) -> dict[str, Packing]:
-        """The same workloads on fewer GPUs."""
-        chance = np.random.default_rng(seed)
-        return {n: dissolve(p.copy(), iterations, chance, self.desk.stop) for n, p in packings.items()}
-
-    def skip(self, correction: Correction) -> None:
-        """Pass over ways to serve that the exact queue refuses whatever the share."""
-        corrected = {n: m.corrected(correction).least_percent for n, m in self.menus.items()}
-        for number, ways in enumerate(self.ways):
-            while self.way[number] + 1 < len(ways):
-                first = ways[self.way[number]][0]
-                if any(np.isfinite(least[first]) for least in corrected.values()):
-                    break
-                self.way[number] += 1
-
-    def cost(self, packings: Mapping[str, Packing]) -> float:
-        """By `bound.prices`."""
-        price = prices(self.desk.request.devices)
-        return sum(price[name] * len(p.groups) for name, p in packings.items())
-
-    def construct(self, correction: Correction, thorough: bool) -> dict[str, Packing]:
-        """Pack each type's items; what finds no GPU of its type tries the others."""
-        packings: dict[str, Packing] = {}
-        over: list[int] = []
-        active = self.active()
-        for name, device in self.desk.request.devices.items():
-            packing = Packing(self.menus[name].corrected(correction), self.desk.quantile, device.pool.count)
-            mine = [i for i in active if self.home[i] == name]
-            over += packing.fill(mine, THOROUGH if thorough and self.cheap(mine) else FIRST_LOOK)
-            packings[name] = packing
-        for i in over:
-            if self.in_force(i) and not any(p.insert(i) for n, p in packings.items() if n != self.home[i]):
-                self.next_way(packings, i)
-        return packings
-
-    def in_force(self, item: int) -> bool:
-        """Whether its group is still served in this item's way."""
-        number = self.owner[item]
-        return self.way[number] < len(self.ways[number]) and item in self.ways[number][self.way[number]]
-
-    def cheap(self, items: Sequence[int]) -> bool:
-        """Whether several packings are affordable: under P99 the latency model answers slowly."""
-        return self.desk.request.rule is not Rule.P99 or len(items) <= MANY
-
-    def next_way(self, packings: Mapping[str, Packing], item: int) -> None:
-        """Serve an item's group in the next way that finds room; it is lost where none does."""
-        if not self.in_force(item):
-            return
-        number = self.owner[item]
-        ways = self.ways[number]
-        while True:
-            for packing in packings.values():
-                packing.discard(set(ways[self.way[number]]))
-            self.way[number] += 1
-            if self.way[number] == len(ways):
-                break
-            if all(self.place(packings, i) for i in ways[self.way[number]]):
-                return
-        self.lost.add(number)
-        self.taken = all(p.full for p in packings.values())
-
-    def place(self, packings: Mapping[str, Packing], item: int) -> bool:
-        """Put an item on a GPU of its type, else of another."""
-        order = sorted(packings, key=lambda n: n != self.home[item])
-        return any(packings[n].insert(item) for n in order)
-
-    def settle(
-        self, packings: dict[str, Packing], hearing: Hearing, correction: Correction
-    ) -> tuple[frozenset[int], Correction]:
-        """Give more to what the exact queue refuses until it refuses nothing; returns what it still does."""
-        said = hearing.ask(packings, correction)
-        for turn in range(MOST_CORRECTIONS):
-            if not said.refused:
-                break
-            step = 1.0 - STEP * 2.0 ** max(turn + 1 - PATIENCE, 0)
-            now, told = said.refusing, said.correction
-            correction = Correction(
-                np.where(now, np.minimum(told.scale, correction.scale * step), correction.scale),
-                np.where(now, np.maximum(told.excess, correction.excess / step), correction.excess),
-            )
-            self.correct(packings, correction, said)
-            said = hearing.ask(packings, correction)
-        return said.refused, correction
-
-    def correct(self, packings: dict[str, Packing], correction: Correction, said: Said) -> None:
-        """Grow the GPUs of refused items (and of their whole pool) again, by what they tolerate now."""
-        touched = set(np.flatnonzero(said.refusing).tolist())
-        evicted: list[int] = []
-        for name, packing in packings.items():
-            packing.menu = self.menus[name].corrected(correction)
-            for g in range(len(packing.groups) - 1, -1, -1):
-                if touched.isdisjoint(packing.groups[g]):
-                    continue
-                group = list(packing.groups[g])
-                while group and not packing.regrow(g, group):
-                    out = min(group, key=packing.least)
-                    group.remove(out)
-                    evicted.append(out)
-                if not group:
-                    packing.remove(g)
-        evicted.sort(key=lambda i: -min(p.least(i) for p in packings.values()))
-        pending = [i for i in evicted if not any(p.squeeze(i) for p in packings.values())]
-        for packing in packings.values():
-            pending = packing.fill(pending, FIRST_LOOK)
-        for i in pending:
-            self.next_way(packings, i)
+def _together(draft: Draft) -> int:
+    """How many workloads are not the first of their partition."""
+    return sum(len(p.workloads) - 1 for g in draft.gpus for p in g.partitions)

@@ -91,9 +91,7 @@ class Packing:
             )
             size = self.menu.beside(guess)
             groups = best_fit([i for i in items if np.isfinite(size[i])], size)
-            lost = [i for i in items if not np.isfinite(size[i])]
-            evicted = sorted(trial._realize(groups, size), key=lambda i: -float(size[i]))
-            lost += [i for i in evicted if not trial.insert(i)]
+            lost = [i for i in items if not np.isfinite(size[i])] + trial.place(groups, size)
             count = len(trial.groups) + len(items) * len(lost)
             if best is None or count < best[0]:
                 best = (count, trial, lost)
@@ -101,6 +99,11 @@ class Packing:
         _, trial, lost = best
         self.groups, self.shares, self.totals = trial.groups, trial.shares, trial.totals
         return lost
+
+    def place(self, groups: list[list[int]], size: FloatArray) -> list[int]:
+        """Open a GPU for each group, and find another for who is too much there; returns who finds none."""
+        evicted = sorted(self._realize(groups, size), key=lambda i: -float(size[i]))
+        return [i for i in evicted if not self.insert(i)]
 
     def _observed(self, items: Sequence[int]) -> FloatArray:
         """How neighbours slow each item in packings that are made to see just that; shape (items,)."""

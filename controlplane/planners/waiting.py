@@ -63,25 +63,6 @@ def pools() -> FloatArray:
     return np.array(found)
 
 
-def largest_load(
-    limit: FloatArray, servers: IntArray, batch_index: IntArray, jitter: FloatArray
-) -> FloatArray:
-    """The largest u with u Y(u) <= limit, for each shape: four arrays of (n,) -> (n, shapes).
-
-    `jitter` is what the spread of a batch's own time adds to Y.
-    """
-    loads = np.array(LOADS)
-    rows = pools()[np.minimum(servers, SERVERS[-1]) - 1, batch_index] + jitter[:, None, None]
-    # Below the first entry nobody waits and u Y is a straight line through 0.
-    knots = np.concatenate([np.zeros((*rows.shape[:2], 1)), loads * rows], axis=2)
-    loads = np.append(0.0, loads)
-    cell = (knots[:, :, 1:-1] <= limit[:, None, None]).sum(axis=2)
-    low, high = (np.take_along_axis(knots, (cell + k)[..., None], axis=2)[..., 0] for k in (0, 1))
-    part = np.clip((limit[:, None] - low) / (high - low), 0.0, 1.0)
-    found: FloatArray = loads[cell] * (1.0 - part) + loads[cell + 1] * part
-    return found
-
-
 def tolerance(
     rate: FloatArray, slo_ms: FloatArray, full_ms: FloatArray, first_ms: FloatArray, servers: IntArray,
     batch_index: IntArray, jitter: FloatArray,
@@ -89,18 +70,13 @@ def tolerance(
     """The largest slowdown f each workload holds at each share; below 1: not even alone. Shape (n, shares).
 
     `rate` per second into one server, `slo_ms` without the time outside the queue, and the last three are
-    (n,); `full_ms` and `first_ms` (n, shares) are t(b) and t(1) alone.
+    (n,); `full_ms` and `first_ms` (n, shares) are t(b) and t(1) alone. `jitter` is what the spread of a
+    batch's own time adds to Y.
     """
-    batch = np.array(BATCHES)[batch_index][:, None]
-    per_ms = rate[:, None] / 1000.0
-    load = largest_load(slo_ms * per_ms[:, 0] / batch[:, 0], servers, batch_index, jitter)
-    # A batch of one has rows for all shapes, and they are equal.
-    shape = np.clip((first_ms / full_ms - 1.0 / batch) / np.maximum(1.0 - 1.0 / batch, 0.5), 0.0, 1.0)
-    knots = np.array(SHAPES)
-    cell = np.clip(np.searchsorted(knots, shape, side="right") - 1, 0, len(SHAPES) - 2)
-    part = (shape - knots[cell]) / (knots[cell + 1] - knots[cell])
-    allowed = np.take_along_axis(load, cell, axis=1) * (1.0 - part)
-    allowed += np.take_along_axis(load, cell + 1, axis=1) * part
-    # Nobody is faster than a lone request.
-    answer: FloatArray = np.minimum(allowed * batch / (per_ms * full_ms), slo_ms[:, None] / first_ms)
+    from controlplane.planners.waiting_kernel import tolerated
+
+    answer: FloatArray = tolerated(
+        rate, slo_ms, full_ms, first_ms, servers, batch_index, jitter, pools(),
+        np.array(BATCHES, dtype=np.float64), np.array(LOADS), np.array(SHAPES),
+    )  # fmt: skip
     return answer

@@ -69,7 +69,10 @@ def test_larger_cases_are_settled_for_who_has_the_time() -> None:
 
 
 def test_who_was_in_a_hurry_is_told_of_the_longer_search() -> None:
-    twelve = planned("joint", published(12))
+    made = planned("joint", published(12))
+    assert made.totals is not None
+    half = replace(made.totals, lower_bound_cost_per_hour=made.totals.cost_per_hour / 2.0)
+    twelve = replace(made, totals=half)
     assert twelve.totals is not None
     assert exact.may_cost_less(twelve, None)
     assert not exact.may_cost_less(twelve, exact.PATIENT_ITERATIONS)

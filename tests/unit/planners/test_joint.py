@@ -150,13 +150,14 @@ def test_explain_shows_what_smaller_shares_would_break() -> None:
 
 
 def test_explain_judges_a_neighbour_with_all_servers_of_its_pool() -> None:
-    plan = table_3()
+    asked = [replace(w, isolated=True) for w in published(12)]
+    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
     pools = {w.name for _, p, w in plan.placements() if p.id != w.name}
     beside = next(
         p.id
         for g in plan.gpus
         for p in g.partitions
-        if p.id not in pools
+        if p.id == p.workloads[0].name not in pools
         and any(w.name in pools for q in g.partitions for w in q.workloads if q.id != p.id)
     )
     (told,) = explain(plan, beside, {"v100": planning.v100("ours")})
