@@ -90,7 +90,8 @@ def too_large(workload: Workload, device: Device) -> str | None:
     told = f"it takes {alone:g} MB"
     if needed > alone:
         told += " and as much for its shadow"
-        told += " (`shadow: {place: other-gpu}` puts that elsewhere)" if alone <= there else ""
+        way = " (`shadow: {place: other-gpu}` puts that elsewhere, `{policy: none}` does without)"
+        told += way if alone <= there else ""
     return f"{told}, and a {device.pool.device.name} has {there:g} MB"
 
 

@@ -17,7 +17,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
 from controlplane.latency.protocol import FloatArray
-from controlplane.planners.finish import Draft, finish, gpu_of, memory_of, partition_of
+from controlplane.planners.finish import Draft, finish, gpu_of, memory_of, partition_of, too_large
 from controlplane.planners.igniter import nearest_rate, nearest_slo
 from controlplane.planners.inss.place import Placed, place, running
 from controlplane.planners.inss.problem import REJECTED, Problem, Surfaces, fits, goodput
@@ -201,6 +201,11 @@ class _Task:
             return Infeasible(workload.name, f"the judge refuses it: {self.judged[workload.name]}")
         if fits_alone(workload):
             return Infeasible(workload.name, f"{sizes} serve more requests within their SLO without it")
+        no_memory = [
+            too_large(workload, d) for d in self.request.devices.values() if workload.model in d.profiles
+        ]
+        if no_memory and None not in no_memory:
+            return Infeasible(workload.name, "; ".join(filter(None, no_memory)))
         reason = (
             f"no partition on {' or '.join(self.request.devices)} serves {workload.rate_rps:g}/s within "
             f"{workload.slo_ms:g} ms"

@@ -12,7 +12,7 @@ from planning import workload
 
 from controlplane.domain.device import GpuPool
 from controlplane.domain.plan import Infeasible, Plan, Rule
-from controlplane.domain.workload import ShadowPlace, ShadowWish, Workload
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
 from controlplane.planners import registry
@@ -131,16 +131,21 @@ def test_whoever_is_refused_cannot_be_held_or_finds_all_gpus_taken(seed: int) ->
     assert served(with_impossible) == served(plan)
 
 
-@pytest.mark.parametrize("strategy", ["joint", "igniter"])
+@pytest.mark.parametrize("strategy", ["joint", "igniter", "inss"])
 def test_who_does_not_fit_into_memory_is_told_so_and_the_way_out(strategy: str) -> None:
+    def planned(asked: Workload) -> Plan:
+        request = replace(planning.request([asked]), devices={"v100": planning.v100(count=2)})
+        return registry.strategy(strategy).plan(request)
+
     large = replace(workload("a", "alexnet", 20.0, 100.0), memory_mb=9000.0)
-    refused = refused_alone(planning.planned(strategy, [large]))
+    refused = refused_alone(planned(large))
     assert refused.reason == (
-        "it takes 9000 MB and as much for its shadow (`shadow: {place: other-gpu}` puts that elsewhere), "
-        "and a v100 has 16160 MB"
+        "it takes 9000 MB and as much for its shadow (`shadow: {place: other-gpu}` puts that elsewhere, "
+        "`{policy: none}` does without), and a v100 has 16160 MB"
     )
-    elsewhere = replace(large, shadow=ShadowWish(place=ShadowPlace.OTHER_GPU))
-    assert served(planning.planned(strategy, [elsewhere])) == {"a"}
-    larger = refused_alone(planning.planned(strategy, [replace(large, memory_mb=20000.0)]))
+    ways = [ShadowWish(ShadowPolicy.NONE), ShadowWish(place=ShadowPlace.OTHER_GPU)]
+    for wish in ways[: 1 if strategy == "inss" else 2]:  # it leaves no GPU free
+        assert served(planned(replace(large, shadow=wish))) == {"a"}
+    larger = refused_alone(planned(replace(large, memory_mb=20000.0)))
     assert "other-gpu" not in larger.reason
     assert (larger.nearest_slo_ms, larger.nearest_rate_rps) == (None, None), "neither makes it smaller"
