@@ -16,9 +16,8 @@ from controlplane.control.sequential import Promise
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.fleets import FleetSettings
 from controlplane.runtime import history as history_module
-from controlplane.runtime import service
 from controlplane.runtime.controller import found_dead, turned_over
 from controlplane.runtime.crew import spec_for
 from controlplane.runtime.history import Event, EventLog, History
@@ -82,18 +81,6 @@ def test_a_broken_history_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "h.sqlite").write_text("no database" * 100)
     with pytest.raises(EngineError, match="delete it"):
         History(tmp_path / "h.sqlite").events()
-
-
-def test_one_controller_a_fleet(tmp_path: Path) -> None:
-    files = FleetFiles(tmp_path, "f")
-    files.directory.mkdir()
-    assert service.pid(files) is None
-    with service.only_controller(files):
-        assert service.pid(files) is not None
-        with pytest.raises(EngineError, match="already has a controller"), service.only_controller(files):
-            pass
-    assert service.pid(files) is None
-    assert not service.stop(files)
 
 
 def spec(role: Role, percent: float, revision: str, partition: str = "W1") -> ServerSpec:

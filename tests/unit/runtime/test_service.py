@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -44,6 +45,7 @@ def test_there_is_one_and_it_is_found(files: FleetFiles) -> None:
         ):
             pass
     assert service.pid(files) is None
+    assert not service.stop(files)
 
 
 def test_one_that_follows_a_killed_one_knows_it(files: FleetFiles) -> None:
@@ -80,11 +82,12 @@ def test_where_somebody_else_was_quicker_his_is_the_controller(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))  # whoever runs this may have a fleet f
     at_first, real = [None], service.pid  # nobody yet; then as it is
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))  # as one ends that is not the first
     with monkeypatch.context() as patch, service.only_controller(files):
         patch.setattr(service, "pid", lambda given: at_first.pop() if at_first else real(given))
         assert service.start_detached(files) == os.getpid()
     with pytest.raises(EngineError, match="ended at once"):
-        service.start_detached(files)  # no such fleet
+        service.start_detached(files)
 
 
 def test_one_that_starts_while_somebody_asks_for_it_starts(files: FleetFiles) -> None:
