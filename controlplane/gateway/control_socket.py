@@ -20,15 +20,16 @@ class Silent(Unreachable):
 
 
 def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = 5.0) -> Mapping[str, Any]:
-    """The facade's answer to one request. Raises Unreachable, and Silent after `timeout_s`."""
+    """The facade's answer to one request. Raises Unreachable, and Silent after `timeout_s` at the latest."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
             stream.settimeout(timeout_s)
             stream.connect(str(path))
             stream.sendall(json.dumps(request).encode() + b"\n")
             answer = stream.makefile("rb").readline()
-    except TimeoutError as error:
-        raise Silent(f"the facade does not answer on {path} for {timeout_s:g} s") from error
+    except (TimeoutError, BlockingIOError) as error:
+        # The latter where so many have asked in vain that no more can wait.
+        raise Silent(f"the facade is there and does not answer on {path}: {error}") from error
     except OSError as error:
         raise Unreachable(f"the facade does not answer on {path}: {error}") from error
     if not answer:
