@@ -109,8 +109,6 @@ class Document:
 
     def parse(self, model: type[Model]) -> Model:
         """The content as `model`; raises InputError with file, line and field of the first mistake."""
-        if not self.text.strip():
-            self.fail("is empty")
         if not isinstance(self.content, Mapping):
             self.fail("must be a mapping of keys to values at the top")
         version = self.content.get("schema_version")
@@ -188,8 +186,9 @@ def read(path: Path) -> Document:
     file = str(path)
     is_json = path.suffix == ".json"
     text = read_text(path, _JSON_LIMIT_BYTES if is_json else _YAML_LIMIT_BYTES)
-    content = parse_json(text, file) if is_json and text.strip() else _yaml(text, file)
-    return Document(file, text, content)
+    if not text.strip():
+        raise InputError("is empty", file=file)
+    return Document(file, text, parse_json(text, file) if is_json else _yaml(text, file))
 
 
 def read_text(path: Path, limit_bytes: int = _JSON_LIMIT_BYTES) -> str:

@@ -21,8 +21,8 @@ class Remembered(Generic[T]):
     def __init__(self, path: Path, make: Callable[[], T]) -> None:
         self._path = path
         self._make = make
-        self._mark: object = None
-        self._made: tuple[T, ...] = ()
+        # The file's mark and what was made of it: one value, since threads may ask side by side.
+        self._kept: tuple[object, T] | None = None
 
     def get(self) -> T:
         """What `make` returns; it raises what that raises."""
@@ -30,7 +30,9 @@ class Remembered(Generic[T]):
         with contextlib.suppress(FileNotFoundError):
             told = os.stat(self._path)
             mark, written_ns = (told.st_mtime_ns, told.st_size, told.st_ino), told.st_mtime_ns
-        if not self._made or mark is None or mark != self._mark:
-            self._made = (self._make(),)
-            self._mark = mark if time.time_ns() - written_ns > _GRAIN_NS else None
-        return self._made[0]
+        kept = self._kept
+        if kept is None or mark is None or mark != kept[0]:
+            made = self._make()
+            kept = (mark if time.time_ns() - written_ns > _GRAIN_NS else None, made)
+            self._kept = kept
+        return kept[1]
