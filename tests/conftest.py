@@ -1,10 +1,13 @@
-"""Hypothesis, for every test: the same examples in every run, and no clock, which a busy host would fail.
+"""For every test. Hypothesis: the same examples in every run, and no clock, which a busy host would fail.
 
 Other examples are sought by hand: `pytest --hypothesis-profile=search --hypothesis-seed=N`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -12,3 +15,10 @@ settings.register_profile(
 )
 settings.register_profile("search", settings.get_profile("same"), derandomize=False)
 settings.load_profile("same")
+
+
+@pytest.fixture
+def nearby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`tmp_path`, by a relative path: a socket's may have 107 characters, which pytest's can exceed."""
+    monkeypatch.chdir(tmp_path)
+    return Path()

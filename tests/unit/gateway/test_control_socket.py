@@ -15,13 +15,13 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.fixture
-def hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def hangs(nearby: Path) -> Iterator[Path]:
     """Its socket listens, for two who wait at once, and nobody answers there."""
-    monkeypatch.chdir(tmp_path)  # a socket's path may have 107 characters, which pytest's folders can exceed
+    path = nearby / "s"
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind("s")
+        listening.bind(str(path))
         listening.listen(1)
-        yield Path("s")
+        yield path
 
 
 def test_one_that_hangs_is_no_dead_one_however_many_wait(hangs: Path) -> None:

@@ -18,13 +18,6 @@ HEADER = "# pxname,svname,qcur,scur\n"
 ROWS = "h_1,s0,0,2\nh_1,BACKEND,1,2\n\n"
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A socket's path may have 107 characters, which pytest's folders can exceed: a relative one."""
-    monkeypatch.chdir(tmp_path)
-    return Path()
-
-
 @contextmanager
 def answering(directory: Path, answer: str) -> Iterator[RuntimeSocket]:
     """A socket that answers one question so and ends."""
@@ -45,8 +38,8 @@ def answering(directory: Path, answer: str) -> Iterator[RuntimeSocket]:
         serving.join(10.0)
 
 
-def test_sessions_are_read(place: Path) -> None:
-    with answering(place, HEADER + ROWS) as runtime:
+def test_sessions_are_read(nearby: Path) -> None:
+    with answering(nearby, HEADER + ROWS) as runtime:
         assert runtime.sessions(["h_1"]) == {
             ("h_1", "s0"): Sessions(2, 0),
             ("h_1", "BACKEND"): Sessions(2, 1),
@@ -54,14 +47,14 @@ def test_sessions_are_read(place: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["", HEADER, HEADER + "h_1,s0,0,2\nh_1,BAC"])
-def test_an_answer_that_is_cut_short_is_none(place: Path, answer: str) -> None:
-    with answering(place, answer) as runtime, pytest.raises(Unreachable, match="HAProxy ended"):
+def test_an_answer_that_is_cut_short_is_none(nearby: Path, answer: str) -> None:
+    with answering(nearby, answer) as runtime, pytest.raises(Unreachable, match="HAProxy ended"):
         runtime.sessions(["h_1"])
 
 
-def test_no_word_at_all_is_no_consent(place: Path) -> None:
-    with answering(place, "") as runtime, pytest.raises(Unreachable):
+def test_no_word_at_all_is_no_consent(nearby: Path) -> None:
+    with answering(nearby, "") as runtime, pytest.raises(Unreachable):
         runtime.run(["set server h_1/s0 state ready"])
-    (place / "haproxy.sock").unlink()
-    with answering(place, "\n") as runtime:
+    (nearby / "haproxy.sock").unlink()
+    with answering(nearby, "\n") as runtime:
         runtime.run(["set server h_1/s0 state ready"])

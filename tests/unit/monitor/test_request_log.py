@@ -43,10 +43,8 @@ def line(count: int, host: bytes = b"127.0.0.1", port: bytes = b"9001", flags: b
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A socket's path may have 107 characters, which pytest's folders can exceed: a relative one."""
-    monkeypatch.chdir(tmp_path)
-    return Path("s")
+def place(nearby: Path) -> Path:
+    return nearby / "s"
 
 
 @contextlib.contextmanager
