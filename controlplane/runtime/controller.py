@@ -289,7 +289,10 @@ class Controller:
             self._open()
             servers = self._fleet.launcher.servers(self._fleet.name)
             present = self._fleet.gateway.routes()
-        taken = take_over(wards(plan), desired, settings, servers, named(present), self._limits, self._wall())
+        # Of the moment, so that no name is given twice: more servers than milliseconds were never started.
+        generation = int(1000.0 * self._fleet.clock.wall())
+        taken = take_over(wards(plan), desired, settings, servers, named(present), self._limits, generation)
+        self._adopted = None
         self._observer.close()
         self._crew.hand_over([server.name for server in (*taken.kept, *taken.surplus)])
         self._crew, self._observer = self._hands()
@@ -321,9 +324,6 @@ class Controller:
             self._crew.adopt(server)
             self._crew.stop(DrainAndStop(server.name, Ending.DRAINED))
         self._tell("info", "adopt", self._fleet.name, f"took the fleet over; {len(surplus)} servers stopped")
-
-    def _wall(self) -> int:
-        return int(self._fleet.clock.wall())
 
     def _failed(self, subject: str, reason: str) -> None:
         self._tell("warning", "failed", subject, reason)
