@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from controlplane.cli.options import LauncherName
@@ -84,16 +85,28 @@ def chosen_endpoints(
     grpc_port: int | None = None,
     metrics_port: int | None = None,
 ) -> Endpoints:
-    """Where a fleet is to listen: what was told, else where it listens, else where a single Triton would."""
+    """Where a fleet is to listen: what was told, else where it listens, else where a single Triton would.
+
+    Raises InputError for a port told twice.
+    """
     units.safe_name(name, "--fleet")
     settings = FleetFiles(state_root(), name).settings()
     known = Endpoints() if settings is None else settings.endpoints
-    return Endpoints(
+    chosen = Endpoints(
         host or known.host,
         http_port or known.http_port,
         grpc_port or known.grpc_port,
         metrics_port or known.metrics_port,
     )
+    ports = {
+        "--http-port": chosen.http_port,
+        "--grpc-port": chosen.grpc_port,
+        "--metrics-port": chosen.metrics_port,
+    }
+    for (one, port), (other, its) in combinations(ports.items(), 2):
+        if port == its:
+            raise InputError(f"{port} is {one} already; each needs its own", field=other)
+    return chosen
 
 
 def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:

@@ -28,7 +28,7 @@ def check_question(slots: Slots, model_count: int, quantile: float) -> None:
 def check_profiles(profiles: Mapping[str, Profile], device: Device) -> None:
     """Raise InputError for no profiles, profiles of another device, or a profile without points."""
     if not profiles:
-        raise InputError("there is no profile to fit; measure one with `ctl profile`", field="profiles")
+        raise InputError(f"there is none on {device.name}; measure one with `ctl profile`", field="profiles")
     for name, profile in profiles.items():
         if profile.device != device.name:
             raise InputError(f"{name} was measured on {profile.device}, not on {device.name}", field="device")

@@ -31,6 +31,14 @@ def test_a_fleet_keeps_its_ports_unless_others_are_told(
     assert wiring.chosen_endpoints("other") == Endpoints()
 
 
+def test_a_port_is_not_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(InputError, match="--grpc-port: 8001 is --http-port already"):
+        wiring.chosen_endpoints("shop", http_port=8001)
+    with pytest.raises(InputError, match="--metrics-port: 7 is --grpc-port already"):
+        wiring.chosen_endpoints("shop", grpc_port=7, metrics_port=7)
+
+
 @pytest.mark.parametrize(("answer", "meant"), [("y\n", True), ("Yes\n", True), ("\n", False), ("n\n", False)])
 def test_an_answer(answer: str, meant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))

@@ -24,3 +24,8 @@ def test_each_model_answers_to_its_name() -> None:
 def test_a_wrong_name_gets_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean ours"):
         registry.build("our", GPU, PROFILES)
+
+
+def test_a_device_without_profiles_is_named() -> None:
+    with pytest.raises(InputError, match="profiles: there is none on gpu; measure one"):
+        registry.build("ours", GPU, {})
