@@ -44,11 +44,12 @@ def events(files: FleetFiles, *, since_s: float, limit: int) -> tuple[Event, ...
 
 def destroy(fleet: Fleet) -> Outcome:
     """End a fleet and keep what happened to it, its end included. Raises as `Fleet.destroy` does."""
-    told: tuple[Event, ...] = ()
-    with contextlib.suppress(EngineError):
-        told = events(fleet.files, since_s=0.0, limit=_KEPT_EVENTS) if fleet.files.exists() else ()
+    known, told = fleet.files.exists(), tuple[Event, ...]()
+    if known:
+        with contextlib.suppress(EngineError):
+            told = events(fleet.files, since_s=0.0, limit=_KEPT_EVENTS)
     outcome = fleet.destroy()
-    if told or outcome.actions:
+    if known or outcome.actions:
         stopped = counted(sum(isinstance(a, Stop) for a in outcome.actions), "server")
         end = Event(fleet.clock.wall(), "info", "destroy", fleet.name, f"by hand: {stopped} stopped")
         with contextlib.suppress(OSError):

@@ -88,6 +88,7 @@ def test_a_history_that_cannot_be_read_holds_no_end_up(tmp_path: Path) -> None:
     FleetFiles(tmp_path, "f").history.write_text("no database")
     files = ended(tmp_path, "f")
     assert not files.directory.exists()
+    assert [e.kind for e in happened.events(files, since_s=0.0, limit=10)] == ["destroy"]
 
 
 def test_a_redirect_by_hand_is_told_a_partition() -> None:
