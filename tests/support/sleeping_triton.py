@@ -211,7 +211,7 @@ def compare(
         Conditions(noise={("t4", "m"): Noise(added.jitter, added.frontend_ms)}),
     ).workloads[0]
     p50, p99 = (float(q) for q in np.quantile(seen, [0.5, 0.99]))
-    # Half of the requests meet at least one in ten of its delays, as many as they wait for.
+    # Of several threads one is rather late: the tenth for the median, the hundredth for P99.
     host50, host99 = (LATE_TIMES * float(q) for q in np.quantile(late_ms, [0.9, 0.99]))
     return Compared((p50, p99), (result.p50_ms, result.p99_ms), (host50, host99))
 
