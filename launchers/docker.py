@@ -40,7 +40,7 @@ from launchers.gpus import is_gpu
 from launchers.mps import MpsClient, MpsDaemons
 from launchers.process_ends import StubEnds
 from launchers.process_table import Stub
-from launchers.starting import ATTEMPTS, Starting
+from launchers.starting import ATTEMPTS, BAD_LUCK, Starting
 from launchers.triton import ServerPorts
 from launchers.watch import LauncherWatch
 
@@ -120,7 +120,7 @@ class DockerLauncher:
                         self._remove(client, spec)
                         raise
                     self._remove(client, spec)
-            raise EngineError(f"{spec.name}: {ATTEMPTS} times somebody else took its ports; try again")
+            raise EngineError(f"{spec.name}: {ATTEMPTS} times {BAD_LUCK}; try again")
 
     def command(self, spec: ServerSpec) -> str:
         """The `docker run` that a start would be now."""
@@ -305,7 +305,7 @@ class DockerLauncher:
         return running
 
     def _run(self, client: docker.DockerClient, server: Server, wanted: Container, deadline: float) -> bool:
-        """Start it and wait until it is ready; False where somebody else has one of its ports."""
+        """Start it and wait until it is ready; False where it met with `BAD_LUCK`."""
         one = client.containers.create(**containers.for_sdk(wanted))
         try:
             one.start()
@@ -317,7 +317,7 @@ class DockerLauncher:
             one.reload()
             if one.status != "running":
                 log = _log(one)
-                if server_log.port_taken(log):
+                if server_log.by_chance(log):
                     return False
                 raise EngineError(self._failure(server, "ended before it was ready", log))
             if readiness.is_ready(server) and self._listens(one, server):

@@ -38,7 +38,7 @@ from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.gpus import is_gpu
 from launchers.process_ends import StubEnds, TritonEnds
 from launchers.process_table import Stub
-from launchers.starting import ATTEMPTS, Starting
+from launchers.starting import ATTEMPTS, BAD_LUCK, Starting
 from launchers.watch import LauncherWatch
 
 _POLL_S = 0.03
@@ -126,7 +126,7 @@ class ProcessLauncher:
                         self._remove(spec)
                         raise
                     self._remove(spec)
-            raise EngineError(f"{spec.name}: {ATTEMPTS} times somebody else took its ports; try again")
+            raise EngineError(f"{spec.name}: {ATTEMPTS} times {BAD_LUCK}; try again")
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Every server of the fleet; one whose Triton is gone while its models live on counts as exited."""
@@ -274,7 +274,7 @@ class ProcessLauncher:
         place: Place,
         deadline: float,
     ) -> bool:
-        """Start it and wait until it is ready; False where somebody else has one of its ports."""
+        """Start it and wait until it is ready; False where it met with `BAD_LUCK`."""
         spec = server.spec
         log = Path(server.log_path or "")
         try:
@@ -291,7 +291,7 @@ class ProcessLauncher:
         while True:
             member = process_table.find(pid)
             if member is None:
-                if server_log.port_taken(server_log.read(log)):
+                if server_log.by_chance(server_log.read(log)):
                     return False
                 raise EngineError(
                     server_log.failure(server.name, "ended before it was ready", server_log.read(log), log)

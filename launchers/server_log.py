@@ -26,9 +26,13 @@ def reasons(log: str, most: int = 6) -> list[str]:
     return [line[:_LONGEST_LINE] for line in told[:most]]
 
 
-def port_taken(log: str) -> bool:
-    """Whether the server gave up because somebody else listens on one of its ports."""
-    return "already in use" in log
+def by_chance(log: str) -> bool:
+    """Whether the same start may go well next time.
+
+    Somebody else listened on one of its ports; or 2.51's Python backend aborted in a race for its own shared
+    memory with the model's process that it starts, as it rarely does on a busy host.
+    """
+    return "already in use" in log or "boost::interprocess::lock_exception" in log
 
 
 def failure(name: str, what: str, log: str, where: Path) -> str:

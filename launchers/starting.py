@@ -10,7 +10,10 @@ from launchers.ports import free_ports
 from launchers.triton import ServerPorts
 
 ATTEMPTS = 5
-"""How often a start is tried with other ports when somebody else was faster."""
+"""How often a start is tried when it failed by chance, with other ports each time."""
+
+BAD_LUCK = "somebody else took its ports, or Triton aborted in a race of its own"
+"""What each of them met with."""
 
 
 class Starting:
