@@ -16,7 +16,7 @@ from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.latency.protocol import FloatArray
 from controlplane.planners.board import Queues
-from controlplane.planners.filling import Filled, filled
+from controlplane.planners.filling import BEGINNINGS, Filled, filled
 from controlplane.planners.menu import Alone
 from controlplane.planners.offers import Market, Offers, Parts
 from controlplane.planners.protocol import Device
@@ -30,6 +30,7 @@ MOST_TOGETHER = 16
 TRIES = ((MOST_TOGETHER, 4.0), (MOST_TOGETHER, 2.0), (MOST_TOGETHER, 1.5), (8, 4.0))
 """Cuts: the most workloads together, for whoever sends more than was told slows all of a group; and how many
 times neighbours' effect on a full batch a partition is taken to feel, for small batches feel more."""
+MOST_EFFORT = 16
 MOST_CUTS = 4
 """Of one family, each by what the exact queue said of the one before."""
 MANY = 100
@@ -98,11 +99,11 @@ class Grouping:
 
 def groupings(
     workloads: Sequence[Workload], price: Mapping[str, float], devices: Mapping[str, Device],
-    alone: Mapping[str, Alone], rule: Rule, quantile: float | None,
+    alone: Mapping[str, Alone], rule: Rule, quantile: float | None, effort: int = 1,
 ) -> Iterator[Grouping]:  # fmt: skip
     """The best cut of each of `TRIES`, without repetition; nothing where no two workloads may meet.
 
-    `price` is of a GPU of each type.
+    `price` is of a GPU of each type. `effort`: how many times as many beginnings of a cut are followed.
     """
     kin = families(workloads, rule)
     queues, heard = Queues(), rule is Rule.P99
@@ -118,12 +119,12 @@ def groupings(
             )
             sold.append(market.heard(rate) if heard else market)
     told = set()
-    tries = MANY_TRIES if len(workloads) > MANY else len(TRIES)
+    tries = MANY_TRIES if len(workloads) > MANY and effort == 1 else len(TRIES)
     for together, hardship in TRIES[:tries]:
         pools: list[Pool] = []
         for n, family in enumerate(kin):
             if markets[n]:
-                cut, markets[n] = _cut(family, markets[n], hardship, together, heard)
+                cut, markets[n] = _cut(family, markets[n], hardship, together, heard, effort)
                 pools += cut
             else:
                 pools.append((family, None, None))
@@ -134,7 +135,7 @@ def groupings(
 
 
 def _cut(
-    family: Group, markets: list[Market], hardship: float, together: int, heard: bool
+    family: Group, markets: list[Market], hardship: float, together: int, heard: bool, effort: int
 ) -> tuple[list[Pool], list[Market]]:
     """The family in groups; the markets as they are known by then.
 
@@ -144,7 +145,7 @@ def _cut(
     rates = np.array([w.rate_rps for w in family])
     for _ in range(MOST_CUTS):
         offers = Offers.of_all([m.offers(hardship) for m in markets])
-        cut = filled(rates, offers, together)
+        cut = filled(rates, offers, together, BEGINNINGS * min(effort, MOST_EFFORT))
         batch: list[int | None] = [None] * len(cut)
         if not heard:
             break

@@ -22,13 +22,15 @@ from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.planners.refusal import Reasons
 from controlplane.planners.renaming import renamed
 from controlplane.planners.room import most_served, on_free_gpus
-from controlplane.planners.search import Desk, Search
+from controlplane.planners.search import DEFAULT_ITERATIONS, Desk, Search
 from controlplane.planners.weighing import Weighed, weighed
 
 FEW, SOME = 12, 60
 """Workloads up to which cuts are weighed: instead of others, and besides them."""
+SOME_EFFORT = 4
+"""How many times as much is weighed of the latter."""
 MOST_PLACED = 5
-"""Of the likeliest, that are put to the exact queue."""
+"""Of the likeliest, that are put to the exact queue, and as many more for each further effort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +115,18 @@ class _Choice:
     def best(self, workloads: Sequence[Workload]) -> Draft:
         """The cheapest of all groupings; between equals the one with fewer together, then fewer servers."""
         price = prices(self.desk.request.devices)
-        likely = weighed(workloads, price, *self.desk.told) if 0 < len(workloads) <= SOME else []
-        best = self.likeliest(likely)
         few = len(workloads) <= FEW
+        # Who has told of more iterations than usual has more time.
+        effort = max(1, (self.desk.request.iterations or 0) // DEFAULT_ITERATIONS)
+        likely: list[Weighed] = []
+        if 0 < len(workloads) <= SOME:
+            likely = weighed(workloads, price, *self.desk.told, effort if few else effort * SOME_EFFORT)
+        best = self.likeliest(likely, MOST_PLACED * (effort if few else effort * SOME_EFFORT))
         if few and best is not None and self.cost(best) <= min(w.least for w in likely):
             return proven(
                 best, workloads, self.desk.request, self.desk.alone, self.desk.quantile, self.desk.stop
             )
-        for grouping in () if few else groupings(workloads, price, *self.desk.told):
+        for grouping in () if few else groupings(workloads, price, *self.desk.told, effort):
             if best is not None and self.desk.stop():
                 break
             best = self.cheaper(best, self.served(grouping))
@@ -131,10 +137,10 @@ class _Choice:
             best = apart if best is None else self.cheaper(apart, best)
         return proven(best, workloads, self.desk.request, self.desk.alone, self.desk.quantile, self.desk.stop)
 
-    def likeliest(self, likely: Sequence[Weighed]) -> Draft | None:
-        """The best of a few of them, cheapest first."""
+    def likeliest(self, likely: Sequence[Weighed], most: int) -> Draft | None:
+        """The best of so many, cheapest first."""
         best: Draft | None = None
-        for w in likely[:MOST_PLACED]:
+        for w in likely[:most]:
             if best is not None and (self.desk.stop() or w.cost >= self.cost(best)):
                 break
             best = self.cheaper(best, self.placed(w))

@@ -22,17 +22,20 @@ from controlplane.planners.menu import Alone, Item, Menu
 from controlplane.planners.protocol import Device
 
 COMBINATIONS = 2048
-"""Weighed, at most."""
-MOST_WAYS = 8
+"""Weighed, at most, and as many more for each further effort."""
+MOST_FAMILIES = 11
+"""Beyond so many there would be one way of each."""
+MOST_WAYS = 12
 """Of a family, the cheapest."""
 POOLS_OF_RUN = 3
 """Sizes of a pool that are tried, the cheapest."""
-BESIDE = (1.07, 1.12)
-"""How neighbours slow what is weighed; one after the other."""
+BESIDE, MORE_BESIDE = (1.07, 1.12), (1.05, 1.07, 1.1, 1.13)
+"""How neighbours slow what is weighed, one after the other; the latter for more than one effort."""
 LIKELY = 192
-"""Combinations of each that are looked at with their true neighbours, ..."""
+"""Combinations of each that are looked at with their true neighbours, at one effort, ..."""
 MOST_TOLD = 5
 """... and of those that are told, besides the one with fewest together."""
+MOST_EFFORT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +61,21 @@ _Way = tuple[float, tuple[Kind, ...]]
 
 def weighed(
     workloads: Sequence[Workload], price: Mapping[str, float], devices: Mapping[str, Device],
-    alone: Mapping[str, Alone], rule: Rule, quantile: float | None,
+    alone: Mapping[str, Alone], rule: Rule, quantile: float | None, effort: int = 1,
 ) -> list[Weighed]:  # fmt: skip
-    """The cheapest first; nothing where a workload fits nowhere."""
+    """The cheapest first; nothing where a workload fits nowhere or families are many.
+
+    `effort`: how many times as much to try.
+    """
+    effort = min(effort, MOST_EFFORT)
     kin = families(workloads, rule)
+    if len(kin) > MOST_FAMILIES:
+        return []
     items = [Item(g, n) for family in kin for g in _runs(family) for n in range(1, MOST_SERVERS + 1)]
     menus = {n: Menu.of(items, d, rule, quantile, alone[n]) for n, d in devices.items()}
     row = {id(item): n for n, item in enumerate(items)}
-    found = [w for slowed in BESIDE for w in _at(slowed, kin, items, row, price, menus, quantile)]
+    slower = BESIDE if effort == 1 else MORE_BESIDE
+    found = [w for by in slower for w in _at(by, kin, items, row, price, menus, quantile, effort)]
     return sorted(found, key=lambda w: (w.cost, w.share))
 
 
@@ -76,13 +86,13 @@ def _runs(family: Group) -> list[Group]:
 
 def _at(
     slowed: float, kin: Sequence[Group], items: Sequence[Item], row: Mapping[int, int],
-    price: Mapping[str, float], menus: Mapping[str, Menu], quantile: float | None,
+    price: Mapping[str, float], menus: Mapping[str, Menu], quantile: float | None, effort: int,
 ) -> list[Weighed]:  # fmt: skip
     """The likeliest where neighbours slow everybody so much."""
     from controlplane.planners.weighing_kernel import cost_of, placed
 
     pools = _pools(items, {name: menu.beside(slowed) for name, menu in menus.items()}, price)
-    most = min(MOST_WAYS, max(1, int(COMBINATIONS ** (1.0 / len(kin)) + 1e-9)))
+    most = min(MOST_WAYS, max(1, int((effort * COMBINATIONS) ** (1.0 / len(kin)) + 1e-9)))
     ways = [_ways(family, pools, most) for family in kin]
     if not all(ways):
         return []
@@ -98,7 +108,7 @@ def _at(
     share = np.array([cost for cost, _ in flat])[combination].sum(axis=1)
     each = np.array([price[name] for name in menus])
     least = cost_of(combination, size, home, each)
-    likely = np.lexsort((share, least))[:LIKELY]
+    likely = np.lexsort((share, least))[: effort * LIKELY]
     gpus, owner, kind = placed(combination[likely], size, home, item)
     cost = least[likely]
     for d, menu in enumerate(menus.values()):
@@ -108,7 +118,10 @@ def _at(
         cost = cost + each[d] * np.bincount(owner[full], minlength=likely.size)
     company = np.array([sum(k.item.servers * (len(k.item.workloads) - 1) for k in way) for _, way in flat])
     together = company[combination[likely]].sum(axis=1)
-    told = [*np.lexsort((share[likely], cost))[:MOST_TOLD], np.lexsort((share[likely], together, cost))[0]]
+    told = [
+        *np.lexsort((share[likely], cost))[: effort * MOST_TOLD],
+        np.lexsort((share[likely], together, cost))[0],
+    ]
     found = []
     for n in told:
         chosen = tuple(k for w in combination[likely[n]].tolist() for k in flat[w][1])
