@@ -115,7 +115,8 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
     than planned. What counts are inferences: more of them in as many requests are more traffic, too.
     """
     for rate, promise in zip(watch.rates_rps, watch.ward.promises, strict=True):
-        carried = 1.0 if seen.inferences is None else seen.inferences / promise.inferences
+        each = seen.inferences.get(promise.endpoint, promise.inferences)
+        carried = each / promise.inferences
         expected_ms = promise.execution_ms
         known = seen.compute_ms is not None and expected_ms is not None and expected_ms > 0.0
         slow = known and seen.compute_ms > SLOW_COMPUTE * expected_ms  # type: ignore[operator]
@@ -128,7 +129,7 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
                 continue
             sent = f"{mean:.0f} req/s against {promise.rate_rps:g} planned"
             if carried > OVER_PLAN:
-                sent += f", of {seen.inferences:.1f} inferences each instead of {promise.inferences:g}"
+                sent += f", of {each:.1f} inferences each instead of {promise.inferences:g}"
             split = (
                 f"; queue {seen.queue_ms:.1f} ms, compute {seen.compute_ms:.1f} ms"
                 if seen.queue_ms is not None and seen.compute_ms is not None

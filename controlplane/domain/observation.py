@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -52,8 +52,8 @@ class News(NamedTuple):
 class ServerSeen:
     """One server at one moment: its health and the requests it still owes an answer to.
 
-    `queue_ms` and `compute_ms` are Triton's means over the last moments, `inferences` how many a request
-    carried; None where not asked or idle.
+    `queue_ms` and `compute_ms` are Triton's means over the last moments, None where not asked or idle.
+    `inferences`: how many a request carried, by the endpoint that bears the model; without those not asked.
     """
 
     health: Health
@@ -61,7 +61,7 @@ class ServerSeen:
     queue_ms: float | None = None
     compute_ms: float | None = None
     reason: str = ""
-    inferences: float | None = None
+    inferences: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

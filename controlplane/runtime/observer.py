@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from controlplane.control import sequential
@@ -286,11 +287,11 @@ class _Engine:
 
 
 class _Times(NamedTuple):
-    """A suspect's mean times and how many inferences a request carried; None where there was nothing."""
+    """A suspect's mean times, of several models the slowest's, and how many inferences a request carried."""
 
     queue_ms: float | None = None
     compute_ms: float | None = None
-    inferences: float | None = None
+    inferences: Mapping[str, float] = MappingProxyType({})
 
 
 _UNKNOWN = _Times()
@@ -324,8 +325,7 @@ class _Split:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, server: Server, models: Sequence[str]) -> None:
-        """Of several models the slowest counts."""
-        passed = []
+        passed = {}
         try:
             with StatisticsClient(server, deadline_s=2.0) as client:
                 for model in models:
@@ -333,14 +333,14 @@ class _Split:
                     before = self._before.get((server.name, model))
                     self._before[server.name, model] = now
                     if before is not None:
-                        passed.append(difference(before, now))
+                        passed[model] = difference(before, now)
         except EngineError:
             return
-        times = _Times(
-            *(
-                max((mean for p in passed if (mean := of(p)) is not None), default=None)
-                for of in (queue_ms, compute_ms, inferences_each)
-            )
-        )
+
+        def slowest(mean_of: Callable[[ModelStatistics], float | None]) -> float | None:
+            return max((mean for p in passed.values() if (mean := mean_of(p)) is not None), default=None)
+
+        each = {model: n for model, p in passed.items() if (n := inferences_each(p)) is not None}
+        times = _Times(slowest(queue_ms), slowest(compute_ms), each)
         with self._lock:
             self._found[server.name] = (time.monotonic(), times)

@@ -183,7 +183,7 @@ def test_a_slow_computation_is_the_servers_fault_at_any_rate() -> None:
 
 def test_larger_requests_than_planned_are_more_traffic_and_no_slow_server() -> None:
     b = bench(ward())
-    b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences=8.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences={"W1": 8.0})
     effects = b.tick(50, late=["W1"])
     assert not of(Redirect, effects)
     assert "100 req/s against 100 planned, of 8.0 inferences each instead of 1" in said(
@@ -194,8 +194,18 @@ def test_larger_requests_than_planned_are_more_traffic_and_no_slow_server() -> N
 def test_many_small_requests_instead_of_few_large_ones_are_as_planned() -> None:
     promise = Promise("W1", 50.0, 25.0, execution_ms=20.0, inferences=4.0)
     b = bench(replace(ward(), promises=(promise,)))
-    b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences=1.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences={"W1": 1.0})
     assert of(Redirect, b.tick(50, late=["W1"], rate=100.0))[0].cause is Cause.SLOW
+
+
+def test_larger_requests_to_another_model_beside_it_excuse_nobody() -> None:
+    promises = tuple(
+        Promise(e, 50.0, 100.0, execution_ms=20.0, inferences=n) for e, n in (("W1", 1), ("V", 4))
+    )
+    b = bench(replace(ward(), promises=promises))
+    each = {"W1": 1.0, "V": 4.0}
+    b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences=each)
+    assert of(Redirect, b.tick(50, late=["W1"]))[0].cause is Cause.SLOW
 
 
 def test_a_little_too_much_traffic_is_told_by_its_queue() -> None:
