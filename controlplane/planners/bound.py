@@ -6,8 +6,9 @@ program over all contents of a GPU; its columns are made as they are needed, eac
 the prices so far.
 
 A partition earns at most what a run of workloads pays that begins at its strictest SLO and is as long as its
-pool can carry, each workload once, divided by the servers of the pool. What it can carry is `capacity`'s;
-which partitions stand on a GPU together is a knapsack of shares.
+pool can carry, each workload once, divided by the servers of the pool. What it can carry is `capacity`'s.
+Of up to three partitions on a GPU `company` tells what they do to each other; of more, and where it tells
+nothing, each has the least harmful neighbours there are, and which stand together is a knapsack of shares.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import numpy as np
 
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
-from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.planners.capacity import NEIGHBOURS, Fastest, carried, pool_sizes
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
+from controlplane.planners.capacity import FEW_MODELS, NEIGHBOURS, Fastest, carried, pool_sizes
+from controlplane.planners.company import LEVELS, Mutual
 from controlplane.planners.grouping import families
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import Device
@@ -39,6 +41,8 @@ MANY_ROUNDS = 3000
 """That many over the classes. The bound holds whenever one stops, and the first rounds raise it most."""
 MANY_FAMILIES = 1000
 """From so many on each family's own contents are left out: they would fill the memory."""
+MUTUAL = 3
+"""Partitions of a GPU up to which each one's effect on the others is counted; `NEIGHBOURS` is no less."""
 NEAR = 1e-3
 """Relative: prices this near to the best are good enough."""
 ROUNDING = 1e-6
@@ -93,7 +97,9 @@ class _Question:
     """All families; `first` (families + 1,) is the number of each one's first class.
 
     For each GPU type: its price, and how many steps of the grid each of its shares takes, rounded down, out
-    of `steps`. `pools` (pool sizes, 2) are the fewest and most servers of each size.
+    of `steps`. `pools` (pool sizes, 2) are the fewest and most servers of each size. `mutual`: what
+    neighbours do to each other, None where only the least harmful are known. Of all classes (classes,): its
+    `rate`, the `end` of its family and whether it is one workload as a `whole`.
     """
 
     families: tuple[_Family, ...]
@@ -102,6 +108,10 @@ class _Question:
     weight: tuple[IntArray, ...]
     steps: tuple[int, ...]
     pools: IntArray
+    mutual: tuple[Mutual | None, ...]
+    rate: FloatArray
+    end: IntArray
+    whole: BoolArray
 
     @staticmethod
     def of(
@@ -114,36 +124,44 @@ class _Question:
             loosest[family[0].model] = max(loosest.get(family[0].model, 0.0), family[-1].slo_ms)
         # Under half-SLO no batch may take longer than that.
         patience = math.inf if rule is Rule.P99 else 0.5 + ROUNDING
-        neighbours = NEIGHBOURS if len(workloads) > FEW_WORKLOADS else 1
-        fastest = {
-            n: Fastest.of(
-                d, alone[n], {m: loosest[d.latency.models[m]] * patience for m in _numbers(d, [*loosest])},
-                rule, quantile, neighbours,
-            )
-            for n, d in devices.items()
-        }  # fmt: skip
+        most = max(1, MOST_CLASSES // len(grouped))
+        runs = [np.array_split(np.arange(len(family)), min(most, len(family))) for family in grouped]
+        slos = [
+            np.array([f[int(run[-1])].slo_ms for run in own]) for f, own in zip(grouped, runs, strict=True)
+        ]
+        several = len(workloads) > FEW_WORKLOADS and len(grouped) <= MOST_CLASSES
+        fastest, mutual = {}, []
+        for n, d in devices.items():
+            limit = {m: loosest[d.latency.models[m]] * patience for m in _numbers(d, [*loosest])}
+            told = None
+            if several and 0 < len(limit) <= FEW_MODELS:
+                told = Mutual.of(d, alone[n], limit, grouped, slos, rule, quantile)
+            mutual.append(told)
+            neighbours = NEIGHBOURS if len(workloads) > FEW_WORKLOADS else 1
+            fastest[n] = Fastest.of(d, alone[n], limit, rule, quantile, neighbours)
         found = []
-        for family in grouped:
-            most = max(1, MOST_CLASSES // len(grouped))
-            runs = np.array_split(np.arange(len(family)), min(most, len(family)))
-            rate = np.array([sum(family[i].rate_rps for i in run) for run in runs])
-            slo = np.array([family[int(run[-1])].slo_ms for run in runs])
+        for family, own, slo in zip(grouped, runs, slos, strict=True):
+            rate = np.array([sum(family[i].rate_rps for i in run) for run in own])
             constant = family[0].arrivals is Arrivals.CONSTANT
-            told = []
+            held = []
             for name, device in devices.items():
                 (model,) = _numbers(device, [family[0].model]) or (-1,)
                 shape = (rate.size, len(pool_sizes(rule)), 1, alone[name].execution.shape[2])
                 nothing = np.zeros(shape)
-                told.append(
+                held.append(
                     nothing if model < 0 else carried(fastest[name], device, model, slo, rule, constant)
                 )
-            found.append(_Family(rate, tuple(told), len(family) == 1))
+            found.append(_Family(rate, tuple(held), len(family) == 1))
         grids = [d.pool.device.grid for d in devices.values()]
+        sizes = [f.rate.size for f in found]
+        first = np.cumsum([0, *sizes])
         return _Question(
-            tuple(found), np.cumsum([0, *(f.rate.size for f in found)]), tuple(prices(devices).values()),
+            tuple(found), first, tuple(prices(devices).values()),
             tuple(_steps(np.array(g.percents()), g.step_percent) for g in grids),
             tuple(math.floor(100.0 / g.step_percent + ROUNDING) for g in grids),
-            np.array(pool_sizes(rule), dtype=np.int64),
+            np.array(pool_sizes(rule), dtype=np.int64), tuple(mutual),
+            np.concatenate([f.rate for f in found]), np.repeat(first[1:], sizes),
+            np.repeat([f.whole for f in found], sizes),
         )  # fmt: skip
 
 
@@ -171,7 +189,7 @@ def _priced(asked: _Question, step: float) -> float:
     """What all workloads pay at the best prices found."""
     from scipy.optimize import linprog
 
-    rate = np.concatenate([f.rate for f in asked.families])
+    rate = asked.rate
     most = np.array([_dearest(asked, a, i) for a, f in enumerate(asked.families) for i in range(f.rate.size)])
     looser = [_falling(asked, a, i) for a, f in enumerate(asked.families) for i in range(f.rate.size - 1)]
     columns: list[_Filled] = []
@@ -179,7 +197,7 @@ def _priced(asked: _Question, step: float) -> float:
     for _ in range(MOST_ROUNDS if rate.size <= MANY_CLASSES else max(2, MANY_ROUNDS // rate.size)):
         filled = _best_contents(asked, paid / rate)
         # Lower all prices until no GPU earns more than it costs.
-        over = max(_over(f.earned, asked.price[f.device]) for f in filled)
+        over = max((_over(f.earned, asked.price[f.device]) for f in filled), default=1.0)
         best = max(best, float(paid.sum()) / max(over, 1.0))
         if over <= 1.0 + NEAR or _attainable(best, step) >= _attainable(float(paid.sum()), step) > 0.0:
             break
@@ -221,7 +239,19 @@ def _falling(asked: _Question, family: int, number: int) -> FloatArray:
 
 
 def _best_contents(asked: _Question, price: FloatArray) -> list[_Filled]:
-    """Those that earn most at `price` (classes,), of each GPU type and number of neighbours.
+    """Those that earn most at `price` (classes,), of each GPU type; none where none earns what it costs."""
+    filled: list[_Filled] = []
+    for d, mutual in enumerate(asked.mutual):
+        fewest = 0
+        if mutual is not None:
+            filled += _mutually_harmed(asked, d, mutual, price)
+            fewest = MUTUAL
+        filled += _least_harmed(asked, d, price, fewest)
+    return filled
+
+
+def _least_harmed(asked: _Question, d: int, price: FloatArray, fewest: int) -> list[_Filled]:
+    """The best contents of GPU type d for each number of neighbours from `fewest` on, the least harmful.
 
     Of all families together first; then of each alone, so that fewer rounds find the best prices.
     """
@@ -230,35 +260,63 @@ def _best_contents(asked: _Question, price: FloatArray) -> list[_Filled]:
     found = []
     every = range(len(asked.families))
     each = [[a] for a in every] if len(every) <= MANY_FAMILIES else []
-    for d, (weight, steps) in enumerate(zip(asked.weight, asked.steps, strict=True)):
-        shape = max(f.carried[d].shape[2] for f in asked.families), weight.size
-        worth = np.zeros((len(every), *shape))
-        who = np.zeros((*worth.shape, 2), dtype=np.int64)
-        for a, family in enumerate(asked.families):
-            own = price[asked.first[a] : asked.first[a + 1]]
-            best_runs(family.carried[d], asked.pools, family.edges, own, family.whole, worth[a], who[a])
-        for neighbours, several in itertools.product(range(shape[0]), (every, *each)):
-            more = neighbours == shape[0] - 1 and neighbours > 0
-            own_worth = worth[list(several), neighbours]
-            earned, shares = fill(own_worth.max(axis=0), weight, steps, neighbours + 1, more)
-            served = np.zeros(price.size)
-            for s in shares.tolist():
-                a = several[int(own_worth[:, s].argmax())]
-                served[asked.first[a] : asked.first[a + 1]] += _run(asked, a, d, neighbours, s, who[a])
-            found.append(_Filled(d, earned, served))
+    weight, steps = asked.weight[d], asked.steps[d]
+    shape = max(f.carried[d].shape[2] for f in asked.families), weight.size
+    worth = np.zeros((len(every), *shape))
+    who = np.zeros((*worth.shape, 2), dtype=np.int64)
+    for a, family in enumerate(asked.families):
+        own = price[asked.first[a] : asked.first[a + 1]]
+        best_runs(family.carried[d], asked.pools, family.edges, own, family.whole, worth[a], who[a])
+    for neighbours, several in itertools.product(range(fewest, shape[0]), (every, *each)):
+        more = neighbours == shape[0] - 1 and neighbours > 0
+        own_worth = worth[list(several), neighbours]
+        earned, shares = fill(own_worth.max(axis=0), weight, steps, neighbours + 1, more)
+        served = np.zeros(price.size)
+        for s in shares.tolist():
+            a = several[int(own_worth[:, s].argmax())]
+            number, size = who[a, neighbours, s]
+            held = float(asked.families[a].carried[d][number, size, neighbours, s])
+            served += _run(asked, int(asked.first[a]) + int(number), int(size), held)
+        found.append(_Filled(d, earned, served))
     return found
 
 
-def _run(asked: _Question, a: int, d: int, neighbours: int, share: int, who: IntArray) -> FloatArray:
-    """How much of each class the best partition of a family serves: (its classes,)."""
-    family = asked.families[a]
-    number, size = who[neighbours, share]
-    fewest = asked.pools[size, 0]
-    held = float(family.carried[d][number, size, neighbours, share])
-    edges = family.edges
-    if family.whole:
-        return np.array([edges[1] / max(fewest, math.ceil(edges[1] / held - ROUNDING))])
-    until = min(edges[number] + held * fewest, edges[-1])
+def _mutually_harmed(asked: _Question, d: int, mutual: Mutual, price: FloatArray) -> list[_Filled]:
+    """Contents of GPU type d of up to `MUTUAL` partitions that earn more than it costs."""
+    from controlplane.planners.company_kernel import best_contents
+
+    rate, company = asked.rate, mutual.company
+    paid, edges = (np.append(0.0, np.cumsum(part)) for part in (price * rate, rate))
+    sale = mutual.carried, edges, paid, price, asked.end, asked.whole, asked.pools, mutual.span
+    shape = (len(company.models), *mutual.carried.shape[:3])
+    who = np.zeros((*shape, 2), dtype=np.int64)
+    earned, parts = best_contents(
+        sale, np.full(shape, -1.0), who, LEVELS, company.effect, company.least, asked.weight[d],
+        asked.steps[d], asked.price[d],
+    )  # fmt: skip
+    found = []
+    for at in np.argwhere(earned > 0.0):
+        served = np.zeros(rate.size)
+        for m, g, level, s in parts[*at].tolist():
+            if m >= 0:
+                number, size = who[m, g, level, s]
+                held = float(mutual.carried[g, level, s, number, size])
+                served += _run(asked, int(number), int(size), held)
+        found.append(_Filled(d, float(earned[*at]), served))
+    return found
+
+
+def _run(asked: _Question, number: int, size: int, held: float) -> FloatArray:
+    """How much of each class a server of a pool of this size serves, whose run begins at this class."""
+    served = np.zeros(asked.rate.size)
+    fewest = float(asked.pools[size, 0])
+    if held <= 0.0:
+        return served
+    if asked.whole[number]:
+        served[number] = asked.rate[number] / max(fewest, math.ceil(asked.rate[number] / held - ROUNDING))
+        return served
+    edges = np.append(0.0, np.cumsum(asked.rate))
+    until = min(edges[number] + held * fewest, edges[asked.end[number]])
     covered = np.minimum(edges[1:], until) - np.maximum(edges[:-1], edges[number])
     answer: FloatArray = np.maximum(covered, 0.0) / fewest
     return answer

@@ -25,6 +25,8 @@ WAIT_ERROR = 0.015
 """The waiting table calls no P99 longer by more than this; shorter it may, which only lowers the bound."""
 NEIGHBOURS = 3
 """Whose number is told apart; more slow nobody less."""
+POOL_SIZES = (1, 2, 3, 4, 6)
+"""Told apart exactly, or with the next smaller."""
 FEW_MODELS = 6
 """With more models only one neighbour is looked at: their companies are too many to ask about."""
 NEIGHBOUR_PERCENTS = (0.0, 10.0, 30.0, 60.0)
@@ -38,12 +40,13 @@ class Fastest:
     """Times in ms beside k neighbours, the least harmful ones: (k, models, batches, shares).
 
     The last k stands for all beyond it. Infinite where that many neighbours leave no such share, and where a
-    batch alone takes too long. `batch` (batches,) names the batches.
+    batch alone takes too long. `batch` (batches,) names the batches, `first` (k, models, shares) is t(1).
     """
 
     batch: IntArray
     execution: FloatArray
     cycle: FloatArray
+    first: FloatArray
 
     @staticmethod
     def of(
@@ -55,9 +58,7 @@ class Fastest:
         `limit_ms`: models that may stand on this GPU type, as the latency model numbers them, with the time
         that a batch may take.
         """
-        known = alone.execution.shape[1]
-        batches = waiting.BATCHES if rule is Rule.P99 else range(1, known + 1)
-        batch = np.array([b for b in batches if b <= known])
+        batch = batches_told_apart(alone, rule)
         models = sorted(limit_ms)
         most = neighbours if len(models) <= FEW_MODELS else 1
         shape = (most + 1, len(alone.execution), batch.size, alone.execution.shape[2])
@@ -74,7 +75,7 @@ class Fastest:
             execution[k] = np.maximum(execution[k] * kind, execution[k - 1])
             cycle[k] = np.maximum(cycle[k] * kind, cycle[k - 1])
         steady = unsteady(device.latency)
-        return Fastest(batch, execution / steady, cycle / steady)
+        return Fastest(batch, execution / steady, cycle / steady, execution[:, :, 0] / steady)
 
 
 def _beside(
@@ -100,11 +101,17 @@ def _beside(
         cycle[m, b, s] = np.minimum(cycle[m, b, s], told_cycle[:, 0])
 
 
+def batches_told_apart(alone: Alone, rule: Rule) -> IntArray:
+    """All that a partition may have, rising: under P99 those of the waiting table."""
+    known = alone.execution.shape[1]
+    return np.array([b for b in (waiting.BATCHES if rule is Rule.P99 else range(1, known + 1)) if b <= known])
+
+
 def pool_sizes(rule: Rule) -> tuple[tuple[int, int], ...]:
     """Sizes of pools that are told apart, from and to: each carries what the largest does."""
     if rule is not Rule.P99:
         return ((1, MOST_SERVERS),)
-    ends = (0, *(c for c in waiting.SERVERS if c < MOST_SERVERS), MOST_SERVERS)
+    ends = (0, *(c for c in POOL_SIZES if c < MOST_SERVERS), MOST_SERVERS)
     return tuple((before + 1, end) for before, end in itertools.pairwise(ends))
 
 
@@ -125,15 +132,16 @@ def carried(
         found = [np.where(execution <= d / 2.0 * room, most, 0.0).max(axis=1) for d in slo_ms]
         return np.array(found)[:, None]
     slo = (slo_ms - (profile.frontend_ms or 0.0)) * room
-    first = execution[:, :1]
+    first = fastest.first[:, model, None]
     if constant:
         most = 1000.0 * batch / execution
-        found = [np.where(execution[:, :1] <= d, most, 0.0).max(axis=1) for d in slo]
+        found = [np.where(first <= d, most, 0.0).max(axis=1) for d in slo]
         return np.repeat(np.array(found)[:, None], len(pool_sizes(rule)), axis=1)
     from controlplane.planners.capacity_kernel import most_carried
 
-    rows = np.searchsorted(waiting.SERVERS, [most for _, most in pool_sizes(rule)])
-    table = waiting.table()[rows, : fastest.batch.size] + JITTER_P99 * (profile.jitter or 0.0)
+    rows = np.array([most - 1 for _, most in pool_sizes(rule)])
+    columns = np.searchsorted(waiting.BATCHES, fastest.batch)
+    table = waiting.pools()[rows][:, columns] + JITTER_P99 * (profile.jitter or 0.0)
     full = np.where(np.isfinite(execution), execution, 1.0)
     thin = np.clip((first / full - 1.0 / batch) / np.maximum(1.0 - 1.0 / batch, 0.5), 0.0, 1.0)
     return most_carried(

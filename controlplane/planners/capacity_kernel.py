@@ -16,7 +16,7 @@ def _load(allowed: float, waits: FloatArray, loads: FloatArray) -> float:
         return 0.0
     if at == loads.size - 1:
         return 1.0
-    # Between two entries load times wait is a straight line, as in `waiting.largest_load`.
+    # Between two entries load times wait is a straight line, as in `waiting_kernel`.
     rise = (loads[at + 1] * waits[at + 1] - loads[at] * waits[at]) / (loads[at + 1] - loads[at])
     if allowed <= rise:
         return float(loads[at + 1])

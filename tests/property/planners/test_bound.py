@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from controlplane.domain.plan import PlannedGpu, Rule
 from controlplane.domain.workload import Workload
+from controlplane.planners import bound
 from controlplane.planners.board import Board, loads
-from controlplane.planners.bound import lower_bound
 from controlplane.planners.finish import gpu_of, partition_of
 from controlplane.planners.menu import Alone
 
 pytestmark = pytest.mark.unit
 
+KINDS = [("igniter", Rule.HALF_SLO), ("ours", Rule.P99)]
 MARGIN = 0.01
 """What the layouts have to spare: joint's batch at a share is not always the one they have."""
 
@@ -60,13 +61,26 @@ def asked_just_enough(
     ]
 
 
-@pytest.mark.parametrize(("latency", "rule"), [("igniter", Rule.HALF_SLO), ("ours", Rule.P99)])
+@pytest.mark.parametrize(("latency", "rule"), KINDS)
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), busy=st.floats(0.3, 0.9))
 def test_gpus_that_hold_are_no_fewer_than_the_bound(latency: str, rule: Rule, seed: int, busy: float) -> None:
+    no_more_than_these(latency, rule, seed, busy)
+
+
+@pytest.mark.parametrize(("latency", "rule"), KINDS)
+@settings(max_examples=3)
+@given(seed=st.integers(0, 10**6), busy=st.floats(0.3, 0.9))
+def test_nor_where_neighbours_are_told_apart(latency: str, rule: Rule, seed: int, busy: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bound, "FEW_WORKLOADS", 0)
+        no_more_than_these(latency, rule, seed, busy)
+
+
+def no_more_than_these(latency: str, rule: Rule, seed: int, busy: float) -> None:
     gpus = full_gpus(np.random.default_rng(seed), latency)
     quantile = 0.95 if rule is Rule.P99 else None
     asked = asked_just_enough(gpus, latency, rule, quantile, busy)
     request = planning.request(asked, latency=latency, rule=rule)
     alone = {"v100": Alone.of(request.devices["v100"], quantile)}
-    assert lower_bound(asked, request.devices, alone, rule, quantile) <= 3.06 * len(gpus) + 1e-9
+    assert bound.lower_bound(asked, request.devices, alone, rule, quantile) <= 3.06 * len(gpus) + 1e-9

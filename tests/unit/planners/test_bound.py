@@ -10,6 +10,7 @@ from planning import published, workload
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.bound import lower_bound
+from controlplane.planners.company import Mutual
 from controlplane.planners.menu import Alone
 
 pytestmark = pytest.mark.unit
@@ -36,6 +37,13 @@ def test_who_may_not_meet_costs_no_less(rule: Rule) -> None:
     asked = published(50)
     apart = tuple(replace(w, isolated=True) for w in asked)
     assert PRICE < bound_of(asked, rule) < bound_of(apart, rule) <= PRICE * len(asked)
+
+
+def test_who_shares_a_gpu_is_slowed_by_whom_it_slows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = published(200)
+    bound = bound_of(asked, Rule.P99)
+    monkeypatch.setattr(Mutual, "of", lambda *told: None)
+    assert bound > bound_of(asked, Rule.P99)
 
 
 def test_more_workloads_and_higher_rates_cost_no_less() -> None:
