@@ -1,61 +1,65 @@
-"""Where shadows stand, and what they add."""
+"""Where shadows stand, and what they add: of layouts made by hand, whatever a search finds."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
+import planning
 import pytest
-from planning import planned, published, v100, workload
+from planning import v100, workload
 
 from controlplane.domain.device import MOST_MPS_CLIENTS
-from controlplane.domain.plan import Partition, PlannedGpu, Rule
-from controlplane.domain.workload import ShadowPlace, ShadowWish, Workload
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
+from controlplane.domain.workload import ShadowPlace, ShadowWish
+from controlplane.planners.finish import Draft, finish, gpu_of, partition_of
 from controlplane.planners.verify import verify
 
 pytestmark = pytest.mark.unit
 
-ELSEWHERE = ShadowWish(place=ShadowPlace.OTHER_GPU)
+HERE, ELSEWHERE = ShadowWish(), ShadowWish(place=ShadowPlace.OTHER_GPU)
 
 
-def asking(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
-    return tuple(replace(w, shadow=ELSEWHERE) for w in workloads)
+def laid_out(wish: ShadowWish, shares: Sequence[Sequence[float]]) -> Plan:
+    """GPUs with partitions of these shares, each of a workload that asks for little."""
+    device, workloads, gpus = v100("ours"), [], []
+    for i, percents in enumerate(shares):
+        partitions = []
+        for j, percent in enumerate(percents):
+            asked = replace(workload(f"W{i}-{j}", "alexnet", 500.0, 10.0), shadow=wish)
+            workloads.append(asked)
+            partitions.append(partition_of(asked.name, [asked], percent, 2, None))
+        gpus.append(gpu_of(i, device, partitions))
+    request = planning.request(workloads, latency="ours", rule=Rule.P99)
+    return finish("by-hand", request, Draft(tuple(gpus)), 0.0)
+
+
+def extras(plan: Plan) -> list[tuple[str, float]]:
+    return [(p.shadow.gpu, p.shadow.extra_percent) for _, p in plan.partitions() if p.shadow is not None]
 
 
 def test_on_another_gpu_it_has_more_where_its_own_has_none_to_give() -> None:
-    here = planned("joint", published(12), latency="ours", rule=Rule.P99)
-    there = planned("joint", asking(published(12)), latency="ours", rule=Rule.P99)
+    here, there = (laid_out(wish, [[60.0, 40.0]]) for wish in (HERE, ELSEWHERE))
     assert here.verified
     assert there.verified
-    bare = {p.id for _, p in here.partitions() if p.shadow is not None and p.shadow.extra_percent == 0}
-    assert bare
-    extra = {p.id: p.shadow.extra_percent for _, p in there.partitions() if p.shadow is not None}
-    assert all(extra[name] > 0 for name in bare)
-    assert len(there.gpus) == len(here.gpus) + 1
+    assert extras(here) == [("v100-0", 0.0), ("v100-0", 0.0)]
+    assert extras(there) == [("v100-1", 10.0), ("v100-1", 10.0)]
+    assert [g.id for g in there.gpus] == ["v100-0", "v100-1"], "one more"
 
 
 def test_of_a_whole_gpu_it_has_as_much_and_no_more_elsewhere() -> None:
-    plan = planned("joint", asking(published(50)), latency="ours", rule=Rule.P99)
-    whole = [(g, p) for g, p in plan.partitions() if p.percent == 100]
+    plan = laid_out(ELSEWHERE, [[100.0]])
     assert plan.verified
-    assert whole
-    for gpu, p in whole:
-        assert p.shadow is not None
-        assert (p.shadow.percent, p.shadow.extra_percent) == (100, 0)
-        assert p.shadow.gpu != gpu.id
+    assert extras(plan) == [("v100-1", 0.0)]
 
 
 def test_a_gpu_has_no_more_servers_than_it_takes() -> None:
-    asked = tuple(
-        replace(workload(f"W{i}", "alexnet", 60.0, 150.0), isolated=True, shadow=ELSEWHERE) for i in range(60)
-    )
-    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
-    standing = Counter(p.shadow.gpu for _, p in plan.partitions() if p.shadow is not None)
-    running = standing + Counter(g.id for g, _ in plan.partitions())
+    plan = laid_out(ELSEWHERE, [[10.0] * 10] * 6)
+    standing = Counter(gpu for gpu, _ in extras(plan))
+    assert standing == {"v100-6": MOST_MPS_CLIENTS, "v100-7": 60 - MOST_MPS_CLIENTS}
     assert plan.verified
-    assert sum(standing.values()) == 60
-    assert max(running.values()) == MOST_MPS_CLIENTS
-    spare = next(g for g in plan.gpus if not g.partitions)
+    spare = plan.gpus[6]
     one = [replace(g, partitions=tuple(on(p, spare) for p in g.partitions)) for g in plan.gpus]
     said = [v.reason for v in verify(replace(plan, gpus=tuple(one)), {"v100": v100("ours")})]
     assert said == ["runs 60 servers, those standing by included; it takes 48"]
