@@ -170,7 +170,7 @@ def test_who_joins_and_who_leaves_is_told_and_the_rest_stays() -> None:
 
 
 def test_a_group_keeps_its_id_when_another_joins() -> None:
-    asked = small(20)
+    asked = small(30, 20.0)
     before = planned("joint", asked[2:], latency="ours", rule=Rule.P99)
     after = planned("joint", asked, latency="ours", rule=Rule.P99, previous=before)
     assert after.verified
