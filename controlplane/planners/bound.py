@@ -43,7 +43,7 @@ MANY_FAMILIES = 1000
 """From so many on each family's own contents are left out: they would fill the memory."""
 MUTUAL = 3
 """Partitions of a GPU up to which each one's effect on the others is counted; `NEIGHBOURS` is no less."""
-NEAR = 1e-3
+NEAR = 3e-4
 """Relative: prices this near to the best are good enough."""
 ROUNDING = 1e-6
 """Of a GPU: sums of prices are floats."""
