@@ -34,6 +34,10 @@ MODELS = Path(__file__).parent / "gateway_models"
 ALIASES = {"twin": "echo", "again": "repeat"}
 """Second names, rendered as a plan's are, of models that run under their own name in the same server."""
 HOST = "127.0.0.1"
+NOTICED_S = 0.02
+"""Until somebody has read that a connection was closed, where the host holds nobody up."""
+NOBODY_READY = "no server of this model is ready"
+"""The gateway's own refusal. What a dead server held ends with its connection, or elsewhere: never so."""
 
 
 def free_ports(count: int) -> list[int]:

@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
+from gateway_rig import NOBODY_READY, NOTICED_S
 
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.runtime.history import Event, History
@@ -267,10 +268,6 @@ def guarded(directory: Path) -> Iterator[Guarded]:
         shutil.rmtree(directory / "rendered", ignore_errors=True)
 
 
-NOTICED_S = 0.02
-"""Until HAProxy has read that a connection was closed, where the host holds nobody up."""
-
-
 @dataclass(frozen=True)
 class Request:
     """One request as its client saw it; times since the epoch."""
@@ -313,10 +310,15 @@ class Load:
         """What failed though the server that died from `hit_s` to `dead_s` cannot have held it.
 
         Whoever passes requests on has read that its connection was closed when the host lets it: as late as
-        any request may end here.
+        any request may end here. And with a shadow alive nobody is told that there is no server.
         """
         calm_s = max(r.ended_s - r.started_s for r in self.requests if r.ended_s < hit_s)
-        return [r for r in self.failed() if r.ended_s < hit_s or r.started_s > dead_s + NOTICED_S + calm_s]
+        held_s = dead_s + NOTICED_S + calm_s
+        return [
+            r
+            for r in self.failed()
+            if r.ended_s < hit_s or r.started_s > held_s or NOBODY_READY in str(r.error)
+        ]
 
     def between(self, start_s: float, end_s: float) -> list[Request]:
         return sorted((r for r in self.requests if start_s <= r.started_s < end_s), key=lambda r: r.started_s)

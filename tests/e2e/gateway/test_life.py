@@ -23,9 +23,6 @@ from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
 
-NOTICED_S = 0.02
-"""Until a client has read that its connection was closed, where the host holds nobody up."""
-
 Running = tuple[HaproxyGateway, Ports]
 Pair = dict[str, rig.Triton]
 
@@ -201,7 +198,7 @@ def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_bac
 
     asyncio.run(run())
     # This host holds a process up for as long as the slowest request took while nothing was killed.
-    noticed_s = NOTICED_S + max(o.ended - o.started for o in load.outcomes if o.ended < turns[0].killed)
+    noticed_s = rig.NOTICED_S + max(o.ended - o.started for o in load.outcomes if o.ended < turns[0].killed)
     assert [o for o in load.failed() if not any(turn.held(o, noticed_s) for turn in turns)] == []
     ends = [*(turn.redirected for turn in turns[1:]), time.monotonic()]
     for turn, end in zip(turns, ends, strict=True):
