@@ -2,7 +2,7 @@
 
 Two workloads of one model in one partition need less than two partitions: their batches fill each other, and
 what each partition costs by itself is paid once. All of a group are held to its strictest SLO, so groups are
-runs of workloads ordered by SLO, and the cheapest cut into runs is a dynamic program.
+filled in the order of SLOs (`filling`), with what `offers` says that servers carry.
 """
 
 from __future__ import annotations
