@@ -152,8 +152,12 @@ class ProcessLauncher:
         """
         deadline = time.monotonic() + drain_s
         members = process_table.members(name=server.name)
+        stopped = any(process_table.is_stopped(member.pid) for member in members)
         for member in members:
             process_table.send(member, process_table.CONTINUE)
+        if stopped and drain_s > 0:
+            # Told to end at once, it would refuse what came meanwhile and it has not read.
+            readiness.is_ready(server, answer_s=drain_s / 4)
         for leader in (m for m in members if m.leader):
             process_table.send(leader, process_table.TERMINATE)
             process_table.wait_gone(leader, deadline - time.monotonic())

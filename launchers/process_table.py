@@ -107,6 +107,12 @@ def died(pid: int) -> str | None:
     return f"by {signal.Signals(number).name}" if number else f"with exit code {status >> 8}"
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped it (SIGSTOP)."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] == "T"
+
+
 def send(member: Member, number: signal.Signals) -> None:
     """Signal this very process; where it is gone, nothing happens."""
     try:
