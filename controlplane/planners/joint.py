@@ -29,6 +29,8 @@ FEW, SOME = 12, 60
 """Workloads up to which cuts are weighed: instead of others, and besides them."""
 SOME_EFFORT = 4
 """How many times as much is weighed of the latter."""
+ROOMY = 0.85
+"""Part of what GPUs cost that shares take, at most, where company is worth avoiding."""
 MOST_PLACED = 5
 """Of the likeliest, that are put to the exact queue, and as many more for each further effort."""
 
@@ -146,7 +148,8 @@ class _Choice:
             best = self.cheaper(best, self.placed(w))
         if best is None or self.desk.stop():
             return best
-        equals = [w for w in likely if w.cost <= self.cost(best)]
+        # Where hardly any room is left the exact queue seldom agrees.
+        equals = [w for w in likely if w.cost <= self.cost(best) and w.share <= ROOMY * w.cost]
         apart = min(equals, key=lambda w: (w.together, w.share), default=None)
         if apart is not None and apart.together < _together(best):
             best = self.cheaper(best, self.placed(apart))
