@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_origin
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from controlplane.domain.errors import InputError
-from controlplane.files.specs import read_spec
+from controlplane.files.specs import _Spec, read_spec
 
 pytestmark = pytest.mark.unit
 
@@ -30,3 +34,42 @@ def test_isolated_is_true_or_false(tmp_path: Path) -> None:
         read_spec(path)
     assert told.value.field == "workloads[1].isolated"
     assert told.value.line == 5
+
+
+PAGE = Path(__file__).parents[3] / "docs/spec.md"
+
+
+def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        yield prefix + name, field
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                many = "[]" if get_origin(field.annotation) is list else ""
+                yield from fields_of(inner, f"{prefix}{name}{many}.")
+
+
+def test_the_page_of_the_spec_tells_of_every_field_and_its_default() -> None:
+    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    told = {row[1].strip(" `"): row[4].strip() for row in rows}
+    known = dict(fields_of(_Spec))
+    assert list(told) == list(known)
+    for name, field in known.items():
+        if field.is_required():
+            assert told[name].startswith("required"), name
+        elif isinstance(field.default, bool | int | str):
+            assert told[name] == f"`{str(field.default).lower()}`", name
+
+
+def test_the_example_of_the_page_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(PAGE.read_text().split("\n\n")[-1])
+    spec, _ = read_spec(path)
+    assert [w.endpoint for w in spec.workloads] == ["resnet50", "feed", "ssd"]
+
+
+def test_a_second_workload_of_a_model_changes_the_default_endpoint(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    lines = SPEC.replace(", isolated: yes", "").splitlines()
+    for kept, endpoints in ((lines[:4], ["ssd"]), (lines, ["a", "b"])):
+        path.write_text("\n".join(kept))
+        assert [w.endpoint for w in read_spec(path)[0].workloads] == endpoints
