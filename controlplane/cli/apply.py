@@ -36,6 +36,10 @@ def apply(
     as_planned: Annotated[
         bool, typer.Option("--as-planned", help="Undo redirects since this same plan was applied.")
     ] = False,
+    rename_endpoints: Annotated[
+        bool,
+        typer.Option("--rename-endpoints", help="Let endpoints end whose workloads stay under other names."),
+    ] = False,
     no_serve: Annotated[
         bool, typer.Option("--no-serve", help="Start no controller: nothing watches what was applied.")
     ] = False,
@@ -43,7 +47,8 @@ def apply(
     """Make what runs match PLAN: start, prove, route, drain, stop, in that order.
 
     The same plan twice does nothing, and keeps the larger shares the guard went over to. Interrupted
-    anywhere, the next apply goes on from what runs.
+    anywhere, the next apply goes on from what runs. Where clients would call a workload that stays by
+    another endpoint, nothing is done unless a person says yes, or --rename-endpoints.
     """
     from controlplane.cli import wiring
     from controlplane.files.plans import read_plan
@@ -61,7 +66,8 @@ def apply(
     built = wiring.fleet(fleet, launcher_name=launcher, endpoints=endpoints)
     settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
     preflight.check_quota(built.launcher, wiring.say, required=require_quota)
-    if dry_run or (not yes and sys.stdin.isatty()):
+    asked = not yes and sys.stdin.isatty()
+    if dry_run or asked:
         actions = built.preview(parsed, settings, as_planned=as_planned)
         steps = describe(actions)
         print("\n".join(steps) or "nothing to do")
@@ -71,7 +77,7 @@ def apply(
         if dry_run or (steps and not options.agreed("Go on?")):
             return
     wiring.say(f"launching with {built.launcher.name}")
-    outcome = built.apply(parsed, settings, as_planned=as_planned)
+    outcome = built.apply(parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or asked)
     if not no_serve:
         service.start_detached(built.files)
     if not outcome.actions:

@@ -1,6 +1,7 @@
 """What a plan changes about another: started, stopped, moved, resized; who joined a queue and who left it.
 
-And what the workloads that stay ask for: another rate alone changes nothing that runs.
+And what the workloads that stay ask for: another rate alone changes nothing that runs. And which endpoints
+end.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Change(StrEnum):
     """To another GPU; its share may change too."""
     RESIZED = "resized"
     """Another share, batch or rate on the same GPU."""
+    RENAMED = "renamed"
+    """Clients call some of its workloads by another endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,42 @@ def _continued(name: str, was: tuple[str, Partition], now: tuple[str, Partition]
         found.append(PartitionChange(Change.MOVED, *told, after))
     elif told[1] != told[2]:
         found.append(PartitionChange(Change.RESIZED, *told, after))
+    called = {w.name: w.endpoint for w in was[1].workloads}
+    if others := tuple(
+        sorted(w.name for w in now[1].workloads if called.get(w.name, w.endpoint) != w.endpoint)
+    ):
+        found.append(PartitionChange(Change.RENAMED, *told, others))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """An endpoint that a plan serves and the next one does not.
+
+    `heirs`: (workload, its endpoint from now on) where what it led to stays; none where that is gone too.
+    """
+
+    endpoint: str
+    workload: str
+    heirs: tuple[tuple[str, str], ...]
+
+
+def endings(before: Plan, after: Plan) -> tuple[Ending, ...]:
+    """The endpoints that end, in the order of the plan before.
+
+    A workload that stays is the heir of its former endpoint. Of an endpoint that bears its model's name, so
+    mostly one by default, all workloads of that model are.
+    """
+    old = {w.endpoint: w for _, _, w in before.placements()}
+    new = {w.endpoint: w for _, _, w in after.placements()}
+    found = []
+    for endpoint, was in old.items():
+        if endpoint not in new:
+            same = [w for w in new.values() if w.name == was.name]
+            if not same and endpoint == was.model:
+                same = [w for w in new.values() if w.model == was.model]
+            found.append(Ending(endpoint, was.name, tuple((w.name, w.endpoint) for w in same)))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +152,19 @@ def _same(was: float | str, now: float | str) -> bool:
         return was == now
     # The parts of a pool's rate add up to it but for the last digits.
     return math.isclose(was, now, rel_tol=1e-9)
+
+
+def feasibility(before: Plan, after: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Workloads that were served and are infeasible now, and the other way round; by name.
+
+    What those ask for otherwise is not known: a plan holds the terms of what it serves.
+    """
+    return _lost(before, after), _lost(after, before)
+
+
+def _lost(before: Plan, after: Plan) -> tuple[str, ...]:
+    served_before, served_after = ({w.name for _, _, w in p.placements()} for p in (before, after))
+    return tuple(sorted({i.workload for i in after.infeasible} & served_before - served_after))
 
 
 def moves(before: Plan, after: Plan) -> int:

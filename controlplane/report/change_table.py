@@ -9,17 +9,25 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain.plan import Plan
-from controlplane.planners.changes import changes, moves, terms
+from controlplane.planners.changes import changes, endings, feasibility, moves, terms
+from controlplane.report.ending_line import ending_line
 from controlplane.report.plan_table import counted, names
 
 
 def change_table(before: Plan, after: Plan) -> RenderableType:
-    """One line for each thing that happens to a partition, then for what a workload asks for differently."""
+    """One line for each thing that happens to a partition, then for what a workload asks for differently.
+
+    Before them those for endpoints that end.
+    """
     found, asked = changes(before, after), terms(before, after)
-    if not found and not asked:
+    lost, regained = feasibility(before, after)
+    if not (found or asked or lost or regained):
         return Text("\nnothing changes")
     partitions = counted(len({c.partition for c in found}), "partition")
-    parts: list[RenderableType] = [Text(f"\n{partitions} changed, {moves(before, after)} moved")]
+    parts: list[RenderableType] = []
+    if ended := endings(before, after):
+        parts.append(Text("\n" + "\n".join(map(ending_line, ended)), style="bold"))
+    parts.append(Text(f"\n{partitions} changed, {moves(before, after)} started or moved"))
     if found:
         rows = [
             (c.change.value, c.partition, _told(c.before), _told(c.after), names(c.workloads)) for c in found
@@ -30,6 +38,10 @@ def change_table(before: Plan, after: Plan) -> RenderableType:
         parts.append(Text(f"\nasked for differently: {workloads}"))
         values = [(c.workload, c.field, _value(c.before), _value(c.after)) for c in asked]
         parts.append(_table(("workload", "field", "before", "after"), values))
+    # A plan holds no terms of what it cannot serve: all that can be told of those is who they are.
+    for told, workloads_of in (("served before, infeasible now", lost), ("infeasible before", regained)):
+        if workloads_of:
+            parts.append(Text(f"\n{told} (compare the specs for what is asked): {', '.join(workloads_of)}"))
     return Group(*parts)
 
 

@@ -34,7 +34,9 @@ from controlplane.domain.plan import Plan
 from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
+from controlplane.planners.changes import endings
 from controlplane.ports import Clock, Gateway, Launcher
+from controlplane.report.ending_line import ending_line
 from controlplane.report.plan_table import counted
 from controlplane.runtime.execute import Executor, Limits, Say, named, observe
 from controlplane.runtime.history import Event, History
@@ -110,20 +112,39 @@ class Fleet:
         )
 
     def preview(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> tuple[Action, ...]:
-        """What `apply` would do now."""
+        """What `apply` would do now; says which endpoints would end."""
+        self._tell_endings(plan)
         desired, actual = self.desired(plan, settings), observe(self.launcher, self.gateway, self.name)
         return converge(self._wanted(plan, desired, actual, as_planned), actual)
 
-    def apply(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> Outcome:
+    def apply(
+        self,
+        plan: Plan,
+        settings: FleetSettings,
+        *,
+        as_planned: bool = False,
+        rename_endpoints: bool = False,
+    ) -> Outcome:
         """Converge onto a plan.
 
         Partitions that were redirected since this very plan was applied stay where they are, unless
-        `as_planned`. Raises InputError, EngineError, GatewayError; traffic on what stays flows.
+        `as_planned`. Raises InputError, EngineError, GatewayError; traffic on what stays flows. InputError
+        too, with nothing touched, where a workload stays and its endpoint ends, unless `rename_endpoints`.
         """
-        return self._apply(plan, settings, as_planned=as_planned, verb="apply")
+        return self._apply(
+            plan, settings, as_planned=as_planned, verb="apply", rename_endpoints=rename_endpoints
+        )
 
-    def _apply(self, plan: Plan, settings: FleetSettings, *, as_planned: bool, verb: str) -> Outcome:
+    def _apply(
+        self, plan: Plan, settings: FleetSettings, *, as_planned: bool, verb: str, rename_endpoints: bool
+    ) -> Outcome:
         with locked(self.files):
+            if (renamed := self._tell_endings(plan)) and not rename_endpoints:
+                raise InputError(
+                    f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: keep "
+                    "them in the spec and plan again, or accept it with --rename-endpoints",
+                    field="endpoints",
+                )
             # First: what cannot be rendered is refused with nothing started.
             desired = self.desired(plan, settings)
             self.gateway.start(endpoints=len({p.endpoint for _, _, p in plan.placements()}))
@@ -156,7 +177,8 @@ class Fleet:
         settings, previous = self.files.settings(), self.files.previous_plan()
         if settings is None or previous is None:
             raise InputError(f"fleet {self.name!r} has no plan to go back to")
-        return self._apply(previous, settings, as_planned=False, verb="rollback")
+        # These endpoints were served before, and asking for them is consent; what ends is told.
+        return self._apply(previous, settings, as_planned=False, verb="rollback", rename_endpoints=True)
 
     def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
         """Turn workloads over to their shadows, or back, in one commit; returns the routes they now have.
@@ -208,6 +230,16 @@ class Fleet:
         shutil.rmtree(self.files.directory, ignore_errors=True)
         return Outcome(actions, ())
 
+    def _tell_endings(self, plan: Plan) -> list[str]:
+        """Say which endpoints that are served now a plan serves no more; those whose workload stays."""
+        before = self.files.plan()
+        ended = endings(before, plan) if before is not None else ()
+        served = set(self.gateway.routes()) if ended else set()
+        ended = tuple(e for e in ended if e.endpoint in served)
+        for ending in ended:
+            self.say(ending_line(ending))
+        return [e.endpoint for e in ended if e.heirs]
+
     def _wanted(self, plan: Plan, desired: Desired, actual: Actual, as_planned: bool) -> Desired:
         """What a plan means here and now; says what it keeps or undoes of what was redirected since."""
         running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
@@ -216,10 +248,10 @@ class Fleet:
         for one in moved(desired, running, actual.routes):
             has = f"{one.partition} was redirected to {one.present.percent:g} % of {one.present.device}"
             planned = f"{one.planned.percent:g} % of {one.planned.device}"
+            same = (one.present.percent, one.present.device) == (one.planned.percent, one.planned.device)
+            back = "" if same else f"; `--as-planned` brings back the plan's {planned}"
             self.say(
-                f"{has} and stays there; `--as-planned` brings back the plan's {planned}"
-                if keep
-                else f"{has}: that is undone, {planned} is planned"
+                f"{has} and stays there{back}" if keep else f"{has}: that is undone, {planned} is planned"
             )
         return as_moved(desired, running, actual.routes) if keep else desired
 

@@ -229,6 +229,14 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Host) -> None:
     assert shares == {"a": 30, "b": 30}
     assert {s["http_port"] for s in host.servers() if s["partition"] == "b"} == before, "b was not touched"
 
+    renamed = partition("a", 30)
+    renamed["workloads"][0]["endpoint"] = "echo"
+    refused = host.apply(plan(renamed, partition("b", 30)), ports=False)
+    assert refused.returncode == 2
+    assert "endpoint a ends, its clients will get 404: workload a is called echo" in refused.stderr
+    assert "--rename-endpoints" in refused.stderr
+    assert {s["http_port"] for s in host.servers() if s["partition"] == "b"} == before
+
     moved = host.apply(plan(partition("a", 30), partition("b", 30)), "--http-port", "1", ports=False)
     assert moved.returncode == 5
     assert "`ctl destroy` the fleet first" in moved.stderr

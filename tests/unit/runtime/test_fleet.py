@@ -165,3 +165,84 @@ def test_an_apply_is_told_by_its_plan_and_totals() -> None:
     hashed = plan_hash(plan("a", "c"))
     assert told_of(plan("a", "c"), plan("a", "b"), started) == f"plan {hashed} by hand: {totals}; ended: b"
     assert told_of(plan("a", "c"), None, started) == f"plan {hashed} by hand: {totals}"
+
+
+class Called(Fleet):
+    """Rendered for one workload `rank` on one server, by the endpoint that the plan gives it."""
+
+    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
+        spec = server("a").spec
+        return Desired(
+            {spec.name: spec}, {p.endpoint: NamedRoute((spec.name,), None) for _, _, p in plan.placements()}
+        )
+
+
+def called(endpoint: str) -> Plan:
+    placement = Placement("rank", endpoint, "ssd", 10, 50)
+    partition = Partition("a", 30.0, (ServedModel("ssd", 4),), (placement,))
+    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
+
+
+def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: Path) -> None:
+    gateway: Any = Gateway({"ssd": Route((backend(server("a")),))})
+    files, said = FleetFiles(tmp_path, "f"), list[str]()
+    files.write_plans(called("ssd"), None)
+    (tmp_path / "out" / "f").mkdir(parents=True)
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    fleet = Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append)
+    fleet.preview(called("rank"), settings)
+    (warning,) = said
+    assert warning.startswith(
+        "warning: endpoint ssd ends, its clients will get 404: workload rank is called rank"
+    )
+    with pytest.raises(InputError, match=r"workloads stay: ssd; nothing was touched: .*--rename-endpoints"):
+        fleet.apply(called("rank"), settings)
+    assert said == [warning, warning]
+    assert set(gateway.present) == {"ssd"}
+    assert files.plan() == called("ssd")
+    said.clear()
+    fleet.apply(called("rank"), settings, rename_endpoints=True)
+    assert said[0] == warning
+    assert set(gateway.present) == {"rank"}
+    # Back is asked for by asking for it; what ends by it is told.
+    said.clear()
+    fleet.rollback()
+    assert set(gateway.present) == {"ssd"}
+    assert said[0].startswith("warning: endpoint rank ends")
+
+
+def test_an_endpoint_that_is_routed_no_more_needs_no_consent(tmp_path: Path) -> None:
+    # An apply with consent that was cut short: the routes have moved, the plan is not yet written.
+    gateway: Any = Gateway({"rank": Route((backend(server("a")),))})
+    files, said = FleetFiles(tmp_path, "f"), list[str]()
+    files.write_plans(called("ssd"), None)
+    (tmp_path / "out" / "f").mkdir(parents=True)
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append).apply(called("rank"), settings)
+    assert files.plan() == called("rank")
+    assert not [line for line in said if "ends" in line]
+
+
+@pytest.mark.parametrize(
+    ("percent", "told"), [(40.0, "; `--as-planned` brings back the plan's 30 %"), (30.0, "")]
+)
+def test_a_redirect_to_the_same_share_leaves_nothing_to_bring_back(
+    tmp_path: Path, percent: float, told: str
+) -> None:
+    planned = server("a")
+    spec = replace(planned.spec, percent=percent, labels=replace(planned.spec.labels, revision="r-x"))
+    present = replace(planned, spec=spec)
+
+    class Redirected(Obliging):
+        def servers(self, fleet: str) -> tuple[Server, ...]:
+            return (present,)
+
+    gateway: Any = Gateway({"a": Route((backend(present),))})
+    files, said = FleetFiles(tmp_path, "f"), list[str]()
+    files.write_plans(plan("a"), None)
+    same = files.plan()
+    assert same is not None
+    Rendered(files, cast(Any, Redirected()), gateway, SystemClock(), said.append).preview(same, SETTINGS)
+    (line,) = said
+    assert line.startswith(f"a was redirected to {percent:g} % of GPU-uuid and stays there{told}")
+    assert ("--as-planned" in line) == bool(told)
