@@ -48,8 +48,9 @@ def simulate(
     from controlplane.runtime.simulation import run
 
     say_when_compiling(say)
+    simulated = read_plan(plan)[0]
     result = run(
-        read_plan(plan)[0],
+        simulated,
         profiles=profiles,
         truth=truth,
         arrivals=arrivals or [],
@@ -64,4 +65,4 @@ def simulate(
     if json:
         print(to_json(result.document()), end="")
     else:
-        show(simulation_table(result))
+        show(simulation_table(result, simulated.quantile))

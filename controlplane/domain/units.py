@@ -15,6 +15,13 @@ LARGEST = 1e9
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+def spoken(value: float) -> str:
+    """A share or rate for a person: at most two decimals (below 0.01, significant digits)."""
+    if 0 < abs(value) < 0.01:
+        return f"{value:.2g}"
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
 def finite(value: float, field: str) -> float:
     """`value`, or InputError where it is NaN or infinite."""
     if not math.isfinite(value):

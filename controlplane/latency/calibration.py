@@ -96,7 +96,8 @@ def too_few(observation: Observation) -> str | None:
     """How many batches are missing for a mean that says something, or None."""
     if observation.batches >= FEWEST_BATCHES:
         return None
-    return f"only {observation.batches} batches, {FEWEST_BATCHES} are needed"
+    noun = "batch" if observation.batches == 1 else "batches"
+    return f"only {observation.batches} {noun}, {FEWEST_BATCHES} are needed"
 
 
 def refusal(observation: Observation) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Partition, Plan, PlannedGpu, Rule
+from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
 from controlplane.planners.board import Board, loads
 from controlplane.planners.kinds import kinds_of
@@ -79,12 +80,12 @@ class Explanation:
         )
 
     def _share(self, planned: Alternative, smaller: Alternative | None) -> str:
-        told = f"share {planned.percent:g} %: "
+        told = f"share {spoken(planned.percent)} %: "
         if smaller is None:
             return told + "there is no smaller one"
         if smaller.holds:
-            return told + f"{smaller.percent:g} % would hold too, but nobody needs the difference"
-        return told + f"at {smaller.percent:g} % {self._late(smaller)}"
+            return told + f"{spoken(smaller.percent)} % would hold too, but nobody needs the difference"
+        return told + f"at {spoken(smaller.percent)} % {self._late(smaller)}"
 
     def _batch(self, planned: Alternative, by_name: Mapping[str, Alternative]) -> str:
         told = [
@@ -163,7 +164,7 @@ def _one(
 
 
 def _several(servers: Sequence[tuple[str, float]]) -> str:
-    told = Counter(f"{percent:g} % of a {kind}" for kind, percent in servers)
+    told = Counter(f"{spoken(percent)} % of a {kind}" for kind, percent in servers)
     return " and ".join(what if count == 1 else f"{count} times {what}" for what, count in told.items())
 
 

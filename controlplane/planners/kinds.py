@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.domain.plan import MOST_SERVERS, Rule
+from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import FloatArray
 from controlplane.planners.grouping import Grouping
@@ -54,7 +55,7 @@ class Kind:
     @property
     def takes(self) -> str:
         """What it takes, in words."""
-        share = f"{self.expected:g} % of a {self.device}"
+        share = f"{spoken(self.expected)} % of a {self.device}"
         return share if self.item.servers == 1 else f"{self.item.servers} times {share}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.domain.plan import MOST_SERVERS, Infeasible, PlannedGpu, Rule
+from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
 from controlplane.planners.finish import too_large
 from controlplane.planners.igniter import nearest_rate, nearest_slo
@@ -30,8 +31,9 @@ class Reasons:
     def no_room(self, workload: Workload) -> Infeasible:
         """For one that the fleet could hold."""
         types, ways = self._types(workload), self._ways(workload)
+        taken = {n: sum(g.percent for g in self.gpus if g.type == n) for n in types}
         left = " and ".join(
-            f"{100.0 * count - sum(g.percent for g in self.gpus if g.type == name):g} % of {count} {name}"
+            f"{spoken(100.0 * count - taken[name])} % of {count} {name}"
             for name in types
             if (count := self.request.devices[name].pool.count) is not None
         )
@@ -50,16 +52,17 @@ class Reasons:
         no_memory = [m for n in types if (m := too_large(workload, request.devices[n])) is not None]
         if len(no_memory) == len(types):
             return Infeasible(workload.name, "; ".join(no_memory))
-        fastest = min(
-            float(self.alone[n].execution[request.devices[n].latency.models.index(workload.model), 0, -1])
-            for n in types
+        fastest, on = min(
+            (float(self.alone[n].execution[device.latency.models.index(workload.model), 0, -1]), n)
+            for n, device in request.devices.items()
+            if n in types
         )
         asked = workload.slo_ms / (2.0 if request.rule is Rule.HALF_SLO else 1.0)
         what = "half its SLO is" if request.rule is Rule.HALF_SLO else "its SLO is"
         if fastest > asked:
             reason = (
-                f"a single request takes {fastest:.4g} ms on a whole {' or '.join(types)} "
-                f"and {what} {asked:g} ms"
+                f"a single request takes {'at best ' if len(types) > 1 else ''}{fastest:.4g} ms "
+                f"on a whole {on} and {what} {asked:g} ms"
             )
         elif ways and not any(map(self._room, ways)):
             reason = (
@@ -68,7 +71,7 @@ class Reasons:
         else:
             reason = (
                 f"no pool of up to {MOST_SERVERS} servers on {self._fleet(types)} "
-                f"holds {workload.slo_ms:g} ms at {workload.rate_rps:g}/s"
+                f"holds {workload.slo_ms:g} ms at {spoken(workload.rate_rps)}/s"
             )
         return Infeasible(workload.name, reason, *self._nearest(workload))
 

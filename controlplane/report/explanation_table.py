@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain.plan import Infeasible
+from controlplane.domain.units import spoken
 from controlplane.planners.explain import Explanation
 from controlplane.report.plan_table import number
 
@@ -37,7 +38,7 @@ def _one(explanation: Explanation) -> Table:
     for a in explanation.alternatives:
         holds = "yes" if a.holds else f"no: {', '.join(a.breaks)}"
         table.add_row(
-            a.what, f"{a.percent:g}", str(a.batch), number(a.execution_ms), number(a.p99_ms),
+            a.what, spoken(a.percent), str(a.batch), number(a.execution_ms), number(a.p99_ms),
             number(a.utilisation, 2), holds,
         )  # fmt: skip
     return table

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
 
 NAMED = 3
@@ -45,7 +46,7 @@ def plan_table(plan: Plan) -> RenderableType:
     ):  # fmt: skip
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for gpu in plan.gpus:
-        label = f"{gpu.id} ({gpu.percent:g} %)"
+        label = f"{gpu.id} ({spoken(gpu.percent)} %)"
         for partition in gpu.partitions:
             for model, placements in _queues(partition):
                 table.add_row(label, *_cells(gpu, partition, model, placements))
@@ -76,7 +77,7 @@ def _shared(plan: Plan) -> list[RenderableType]:
     for key, placements in told.items():
         if len(key) > 1:
             count = len(servers[key])
-            who = (f"{w.name}: {w.slo_ms:g} at {w.rate_rps * count:g}" for w in placements)
+            who = (f"{w.name}: {w.slo_ms:g} at {spoken(w.rate_rps * count)}" for w in placements)
             table.add_row(names(servers[key]), ", ".join(who))
     return [Text(), table] if table.row_count else []
 
@@ -89,43 +90,60 @@ def _cells(
     where = "" if shadow is None or shadow.gpu == gpu.id else f" on {shadow.gpu}"
     return [
         partition.id,
-        f"{partition.percent:g}",
+        spoken(partition.percent),
         names([w.name for w in placements]),
         served.model,
         str(served.batch),
-        f"{sum(w.rate_rps for w in placements):g}",
+        spoken(sum(w.rate_rps for w in placements)),
         number(predicted.capacity_rps, 0),
         number(predicted.utilisation, 2),
         number(predicted.execution_ms),
         number(predicted.p99_ms),
         f"{min(w.slo_ms for w in placements):g}",
-        "–" if shadow is None else f"{shadow.policy} {shadow.percent:g} %{where}",
+        "–" if shadow is None else f"{shadow.policy} {spoken(shadow.percent)} %{where}",
     ]
+
+
+def at_quantile(quantile: float) -> str:
+    """`95 % quantile`."""
+    return f"{100 * quantile:g} % quantile"
+
+
+def _time(ms: float) -> str:
+    """In seconds where it took long."""
+    return f"{ms:.1f} ms" if ms < MILLIS_PER_SECOND else f"{ms / MILLIS_PER_SECOND:.1f} s"
 
 
 def _footer(plan: Plan) -> list[Text]:
     lines = []
     if plan.totals is not None:
         totals = plan.totals
-        text = (
-            f"{plan.strategy}: {counted(totals.gpus, 'GPU')}, {totals.percent:g} % of share, "
-            f"{totals.cost_per_hour:.2f} per hour"
-        )
-        if totals.lower_bound_cost_per_hour is not None:
-            text += f" (lower bound {totals.lower_bound_cost_per_hour:.2f})"
+        text = f"{plan.strategy}: {counted(totals.gpus, 'GPU')}"
+        priced = any(g.price_per_hour > 0 for g in plan.gpus)
+        if not priced and totals.lower_bound_gpus is not None:
+            text += f" (lower bound {totals.lower_bound_gpus})"
+        text += f", {spoken(totals.percent)} % of share"
+        if priced:
+            text += f", {totals.cost_per_hour:.2f} per hour"
+            if totals.lower_bound_cost_per_hour is not None:
+                text += f" (lower bound {totals.lower_bound_cost_per_hour:.2f})"
         if totals.planning_ms is not None:
-            text += f", planned in {totals.planning_ms:.1f} ms"
-            parts = ", ".join(f"{name} {ms:.1f}" for name, ms in totals.phases_ms)
+            text += f", planned in {_time(totals.planning_ms)}"
+            parts = ", ".join(f"{name} {_time(ms)}" for name, ms in totals.phases_ms)
             text += f" ({parts})" if parts else ""
         lines.append(Text(text))
     placed = [w for _, _, w in plan.placements()]
     queues = [placements for _, p in plan.partitions() for _, placements in _queues(p)]
     capacity = sum(placements[0].predicted.capacity_rps or 0.0 for placements in queues)
-    lines.append(Text(f"{sum(w.rate_rps for w in placed):g}/s planned for, capacity {capacity:.0f}/s"))
+    lines.append(Text(f"{spoken(sum(w.rate_rps for w in placed))}/s planned for, capacity {capacity:.0f}/s"))
     rule = "P99 ≤ SLO" if plan.rule is Rule.P99 else "execution ≤ SLO/2"
     kept = "verified" if plan.verified else f"{len(plan.violations)} promises not kept"
     lines.append(Text(f"rule {plan.rule} ({rule}), latency model {plan.latency_model}: {kept}"))
     lines += [Text(f"  {v.subject}: {v.reason}", style="red") for v in plan.violations]
+    if plan.quantile is not None and placed:
+        lines.append(
+            Text(f"exec and P99 predicted with execution times at their {at_quantile(plan.quantile)}")
+        )
     lines += [Text(line) for line in _uncovered(plan)]
     for i in plan.infeasible:
         nearest = []
@@ -164,6 +182,11 @@ def _uncovered(plan: Plan) -> Iterator[str]:
 def show(renderable: RenderableType) -> None:
     """Print to stdout, as wide as it needs where stdout is no terminal."""
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=200)
-    console.print(renderable)
+    if console.is_terminal:
+        console.print(renderable)
+        return
+    console = Console(highlight=False, width=200)
+    with console.capture() as written:
+        console.print(renderable)
+    for line in written.get().removesuffix("\n").split("\n"):
+        print(line.rstrip())

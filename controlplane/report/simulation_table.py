@@ -8,11 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from controlplane.report.plan_table import at_quantile
 from controlplane.simulate.result import SimulationResult
 
 
-def simulation_table(result: SimulationResult) -> RenderableType:
-    """One line a workload, then one a GPU."""
+def simulation_table(result: SimulationResult, planned_at: float | None = None) -> RenderableType:
+    """One line a workload, then one a GPU; `planned_at`: the quantile whose times the plan predicted with."""
     workloads = Table(box=None, pad_edge=False, header_style="bold")
     workloads.add_column("workload", no_wrap=True)
     for name in ("requests", "P50 ms", "P99 ms", "SLO ms", "late %", "drops %", "goodput/s", "use"):
@@ -32,7 +33,11 @@ def simulation_table(result: SimulationResult) -> RenderableType:
         gpus.add_row(g.id, f"{g.busy_percent:.0f}", f"{g.power_w:.0f}" if g.power_w else "–")
     held = len(result.workloads) - result.breaks
     line = f"{held} of {len(result.workloads)} hold their P99 over {result.seconds:g} s (seed {result.seed})"
-    return Group(workloads, Text(), gpus, Text(), Text(line))
+    lines = [Text(line)]
+    if planned_at is not None:
+        planned = f"the plan's P99 has them at their {at_quantile(planned_at)}"
+        lines.append(Text(f"executions take their median time here; {planned}"))
+    return Group(workloads, Text(), gpus, Text(), *lines)
 
 
 def _ms(value: float) -> str:

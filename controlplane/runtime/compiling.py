@@ -1,4 +1,4 @@
-"""Numeric kernels are compiled on their first use in an installation: a pause that is explained."""
+"""Numeric kernels are compiled on the first use of each verb: a pause that is explained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def say_when_compiling(say: Callable[[str], None]) -> None:
         def on_start(self, event: Any) -> None:
             if not self.told:
                 self.told = True
-                say("compiling for this processor: once per installation, up to half a minute")
+                say("compiling for this processor: once for each verb, about half a minute")
 
         def on_end(self, event: Any) -> None:
             """Nothing is said."""

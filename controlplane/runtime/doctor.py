@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 
 from controlplane.ports import Capability, Launcher
@@ -25,12 +26,22 @@ def examine(launchers: tuple[Launcher, ...]) -> tuple[Capability, ...]:
         _gpus(),
     ]
     for launcher in launchers:
-        found.extend(launcher.capabilities())
-        held = launcher.enforcement()
-        detail = f"shares are held by {held}" if held else "shares are not enforced on this host"
-        remedy = "run as root, in a delegated cgroup, or where systemd-run --user works"
-        found.append(Capability(f"{launcher.name} shares", held is not None, detail, remedy))
+        own = launcher.capabilities()
+        found.extend(own)
+        found.append(_shares(launcher, own))
     return tuple(found)
+
+
+def _shares(launcher: Launcher, own: Sequence[Capability]) -> Capability:
+    name, held = f"{launcher.name} shares", launcher.enforcement()
+    if held is not None:
+        return Capability(name, True, f"shares are held by {held}")
+    for needed in own:
+        # Without its engine no launcher can tell what the host would hold.
+        if needed.name == launcher.name and not needed.available:
+            return Capability(name, False, needed.detail, f"see {needed.name}")
+    remedy = "run as root, in a delegated cgroup, or where systemd-run --user works"
+    return Capability(name, False, "shares are not enforced on this host", remedy)
 
 
 def _haproxy() -> Capability:

@@ -8,7 +8,15 @@ import pytest
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.latency import ours
-from controlplane.latency.calibration import Calibrated, Factor, Observation, refusal, update
+from controlplane.latency.calibration import (
+    FEWEST_BATCHES,
+    Calibrated,
+    Factor,
+    Observation,
+    refusal,
+    too_few,
+    update,
+)
 from controlplane.latency.protocol import Slots
 
 pytestmark = pytest.mark.unit
@@ -33,6 +41,7 @@ def test_a_large_sample_moves_the_factor_nearly_all_the_way() -> None:
 
 
 def test_a_small_sample_moves_it_a_little_and_more_of_the_same_further() -> None:
+    assert too_few(replace(SEEN, batches=1)) == f"only 1 batch, {FEWEST_BATCHES} are needed"
     small = replace(SEEN, batches=40)
     (once,) = update((), [small])
     (twice,) = update([once], [small])

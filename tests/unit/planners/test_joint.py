@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -73,7 +74,7 @@ def test_the_infeasible_is_explained_and_its_nearest_slo_fits() -> None:
     plan = planned("joint", asked, latency="ours", rule=Rule.P99)
     assert [p.id for _, p in plan.partitions()] == ["ok"]
     (refused,) = plan.infeasible
-    assert "a single request takes" in refused.reason
+    assert re.match(r"a single request takes [\d.]+ ms on a whole v100 and its SLO is 3 ms", refused.reason)
     assert refused.nearest_slo_ms is not None
     nearest = planned(
         "joint", [workload("fast", "ssd", refused.nearest_slo_ms, 10.0)], latency="ours", rule=Rule.P99

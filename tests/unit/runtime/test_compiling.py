@@ -14,4 +14,4 @@ def test_the_first_compilation_is_told_and_no_other() -> None:
     for step in (1.0, 2.0):
         assert njit(lambda x, step=step: x + step)(1.0) == 1.0 + step
     assert len(told) == 1
-    assert "once per installation" in told[0]
+    assert "once for each verb" in told[0]
