@@ -74,6 +74,7 @@ def plan(
     from controlplane.files.plans import plan_document, read_plan, write_plan
     from controlplane.files.specs import read_spec
     from controlplane.planners.exact import PATIENT_ITERATIONS, may_cost_less
+    from controlplane.planners.explain import refuse_unknown
     from controlplane.report.change_table import change_table
     from controlplane.report.explanation_table import explanation_table
     from controlplane.report.plan_table import plan_table, show
@@ -81,8 +82,10 @@ def plan(
     from controlplane.runtime.compiling import say_when_compiling
     from controlplane.runtime.planning import Choices, explain_workload, make_plan, refuse_violations
 
-    say_when_compiling(say)
+    compiled = say_when_compiling(say)
     parsed, document = read_spec(spec)
+    if explain is not None:
+        refuse_unknown(explain, {w.name for w in parsed.workloads})
     previous = read_plan(against)[0] if against is not None else None
     made = make_plan(
         parsed,
@@ -97,6 +100,8 @@ def plan(
         print(to_json(plan_document(made)), end="")
     else:
         show(plan_table(made))
+        if compiled():
+            say("the time includes compiling; the next plan is made without")
         if may_cost_less(made, iterations):
             say(f"a longer search may find a cheaper plan: --iterations {PATIENT_ITERATIONS} (some seconds)")
         if previous is not None:

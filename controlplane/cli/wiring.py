@@ -119,7 +119,10 @@ def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
     settings = FleetFiles(state_root(), name).settings()
     if settings is None:
         known = ", ".join(fleets(state_root())) or "none"
-        raise InputError(f"there is no fleet {name!r}; fleets that were applied: {known}", field="--fleet")
+        told = f"there is no fleet {name!r}; fleets that were applied: {known}"
+        if FleetFiles(state_root(), name).ended.exists():
+            told += f"; of the destroyed one: `ctl events --fleet {name}`"
+        raise InputError(told, field="--fleet")
     found = fleet(name, launcher_name=LauncherName(settings.launcher), endpoints=settings.endpoints)
     return found, settings
 

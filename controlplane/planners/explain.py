@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -120,11 +120,18 @@ def explain(plan: Plan, workload: str, devices: Mapping[str, Device]) -> tuple[E
         if any(w.name == workload for w in partition.workloads)
     )
     if not found:
-        names = {w.name for _, _, w in plan.placements()} | {i.workload for i in plan.infeasible}
+        refuse_unknown(
+            workload, {w.name for _, _, w in plan.placements()} | {i.workload for i in plan.infeasible}
+        )
+    return found
+
+
+def refuse_unknown(workload: str, names: Set[str]) -> None:
+    """Raises InputError, with the nearest name, for a workload that is none of `names`."""
+    if workload not in names:
         near = get_close_matches(workload, sorted(names), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(f"no workload is called {workload}{hint}", field="explain")
-    return found
 
 
 def _one(

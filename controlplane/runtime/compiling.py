@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def say_when_compiling(say: Callable[[str], None]) -> None:
-    """From now on `say` is told, once, when kernels are not found in their cache."""
+def say_when_compiling(say: Callable[[str], None]) -> Callable[[], bool]:
+    """From now on `say` is told, once, when kernels are not found in their cache. Returns whether it was."""
     from numba.core import event
 
     class Once(event.Listener):
@@ -21,4 +21,6 @@ def say_when_compiling(say: Callable[[str], None]) -> None:
         def on_end(self, event: Any) -> None:
             """Nothing is said."""
 
-    event.register("numba:compile", Once())  # type: ignore[no-untyped-call]
+    once = Once()
+    event.register("numba:compile", once)  # type: ignore[no-untyped-call]
+    return lambda: once.told

@@ -88,3 +88,33 @@ def test_a_state_directory_that_cannot_be_looked_into_is_told(
     told = capsys.readouterr().err
     assert told.startswith(f"ctl: {tmp_path}")
     assert told.endswith("File name too long\n")
+
+
+def test_who_is_to_be_explained_is_known_before_anything_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    # A GPU without profiles: planning would refuse that first.
+    spec.write_text(
+        "schema_version: 1\ngpus: [{type: none-such}]\n"
+        "workloads: [{name: search, model: ssd, slo_ms: 60, rate_rps: 50}]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for explained, says in (
+        ("serach", "no workload is called serach; did you mean search"),
+        ("search", "none-such"),
+    ):
+        told = CliRunner().invoke(app, ["plan", str(spec), "--explain", explained])
+        assert isinstance(told.exception, InputError)
+        assert says in str(told.exception)
+
+
+def test_of_a_destroyed_fleet_the_events_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(InputError, match=r"applied: none$"):
+        wiring.existing_fleet("shop")
+    ended = FleetFiles(state_root(), "shop").ended
+    ended.parent.mkdir(parents=True)
+    ended.touch()
+    with pytest.raises(InputError, match="`ctl events --fleet shop`"):
+        wiring.existing_fleet("shop")

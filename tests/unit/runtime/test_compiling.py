@@ -10,8 +10,10 @@ pytestmark = pytest.mark.unit
 
 def test_the_first_compilation_is_told_and_no_other() -> None:
     told: list[str] = []
-    say_when_compiling(told.append)
+    compiled = say_when_compiling(told.append)
+    assert not compiled()
     for step in (1.0, 2.0):
         assert njit(lambda x, step=step: x + step)(1.0) == 1.0 + step
     assert len(told) == 1
+    assert compiled()
     assert "once for each verb" in told[0]
