@@ -105,7 +105,7 @@ def plan(
         if may_cost_less(made, iterations):
             say(f"a longer search may find a cheaper plan: --iterations {PATIENT_ITERATIONS} (some seconds)")
         if previous is not None:
-            show(change_table(previous, made))
+            show(change_table(previous, made, parsed.workloads))
         if explain is not None:
             show(explanation_table(explain_workload(made, explain, profiles)))
     if output is not None:

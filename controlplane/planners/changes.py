@@ -7,10 +7,12 @@ end.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from controlplane.domain.plan import Partition, Plan
+from controlplane.domain.plan import Partition, Placement, Plan
+from controlplane.domain.workload import Workload
 
 
 class Change(StrEnum):
@@ -124,9 +126,14 @@ class TermChange:
     after: float | str
 
 
-def terms(before: Plan, after: Plan) -> tuple[TermChange, ...]:
-    """What the workloads served in both plans ask for otherwise, by workload; rates are whole pools'."""
-    old, new = _asked(before), _asked(after)
+def terms(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> tuple[TermChange, ...]:
+    """What the workloads served in both plans ask for otherwise, by workload; rates are whole pools'.
+
+    `wanted`: what the plan after was asked for, so that those it found infeasible are told of as well.
+    """
+    infeasible = {i.workload for i in after.infeasible}
+    refused = {w.name: _terms(w, w.rate_rps) for w in wanted if w.name in infeasible}
+    old, new = _asked(before), {**_asked(after), **refused}
     return tuple(
         TermChange(name, field, was, now)
         for name, asked in new.items()
@@ -140,11 +147,15 @@ def _asked(plan: Plan) -> dict[str, dict[str, float | str]]:
     rates: dict[str, float] = {}
     for _, _, w in plan.placements():
         rates[w.name] = rates.get(w.name, 0.0) + w.rate_rps
-        asked[w.name] = {
-            "model": w.model, "endpoint": w.endpoint, "slo_ms": w.slo_ms, "rate_rps": rates[w.name],
-            "arrivals": w.arrivals.value, "client_batch": w.client_batch, "isolated": str(w.isolated).lower(),
-        }  # fmt: skip
+        asked[w.name] = _terms(w, rates[w.name])
     return asked
+
+
+def _terms(w: Placement | Workload, rate_rps: float) -> dict[str, float | str]:
+    return {
+        "model": w.model, "endpoint": w.endpoint, "slo_ms": w.slo_ms, "rate_rps": rate_rps,
+        "arrivals": w.arrivals.value, "client_batch": w.client_batch, "isolated": str(w.isolated).lower(),
+    }  # fmt: skip
 
 
 def _same(was: float | str, now: float | str) -> bool:
@@ -157,7 +168,7 @@ def _same(was: float | str, now: float | str) -> bool:
 def feasibility(before: Plan, after: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Workloads that were served and are infeasible now, and the other way round; by name.
 
-    What those ask for otherwise is not known: a plan holds the terms of what it serves.
+    What the latter asked for before is not known: a plan holds the terms of what it serves.
     """
     return _lost(before, after), _lost(after, before)
 

@@ -9,17 +9,18 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain.plan import Plan
+from controlplane.domain.workload import Workload
 from controlplane.planners.changes import changes, endings, feasibility, moves, terms
 from controlplane.report.ending_line import ending_line
 from controlplane.report.plan_table import counted, names
 
 
-def change_table(before: Plan, after: Plan) -> RenderableType:
+def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> RenderableType:
     """One line for each thing that happens to a partition, then for what a workload asks for differently.
 
-    Before them those for endpoints that end.
+    Before them those for endpoints that end. `wanted`: what the plan after was asked for.
     """
-    found, asked = changes(before, after), terms(before, after)
+    found, asked = changes(before, after), terms(before, after, wanted)
     lost, regained = feasibility(before, after)
     if not (found or asked or lost or regained):
         return Text("\nnothing changes")
@@ -38,10 +39,11 @@ def change_table(before: Plan, after: Plan) -> RenderableType:
         parts.append(Text(f"\nasked for differently: {workloads}"))
         values = [(c.workload, c.field, _value(c.before), _value(c.after)) for c in asked]
         parts.append(_table(("workload", "field", "before", "after"), values))
-    # A plan holds no terms of what it cannot serve: all that can be told of those is who they are.
-    for told, workloads_of in (("served before, infeasible now", lost), ("infeasible before", regained)):
-        if workloads_of:
-            parts.append(Text(f"\n{told} (compare the specs for what is asked): {', '.join(workloads_of)}"))
+    if lost:
+        parts.append(Text(f"\nserved before, infeasible now: {', '.join(lost)}"))
+    if regained:
+        # No terms of these: a plan holds only those of what it serves.
+        parts.append(Text(f"\ninfeasible before, served now: {', '.join(regained)}"))
     return Group(*parts)
 
 
