@@ -25,7 +25,8 @@ class Health(StrEnum):
 class Answer(NamedTuple):
     """One request that ended: when (monotonic clock), how long after it arrived at the gateway, by whom.
 
-    `failed`: the server's fault, not the client's (a bad input is an answer).
+    `failed`: the server's fault, not the client's (a bad input is an answer). `server` is empty where none
+    that is known took it: nobody was there, or who did is stopped by now.
     """
 
     ended_s: float

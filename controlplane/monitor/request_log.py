@@ -39,12 +39,13 @@ class RequestLog:
     def take(self) -> list[Record]:
         """The requests that ended since the call before, in the order of their lines.
 
-        Without those that met no server, and those whose clients left.
+        Without those that were refused before any server, and those whose clients left.
         """
         if self._stream is None:
             self._stream = _follow(self._path)
         records = map(parse, self._lines())
-        return [r for r in records if r is not None and r.endpoint and r.port and not r.abandoned]
+        told = (r for r in records if r is not None and r.endpoint and not r.abandoned)
+        return [r for r in told if r.port or r.failed]
 
     @property
     def heard_since_s(self) -> float:

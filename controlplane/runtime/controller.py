@@ -171,14 +171,13 @@ class Controller:
 
     def _tell_others(self, state: GuardState, effects: tuple[Effect, ...], seen: FleetSeen) -> None:
         """What `ctl status` and `ctl validate` read."""
-        self._recorder.hear(seen.answers)
+        self._recorder.hear(seen.answers, state.watches.values())
         if self._recorder.is_over():
             self._recorder.turn(self._active(state))
         self._board.show(state, changed=bool(effects))
 
-    def _active(self, state: GuardState) -> list[tuple[Watch, Server]]:
-        found = ((watch, self._crew.server(watch.active.server)) for watch in state.watches.values())
-        return [(watch, server) for watch, server in found if server is not None]
+    def _active(self, state: GuardState) -> list[tuple[Watch, Server | None]]:
+        return [(watch, self._crew.server(watch.active.server)) for watch in state.watches.values()]
 
     def _tell_refusal(self, reason: str) -> None:
         """Say why nothing could be done, and again only after a while."""

@@ -87,7 +87,7 @@ class Observer:
         conditions = self._crew.conditions()
         servers = self._crew.servers()
         answers = self._answers(servers, now)
-        failed = any(a.failed for a in answers)
+        failed = any(a.failed and a.server for a in answers)
         self._ask_engine(servers, failed, now)
         seen: dict[str, ServerSeen] = {}
         self._state = state
@@ -168,12 +168,12 @@ class Observer:
         if self._requests.heard_since_s < now:
             self._heard_s = now
         for end in ends:
-            name = self._by_address.get((end.host, end.port))
-            if name is None:
-                continue
+            name = self._by_address.get((end.host, end.port), "")
             answers.append(
                 Answer(min(now, end.ended_s - ahead_s), end.latency_ms, end.failed, end.endpoint, name)
             )
+            if not name:
+                continue  # nothing about anybody's health
             if end.failed:
                 self._failed[name] = self._failed.get(name, 0) + 1
             else:

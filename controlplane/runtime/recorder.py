@@ -1,9 +1,13 @@
-"""Writes down, once a minute, what each active server did: for `ctl validate`, off the deciding thread."""
+"""Writes down, once a minute, how each partition was served: for `ctl validate`, off the deciding thread.
+
+Requests and failures are the partition's, whichever of its servers was asked: a redirect loses none.
+Executions are the active server's, whose share they are held against.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -22,7 +26,7 @@ EVERY_S = 60.0
 
 @dataclass(slots=True)
 class _Heard:
-    """The answers of one endpoint by one server since the last minute."""
+    """The answers of one endpoint by one partition since the last minute."""
 
     latency_ms: array[float] = field(default_factory=lambda: array("f"))
     failed: int = 0
@@ -36,13 +40,24 @@ class Recorder:
         self._clock = clock
         self._began_s = clock.monotonic()
         self._heard: dict[tuple[str, str], _Heard] = {}
+        self._partitions: dict[str, str] = {}
         self._read: dict[tuple[str, str], ModelStatistics] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="recorder")
 
-    def hear(self, answers: Iterable[Answer]) -> None:
-        """Answers, by the guard's names for servers."""
+    def hear(self, answers: Iterable[Answer], watches: Collection[Watch]) -> None:
+        """Answers by these partitions' servers, or by those that were theirs since the minute began.
+
+        What no known server answered counts for the first partition that serves its endpoint.
+        """
+        for watch in watches:
+            for seat in (watch.active, watch.standby):
+                if seat is not None:
+                    self._partitions[seat.server] = watch.ward.id
         for answer in answers:
-            key = (answer.server, answer.endpoint)
+            partition = self._partitions.get(answer.server) or _serving(answer.endpoint, watches)
+            if partition is None:
+                continue
+            key = (partition, answer.endpoint)
             heard = self._heard.get(key)
             if heard is None:
                 heard = self._heard[key] = _Heard()
@@ -55,11 +70,15 @@ class Recorder:
         """Whether a minute has passed since it last turned."""
         return self._clock.monotonic() - self._began_s >= EVERY_S
 
-    def turn(self, active: Sequence[tuple[Watch, Server]]) -> None:
-        """Write the minute down and begin the next. `active`: each partition with the server that answers."""
+    def turn(self, active: Sequence[tuple[Watch, Server | None]]) -> None:
+        """Write the minute down and begin the next.
+
+        `active`: each partition with the server that answers, None where none runs.
+        """
         now_s = self._clock.monotonic()
         seconds = now_s - self._began_s
         heard, self._heard, self._began_s = self._heard, {}, now_s
+        self._partitions = {}
         self._pool.submit(self._write, tuple(active), heard, seconds)
 
     def close(self) -> None:
@@ -68,7 +87,7 @@ class Recorder:
 
     def _write(
         self,
-        active: Sequence[tuple[Watch, Server]],
+        active: Sequence[tuple[Watch, Server | None]],
         heard: dict[tuple[str, str], _Heard],
         seconds: float,
     ) -> None:
@@ -77,7 +96,7 @@ class Recorder:
             # What executed is counted by the models; their aliases would count it once more.
             models = {promise.endpoint for promise in watch.ward.promises}
             for endpoint in watch.ward.endpoints:
-                told = heard.get((watch.active.server, endpoint), _Heard())
+                told = heard.get((watch.ward.id, endpoint), _Heard())
                 latency = np.frombuffer(told.latency_ms, np.float32)
                 minutes.append(
                     Minute(
@@ -85,11 +104,11 @@ class Recorder:
                         seconds=seconds,
                         partition=watch.ward.id,
                         endpoint=endpoint,
-                        percent=server.spec.percent,
+                        percent=watch.active.percent,
                         requests=int(latency.size) + told.failed,
                         failed=told.failed,
                         p99_ms=float(np.percentile(latency, 99)) if latency.size else None,
-                        batches=self._batches(server, endpoint) if endpoint in models else None,
+                        batches=self._batches(server, endpoint) if server and endpoint in models else None,
                     )
                 )
         self._history.write_minutes(minutes)
@@ -104,3 +123,7 @@ class Recorder:
             return dict(difference(before, now).batches) if before is not None else None
         except EngineError:
             return None
+
+
+def _serving(endpoint: str, watches: Iterable[Watch]) -> str | None:
+    return next((watch.ward.id for watch in watches if endpoint in watch.ward.endpoints), None)

@@ -302,6 +302,15 @@ def test_answers_are_told_by_a_clock_that_nobody_sets(bench: Bench, monkeypatch:
     assert ended(before) == clock.now_s, "written before it was set back"
 
 
+def test_a_failure_that_no_known_server_made_is_told_as_nobodys(bench: Bench) -> None:
+    def failed(host: str, port: int) -> Record:
+        return Record("h", 1, "w1", host, port, 503, None, 1, 1, 1.0, 1.0, False)
+
+    bench.requests.answered = (failed("-", 0), failed("127.0.0.1", 99), failed("127.0.0.1", 9))
+    told = bench.observer.look(state()).answers
+    assert [(a.server, a.failed) for a in told] == [("", True), ("", True), (SERVER.name, True)]
+
+
 class Stumbling(Engine):
     """A launcher that fails as none should."""
 

@@ -41,13 +41,13 @@ def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
     spec = ServerSpec(Labels("f", "p", "W1", Role.SHADOW, "r"), "/r", ("w1",), "cpu-0", 60.0)
     # Nobody listens there: a server that does not answer leaves its counters out, not the minute.
     server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
-    active = [(state.watches["W1"], server)]
+    watch = state.watches["W1"]
     recorder = Recorder(history, clock)
-    recorder.hear(Answer(0.0, float(i), i == 100, "w1", "s") for i in range(1, 101))
+    recorder.hear((Answer(0.0, float(i), i == 100, "w1", "s") for i in range(1, 101)), [watch])
     assert not recorder.is_over()
     clock.now_s += 61.0
     assert recorder.is_over()
-    recorder.turn(active)
+    recorder.turn([(watch, server)])
     assert not recorder.is_over()
     assert wait_until(lambda: bool(history.minutes(0.0)), deadline_s=10.0)
     (minute,) = history.minutes(0.0)
@@ -55,6 +55,27 @@ def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
     assert minute.p99_ms == pytest.approx(98.0, abs=0.1)
     assert minute.batches is None
     recorder.close()
+
+
+def test_a_minute_holds_what_was_asked_before_a_redirect_and_what_nobody_answered(tmp_path: Path) -> None:
+    history, clock = History(tmp_path / "h.sqlite"), Hand()
+    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "cpu-0", 0.0)
+    # A pool's second partition: what is known to be the first's is not counted here.
+    other = Ward("W1-2", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
+    first, shadow, second = (Seat(name, "cpu-0", 50.0) for name in ("s", "s.1", "t"))
+    before = begin((ward, other), {"W1": (first, shadow), "W1-2": (second,)}, Limits()).watches
+    after = begin((ward, other), {"W1": (shadow,), "W1-2": (second,)}, Limits()).watches
+    recorder = Recorder(history, clock)
+    recorder.hear([Answer(0.0, 5.0, False, "w1", name) for name in ("s", "s", "t")], before.values())
+    # Both of its servers died: what they owed fails, then nobody is there to take a request.
+    recorder.hear([Answer(0.0, 1.0, True, "w1", name) for name in ("s", "s.1", "")], after.values())
+    recorder.hear([Answer(0.0, 1.0, True, "unheard-of", "")], after.values())
+    clock.now_s += 61.0
+    recorder.turn([(watch, None) for watch in after.values()])
+    assert wait_until(lambda: len(history.minutes(0.0)) == 2, deadline_s=10.0)
+    recorder.close()
+    told = {m.partition: (m.requests, m.failed, m.p99_ms, m.batches) for m in history.minutes(0.0)}
+    assert told == {"W1": (5, 3, 5.0, None), "W1-2": (1, 0, 5.0, None)}
 
 
 def test_what_a_queue_executed_is_counted_once(tmp_path: Path) -> None:
@@ -67,7 +88,8 @@ def test_what_a_queue_executed_is_counted_once(tmp_path: Path) -> None:
     with asked_triton() as (port, asked):
         server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
         for turn in (1, 2):
-            recorder.hear([Answer(0.0, 5.0, False, "w1", "s"), Answer(0.0, 7.0, False, "w2", "s")])
+            answers = [Answer(0.0, 5.0, False, "w1", "s"), Answer(0.0, 7.0, False, "w2", "s")]
+            recorder.hear(answers, state.watches.values())
             clock.now_s += 61.0
             recorder.turn([(state.watches["W1"], server)])
             assert wait_until(lambda n=turn: len(history.minutes(0.0)) == 2 * n, deadline_s=10.0)
