@@ -196,7 +196,8 @@ class _Turn:
         book = starts.failed(watch.launches, now - seat.since_s, now, limits, served=served)
         if book.open and not watch.launches.open:
             self.effects.append(OpenBreaker(watch.ward.id, book.retry_at_s))
-            reason = f"{book.failures} starts failed in a row; the next try is in {book.retry_at_s - now:g} s"
+            short = f"{book.failures} starts in a row did not live {limits.stable_s:g} s"
+            reason = f"{short}; the next try is in {book.retry_at_s - now:g} s"
             self._say(Level.CRITICAL, watch.ward.id, reason)
         return book
 

@@ -8,10 +8,14 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from controlplane.report.plan_table import number
 
 _SHOWN_NAMES = 3
+
+WINDOW_S = 60.0
+"""What clients saw is shown of so long, or since the monitor runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,21 @@ def workload_table(rows: Sequence[WorkloadRow]) -> Table:
     return table
 
 
-def _figures(row: StatusRow | WorkloadRow) -> tuple[str, ...]:
+def _figures(row: StatusRow | WorkloadRow) -> tuple[str | Text, ...]:
     """What clients see beside what was planned, in the columns' order."""
-    figures = (row.rate_rps, row.planned_rps, row.p99_ms, row.slo_ms)
-    return (*map(number, figures), "–" if row.errors is None else str(row.errors))
+    p99 = Text(f"{number(row.p99_ms)} !", style="red") if _late(row) else number(row.p99_ms)
+    errors = "–" if row.errors is None else str(row.errors)
+    return number(row.rate_rps), number(row.planned_rps), p99, number(row.slo_ms), errors
+
+
+def _late(row: StatusRow | WorkloadRow) -> bool:
+    return row.p99_ms is not None and row.slo_ms is not None and row.p99_ms > row.slo_ms
+
+
+def _footnote(rows: Sequence[StatusRow | WorkloadRow]) -> str:
+    """What the figures are of."""
+    late = "; !: above its SLO" if any(map(_late, rows)) else ""
+    return f"rate, P99 and errors are of the last {WINDOW_S:g} s{late}"
 
 
 def _few(names: Sequence[str]) -> str:
@@ -146,7 +161,7 @@ def _starts(row: GuardRow) -> str:
     if not row.failed_starts:
         return "fine"
     next_try = "" if row.retry_in_s is None else f", next in {_age(row.retry_in_s)}"
-    return f"{'breaker open: ' if row.breaker_open else ''}{row.failed_starts} failed{next_try}"
+    return f"{'breaker open: ' if row.breaker_open else ''}{row.failed_starts} did not last{next_try}"
 
 
 def _age(seconds: float | None) -> str:
@@ -164,8 +179,8 @@ class Status:
     """A fleet at one moment. `controller` is its pid, None where none runs.
 
     `trouble` says why the engine does not answer: then no server is known, and all else is.
-    `history_trouble` says why nothing is known of what happened. `restart` is the newest of a process of the
-    gateway, `restarted_s` how many seconds ago; None where none was.
+    `history_trouble` says why nothing is known of what happened. `restarts` are the newest of each process
+    of the gateway, oldest first: how many seconds ago, and which and why.
     """
 
     servers: tuple[StatusRow, ...]
@@ -173,8 +188,7 @@ class Status:
     guard: tuple[GuardRow, ...]
     controller: int | None
     trouble: str | None = None
-    restarted_s: float | None = None
-    restart: str | None = None
+    restarts: tuple[tuple[float, str], ...] = ()
     history_trouble: str | None = None
 
 
@@ -188,12 +202,14 @@ def status_view(status: Status) -> RenderableType:
         parts = [f"no server can be shown: {status.trouble}"]
     if any(len(row.endpoints) > 1 for row in status.servers):
         parts += ["", workload_table(status.workloads)]
+    if status.servers:
+        parts += ["", _footnote((*status.servers, *status.workloads))]
     if status.guard:
         parts += ["", guard_table(status.guard)]
     if status.history_trouble is not None:
         parts += ["", f"nothing that happened can be shown: {status.history_trouble}"]
-    if status.restart is not None:
-        parts += ["", f"gateway, {_age(status.restarted_s)} ago: {status.restart}"]
+    if status.restarts:
+        parts += ["", *(f"gateway, {_age(ago_s)} ago: {told}" for ago_s, told in status.restarts)]
     if status.controller is None:
         parts += ["", "no controller runs: nothing is redirected or restarted (`ctl serve` starts one)"]
     return Group(*parts)
@@ -206,8 +222,7 @@ def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
         "controller": status.controller,
         "trouble": status.trouble,
         "history_trouble": status.history_trouble,
-        "restarted_s": status.restarted_s,
-        "restart": status.restart,
+        "restarts": [{"seconds_ago": ago_s, "reason": told} for ago_s, told in status.restarts],
         "servers": [asdict(row) for row in status.servers],
         "workloads": [asdict(row) for row in status.workloads],
         "guard": [asdict(row) for row in status.guard],

@@ -366,7 +366,8 @@ def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
         case Redirect(partition, source, target, cause):
             return Event(wall_s, "warning", "redirect", partition, f"{source} -> {target}: {cause}")
         case Launch(partition, server, gpu, percent, attempt):
-            reason = f"{server}: {percent:g} % of {gpu}, attempt {attempt}"
+            before = f", after {attempt - 1} in a row that did not last" if attempt > 1 else ""
+            reason = f"{server}: {percent:g} % of {gpu}{before}"
             return Event(wall_s, "info", "launch", partition, reason)
         case DrainAndStop(server, ending):
             return Event(wall_s, "info", "stop", server, str(ending))

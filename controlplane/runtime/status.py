@@ -12,13 +12,12 @@ from controlplane.domain.observation import Guarding, LatencyWindow
 from controlplane.domain.plan import Placement, Plan
 from controlplane.files.guarding import read_guarding
 from controlplane.ports import Gateway, Launcher, Telemetry
-from controlplane.report.status_table import GuardRow, Status, StatusRow, WorkloadRow
+from controlplane.report.status_table import WINDOW_S, GuardRow, Status, StatusRow, WorkloadRow
 from controlplane.runtime import service
 from controlplane.runtime.fleet import Fleet
 from controlplane.runtime.happened import restarts
 from controlplane.runtime.history import Event, History
 
-WINDOW_S = 60.0
 _WARNINGS = (Level.WARNING.value, Level.CRITICAL.value)
 _LEVELS = (Level.INFO.value, *_WARNINGS)
 
@@ -127,7 +126,7 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Statu
     """A fleet now. Raises InputError for files nobody of ours wrote."""
     controller = service.pid(fleet.files)
     windows = seen_windows(telemetry)
-    again = restarts(fleet.files)
+    again = {event.subject: event for event in restarts(fleet.files)}
     servers: Sequence[StatusRow] = ()
     redirects: Mapping[str, Event] = {}
     warnings: Mapping[str, Event] = {}
@@ -148,8 +147,10 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Statu
         guard=tuple(guard_rows(plan, told, redirects, warnings, fleet.clock.wall())),
         controller=controller,
         trouble=trouble,
-        restarted_s=fleet.clock.wall() - again[-1].at_s if again else None,
-        restart=f"{again[-1].subject} {again[-1].reason}" if again else None,
+        restarts=tuple(
+            (fleet.clock.wall() - one.at_s, f"{one.subject} {one.reason}")
+            for one in sorted(again.values(), key=lambda one: one.at_s)
+        ),
         history_trouble=history_trouble,
     )
 

@@ -91,7 +91,18 @@ def test_a_status() -> None:
             "shadow a.1 lost",
         ),
         GuardRow(
-            "b", "down", 200.0, None, False, 5, True, 550.0, None, None, 7300.0, "5 starts failed in a row"
+            "b",
+            "down",
+            200.0,
+            None,
+            False,
+            5,
+            True,
+            550.0,
+            None,
+            None,
+            7300.0,
+            "5 starts in a row did not live 30 s",
         ),
         GuardRow("c"),
     ]
@@ -102,12 +113,13 @@ def test_a_status() -> None:
 def test_a_status_of_shared_queues() -> None:
     endpoints = ("a", "b", "c", "d", "e")
     row = StatusRow("P", "active", "running", "cpu-0", 30, "cgroup-v1", endpoints, True, 1, 2,
-                    slo_ms=100, p99_ms=12.5, planned_rps=50, rate_rps=40, errors=1)  # fmt: skip
+                    slo_ms=100, p99_ms=112.5, planned_rps=50, rate_rps=40, errors=1)  # fmt: skip
     workloads = (
         WorkloadRow("A", "a", ("P",), 100, 10, 8.25, 9.5, 1),
         WorkloadRow("B", "b", ("P", "Q-1", "Q-2", "Q-3"), 250, 40),
     )
-    told = text(status_view(Status((row,), workloads, (), 7)))
+    restarts = ((75.0, "haproxy ended by signal 9"), (74.0, "monitor ended by signal 9"))
+    told = text(status_view(Status((row,), workloads, (), 7, restarts=restarts)))
     assert told == (HERE / "status_shared_table.txt").read_text()
 
 

@@ -381,7 +381,7 @@ def test_a_lost_shadow_is_started_again_and_ever_more_rarely() -> None:
     assert gaps == sorted(gaps)
     assert len(launched) == Limits().failures - 1  # the shadow that was lost young counts too
     assert len(of(OpenBreaker, b.effects)) == 1
-    assert "starts failed in a row" in said(b.effects, Level.CRITICAL)
+    assert "starts in a row did not live 30 s" in said(b.effects, Level.CRITICAL)
     assert "out of memory" in said(b.effects, Level.WARNING)
     assert not of(Redirect, b.effects)
 
