@@ -61,11 +61,14 @@ def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bo
     from controlplane.runtime.calibrating import learn, observe, recall
 
     found = wiring.existing_fleet(fleet)[0]
-    seen, kept = recall(found, profiles) if seconds is None else (observe(found, profiles, seconds), [])
-    if json:
-        print(to_json(observed_document(seen, kept)), end="")
+    if seconds is None:
+        seen, unseen, kept = recall(found, profiles)
     else:
-        show(observed_table(seen))
+        (seen, unseen), kept = observe(found, profiles, seconds), []
+    if json:
+        print(to_json(observed_document(seen, unseen, kept)), end="")
+    else:
+        show(observed_table(seen, unseen))
         if kept:
             print()
             show(kept_table(kept))

@@ -12,8 +12,16 @@ from controlplane.latency.calibration import Seen
 from controlplane.report.plan_table import number
 
 
-def observed_table(seen: Sequence[Seen]) -> Table:
-    """One line a partition and batch size."""
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A partition of which no execution was seen, and why."""
+
+    partition: str
+    unmeasured: str
+
+
+def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table:
+    """One line a partition and batch size, and one a partition of which nothing was seen."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("partition", no_wrap=True)
     for name in ("batch", "batches", "busy %", "predicted ms", "observed ms", "error %"):
@@ -27,6 +35,8 @@ def observed_table(seen: Sequence[Seen]) -> Table:
             f"{told.predicted_ms:.1f}", f"{told.observed_ms:.1f}", _error(row),
             ", ".join(told.neighbours) or "–", _teaches(row),
         )  # fmt: skip
+    for one in unseen:
+        table.add_row(one.partition, *["–"] * 7, f"unmeasured: {one.unmeasured}")
     return table
 
 
@@ -55,7 +65,7 @@ class Kept:
     minutes: int
     unmeasured: str | None
     planned_rps: float
-    rate_rps: float
+    rate_rps: float | None
     failed: int
     predicted_p99_ms: float | None
     p99_ms: float | None
@@ -89,7 +99,7 @@ def kept_table(kept: Sequence[Kept]) -> Table:
     return table
 
 
-def observed_document(seen: Sequence[Seen], kept: Sequence[Kept]) -> dict[str, Any]:
+def observed_document(seen: Sequence[Seen], unseen: Sequence[Unseen], kept: Sequence[Kept]) -> dict[str, Any]:
     """The same as JSON."""
     return {
         "promises": [asdict(row) for row in kept],
@@ -108,4 +118,5 @@ def observed_document(seen: Sequence[Seen], kept: Sequence[Kept]) -> dict[str, A
             }
             for row in seen
         ],
+        "unseen": [asdict(row) for row in unseen],
     }

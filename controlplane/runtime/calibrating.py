@@ -18,7 +18,7 @@ import numpy as np
 
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Role, Server, ServerState
+from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
 from controlplane.files.calibration import read_calibration, write_calibration
@@ -26,7 +26,7 @@ from controlplane.latency import calibration, registry
 from controlplane.latency.calibration import Observation, Seen
 from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.monitor import triton
-from controlplane.report.observed_table import Kept
+from controlplane.report.observed_table import Kept, Unseen
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.fleet import Fleet
 from controlplane.runtime.history import History, Minute
@@ -56,8 +56,8 @@ class _Watched:
         return min(1.0, spent_ms / self.seconds / 1000.0)
 
 
-def observe(fleet: Fleet, profiles: Path, seconds: float) -> list[Seen]:
-    """Watch the fleet's active servers for a while.
+def observe(fleet: Fleet, profiles: Path, seconds: float) -> tuple[list[Seen], list[Unseen]]:
+    """Watch the servers that answer for a while; partitions without an execution come second, with why.
 
     Raises InputError for a fleet without a plan or without requests, EngineError where a server is restarted
     meanwhile.
@@ -65,15 +65,24 @@ def observe(fleet: Fleet, profiles: Path, seconds: float) -> list[Seen]:
     plan = fleet.files.plan()
     if plan is None:
         raise InputError(f"fleet {fleet.name!r} has no plan", field="--fleet")
-    watched = _watch(plan, fleet.launcher.servers(fleet.name), seconds)
+    routed = {m.server for route in fleet.gateway.routes().values() for m in route.members}
+    servers = [s for s in fleet.launcher.servers(fleet.name) if s.name in routed]
+    watched = _watch(plan, servers, seconds)
     seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
     if not seen:
         raise InputError(f"no batch was executed within {seconds:g} s; is there traffic?", field="--fleet")
-    return seen
+    answering = {one.partition.id for one in watched}
+    silent = f"no batch was executed within {seconds:g} s"
+    return seen, [
+        Unseen(partition, silent if partition in answering else "no server answers for it now")
+        for partition in _missing(plan, seen)
+    ]
 
 
-def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Kept]]:
+def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list[Kept]]:
     """What the controller wrote down since the present plan was applied: executions, and P99s.
+
+    Partitions without an execution come second, with why.
 
     Raises InputError where it wrote nothing.
     """
@@ -94,15 +103,13 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Kept]]:
                 present = replace(partition, percent=percent)
                 windows = tuple(batches for _, batches in counted)
                 watched.append(_Watched(gpu, present, windows, sum(seconds for seconds, _ in counted)))
-    busy = {m.partition for m in minutes if m.requests}
-    # Who joined a partition just now has no minute yet.
-    heard = {(m.partition, m.endpoint) for m in minutes if m.partition in busy}
-    kept = [
-        _kept(partition, placement, minutes)
-        for _, partition, placement in plan.placements()
-        if (partition.id, placement.endpoint) in heard
-    ]
-    return _all_rows(watched, plan, profiles, fleet.clock.wall()), kept
+    kept = [_kept(partition, placement, minutes) for _, partition, placement in plan.placements()]
+    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
+    counted_of = {one.partition.id for one in watched}
+    uncounted = "no server of it answered through two minutes: only then executions are counted"
+    silent = "no batch was executed"
+    unseen = [Unseen(p, silent if p in counted_of else uncounted) for p in _missing(plan, seen)]
+    return seen, unseen, kept
 
 
 def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
@@ -113,12 +120,14 @@ def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
     return write_calibration(profiles, calibration.update(read_calibration(profiles), usable))
 
 
+def _missing(plan: Plan, seen: Sequence[Seen]) -> list[str]:
+    """The plan's partitions of which nothing was seen to execute."""
+    known = {row.partition for row in seen}
+    return [partition.id for _, partition in plan.partitions() if partition.id not in known]
+
+
 def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watched]:
-    active = {
-        s.spec.labels.partition: s
-        for s in servers
-        if s.spec.labels.role is Role.ACTIVE and s.state is ServerState.RUNNING
-    }
+    active = {s.spec.labels.partition: s for s in servers if s.state is ServerState.RUNNING}
     placed = [(g, p) for g, p in plan.partitions() if p.id in active]
     rounds = max(2, round(seconds / _READ_EVERY_S))
     with ExitStack() as stack:
@@ -133,7 +142,7 @@ def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watch
     return [
         _Watched(
             gpu,
-            partition,
+            replace(partition, percent=active[partition.id].spec.percent),
             tuple(triton.difference(a, b).batches for a, b in pairwise(kept)),
             rounds * _READ_EVERY_S,
         )
@@ -150,14 +159,18 @@ def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute])
     mine = [m for m in minutes if (m.partition, m.endpoint) == (partition.id, placement.endpoint)]
     full = [m for m in mine if m.requests - m.failed >= FEWEST_ANSWERS]
     p99s = [m.p99_ms for m in full if m.p99_ms is not None]
-    most = max(m.requests - m.failed for m in mine)
+    if any(m.requests for m in mine):
+        most = max(m.requests - m.failed for m in mine)
+        why = f"at most {most} answers a minute, {FEWEST_ANSWERS} are needed"
+    else:
+        why = "no request was recorded" if mine else "no minute was recorded yet"
     return Kept(
         workload=placement.name,
         partition=partition.id,
         minutes=len(mine),
-        unmeasured=None if p99s else f"at most {most} answers a minute, {FEWEST_ANSWERS} are needed",
+        unmeasured=None if p99s else why,
         planned_rps=placement.rate_rps / placement.client_batch,
-        rate_rps=sum(m.requests for m in mine) / sum(m.seconds for m in mine),
+        rate_rps=sum(m.requests for m in mine) / sum(m.seconds for m in mine) if mine else None,
         failed=sum(m.failed for m in mine),
         predicted_p99_ms=placement.predicted.p99_ms,
         p99_ms=float(np.median(p99s)) if p99s else None,

@@ -16,7 +16,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.files.calibration import read_calibration
 from controlplane.files.fleets import FleetFiles
 from controlplane.latency.calibration import Observation, Seen
-from controlplane.report.observed_table import kept_table, observed_table
+from controlplane.report.observed_table import Unseen, kept_table, observed_table
 from controlplane.runtime.calibrating import _model_name, _variation, learn, recall
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet import Fleet
@@ -57,7 +57,8 @@ def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) 
     ]
     History(files.history).write_minutes(minutes)
     nothing: Any = None
-    seen, kept = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    seen, unseen, kept = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    assert unseen == []
     assert [(row.partition, row.batch, row.observation.batches) for row in seen] == [("P", 8, 200)]
     told = {one.workload: (one.rate_rps, one.failed, one.p99_ms, one.slo_ms) for one in kept}
     assert told == {"W1": (15.0, 0, 31.0, 50.0), "W2": (10.0, 2, 33.0, 60.0)}
@@ -102,7 +103,11 @@ def test_minutes_with_few_answers_have_no_p99(tmp_path: Path) -> None:
     ]
     History(files.history).write_minutes(minutes)
     nothing: Any = None
-    busy, idle = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)[1]
+    _, unseen, kept = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    busy, idle, joined = kept
+    assert (joined.minutes, joined.rate_rps, joined.unmeasured) == (0, None, "no minute was recorded yet")
+    assert unseen == [Unseen("P", "no batch was executed")]
+    assert "unmeasured: no batch was executed" in printed(observed_table([], unseen))
     assert (busy.p99_ms, busy.worst_p99_ms, busy.unmeasured) == (31.0, 31.0, None)
     assert (idle.p99_ms, idle.worst_p99_ms) == (None, None)
     assert "unmeasured: at most 99 answers a minute, 100 are needed" in printed(kept_table([busy, idle]))
