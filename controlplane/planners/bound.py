@@ -32,7 +32,7 @@ from controlplane.planners.protocol import Device
 MOST_CLASSES = 64
 """SLOs told apart, of all families together: the workloads between two are all as loose as the looser."""
 FEW_WORKLOADS = 20
-"""Up to so many only one neighbour is looked at: the little that it gains takes as long as the plan."""
+"""Up to so many neighbours are taken for harmless: the little that they gain takes longer than the plan."""
 MOST_ROUNDS = 200
 """Linear programs solved."""
 MANY_CLASSES = 100
@@ -137,7 +137,7 @@ class _Question:
             if several and 0 < len(limit) <= FEW_MODELS:
                 told = Mutual.of(d, alone[n], limit, grouped, slos, rule, quantile)
             mutual.append(told)
-            neighbours = NEIGHBOURS if len(workloads) > FEW_WORKLOADS else 1
+            neighbours = NEIGHBOURS if len(workloads) > FEW_WORKLOADS else 0
             fastest[n] = Fastest.of(d, alone[n], limit, rule, quantile, neighbours)
         found = []
         for family, own, slo in zip(grouped, runs, slos, strict=True):
@@ -268,7 +268,7 @@ def _least_harmed(asked: _Question, d: int, price: FloatArray, fewest: int) -> l
         own = price[asked.first[a] : asked.first[a + 1]]
         best_runs(family.carried[d], asked.pools, family.edges, own, family.whole, worth[a], who[a])
     for neighbours, several in itertools.product(range(fewest, shape[0]), (every, *each)):
-        more = neighbours == shape[0] - 1 and neighbours > 0
+        more = neighbours == shape[0] - 1
         own_worth = worth[list(several), neighbours]
         earned, shares = fill(own_worth.max(axis=0), weight, steps, neighbours + 1, more)
         served = np.zeros(price.size)

@@ -60,7 +60,7 @@ class Fastest:
         """
         batch = batches_told_apart(alone, rule)
         models = sorted(limit_ms)
-        most = neighbours if len(models) <= FEW_MODELS else 1
+        most = neighbours if len(models) <= FEW_MODELS else min(neighbours, 1)
         shape = (most + 1, len(alone.execution), batch.size, alone.execution.shape[2])
         execution, cycle = np.full(shape, np.inf), np.full(shape, np.inf)
         for m, limit in limit_ms.items():
