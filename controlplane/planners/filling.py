@@ -31,7 +31,8 @@ _SUBSETS: BoolArray = (np.arange(1 << WINDOW)[:, None] >> np.arange(WINDOW) & 1)
 """The first 2 ** n rows and n columns are the subsets of n."""
 _SIZE: IntArray = _SUBSETS.sum(axis=1)
 _FIRST_OUT: IntArray = np.where(_SUBSETS.all(axis=1), WINDOW, _SUBSETS.argmin(axis=1))
-_RATIO = _SUBSETS.astype(np.float64)
+_COUNTED: FloatArray = _SUBSETS.astype(np.float64)
+"""The same as factors: a product with rates adds up those of each subset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class _Family:
             kept = max(1, fit - GIVEN_BACK)
             some = place[kept : kept + WINDOW]
             subsets = slice(1 << some.size)
-            more = _RATIO[subsets, : some.size] @ rates[some]
+            more = _COUNTED[subsets, : some.size] @ rates[some]
             rest = left - load[kept - 1] - more
             begins = np.append(some, place[min(kept + some.size, place.size - 1)])[_FIRST_OUT[subsets]]
             worth = self.of_rest(rest) + self.strict(begins, rest)
