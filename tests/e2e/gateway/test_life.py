@@ -71,14 +71,11 @@ def test_a_server_killed_after_its_redirect_loses_nothing_it_held(
     with rig.tritons(tmp_path, doomed={"slow": "slow"}) as running:
         doomed, two = running["doomed"], pair["two"].backend
         made.commit({"slow": Route((doomed.backend,), two)})
-        load = rig.Load(ports, "slow", seconds_of_work=0.05)
+        load = rig.Load(ports, "slow", seconds_of_work=0.25)
 
         async def run() -> None:
-            stop = asyncio.Event()
-            task = asyncio.create_task(load.unary(200, stop))
-            await asyncio.sleep(0.15)
-            stop.set()
-            await asyncio.sleep(0.15)
+            task = asyncio.create_task(load.at_once(20))
+            await asyncio.to_thread(rig.until, lambda: made.in_flight(doomed.backend) > 15)
             await asyncio.to_thread(made.commit, {"slow": Route((two,))})
             assert await asyncio.to_thread(made.in_flight, doomed.backend) > 5
             await asyncio.to_thread(doomed.kill)
