@@ -1,6 +1,8 @@
 """For every test. Hypothesis: the same examples in every run, and no clock, which a busy host would fail.
 
-Other examples are sought by hand: `pytest --hypothesis-profile=search --hypothesis-seed=N`.
+Other examples are sought by hand: `pytest --hypothesis-profile=search --hypothesis-seed=N`. By itself
+Hypothesis also tries the literals of the project's modules: every edit of any of them, the order of imports
+and even the name of the clone's folder (`tests`) would bring examples that no run has passed on.
 """
 
 from __future__ import annotations
@@ -9,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 settings.register_profile(
     "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("search", settings.get_profile("same"), derandomize=False)
 settings.load_profile("same")
+providers._get_local_constants = providers.Constants
 
 
 @pytest.fixture
