@@ -53,6 +53,7 @@ class Engine:
     stopped: list[str] = field(default_factory=list)
     starts: int = 0
     stuck: threading.Event | None = None
+    waited_for: bool = False
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         self.starts += 1
@@ -61,8 +62,8 @@ class Engine:
         raise EngineError("no such weights")
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
-        if self.silent is not None:
-            self.silent.wait(60.0)
+        if self.silent is not None and not self.silent.wait(30.0):
+            self.waited_for = True
         if self.away:
             raise EngineError("the engine does not answer")
         return (SERVER,)
@@ -191,6 +192,7 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
 def test_a_silent_engine_holds_no_look_up(bench: Bench) -> None:
     bench.engine.silent = threading.Event()
     assert [bench.health() for _ in range(3)] == [Health.READY] * 3
+    assert not bench.engine.waited_for
 
 
 def test_deaths_told_by_an_engine_that_goes_away_are_believed_once_it_answers(bench: Bench) -> None:
