@@ -35,12 +35,15 @@ from controlplane.files.remembered import Remembered
 from controlplane.monitor import exposition
 from controlplane.monitor.records import Losses, parse
 from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
+from controlplane.monitor.unlogged import BACKENDS, Unlogged
 from controlplane.monitor.windows import Windows
 
 _AT_ONCE = 512
 _GATHER_S = 0.05
 _FOLLOWER_LIMIT_BYTES = 16 * 2**20
 _SCRAPE_S = 3.0
+_UNLOGGED_EVERY_S = 5.0
+"""A thousand endpoints have six thousand backends; HAProxy writes some hundred rows in a millisecond."""
 _TIDY_BEATS = 5
 _UNKNOWN = "unknown"
 _NOBODY = "none"
@@ -91,6 +94,7 @@ class Monitor:
         self.addresses = addresses
         self.windows = Windows()
         self.losses = Losses()
+        self.unlogged = Unlogged()
         self.totals = exposition.Totals()
 
     def take(self, line: bytes) -> None:
@@ -117,7 +121,7 @@ class Monitor:
                 until = int(now)
                 return [asdict(second) for second in self.windows.each_second(until - int(count), until)]
             case {"counts": _}:
-                return {"received": self.losses.received, "lost": self.losses.lost}
+                return {**self.losses.counts(), "unlogged": self.unlogged.total}
         return None
 
 
@@ -144,6 +148,12 @@ class Log:
         finally:
             self._followers.discard(by)
 
+    def tell(self, lines: Sequence[bytes]) -> None:
+        """Count these and hand them on."""
+        self.hand_on(b"\n".join((*lines, b"")))
+        for line in lines:
+            self._monitor.take(line)
+
     def hand_on(self, lines: bytes) -> None:
         """To the followers; one that does not keep up is cut off, and sees that it was."""
         for follower in tuple(self._followers):
@@ -163,9 +173,7 @@ class Log:
         with contextlib.suppress(BlockingIOError):
             while len(lines) < _AT_ONCE:
                 lines.append(self._log.recv(2048).rstrip())
-        self.hand_on(b"\n".join((*lines, b"")))
-        for line in lines:
-            self._monitor.take(line)
+        self.tell(lines)
         if len(lines) < _AT_ONCE:
             self._loop.add_reader(self._log, self._woken)
         else:  # questions are answered in between
@@ -185,7 +193,7 @@ async def _metrics(monitor: Monitor, haproxy: Path, session: aiohttp.ClientSessi
     present = [server for server in monitor.addresses.present if server.metrics_port is not None]
     pages = await asyncio.gather(*(_page(session, server) for server in present))
     minute = monitor.windows.by_server(time.time(), 60.0)
-    rows = await _statistics(haproxy)
+    rows = await _statistics(haproxy, "show stat")
     own = [*exposition.own(monitor.totals, monitor.losses, minute)]
     answered = [(s, p) for s, p in zip(present, pages, strict=True) if p is not None]
 
@@ -207,15 +215,26 @@ async def _page(session: aiohttp.ClientSession, server: Backend) -> str | None:
         return None
 
 
-async def _statistics(path: Path) -> list[dict[str, str]]:
+async def _statistics(path: Path, command: str) -> list[dict[str, str]]:
     try:
         reader, writer = await asyncio.open_unix_connection(str(path))
-        writer.write(b"show stat\n")
+        writer.write(command.encode() + b"\n")
         text = (await asyncio.wait_for(reader.read(), _SCRAPE_S)).decode()
         writer.close()
     except (OSError, TimeoutError):
         return []
+    if not text.endswith("\n\n"):  # HAProxy died over it: its last number may be cut short
+        return []
     return list(csv.DictReader(io.StringIO(text.removeprefix("# "))))
+
+
+async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
+    """Tell of what HAProxy wrote no line of."""
+    while True:
+        rows = await _statistics(haproxy, BACKENDS)
+        monitor.addresses.refresh()
+        log.tell(monitor.unlogged.lines(rows, monitor.addresses.endpoints, time.time()))
+        await asyncio.sleep(_UNLOGGED_EVERY_S if rows else BEAT_S)
 
 
 async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: Path) -> None:
@@ -253,6 +272,7 @@ async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: 
             await web.TCPSite(runner, given.host, given.metrics_port).start()
             questions = await asyncio.start_unix_server(talk, str(listen))
             log.listen()
+            made_up = asyncio.create_task(_make_up_for(monitor, log, haproxy))
             beats = 0
             while not stopped.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -262,6 +282,7 @@ async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: 
                 if beats % _TIDY_BEATS == 0:
                     monitor.addresses.refresh()
                     monitor.windows.forget(time.time())
+            made_up.cancel()
             questions.close()
             await runner.cleanup()
 

@@ -25,6 +25,7 @@ _PROXY = {
     "bout": ("counter", "haproxy_bytes_out", "Bytes to clients."),
 }
 _MINUTE_S = 60.0
+_UNAVAILABLE = 14
 
 
 class Totals:
@@ -48,7 +49,9 @@ class Totals:
         counts: Counter[tuple[str, str, str, str]] = Counter()
         for (endpoint, server, sender, http, grpc, abandoned), (count, _, _) in self._sums.items():
             protocol = protocol_of(sender)
-            code = "abandoned" if abandoned else str(http if protocol == "http" else grpc or 0)
+            # A call that HAProxy ends without a status of gRPC's reads UNAVAILABLE.
+            status = http if protocol == "http" else grpc or (_UNAVAILABLE if http >= 500 else 0)
+            code = "abandoned" if abandoned else str(status)
             counts[endpoint, server, protocol, code] += count
         return counts
 

@@ -88,6 +88,10 @@ class Losses:
     lost: int = 0
     _highest: dict[str, int] = field(default_factory=dict)
 
+    def counts(self) -> dict[str, int]:
+        """Both, by name."""
+        return {"received": self.received, "lost": self.lost}
+
     def count(self, sender: str, number: int) -> None:
         """A line came."""
         self.received += 1

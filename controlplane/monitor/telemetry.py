@@ -18,10 +18,14 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Lines of the gateway's log that came, and those that are known to be missing."""
+    """Lines of the gateway's log that came, and those that are known to be missing.
+
+    `unlogged`: requests that HAProxy writes no line of; None before its counters were read.
+    """
 
     received: int
     lost: int
+    unlogged: int | None
 
 
 class GatewayTelemetry:

@@ -119,6 +119,38 @@ def test_refusals_and_dead_servers_are_told_apart(fresh: Running, pair: Pair) ->
     rig.until(lambda: "gone" in telemetry.windows(60) and telemetry.windows(60)["gone"].errors == 2)
 
 
+def test_what_a_server_held_when_it_died_is_counted_though_haproxy_logs_nothing(
+    fresh: Running, pair: Pair, tmp_path: Path
+) -> None:
+    made, ports = fresh
+    telemetry = GatewayTelemetry(made.telemetry_socket)
+    with rig.tritons(tmp_path, doomed={"echo": "echo"}) as running:
+        doomed = running["doomed"]
+        made.commit({"echo": Route((doomed.backend,), pair["two"].backend)})
+        load = rig.Load(ports)
+
+        async def run() -> None:
+            # HAProxy keeps the connection that these make. On a new one it would send again what is lost.
+            await load.at_once(4)
+            # Calls that it has not read: its end resets their connection.
+            os.kill(doomed.process.pid, signal.SIGSTOP)
+            task = asyncio.create_task(load.at_once(20))
+            await asyncio.to_thread(
+                rig.until, lambda: made.in_flight(doomed.backend) + len(load.outcomes) == 24
+            )
+            await asyncio.to_thread(doomed.kill)
+            await task
+
+        rig.until(lambda: telemetry.counts().unlogged is not None)
+        asyncio.run(run())
+    assert load.failed() != []
+    rig.until(lambda: telemetry.windows(60)["echo"].requests == len(load.outcomes))
+    assert telemetry.windows(60)["echo"].errors == len(load.failed())
+    told = telemetry.counts()
+    assert told.lost == 0
+    assert told.unlogged, "nothing was lost without a line: this tested nothing"
+
+
 def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     made, ports = fresh
     one = pair["one"]

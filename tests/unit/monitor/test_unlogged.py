@@ -1,0 +1,79 @@
+"""What HAProxy's counters tell of the requests that it writes no line of."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.monitor.exposition import Totals
+from controlplane.monitor.records import Losses, parse
+from controlplane.monitor.unlogged import Unlogged
+
+pytestmark = pytest.mark.unit
+
+CARRIED = {"g_0": ("w", "alias"), "h_0": ("w", "alias"), "g_1": ("v",)}
+
+
+def rows(**ended: int) -> list[dict[str, str]]:
+    """Each backend was given a hundred requests, has seven, and so many ended without an answer."""
+    told = [
+        {"pxname": name, "stot": "100", "scur": "7", "req_tot": str(93 - silent)}
+        for name, silent in ended.items()
+    ]
+    return [*told, {"pxname": "facade_grpc", "stot": "9", "scur": "", "req_tot": ""}]
+
+
+def test_what_ended_without_an_answer_is_told_once() -> None:
+    unlogged = Unlogged()
+    assert unlogged.total is None
+    assert unlogged.lines(rows(g_0=3, h_0=0, g_1=1), CARRIED, 10.0) == []
+    assert unlogged.total == 0, "what was before may have been told by the monitor before"
+    lines = unlogged.lines(rows(g_0=5, h_0=1, g_1=1), CARRIED, 12.5)
+    assert unlogged.lines(rows(g_0=5, h_0=1, g_1=1), CARRIED, 17.5) == []
+    records = [record for record in map(parse, lines) if record is not None]
+    told = [(r.sender, r.number, r.endpoint, r.port, r.ended_s, r.latency_ms, r.failed) for r in records]
+    assert told == [
+        ("grpc:unlogged", 0, "w", 0, 12.5, 0.0, True),
+        ("grpc:unlogged", 1, "w", 0, 12.5, 0.0, True),
+        ("http:unlogged", 0, "w", 0, 12.5, 0.0, True),
+    ]
+    assert unlogged.total == 3
+    (later,) = unlogged.lines(rows(g_0=5, h_0=1, g_1=2), CARRIED, 20.0)
+    losses = Losses()
+    for record in (*records, parse(later)):
+        assert record is not None
+        losses.count(record.sender, record.number)
+    assert losses.counts() == {"received": 4, "lost": 0}
+
+
+def test_a_haproxy_that_was_started_again_counts_from_nought() -> None:
+    unlogged = Unlogged()
+    unlogged.lines(rows(g_0=3, g_1=0), CARRIED, 10.0)
+    assert unlogged.lines([], CARRIED, 11.0) == [], "while it is gone"
+    assert len(unlogged.lines(rows(g_0=2, g_1=1), CARRIED, 15.0)) == 3
+
+
+def test_a_slot_that_was_emptied_meanwhile_is_still_known() -> None:
+    unlogged = Unlogged()
+    unlogged.lines(rows(g_1=0, g_2=0), CARRIED, 10.0)
+    (line,) = unlogged.lines(rows(g_1=1, g_2=1), {}, 15.0)
+    assert b" v " in line
+
+
+def test_a_page_of_metrics_says_what_the_client_reads() -> None:
+    lines = [
+        b"grpc:unlogged 0 w - - 200 14 SH 0 0 5 5",
+        b"http:unlogged 0 w - - 502 - SH 0 0 5 5",
+        # HAProxy's own line of a call that it ended as REFUSED_STREAM.
+        b"grpc:h1 1 w - - 503 - SC 292 0 5 9",
+        b"grpc:h1 2 w 127.0.0.1 9 200 - -- 292 80 5 9",
+    ]
+    totals = Totals()
+    for line in lines:
+        record = parse(line)
+        assert record is not None
+        totals.add(record, "none")
+    assert totals.requests() == {
+        ("w", "none", "grpc", "14"): 2,
+        ("w", "none", "http", "502"): 1,
+        ("w", "none", "grpc", "0"): 1,
+    }
