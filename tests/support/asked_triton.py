@@ -13,14 +13,19 @@ CONFIG = {"max_batch_size": 4, "input": [{"name": "X", "data_type": "TYPE_FP32",
 
 
 @contextlib.contextmanager
-def asked_triton(config: Mapping[str, Any] = CONFIG) -> Iterator[tuple[int, list[str]]]:
-    """Its port, and the paths it was asked, in order; each reading counts ten executions of four more."""
+def asked_triton(
+    config: Mapping[str, Any] = CONFIG, *, executions: int = 10
+) -> Iterator[tuple[int, list[str]]]:
+    """Its port, and the paths it was asked, in order; each reading counts so many executions of four more.
+
+    Each took 3 ms.
+    """
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            count = {"count": 10 * len(asked), "ns": 10**7 * len(asked)}
+            count = {"count": executions * len(asked), "ns": executions * 10**6 * len(asked)}
             batch = {"batch_size": 4, "compute_infer": count, "compute_input": count, "compute_output": count}
             totals = {"success": count, "queue": count}
             stats = {"model_stats": [{"inference_stats": totals, "batch_stats": [batch]}]}
@@ -42,7 +47,7 @@ def asked_triton(config: Mapping[str, Any] = CONFIG) -> Iterator[tuple[int, list
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield server.server_port, asked
         finally:
