@@ -6,8 +6,11 @@ PYTHON ?= python3
 PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
-# Twice quiet: errors only, not every note of this host's pip configuration.
-PIP := -m pip install -qq --disable-pip-version-check
+# Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
+PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
+PIP := -m pip install $(PATIENT)
+# A failed update is no end: what is known may be enough, and what is missing then is named.
+APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 
 .PHONY: setup demo test test-packages test-gpu lint bench soak clean host-packages
 .DELETE_ON_ERROR:
@@ -26,7 +29,7 @@ setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
 $(TRITON)/.done: .venv/.done
 	@echo "setup: tritonserver 2.51"
 	@rm -rf $(TRITON) .tools/triton-wheel && mkdir -p $(TRITON)/bin .tools/triton-wheel
-	@$(PY) -m pip download -qq --disable-pip-version-check --no-deps --dest .tools/triton-wheel nvidia-pytriton==0.7.0
+	@$(PY) -m pip download $(PATIENT) --no-deps --dest .tools/triton-wheel nvidia-pytriton==0.7.0
 	@cd .tools/triton-wheel && ../../$(PY) -m zipfile -e nvidia_pytriton-*.whl .
 	@cp .tools/triton-wheel/pytriton/tritonserver/bin/tritonserver $(TRITON)/bin/
 	@cp -r .tools/triton-wheel/nvidia_pytriton.libs $(TRITON)/lib
@@ -40,7 +43,7 @@ $(TRITON)/.done: .venv/.done
 $(PERF)/.done: .venv/.done
 	@echo "setup: perf_analyzer 2.51"
 	@rm -rf $(PERF) .tools/perf-wheel && mkdir -p $(PERF)/bin $(PERF)/lib .tools/perf-wheel
-	@$(PY) -m pip download -qq --disable-pip-version-check --no-deps --dest .tools/perf-wheel \
+	@$(PY) -m pip download $(PATIENT) --no-deps --dest .tools/perf-wheel \
 	  tritonclient==2.51.0 nvidia-cuda-runtime-cu12==12.6.77
 	@cd .tools/perf-wheel && for wheel in *.whl; do ../../$(PY) -m zipfile -e $$wheel .; done
 	@find .tools/perf-wheel -name perf_analyzer -type f -size +1M -exec cp {} $(PERF)/bin/perf_analyzer \;
@@ -58,8 +61,8 @@ host-packages:
 	  echo "setup: please run: sudo apt-get install$$missing" >&2; exit 1; fi; \
 	echo "setup: apt-get install$$missing"; \
 	export DEBIAN_FRONTEND=noninteractive; \
-	$$as apt-get -qq -o DPkg::Lock::Timeout=120 update >/dev/null && \
-	$$as apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends $$missing >/dev/null
+	$$as $(APT) update >/dev/null || true; \
+	$$as $(APT) install -y --no-install-recommends $$missing >/dev/null
 
 # The sample models' weights: random, seeded, made here.
 model_repository/.done: model_repository/make.py model_repository/onnx_model.py .venv/.done
@@ -74,14 +77,14 @@ demo: setup
 	@$(if $(filter docker,$(LAUNCHER)),$(PY) tests/support/docker_demo.py,.venv/bin/ctl demo)
 
 # A Docker engine for the container tests, where we may install one; they say so where none can run.
-test-packages:
+test-packages: host-packages
 	@command -v dockerd >/dev/null || test "$$(id -u)" != 0 || { \
 	  echo "setup: apt-get install docker.io"; export DEBIAN_FRONTEND=noninteractive; \
-	  apt-get -qq -o DPkg::Lock::Timeout=120 update >/dev/null && \
-	  apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends docker.io >/dev/null || true; }
+	  $(APT) update >/dev/null || true; \
+	  $(APT) install -y --no-install-recommends docker.io >/dev/null || true; }
 
 # Each part with the time it took; the first failure ends the run. Containers mostly wait and unit tests
-# mostly compute, so these two share the time.
+# mostly compute, so these two share the time; two threads of BLAS would mostly wait for each other's core.
 test: setup test-packages
 	@timed() { local name="$$1" start=$$SECONDS; shift; echo "== $$name: $$*"; "$$@" || exit 1; \
 	    echo "== $$name took $$((SECONDS - start)) s"; }; \
@@ -92,7 +95,7 @@ test: setup test-packages
 	timed imports .venv/bin/lint-imports; \
 	$(PY) -m pytest -q -m "docker and not soak" >.tools/containers.log 2>&1 & containers=$$!; \
 	trap 'wait' EXIT; \
-	timed unit $(PY) -m pytest -q -m "unit and not soak"; \
+	timed unit env OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -q -m "unit and not soak"; \
 	timed containers told; \
 	timed servers $(PY) -m pytest -q -m "e2e and not docker and not soak"
 
