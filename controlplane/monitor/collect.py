@@ -135,9 +135,15 @@ class Log:
         self._loop = asyncio.get_running_loop()
         log.setblocking(False)
 
-    def listen(self) -> None:
-        """Begin to read, once those who followed the process before are back: what waits is for them too."""
-        self._loop.call_later(1.5 * AGAIN_S, self._drain)
+    def listen(self, looks: int = 3) -> None:
+        """Begin to read, once those who followed the process before are back: what waits is for them too.
+
+        Looked for more than once: where the host holds this process up meanwhile, they are still let in.
+        """
+        if looks:
+            self._loop.call_later(0.5 * AGAIN_S, self.listen, looks - 1)
+        else:
+            self._drain()
 
     @contextlib.contextmanager
     def followed(self, by: asyncio.StreamWriter) -> Iterator[None]:
