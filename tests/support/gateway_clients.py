@@ -21,16 +21,11 @@ CLIENTS = {"http": th, "grpc": tg}
 
 @dataclass(frozen=True)
 class Target:
-    """Where a client is pointed, and the folder of the model `slow` behind it, which takes notes there."""
+    """Where a client is pointed, and the folder of the model `slow` behind it (`gateway_rig.noted`)."""
 
     http: str
     grpc: str
     slow: Path
-
-    def noted(self, what: str) -> int:
-        """How many requests the model `slow` has "begun", or seen "cancelled"."""
-        note = self.slow / what
-        return len(note.read_text()) if note.exists() else 0
 
     def raw(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, **more: Any
@@ -80,6 +75,6 @@ class Talk:
 
     def take(self) -> Any:
         """The next answer, which must be no error."""
-        result, error = self.answers.get(timeout=15)
+        result, error = self.answers.get(timeout=60)
         assert error is None, error
         return result

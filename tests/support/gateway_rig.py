@@ -9,44 +9,44 @@ import os
 import random
 import shutil
 import signal
-import socket
+import statistics
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
+from host_ports import free_ports
 
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.render.alias import alias_config
 from controlplane.render.source import read_source
+from launchers.server_log import by_chance
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
 MODELS = Path(__file__).parent / "gateway_models"
-ALIASES = {"twin": "echo", "again": "repeat"}
+ALIASES = {"twin": "echo", "again": "repeat", "tally": "counted"}
 """Second names, rendered as a plan's are, of models that run under their own name in the same server."""
+FORGETFUL_S = {"brief": 1}
+"""After so many seconds of silence these have forgotten a sequence; other models remember it for longer."""
 HOST = "127.0.0.1"
 NOTICED_S = 0.02
 """Until somebody has read that a connection was closed, where the host holds nobody up."""
 NOBODY_READY = "no server of this model is ready"
 """The gateway's own refusal. What a dead server held ends with its connection, or elsewhere: never so."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]
+MOST = 128
+"""Requests that a load has under way at once."""
+HELD = -1.0
+"""Seconds of work that `slow` does until nobody holds it (`held`)."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ class Triton:
     def backend(self) -> Backend:
         return Backend(self.name, HOST, self.http_port, self.grpc_port, self.metrics_port)
 
+    @property
+    def slow(self) -> Path:
+        """The folder of its model `slow`."""
+        return self.log.parent / self.name / "slow"
+
     def kill(self) -> None:
         """End the server and the processes of its models, at once."""
         with contextlib.suppress(ProcessLookupError):
@@ -76,7 +81,7 @@ def launch(
     name: str,
     models: Mapping[str, str],
     *,
-    ports: tuple[int, int, int],
+    ports: Sequence[int],
     flags: tuple[str, ...] = (),
 ) -> Triton:
     """Start a Triton that serves each endpoint with one of the models beside this file."""
@@ -84,9 +89,13 @@ def launch(
     for endpoint, model in models.items():
         if not (repository / endpoint).exists():
             shutil.copytree(MODELS / model, repository / endpoint)
+            config = repository / endpoint / "config.pbtxt"
             if endpoint in ALIASES:
-                config = alias_config(read_source(MODELS, model), endpoint=endpoint, of=ALIASES[endpoint])
-                (repository / endpoint / "config.pbtxt").write_text(config)
+                source = read_source(MODELS, model)
+                config.write_text(alias_config(source, endpoint=endpoint, of=ALIASES[endpoint]))
+            if endpoint in FORGETFUL_S:
+                idle, here = "max_sequence_idle_microseconds: ", config.read_text()
+                config.write_text(here.replace(idle, f"{idle}{FORGETFUL_S[endpoint] * 10**6} # "))
     http_port, grpc_port, metrics_port = ports
     log = directory / f"{name}.log"
     command = [
@@ -124,14 +133,26 @@ def _regions(name: str) -> str:
     return f"gw-{os.getpid()}-{name}-"
 
 
-def await_ready(triton: Triton, deadline_s: float = 60.0) -> None:
-    """Until the server and all its models are ready."""
+def ready(triton: Triton, start: Callable[[], Triton], deadline_s: float = 120.0) -> Triton:
+    """The server, or the one that `start` puts in its place, once all its models are ready.
+
+    2.51's Python backend rarely aborts in a race with the model's process that it starts: launchers start
+    such a server again, too.
+    """
     deadline = time.monotonic() + deadline_s
-    url = f"http://{HOST}:{triton.http_port}/v2/health/ready"
-    while time.monotonic() < deadline and triton.process.poll() is None:
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=1):
-            return
+    while time.monotonic() < deadline:
+        url = f"http://{HOST}:{triton.http_port}/v2/health/ready"
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=5):
+            return triton
+        if triton.process.poll() is not None:
+            said = triton.log.read_text(errors="replace")
+            if not by_chance(said):
+                break
+            triton.kill()
+            triton.log.write_text("")
+            triton = start()
         time.sleep(0.05)
+    triton.kill()
     raise AssertionError(f"{triton.name} is not ready:\n{triton.log.read_text(errors='replace')[-3000:]}")
 
 
@@ -142,13 +163,15 @@ def tritons(
     """Servers by name, ready; what is in the dictionary at the end is killed."""
     running: dict[str, Triton] = {}
     try:
-        # Together: a port is free until the server it was picked for has started.
-        free = iter(free_ports(3 * len(servers)))
-        for name, models in servers.items():
-            ports = next(free), next(free), next(free)
-            running[name] = launch(directory, name, models, ports=ports, flags=flags)
-        for triton in running.values():
-            await_ready(triton)
+
+        def start(name: str) -> Triton:
+            running[name] = launch(directory, name, servers[name], ports=free_ports(3), flags=flags)
+            return running[name]
+
+        for name in servers:
+            start(name)
+        for name in servers:
+            ready(running[name], partial(start, name))
         yield running
     finally:
         for name, triton in running.items():
@@ -169,7 +192,26 @@ def a_gateway(directory: Path) -> Iterator[tuple[HaproxyGateway, Ports]]:
         gateway.stop()
 
 
-def until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
+@contextlib.contextmanager
+def held(*servers: Triton) -> Iterator[None]:
+    """Within, their model `slow` answers nobody who asks with `HELD`; at the end everybody."""
+    holds = [triton.slow / "hold" for triton in servers]
+    try:
+        for hold in holds:
+            hold.touch()
+        yield
+    finally:
+        for hold in holds:
+            hold.unlink(missing_ok=True)
+
+
+def noted(slow: Path, what: str) -> int:
+    """How many requests the model `slow` in this folder has "begun", or seen "cancelled"."""
+    note = slow / what
+    return len(note.read_text()) if note.exists() else 0
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
     """Wait for what must become true."""
     deadline = time.monotonic() + deadline_s
     while not condition():
@@ -207,6 +249,7 @@ class Load:
     endpoint: str = "echo"
     seconds_of_work: float = 0.0
     outcomes: list[Outcome] = field(default_factory=list)
+    streamed: dict[int, int] = field(default_factory=dict)
 
     def _inputs(self, module: Any) -> list[Any]:
         tensor = module.InferInput("INPUT", [4], "FP32")
@@ -223,35 +266,41 @@ class Load:
             clients = (("http", over_http, http_aio), ("grpc", over_grpc, grpc_aio))
             yield (self._one(*client) for client in itertools.cycle(clients))
 
-    async def unary(self, rate_rps: float, stop: asyncio.Event, *, seed: int = 1) -> None:
+    async def unary(self, rate_rps: float, stop: asyncio.Event) -> None:
         """Poisson arrivals."""
-        chance = random.Random(seed)
-        async with self._requests() as requests, asyncio.TaskGroup() as group:
-            due = time.monotonic()
+        async with self._requests() as requests:
+            await _arrive(requests, rate_rps, stop)
+
+    async def anew(self, rate_rps: float, stop: asyncio.Event) -> None:
+        """Poisson arrivals, each over a connection that is made for it after its start."""
+        await _arrive(map(self._alone, itertools.cycle(("http", "grpc"))), rate_rps, stop)
+
+    async def one_by_one(self, stop: asyncio.Event, pause_s: float = 0.02) -> None:
+        """The next one soon after the answer to the one before."""
+        async with self._requests() as requests:
             while not stop.is_set():
-                due += chance.expovariate(rate_rps)
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-                group.create_task(next(requests))
+                await next(requests)
+                await asyncio.sleep(pause_s)
 
     async def at_once(self, count: int) -> None:
         """So many, none after the other."""
         async with self._requests() as requests:
             await asyncio.gather(*itertools.islice(requests, count))
 
-    def for_a_while(self, rate_rps: float, seconds: float) -> None:
-        """`unary` for so long, and until every answer is there."""
-
-        async def run() -> None:
-            stop = asyncio.Event()
-            task = asyncio.create_task(self.unary(rate_rps, stop))
-            await asyncio.sleep(seconds)
-            stop.set()
-            await task
-
-        asyncio.run(run())
-
-    async def _one(self, kind: str, client: Any, module: Any) -> None:
+    async def _alone(self, kind: str) -> None:
         started = time.monotonic()
+        if kind == "http":
+            async with http_aio.InferenceServerClient(f"{HOST}:{self.ports.http}") as client:
+                await self._one(kind, client, http_aio, started)
+        else:
+            # Channels of one process share what is connected already.
+            apart = [("grpc.use_local_subchannel_pool", 1)]
+            url = f"{HOST}:{self.ports.grpc}"
+            async with grpc_aio.InferenceServerClient(url, channel_args=apart) as client:
+                await self._one(kind, client, grpc_aio, started)
+
+    async def _one(self, kind: str, client: Any, module: Any, started: float | None = None) -> None:
+        started = time.monotonic() if started is None else started
         server = error = None
         try:
             result = await client.infer(self.endpoint, self._inputs(module))
@@ -294,6 +343,7 @@ class Load:
                     if error is not None:
                         return answered
                     answered += 1
+                    self.streamed[number] = answered
                     await asyncio.sleep(pause_s)
             finally:
                 await sent.put(None)
@@ -302,6 +352,45 @@ class Load:
                 raise AssertionError("an answer nobody asked for")
         return answered
 
+    def answered(self, server: str, since: float) -> list[Outcome]:
+        """What this server answered of what was sent since then."""
+        return [o for o in self.outcomes if o.server == server and o.started >= since]
+
     def failed(self) -> list[Outcome]:
         """What a client would call an error."""
         return [outcome for outcome in self.outcomes if outcome.error is not None]
+
+
+async def _arrive(
+    requests: Iterator[Coroutine[Any, Any, None]], rate_rps: float, stop: asyncio.Event
+) -> None:
+    """Those that find `MOST` under way are left out: a host that is too slow is not loaded ever more."""
+    chance = random.Random(1)
+    under_way: set[asyncio.Task[None]] = set()
+    async with asyncio.TaskGroup() as group:
+        due = time.monotonic()
+        while not stop.is_set():
+            due += chance.expovariate(rate_rps)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            if len(under_way) < MOST:
+                under_way.add(task := group.create_task(next(requests)))
+                task.add_done_callback(under_way.discard)
+
+
+@dataclass(frozen=True)
+class HeldUp:
+    """When this host held somebody up whom nothing had happened to."""
+
+    usual_s: float
+    waits: Sequence[tuple[float, float]]
+
+    @classmethod
+    def seen_by(cls, bystander: Load) -> HeldUp:
+        """By one that asked one by one: where an answer came much later than it usually does."""
+        waits = list(itertools.pairwise(o.ended for o in bystander.outcomes))
+        usual_s = statistics.median(end - begin for begin, end in waits)
+        return cls(usual_s, [(begin, end) for begin, end in waits if end - begin > 3 * usual_s])
+
+    def seconds(self, since: float, until: float) -> float:
+        """In all, as far as it began and ended around this time."""
+        return sum(end - begin for begin, end in self.waits if begin < until and since < end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -20,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, ServerSpec, ServerState
-from controlplane.gateway import processes
+from controlplane.gateway import haproxy, processes
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.gateway.places import Places
 from controlplane.monitor.canary import Canaries
@@ -37,7 +38,7 @@ Pair = dict[str, rig.Triton]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    models = {"echo": "echo", "repeat": "repeat", "total": "total", "slow": "slow"}
+    models = {"echo": "echo", "repeat": "repeat", "total": "total", "brief": "total", "slow": "slow"}
     with rig.tritons(tmp_path_factory.mktemp("tritons"), one=models, two=models) as running:
         yield running
 
@@ -71,13 +72,25 @@ def test_a_sequence_ends_where_it_began(gateway: Running, pair: Pair) -> None:
     assert step(tg, 2, 5) == (3, "one")
     assert step(tg, 7, 6, sequence_start=True) == (7, "two")
     assert step(th, 3, 5, sequence_end=True) == (6, "one")
-    assert made.in_flight(one) == 0
-    # A sequence that falls silent is waited for no longer than its server remembers it.
-    made.commit({"total": Route((one,))})
-    assert made.in_flight(two) == 1
-    rig.until(lambda: made.in_flight(two) == 0)
-    with pytest.raises(InferenceServerException, match="START"):
-        step(tg, 1, 6)
+    rig.until(lambda: made.in_flight(one) == 0)
+    assert step(tg, 1, 6, sequence_end=True) == (8, "two")
+
+
+def test_a_silent_sequence_is_waited_for_as_long_as_its_server_remembers_it(
+    gateway: Running, pair: Pair
+) -> None:
+    made, ports = gateway
+    one, two = pair["one"].backend, pair["two"].backend
+    made.commit({"brief": Route((two,))})
+    with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+        values = tensor(tg, floats(7)[None])
+        said_at = time.monotonic()
+        client.infer("brief", values, sequence_id=6, sequence_start=True)
+        made.commit({"brief": Route((one,))})
+        rig.until(lambda: made.in_flight(two) == 0)
+        assert time.monotonic() >= said_at + rig.FORGETFUL_S["brief"]
+        with pytest.raises(InferenceServerException, match="START"):
+            client.infer("brief", values, sequence_id=6)
 
 
 def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: Pair) -> None:
@@ -157,12 +170,16 @@ def test_answers_keep_their_order_across_a_redirect(gateway: Running, pair: Pair
         client.async_stream_infer("repeat", tensor(tg, floats(3)))
         assert [said(talk) for _ in range(9)] == [(i, "one") for i in range(1, 10)]
         assert [said(talk) for _ in range(3)] == [(i, "two") for i in range(3)]
-        client.async_stream_infer("slow", tensor(tg, floats(0.5)))
-        rig.until(lambda: made.in_flight(one) == 1)
-        made.commit({"repeat": Route((two,)), "slow": Route((two,))})
-        client.async_stream_infer("slow", tensor(tg, floats(0)))
-        assert made.in_flight(one) == 1
-        assert [said(talk) for _ in range(2)] == [(0.5, "one"), (0, "two")]
+        begun = rig.noted(pair["two"].slow, "begun")
+        with rig.held(pair["one"]):
+            client.async_stream_infer("slow", tensor(tg, floats(rig.HELD)))
+            rig.until(lambda: made.in_flight(one) == 1)
+            made.commit({"repeat": Route((two,)), "slow": Route((two,))})
+            client.async_stream_infer("slow", tensor(tg, floats(0)))
+            rig.until(lambda: rig.noted(pair["two"].slow, "begun") > begun)
+            assert made.in_flight(one) == 1
+            assert talk.answers.empty()
+        assert [said(talk) for _ in range(2)] == [(rig.HELD, "one"), (0, "two")]
         rig.until(lambda: made.in_flight(one) == 0)
         client.stop_stream()
 
@@ -184,8 +201,12 @@ def test_an_idle_stream_lets_go_of_the_old_server(gateway: Running, pair: Pair) 
         client.stop_stream()
 
 
-def test_who_joins_knows_the_shared_memory(gateway: Running, pair: Pair, home: Path) -> None:
+def test_who_joins_knows_the_shared_memory(
+    gateway: Running, pair: Pair, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, ports = gateway
+    # A commit waits for the facade, however slow this host makes it.
+    monkeypatch.setattr(haproxy, "_RELOAD_DEADLINE_S", 60.0)
     made.commit({"echo": Route((pair["one"].backend,))})
     key = f"/gw-join-{time.monotonic_ns()}"
     region = shm.create_shared_memory_region("joined", key, 16)
@@ -242,7 +263,7 @@ def test_what_one_server_refuses_nobody_keeps(gateway: Running, pair: Pair, modu
 def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: Pair) -> None:
     made, ports = gateway
     made.commit({"slow": Route((pair["one"].backend, pair["two"].backend))})
-    load = rig.Load(ports, "slow", seconds_of_work=0.02)
+    load = rig.Load(ports, "slow", seconds_of_work=rig.HELD)
 
     def counted() -> set[int]:
         with (
@@ -257,12 +278,21 @@ def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: 
                 message.model_stats[0].inference_count for message in messages
             }
 
+    def owed() -> list[int]:
+        return [made.in_flight(triton.backend) for triton in pair.values()]
+
+    async def run() -> None:
+        with rig.held(*pair.values()):
+            task = asyncio.create_task(load.at_once(20))
+            await asyncio.to_thread(rig.until, lambda: sum(owed()) == 20)
+            # Two backends choose, each among what it has under way itself.
+            assert min(await asyncio.to_thread(owed)) >= 6
+        await task
+
     (before,) = counted()
-    load.for_a_while(40, 1.0)
+    asyncio.run(run())
     assert load.failed() == []
-    shares = [sum(o.server == name for o in load.outcomes) for name in pair]
-    assert min(shares) > len(load.outcomes) / 5
-    rig.until(lambda: counted() == {before + len(load.outcomes)})
+    rig.until(lambda: counted() == {before + 20})
 
 
 @pytest.mark.parametrize("module", [th, tg])
@@ -297,7 +327,7 @@ def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_
             assert said(talk) == (1, "dying")
             doomed["dying"].kill()
             client.async_stream_infer("echo", tensor(tg, floats(2)))
-            answer, error = talk.answers.get(timeout=10)
+            answer, error = talk.answers.get(timeout=60)
             if error is not None:  # it was sent before the facade saw the connection break
                 # HAProxy may reset the client's stream before it has passed the facade's status on.
                 assert str(error.status()) in {"StatusCode.UNAVAILABLE", "StatusCode.CANCELLED"}

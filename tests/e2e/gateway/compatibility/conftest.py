@@ -12,11 +12,14 @@ from gateway_clients import CLIENTS, Talk, Target
 
 from controlplane.domain.fleet import Route
 
+COUNTED = {"counted": "echo", "tally": "echo"}
+"""The second is another name of the first. One test only asks them for answers, and counts these."""
+
 
 @pytest.fixture(scope="package")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Target]]:
     here = tmp_path_factory.mktemp("compatibility")
-    left = {"echo": "echo", "twin": "echo", "slow": "slow", "text": "text"}
+    left = {"echo": "echo", "twin": "echo", "slow": "slow", "text": "text", **COUNTED}
     right = {"repeat": "repeat", "again": "repeat", "total": "total", "other": "echo"}
     with (
         rig.tritons(here, bare=left | right, left=left, right=right) as running,

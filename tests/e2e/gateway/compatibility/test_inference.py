@@ -132,7 +132,7 @@ def test_expect_continue(target: Target) -> None:
 
 
 def test_many_requests_on_one_connection(target: Target) -> None:
-    connection = http.client.HTTPConnection(target.http, timeout=20)
+    connection = http.client.HTTPConnection(target.http, timeout=60)
     body = b'{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1],"data":[5]}]}'
     try:
         for path in ("/v2/models/echo/infer", "/v2/models/other/infer", "/v2/models/nope/infer") * 5:
@@ -161,7 +161,7 @@ def test_asynchronous_grpc(target: Target) -> None:
             client.async_infer(
                 "echo", tensor(tg, floats(i)), lambda result, error: answers.put(result.as_numpy("OUTPUT")[0])
             )
-        assert sorted(answers.get(timeout=10) for _ in range(8)) == list(range(8))
+        assert sorted(answers.get(timeout=60) for _ in range(8)) == list(range(8))
 
 
 @pytest.mark.parametrize("module", [tha, tga])

@@ -70,10 +70,10 @@ def test_large_streamed_tensors(talk: Talk, megabytes: int) -> None:
 
 def test_an_error_does_not_end_a_stream(talk: Talk) -> None:
     talk.client.async_stream_infer("nope", tensor(tg, floats(1)), request_id="a")
-    _, error = talk.answers.get(timeout=10)
+    _, error = talk.answers.get(timeout=60)
     assert "Request for unknown model: 'nope' is not found" in str(error)
     talk.client.async_stream_infer("echo", tensor(tg, np.array([1], dtype=np.int32), "INT32"))
-    _, error = talk.answers.get(timeout=10)
+    _, error = talk.answers.get(timeout=60)
     assert "data-type" in str(error)
     talk.client.async_stream_infer("echo", tensor(tg, floats(3)))
     assert talk.take().as_numpy("OUTPUT")[0] == 3
@@ -84,7 +84,7 @@ def test_an_error_in_a_stream_that_wants_grpc_errors(target: Target, model: str)
     with tg.InferenceServerClient(target.grpc) as client:
         talk = Talk(client, headers={"triton_grpc_error": "true"})
         client.async_stream_infer(model, tensor(tg, np.array([1], dtype=np.int32), "INT32"))
-        _, error = talk.answers.get(timeout=10)
+        _, error = talk.answers.get(timeout=60)
         assert ("unknown model" if model == "nope" else "data-type") in str(error)
         assert error.status() is None, "2.51 answers a request it does not begin with in the stream"
         client.stop_stream()

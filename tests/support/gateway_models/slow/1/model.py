@@ -7,7 +7,10 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Takes as many seconds as the first value says, unless cancelled. Notes both beside itself."""
+    """Takes as many seconds as the first value says, unless cancelled. Notes both beside itself.
+
+    A value below 0: for as long as a file `hold` lies there.
+    """
 
     def initialize(self, args):
         self.folder = Path(args["model_repository"])
@@ -23,7 +26,7 @@ class TritonPythonModel:
         data = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
         self.note("begun")
         until = time.monotonic() + float(data[0])
-        while time.monotonic() < until:
+        while (self.folder / "hold").exists() if data[0] < 0 else time.monotonic() < until:
             if request.is_cancelled():
                 self.note("cancelled")
                 return pb_utils.InferenceResponse(
