@@ -161,9 +161,11 @@ class Controller:
     def close(self) -> None:
         """End what can be ended at once; servers being started are found by the next controller."""
         self._observer.close()
-        self._recorder.close()
         self._crew.close(wait=False)
         self._log.close()
+        # Not into the directory of a fleet that is gone.
+        told = self.state if self._fleet.files.exists() else None
+        self._recorder.close(self._active(told) if told is not None else [])
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """Hold the fleet. Raises FleetBusy at once where another command does."""
@@ -172,8 +174,8 @@ class Controller:
     def _tell_others(self, state: GuardState, effects: tuple[Effect, ...], seen: FleetSeen) -> None:
         """What `ctl status` and `ctl validate` read."""
         self._recorder.hear(seen.answers, state.watches.values())
-        if self._recorder.is_over():
-            self._recorder.turn(self._active(state))
+        if self._recorder.is_due():
+            self._recorder.write(self._active(state))
         self._board.show(state, changed=bool(effects))
 
     def _active(self, state: GuardState) -> list[tuple[Watch, Server | None]]:

@@ -42,6 +42,9 @@ CREATE TABLE IF NOT EXISTS batches (
 CREATE INDEX IF NOT EXISTS batches_of_minute ON batches (minute);
 """
 
+Key = tuple[str, str]
+"""Partition and endpoint."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -56,7 +59,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """About a minute of one endpoint on one partition's active server, until `at_s` (since the epoch).
+    """At most about a minute of one endpoint by one partition, until `at_s` (since the epoch).
 
     `percent` is the server's share, `batches` the executions by batch size, None where nobody counted them;
     `p99_ms` is None without answers.
@@ -71,6 +74,11 @@ class Minute:
     failed: int
     p99_ms: float | None
     batches: Mapping[int, BatchStatistics] | None
+
+    @property
+    def key(self) -> Key:
+        """Whose it is."""
+        return self.partition, self.endpoint
 
 
 class EventLog:
@@ -132,26 +140,45 @@ class History:
         rows = self._read(f"{_SELECT} WHERE at_s >= ? ORDER BY id DESC LIMIT ?", (since_s, limit))
         return tuple(Event(*row) for row in reversed(rows))
 
-    def write_minutes(self, minutes: Sequence[Minute]) -> None:
-        """Append what was observed; where the disk refuses, `lost` grows."""
+    def write_minutes(
+        self, minutes: Sequence[Minute], rows: Mapping[Key, int] | None = None
+    ) -> dict[Key, int]:
+        """Write what was observed, over the `rows` that tell of it already; those that do now.
+
+        Where the disk refuses, `lost` grows and the rows are those of before.
+        """
+        before = rows or {}
+        made = dict(before)
         try:
             with self._open() as database:
                 for one in minutes:
                     row = (one.at_s, one.seconds, one.partition, one.endpoint, one.percent)
-                    made = database.execute(
-                        "INSERT INTO minutes (at_s, seconds, partition, endpoint, percent, requests, failed, "
-                        "p99_ms, counted) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (*row, one.requests, one.failed, one.p99_ms, one.batches is not None),
-                    ).lastrowid
+                    cursor = database.execute(
+                        "INSERT OR REPLACE INTO minutes (id, at_s, seconds, partition, endpoint, percent, "
+                        "requests, failed, p99_ms, counted) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (
+                            before.get(one.key),
+                            *row,
+                            one.requests,
+                            one.failed,
+                            one.p99_ms,
+                            one.batches is not None,
+                        ),
+                    )
+                    assert cursor.lastrowid is not None
+                    made[one.key] = cursor.lastrowid
                     for size, b in (one.batches or {}).items():
                         counters = (b.executions, b.compute_input_ns, b.compute_infer_ns, b.compute_output_ns)
                         database.execute(
-                            "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (made, size, *counters)
+                            "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)",
+                            (cursor.lastrowid, size, *counters),
                         )
                 newest = "SELECT COALESCE(MAX(id), 0) FROM minutes"
                 database.execute(f"DELETE FROM minutes WHERE id <= ({newest}) - ?", (_KEEP_MINUTES,))
         except (sqlite3.Error, OSError):
             self.lost += 1
+            return dict(before)
+        return made
 
     def minutes(self, since_s: float) -> tuple[Minute, ...]:
         """What was observed from `since_s` on, oldest first. Raises EngineError for a broken file."""
