@@ -24,10 +24,10 @@ import private_engine
 import pytest
 import triton_image
 import tritonclient.http as triton_http
+from host_ports import free_ports
 from private_engine import PrivateEngine
 
 from launchers.containers import FLEET_LABEL
-from launchers.ports import free_ports
 
 pytestmark = pytest.mark.docker
 
@@ -44,13 +44,16 @@ def private() -> Iterator[tuple[PrivateEngine, str]]:
     why_not = private_engine.obstacle()
     if why_not is not None:
         pytest.skip(f"DOCKER TESTS NOT RUN: {why_not}")
-    with pytest.MonkeyPatch.context() as patch, private_engine.private_engine() as made:
-        patch.setenv("TRISECT_TRITON_HOME", str(ROOT / ".tools" / "triton"))
-        yield made, triton_image.build(made.address)
+    try:
+        with pytest.MonkeyPatch.context() as patch, private_engine.private_engine() as made:
+            patch.setenv("TRISECT_TRITON_HOME", str(ROOT / ".tools" / "triton"))
+            yield made, triton_image.build(made.address)
+    except private_engine.CannotRun as error:
+        pytest.skip(f"DOCKER TESTS NOT RUN: {error}")
 
 
-def plan(percent: float) -> dict[str, Any]:
-    workload = {"name": "a", "endpoint": "a", "model": "echo", "rate_rps": 100, "slo_ms": 200}
+def plan(percent: float, slo_ms: float) -> dict[str, Any]:
+    workload = {"name": "a", "endpoint": "a", "model": "echo", "rate_rps": 100, "slo_ms": slo_ms}
     shadow = {"policy": "hot", "gpu": "cpu-0", "extra_percent": 10, "percent": percent + 10}
     one = {"id": "a", "percent": percent, "shadow": shadow, "models": [{"model": "echo", "batch": 4}]}
     return {
@@ -70,8 +73,7 @@ class Host:
     image: str
 
     def __post_init__(self) -> None:
-        ports = free_ports(set())
-        self.http, self.grpc, self.metrics = ports.http, ports.grpc, ports.metrics
+        self.http, self.grpc, self.metrics = free_ports(3)
         shutil.copytree(ROOT / "tests" / "data" / "models", self.directory / "models")
 
     def ctl(self, *arguments: str) -> str:
@@ -94,9 +96,9 @@ class Host:
         assert told.returncode == 0, told.stderr
         return told.stdout
 
-    def apply(self, percent: float, *more: str) -> str:
+    def apply(self, percent: float, *more: str, slo_ms: float = 200.0) -> str:
         path = self.directory / "plan.json"
-        path.write_text(json.dumps(plan(percent)))
+        path.write_text(json.dumps(plan(percent, slo_ms)))
         ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
         ports += ["--metrics-port", str(self.metrics), "--repository", str(self.directory / "models")]
         where = ["--output", str(self.directory / "rendered"), "--launcher", "docker"]
@@ -182,19 +184,21 @@ class Load:
 
 
 def test_a_share_changes_in_containers_without_a_lost_request(host: Host) -> None:
-    told = host.apply(30, "--dry-run")
+    # The guard is given no cause to act: a busy host makes a short SLO break.
+    apply = partial(host.apply, slo_ms=5000.0)
+    told = apply(30, "--dry-run")
     assert "docker run --detach" in told
     assert "--cpu-quota=3000" in told
     with host.client() as client:
         assert host.containers(client) == []
-        host.apply(30)
+        apply(30)
         with Load(host) as load:
-            host.apply(40)
+            apply(40)
         assert set(load.answers) == {"answered"}, load.answers
         assert load.answers["answered"] > 50
         quotas = {c.attrs["HostConfig"]["CpuQuota"] for c in host.containers(client, ".active.")}
         assert quotas == {4000}
-        assert host.apply(40).strip() == "nothing to do"
+        assert apply(40).strip() == "nothing to do"
         host.ctl("destroy", "--yes")
         assert host.containers(client) == []
 

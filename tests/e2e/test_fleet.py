@@ -21,6 +21,8 @@ import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from guard_rig import cgroups_of
+from host_ports import free_ports
 
 pytestmark = pytest.mark.e2e
 
@@ -28,17 +30,6 @@ ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"
 MODELS = ROOT / "tests" / "data" / "models"
 PERF = ROOT / ".tools" / "perf"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
 
 
 def partition(name: str, percent: float, *, model: str = "echo", shadow: bool = True) -> dict[str, Any]:
@@ -125,9 +116,7 @@ class Host:
                 if s.connect_ex(("127.0.0.1", port)) == 0:
                     found.append(f"port {port}")
         found += [str(p) for p in Path("/dev/shm").iterdir() if self.fleet in p.name]
-        cgroups = Path("/sys/fs/cgroup")
-        found += [str(p) for p in cgroups.rglob(f"*{self.fleet}*")] if cgroups.exists() else []
-        return found
+        return found + cgroups_of(self.fleet)
 
 
 @pytest.fixture

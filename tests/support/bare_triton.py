@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -13,6 +12,8 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from host_ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 TRITON = ROOT / ".tools" / "triton"
@@ -33,15 +34,6 @@ class BareTriton:
     @property
     def grpc(self) -> str:
         return f"{HOST}:{self.grpc_port}"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @contextlib.contextmanager

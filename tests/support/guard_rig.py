@@ -10,7 +10,6 @@ import random
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ import psutil
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
 from gateway_rig import NOBODY_READY, NOTICED_S
+from host_ports import free_ports
 
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.runtime.history import Event, History
@@ -35,17 +35,6 @@ CTL = Path(sys.executable).parent / "ctl"
 MODELS = Path(__file__).parent / "guard_models"
 CGROUPS = Path("/sys/fs/cgroup")
 KILLED_CONTROLLER = Path(__file__).parent / "killed_controller.py"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
 
 
 def partition(
@@ -128,7 +117,7 @@ class Guarded:
         return History(self.files / "history.sqlite").events()
 
     def await_event(
-        self, kind: str, *, since_s: float = 0.0, deadline_s: float = 30.0, says: str = ""
+        self, kind: str, *, since_s: float = 0.0, deadline_s: float = 60.0, says: str = ""
     ) -> Event:
         deadline = time.monotonic() + deadline_s
         while time.monotonic() < deadline:
@@ -148,18 +137,20 @@ class Guarded:
     def servers(self) -> tuple[Server, ...]:
         return self.launcher().servers(self.fleet)
 
-    def await_guarded(self, partitions: int = 1, deadline_s: float = 60.0) -> None:
-        """Until every partition has a routed server and another one that stands by as its backup."""
-        slots = self.files / "gateway" / "slots.json"
-        deadline = time.monotonic() + deadline_s
-        while time.monotonic() < deadline:
-            rows = [s for s in json.loads(slots.read_text())["slots"] if not s["draining"]]
-            if len(rows) == partitions and all(r["members"] and r["backup"] for r in rows):
-                ports = {p for r in rows for m in (*r["members"], r["backup"]) for p in [m["http_port"]]}
-                if ports == {s.http_port for s in self.servers() if s.state is ServerState.RUNNING}:
-                    return
+    def is_guarded(self, partitions: int = 1) -> bool:
+        """Whether every partition has a routed server, another that backs it up, and nothing else runs."""
+        slots = json.loads((self.files / "gateway" / "slots.json").read_text())["slots"]
+        rows = [s for s in slots if not s["draining"]]
+        if len(rows) != partitions or not all(r["members"] and r["backup"] for r in rows):
+            return False
+        ports = {m["http_port"] for r in rows for m in (*r["members"], r["backup"])}
+        return ports == {s.http_port for s in self.servers() if s.state is ServerState.RUNNING}
+
+    def await_guarded(self, partitions: int = 1) -> None:
+        deadline = time.monotonic() + 60.0
+        while not self.is_guarded(partitions):
+            assert time.monotonic() < deadline, f"not guarded: {self.servers()}\n{self.log()}"
             time.sleep(0.2)
-        raise AssertionError(f"not guarded after {deadline_s:g} s: {self.servers()}\n{self.log()}")
 
     def active(self, endpoint: str) -> str:
         slots = json.loads((self.files / "gateway" / "slots.json").read_text())["slots"]
@@ -174,7 +165,7 @@ class Guarded:
     def processes(self, **environment: str) -> list[psutil.Process]:
         """This fleet's processes that carry these variables."""
         found = []
-        for process in psutil.process_iter(["environ"]):
+        for process in psutil.process_iter(["environ", "name"]):
             environ = process.info["environ"] or {}
             if all(environ.get(key) == value for key, value in environment.items()):
                 found.append(process)
@@ -183,7 +174,7 @@ class Guarded:
     def tree(self, server: str) -> list[psutil.Process]:
         """Triton and its stubs, Triton first."""
         mine = self.processes(TRISECT_FLEET=self.fleet, TRISECT_NAME=server)
-        return sorted(mine, key=lambda p: "tritonserver" not in p.name())
+        return sorted(mine, key=lambda p: "tritonserver" not in p.info["name"])
 
     def start_controller(self) -> None:
         """Start it detached, as `ctl apply` does."""
@@ -243,7 +234,7 @@ class Guarded:
             ):
                 found.append(f"{process.pid} {command[:120]}")
         found += [str(p) for p in Path("/dev/shm").iterdir() if self.fleet in p.name]
-        return found + [str(p) for p in CGROUPS.rglob(f"trisect~{self.fleet}~*")]
+        return found + cgroups_of(self.fleet)
 
     def destroy(self) -> None:
         told = self.ctl("destroy", "--yes")
@@ -253,6 +244,11 @@ class Guarded:
                 process.kill()
         assert told.returncode == 0, told.stderr
         assert left == []
+
+
+def cgroups_of(fleet: str) -> list[str]:
+    """Of any hierarchy, while other programs' groups come and go."""
+    return [folder for folder, _, _ in os.walk(CGROUPS) if fleet in os.path.basename(folder)]
 
 
 @contextlib.contextmanager
@@ -302,6 +298,14 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(timeout=60)
+
+    def await_answers(self, count: int, since_s: float = 0.0) -> None:
+        """Until so many of the requests that started from then on were answered."""
+
+        def answered() -> bool:
+            return sum(r.error is None and r.started_s >= since_s for r in [*self.requests]) >= count
+
+        await_true(answered, 60.0, f"{count} answers of {self.endpoint}")
 
     def failed(self) -> list[Request]:
         return [r for r in self.requests if r.error is not None]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +21,10 @@ def obstacle() -> str | None:
     if shutil.which("dockerd") is None:
         return "dockerd is not installed (apt-get install docker.io)"
     return None
+
+
+class CannotRun(Exception):
+    """dockerd is there and does not stay, as in a container that may not mount; with its own words."""
 
 
 class PrivateEngine:
@@ -48,12 +53,22 @@ class PrivateEngine:
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 60
-        while not (self.folder / "d.sock").exists():
+        deadline = time.monotonic() + 120
+        while not self._answers():
             said = (self.folder / "log").read_text(errors="replace")[-2000:]
-            assert self._process.poll() is None, said
+            if self._process.poll() is not None:
+                raise CannotRun(f"dockerd ended: {said}")
             assert time.monotonic() < deadline, said
             time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        """One that has only made its socket takes no connection yet."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(5.0)
+            client.connect(f"{self.folder}/d.sock")
+            client.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return client.recv(64).split()[1:2] == [b"200"]
+        return False
 
     def stop(self) -> None:
         if self._process is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def client(engine: DockerEngine) -> Iterator[docker.DockerClient]:
 def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
-        with contextlib.suppress(OSError, docker.errors.APIError):
+        with contextlib.suppress(OSError, http.client.HTTPException, docker.errors.APIError):
             if condition():
                 return
         assert time.monotonic() < deadline, what
@@ -239,13 +240,15 @@ def test_what_a_killed_start_left_is_removed(
 
 
 def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerClient) -> None:
+    if not client.info()["MemoryLimit"]:
+        pytest.skip("CAPABILITY MISSING: this host's engine can limit no memory")
     greedy = MODEL.replace("time.sleep(float(x[0, 0]))", "self.kept = b'x' * int(x[0, 0] * 2**20)")
     paused = fleet.start(fleet.spec("paused"))
     killed = fleet.start(replace(fleet.spec("killed", source=greedy), memory_mb=600.0))
     with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
         client.containers.get(paused.id).pause()
         with contextlib.suppress(OSError):
-            infer(killed, sleep_s=900)
+            infer(killed, sleep_s=1400)  # as much may go to where the host swaps
         told: dict[str, News] = {}
 
         def all_heard() -> bool:
@@ -284,7 +287,8 @@ def test_a_refused_start_leaves_no_created_container(fleet: Fleet) -> None:
 
 
 def test_eight_are_ready_soon(fleet: Fleet) -> None:
-    specs = [fleet.spec(f"p{i}", percent=50, device=f"cpu-{i % 2}") for i in range(8)]
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    specs = [fleet.spec(f"p{i}", percent=50, device=f"cpu-{cores[i % len(cores)]}") for i in range(8)]
     start = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         servers = list(pool.map(fleet.start, specs))

@@ -15,7 +15,7 @@ import pytest
 from launcher_rig import BROKEN, HANGING, Fleet, get, infer
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Role, Server, ServerState
+from controlplane.domain.fleet import Role, Server, ServerState, ShareUsage
 from controlplane.domain.observation import News
 from controlplane.ports import Watch
 
@@ -69,8 +69,8 @@ def test_stop_lets_requests_in_flight_finish(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(infer, server, sleep_s=0.75) for _ in range(3)]
-        # One runs. A Triton that is told to stop refuses what it has not taken in yet.
-        await_true(lambda: queued(server) + sum(a.done() for a in answers) >= 2)
+        # And one runs. A Triton that is told to stop refuses what it has not taken in yet.
+        await_true(lambda: queued(server) == 2 or all(a.done() for a in answers))
         fleet.launcher.stop(server, drain_s=30)
         assert [a.result() for a in answers] == [[0.75, 0.0]] * 3
     assert fleet.launcher.servers(fleet.name) == ()
@@ -160,19 +160,27 @@ def test_a_share_is_held_under_load(fleet: Fleet) -> None:
             # By a clock that covers more than the counters do: an engine may be slow to tell them.
             start, before = time.monotonic(), fleet.launcher.usage(server)
             time.sleep(2.0)
-            after, wall = fleet.launcher.usage(server), time.monotonic() - start
+            # What holds it may have stood still itself: of all the time since, that becomes less and less.
+            while (used := part_of_a_core(before, after := fleet.launcher.usage(server), start)) >= 0.32:
+                assert time.monotonic() < start + 30, f"{used:.0%} of a core with a share of 25 %"
+                time.sleep(0.2)
         finally:
             halt.set()
         for each in loading:
             each.result()
-    assert before.cpu_seconds is not None
-    assert after.cpu_seconds is not None
-    used = (after.cpu_seconds - before.cpu_seconds) / wall
-    assert 0.05 < used < 0.32, f"{used:.0%} of a core with a share of 25 %"
+    assert used > 0.05
     if server.enforced_by != "duty-cycle":  # nothing counts its periods
         assert before.throttled_periods is not None
         assert after.throttled_periods is not None
         assert after.throttled_periods > before.throttled_periods
+
+
+def part_of_a_core(before: ShareUsage, after: ShareUsage, since_s: float) -> float:
+    """Taken between two readings, of which the first came after `since_s`."""
+    wall = time.monotonic() - since_s
+    assert before.cpu_seconds is not None
+    assert after.cpu_seconds is not None
+    return (after.cpu_seconds - before.cpu_seconds) / wall
 
 
 def test_eight_start_side_by_side(fleet: Fleet) -> None:
@@ -243,8 +251,5 @@ def test_a_share_changes_in_a_running_server(fleet: Fleet) -> None:
     assert fleet.launcher.servers(fleet.name) == (server,)
     start, before = time.monotonic(), fleet.launcher.usage(server)
     infer(server, burn_s=0.3)
-    after, wall = fleet.launcher.usage(server), time.monotonic() - start
-    assert after.cpu_seconds is not None
-    assert before.cpu_seconds is not None
-    used = (after.cpu_seconds - before.cpu_seconds) / wall
+    used = part_of_a_core(before, fleet.launcher.usage(server), start)
     assert used < 0.28, f"{used:.0%} of a core with a share of 20 %"

@@ -64,11 +64,12 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
     # `0b` bears the model, `b` is an alias of it: a warm shadow has to load both.
     shared["workloads"].append({**shared["workloads"][0], "name": "0b", "endpoint": "0b"})
     fleet.apply(plan([first, second], partition("a", "hot", second), shared))
-    rig.await_true(lambda: guard_row(fleet, "b")["shadow_ready"], 30.0, "the warm shadow stands by")
+    rig.await_true(lambda: guard_row(fleet, "b")["shadow_ready"], 60.0, "the warm shadow stands by")
     on_first = [s for s in fleet.servers() if s.spec.device == first]
     assert {s.spec.labels.partition for s in on_first} == {"a", "b"}
     with Load(fleet.grpc, "a", RATE_RPS, WORK_S) as hot, Load(fleet.grpc, "b", RATE_RPS, WORK_S) as warm:
-        time.sleep(2.0)
+        hot.await_answers(80)
+        warm.await_answers(80)
         # Stopped meanwhile, so that it finds all of them dead in one look, as a fault of a GPU leaves them.
         fleet.controller().suspend()
         hit_s, dead_s = rig.kill([p for server in on_first for p in fleet.tree(server.name)])
@@ -76,7 +77,8 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
         for partition_id in ("a", "b"):
             fleet.await_event("redirect", since_s=hit_s, says=f".{partition_id}.")
         moved_s = time.time()
-        time.sleep(1.0)
+        hot.await_answers(40, since_s=moved_s)
+        warm.await_answers(40, since_s=moved_s)
     said = [e for e in fleet.events() if e.kind == "said" and e.at_s >= hit_s and e.level == "critical"]
     assert [e.subject for e in said if "a fault of the whole GPU" in e.reason] == [first]
     assert len(said) == 1, "one event, not one a server"
@@ -134,7 +136,7 @@ def test_a_full_disk_stops_no_redirect(small_disk: Path) -> None:
             while True:
                 stream.write(bytes(4096))
         with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
-            time.sleep(1.0)
+            load.await_answers(40)
             for _ in range(2):  # there and back, by hand
                 turned = fleet.ctl("redirect", "w")
                 assert turned.returncode == 0, turned.stderr
@@ -173,14 +175,14 @@ def test_a_model_that_runs_out_of_memory_is_left(fleet: Guarded, memory_group: P
     before = fleet.active("w")
     _, stub = fleet.tree(before)
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
-        time.sleep(1.0)
+        load.await_answers(40)
         hit_s = time.time()
         # What it holds already stays where it is counted: this is for what comes on top.
         (memory_group / "memory.limit_in_bytes").write_text(str(8 * 2**20))
         (memory_group / "cgroup.procs").write_text(str(stub.pid))
         grow(fleet, "w", 64)
         moved = fleet.await_event("redirect", since_s=hit_s)
-        time.sleep(2.0)
+        load.await_answers(80, since_s=moved.at_s)
     assert rig.is_dead(stub)
     assert all(r.started_s <= moved.at_s + 0.5 for r in load.failed()), load.failed()
     fleet.await_guarded()

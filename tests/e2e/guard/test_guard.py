@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import guard_rig as rig
 import numpy as np
@@ -20,7 +21,8 @@ from killed_controller import POINTS
 pytestmark = pytest.mark.e2e
 
 RATE_RPS = 40.0
-SLO_MS = 200.0
+SLO_MS = 1000.0
+"""Far longer than a busy host lets a process stand still: nobody hangs or is slow unless a test has it so."""
 WORK_S = 0.003
 CUT_PERCENT = 10.0
 """What a slow server is held to. It needs 17 %, which even a busy host has, and is slow, not silent."""
@@ -52,7 +54,7 @@ def fleet(host: Guarded) -> Guarded:
     host.await_guarded()
     if share(host) > ROOMY_PERCENT:
         host.apply(PLAN, "--as-planned")
-        rig.await_true(lambda: share(host) == PERCENT, 30.0, "the plan again")
+        rig.await_true(lambda: share(host) == PERCENT, 60.0, "the plan again")
         host.await_guarded()
     return host
 
@@ -65,21 +67,22 @@ def share(fleet: Guarded) -> float:
 def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     needs_cgroups(fleet)
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
-        time.sleep(3.0)
+        load.await_answers(40)
         before, percent = fleet.active("w"), share(fleet)
         cut_s = time.time()
         fleet.cut_quota(percent, CUT_PERCENT)
         moved = fleet.await_event("redirect", since_s=cut_s)
-        time.sleep(4.0)
+        load.await_answers(80, since_s=moved.at_s)
     assert load.failed() == []
     assert "slow server" in moved.reason
     assert fleet.active("w") != before
     # Where it was cut nearly all come late. What this host does to either is not the server's.
-    assert late(load.between(moved.at_s + 2.0, time.time())) <= 0.2 + late(load.between(0.0, cut_s))
+    assert late(load.between(moved.at_s, time.time())) <= 0.2 + late(load.between(0.0, cut_s))
     fleet.await_guarded()
     assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}, "the next larger one"
+    rig.await_true(lambda: status(fleet)["guard"][0]["phase"] == "guarded", 30.0, "it has settled")
     asked_s = time.time()
-    told = json.loads(fleet.ctl("status", "--json").stdout)
+    told = status(fleet)
     (row,) = told["guard"]
     assert (row["phase"], row["shadow_ready"], row["breaker_open"]) == ("guarded", True, False)
     assert "slow server" in row["redirect"]
@@ -89,6 +92,10 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     assert again.stdout.strip() == "nothing to do"
     assert f"was redirected to {percent + 10:g} %" in again.stderr
     assert share(fleet) == percent + 10
+
+
+def status(fleet: Guarded) -> dict[str, Any]:
+    return dict(json.loads(fleet.ctl("status", "--json").stdout))
 
 
 def late(requests: list[Request]) -> float:
@@ -104,20 +111,19 @@ def test_a_controller_killed_within_a_redirect_is_replaced_and_the_next_goes_on(
 ) -> None:
     needs_cgroups(fleet)
     percent, before = share(fleet), fleet.active("w")
-    fleet.controller().send_signal(signal.SIGKILL)
+    _, ended_s = rig.kill([fleet.controller()])
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, fleet.serving_until(point) as doomed:
-        began_s = time.time()
-        fleet.await_event("adopt", since_s=began_s)
-        time.sleep(1.0)
+        fleet.await_event("adopt", since_s=ended_s)
+        load.await_answers(40)
         fleet.cut_quota(percent, CUT_PERCENT)
-        assert doomed.wait(timeout=30) == -signal.SIGKILL
+        assert doomed.wait(timeout=60) == -signal.SIGKILL
         fleet.start_controller()
-        rig.await_true(lambda: share(fleet) == percent + 10, 30.0, "redirected")
+        rig.await_true(lambda: share(fleet) == percent + 10, 60.0, "redirected")
         fleet.await_guarded()
-        time.sleep(1.0)
+        load.await_answers(40, since_s=time.time())
     assert load.failed() == []
+    rig.await_true(lambda: fleet.tree(before) == [], 30.0, "nothing of it is left")
     assert sorted(s.spec.percent for s in fleet.servers()) == [percent + 10, percent + 20]
-    assert fleet.tree(before) == []
 
 
 @pytest.mark.soak
@@ -126,7 +132,7 @@ def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, step:
     began = len(fleet.journal())
     changed = rig.plan(rig.partition("w", PERCENT - 10, rate_rps=RATE_RPS, slo_ms=2 * SLO_MS))
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, ThreadPoolExecutor(1) as pool:
-        time.sleep(0.5)
+        load.await_answers(20)
         applying = pool.submit(fleet.apply, changed)
         rig.await_true(lambda: len(fleet.journal()) > began + step, 60.0, STEPS[step])
         fleet.controller().send_signal(signal.SIGKILL)
@@ -139,14 +145,10 @@ def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, step:
     fleet.apply(PLAN)
 
 
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [("kill", "crash"), ("stop", "hang"), ("poison", "a model's process died")],
-)
+@pytest.mark.parametrize(("fault", "cause"), [("kill", "crash"), ("stop", "hang")])
 def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
-    refused = ""
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
-        time.sleep(2.0)
+        load.await_answers(80)
         fleet.await_guarded()
         before = fleet.active("w")
         triton, *stubs = fleet.tree(before)
@@ -157,34 +159,53 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
             case "stop":
                 for process in (triton, *stubs):
                     process.suspend()
-            case "poison":
-                refused = poison(fleet)
         moved = fleet.await_event("redirect", since_s=hit_s)
         rig.await_true(lambda: rig.is_dead(triton), 30.0, "the dead server's end")
-        gone_s = time.time()
-        time.sleep(1.0)
+        load.await_answers(40, since_s=time.time())
     assert moved.reason.rpartition(": ")[2] == cause
     # Lost is only what the dead server held, or was handed before it was known to be dead.
     assert load.unexplained(hit_s, dead_s if fault == "kill" else moved.at_s) == []
     fleet.await_guarded()
-    if fault == "poison":
-        # A batch of four a second, until it ended: none behind them. It took no shadow.
-        assert len(load.failed()) <= 4 * (1 + int(gone_s - hit_s)), load.failed()
-        assert "is not healthy" in refused
-        assert len([e for e in fleet.events() if e.kind == "redirect" and e.at_s >= hit_s]) == 1
     rig.await_true(lambda: before not in {s.name for s in fleet.servers()}, 30.0, "nothing of it is left")
 
 
-def poison(fleet: Guarded) -> str:
-    """One request that kills the process it is executed in, and what its client is told."""
+def test_a_request_that_kills_its_model_takes_no_shadow(fleet: Guarded) -> None:
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, ThreadPoolExecutor(1) as pool:
+        load.await_answers(80)
+        fleet.await_guarded()
+        before = fleet.active("w")
+        triton, *_ = fleet.tree(before)
+        hit_s = time.time()
+        asked = pool.submit(poison, fleet)
+        moved = fleet.await_event("redirect", since_s=hit_s)
+        rig.await_true(lambda: rig.is_dead(triton), 30.0, "the dead server's end")
+        gone_s = time.time()
+        load.await_answers(40, since_s=gone_s)
+        refused, refused_s = asked.result()
+    assert moved.reason.rpartition(": ")[2] == "a model's process died"
+    assert "is not healthy" in refused
+    # Sent on to the shadow, it would be refused another second later.
+    if refused_s < gone_s + 0.5:
+        assert load.unexplained(hit_s, moved.at_s) == []
+        # A batch of four a second, until it ended: none behind them.
+        assert len(load.failed()) <= 4 * (1 + int(gone_s - hit_s)), load.failed()
+        assert len([e for e in fleet.events() if e.kind == "redirect" and e.at_s >= hit_s]) == 1
+    else:  # Triton stood still for so long that it did not refuse it in the second it is given
+        assert gone_s - moved.at_s >= 1.0
+    fleet.await_guarded()
+    rig.await_true(lambda: before not in {s.name for s in fleet.servers()}, 30.0, "nothing of it is left")
+
+
+def poison(fleet: Guarded) -> tuple[str, float]:
+    """One request that kills the process it is executed in: what its client is told, and when."""
     x = triton_grpc.InferInput("X", [1, 1], "FP32")
     x.set_data_from_numpy(np.full((1, 1), np.nan, dtype=np.float32))
     with (
         triton_grpc.InferenceServerClient(f"127.0.0.1:{fleet.grpc}") as client,
         pytest.raises(triton_grpc.InferenceServerException) as told,
     ):
-        client.infer("w", [x], client_timeout=10.0)
-    return str(told.value)
+        client.infer("w", [x], client_timeout=30.0)
+    return str(told.value), time.time()
 
 
 def test_once_repairs_and_ends(fleet: Guarded) -> None:
@@ -195,7 +216,7 @@ def test_once_repairs_and_ends(fleet: Guarded) -> None:
     assert told.returncode == 0, told.stderr
     fleet.await_event("controller", since_s=killed_s, says="did not end by itself")
     assert fleet.active("w") != before
-    fleet.await_guarded(deadline_s=1.0)
+    assert fleet.is_guarded()
 
 
 @pytest.mark.soak
@@ -211,6 +232,7 @@ def test_once_ends_though_the_host_can_start_nothing(fleet: Guarded) -> None:
 
 
 def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
+    began_s = time.time()
     for role in ("haproxy", "facade"):
         (process,) = fleet.gateway_processes(role)
         process.kill()
@@ -218,21 +240,22 @@ def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
             lambda role=role, old=process.pid: any(  # type: ignore[misc]
                 p.pid != old for p in fleet.gateway_processes(role)
             ),
-            20.0,
+            60.0,
             f"{role} started again",
         )
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
-        time.sleep(1.0)
+        load.await_answers(40)
         fleet.await_guarded()
         hit_s, dead_s = rig.kill(fleet.tree(fleet.active("w"))[:1])
         fleet.await_event("redirect", since_s=hit_s)
     assert load.unexplained(hit_s, dead_s) == []
     fleet.await_guarded()
     told = json.loads(fleet.ctl("events", "--json").stdout)["events"]
-    assert [(e["subject"], "signal 9" in e["reason"]) for e in told if e["kind"] == "restart"] == [
-        ("haproxy", True),
-        ("facade", True),
-    ]
+    assert [
+        (e["subject"], "signal 9" in e["reason"])
+        for e in told
+        if e["kind"] == "restart" and e["at_s"] >= began_s
+    ] == [("haproxy", True), ("facade", True)]
     assert [e["at_s"] for e in told] == sorted(e["at_s"] for e in told)
     assert "facade ended by signal 9" in fleet.ctl("status").stdout
 
@@ -243,9 +266,9 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(tmp_path: Path) -> N
         assert not (fleet.files / "controller.pid").exists()
         (port,) = rig.free_ports(1)
         with fleet.serving("--port", str(port)):
-            rig.await_true(lambda: "adopt" in {e.kind for e in fleet.events()}, 20.0, "adopted")
+            fleet.await_event("adopt")
             for path, says in (("healthz", "last looked"), ("metrics", "trisect_partition_percent")):
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
                     assert says in answer.read().decode()
             second = fleet.ctl("serve")
             assert second.returncode == 4

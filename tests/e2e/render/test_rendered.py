@@ -77,7 +77,7 @@ def counted(triton: BareTriton, endpoint: str, model: str) -> dict[int, int]:
     before = batch_sizes(triton, endpoint).get(LARGE, 0)
     with triton_grpc.InferenceServerClient(triton.grpc) as client:
         assert client.infer(endpoint, [an_input(model, LARGE)]).as_numpy("OUTPUT").shape[0] == LARGE
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (now := batch_sizes(triton, endpoint)).pop(LARGE, 0) == before:
         assert time.monotonic() < deadline, "the batch was never counted"
         time.sleep(0.01)
@@ -138,12 +138,17 @@ def test_two_endpoints_of_one_model_are_one_queue(triton: BareTriton) -> None:
         request = example_request(read_source(REPOSITORY, "alexnet_tiny"), {})
         request.model_name = endpoint
         bodies[endpoint] = request.SerializeToString()
-    with (
-        ClosedLoop(triton.grpc, bodies[model], 3) as own,
-        ClosedLoop(triton.grpc, bodies[alias], 3) as other,
-    ):
-        own.wait_for(60, deadline_s=60)
-        other.wait_for(60, deadline_s=60)
-    seen = since(before, counted(triton, model, "alexnet_tiny"))
-    assert sum(b * n for b, n in seen.items()) == own.answered + other.answered
-    assert max(seen) == BATCH["alexnet_tiny"], "three in flight on each: a batch of four holds both"
+    answered, seen, deadline = 0, dict[int, int](), time.monotonic() + 60
+    # Three in flight on each: a batch of four holds both. Three and three may run in turn for a while.
+    while max(seen, default=0) < BATCH["alexnet_tiny"]:
+        assert time.monotonic() < deadline, seen
+        with (
+            ClosedLoop(triton.grpc, bodies[model], 3) as own,
+            ClosedLoop(triton.grpc, bodies[alias], 3) as other,
+        ):
+            own.wait_for(60, deadline_s=60)
+            other.wait_for(60, deadline_s=60)
+        answered += own.answered + other.answered
+        seen = since(before, counted(triton, model, "alexnet_tiny"))
+        assert sum(b * n for b, n in seen.items()) == answered
+    assert max(seen) == BATCH["alexnet_tiny"]
