@@ -167,7 +167,7 @@ def _rows(
         raise InputError("must be finite and above 0 up to the batch", field="service_ms")
     return _Rows(
         first=np.array(firsts),
-        service_ms=np.array(service),
+        service_ms=np.array(service, order="C"),  # for another order all would be compiled once more
         batch=np.array(batches),
         servers=np.array(pools),
         constant=np.array(constants),
