@@ -12,6 +12,7 @@ import pytest
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.gateway import haproxy
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.ports import Gateway
 
@@ -43,8 +44,10 @@ def listening(port: int) -> bool:
         return probe.connect_ex((rig.HOST, port)) == 0
 
 
-def test_a_gateway_from_start_to_stop(make: tuple[Make, Ports]) -> None:
+def test_a_gateway_from_start_to_stop(make: tuple[Make, Ports], monkeypatch: pytest.MonkeyPatch) -> None:
     new, ports = make
+    # A facade that the host holds up for a second is waited for, and no error.
+    monkeypatch.setattr(haproxy, "_OPEN_DEADLINE_S", 60.0)
     gateway = new()
     assert gateway.routes() == {}
     with pytest.raises(GatewayError):

@@ -43,6 +43,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def commits_reach_the_facade(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the host holds it up."""
+    monkeypatch.setattr(haproxy, "_RELOAD_DEADLINE_S", 60.0)
+
+
 def said(talk: Talk) -> tuple[float, str]:
     """The next answer's value and its server."""
     result = talk.take()
@@ -201,12 +207,8 @@ def test_an_idle_stream_lets_go_of_the_old_server(gateway: Running, pair: Pair) 
         client.stop_stream()
 
 
-def test_who_joins_knows_the_shared_memory(
-    gateway: Running, pair: Pair, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_joins_knows_the_shared_memory(gateway: Running, pair: Pair, home: Path) -> None:
     made, ports = gateway
-    # A commit waits for the facade, however slow this host makes it.
-    monkeypatch.setattr(haproxy, "_RELOAD_DEADLINE_S", 60.0)
     made.commit({"echo": Route((pair["one"].backend,))})
     key = f"/gw-join-{time.monotonic_ns()}"
     region = shm.create_shared_memory_region("joined", key, 16)
