@@ -3,8 +3,9 @@
     .venv/bin/python tests/bench/chaos.py [--faults crash,hang,...] [--repeats N] [--json]
 
 One fleet with a hot shadow under Poisson load over gRPC; the faults come one after the other. `in flight` are
-the requests that the client had open at the fault. `lost` are failed requests: `held` were in flight then,
-`sent` came between the fault and the guard's new routes, `later` should not be. `answered` is when the first
+the requests that the client had open at the fault. `lost` are failed requests, `recorded` those that the
+controller's minutes tell of: `held` were in flight then, `sent` came between the fault and the guard's new
+routes, `later` should not be. `answered` is when the first
 request sent after the fault was answered, `redirected` when the new routes stood, `guarded` when a shadow
 stood by again: seconds from the fault.
 """
@@ -28,12 +29,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import guard_rig as rig
 import psutil
 
+from controlplane.runtime.history import History
+
 RATE_RPS = 60.0
 SLO_MS = 150.0
 WORK_S = 0.003
 PERCENT = 40.0
 FAULTS = ("crash", "hang", "stub", "shadow", "haproxy", "facade", "monitor", "supervisor", "controller")
-NEEDS_REDIRECT = frozenset({"crash", "hang", "stub"})
+"""And `both`, active server and shadow at once: beside the others that would open the breaker."""
+NEEDS_REDIRECT = frozenset({"crash", "hang", "stub", "both"})
+WRITTEN_S = 15.0
+"""HAProxy's counters are read every 5 s, and a minute is written every 5 s."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Row:
     requests: int
     in_flight: int
     lost: int
+    recorded: int
     held: int
     sent: int
     later: int
@@ -66,15 +73,22 @@ def victims(fleet: rig.Guarded, fault: str) -> list[psutil.Process]:
         case "shadow":
             (standby,) = [s for s in fleet.servers() if s.name != fleet.active("w")]
             return fleet.tree(standby.name)
+        case "both":
+            return [process for s in fleet.servers() for process in fleet.tree(s.name)]
         case "controller":
             return [fleet.controller()]
         case _:
             return fleet.gateway_processes(fault)
 
 
+def recorded(fleet: rig.Guarded) -> int:
+    """The failed requests that the record tells of, until now."""
+    return sum(minute.failed for minute in History(fleet.files / "history.sqlite").minutes(0.0))
+
+
 def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
     before = {p.pid for p in fleet.processes(TRISECT_FLEET=fleet.fleet)}
-    redirected_s = None
+    redirected_s, known = None, recorded(fleet)
     with rig.Load(fleet.grpc, "w", RATE_RPS, WORK_S, seed=seed) as load:
         time.sleep(2.0)
         hit = victims(fleet, fault)
@@ -98,13 +112,16 @@ def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
     left = len([pid for pid in now if pid not in before]) if fault not in (*NEEDS_REDIRECT, "shadow") else 0
     left += max(0, len(now) - len(before))
     lost = load.failed()
+    deadline = time.monotonic() + WRITTEN_S
+    while recorded(fleet) - known < len(lost) and time.monotonic() < deadline:
+        time.sleep(0.2)
     over_s = math.inf if redirected_s is None else hit_s + redirected_s
     held, later = sum(r.started_s <= hit_s for r in lost), sum(r.started_s > over_s for r in lost)
     why = Counter(str(r.error).partition("] ")[2] or str(r.error) for r in lost)
     in_flight = sum(r.started_s <= hit_s < r.ended_s for r in load.requests)
     return Row(
-        fault, len(load.requests), in_flight, len(lost), held, len(lost) - held - later, later, dict(why),
-        min(answered) - hit_s, redirected_s, guarded_s, left,
+        fault, len(load.requests), in_flight, len(lost), recorded(fleet) - known, held,
+        len(lost) - held - later, later, dict(why), min(answered) - hit_s, redirected_s, guarded_s, left,
     )  # fmt: skip
 
 
@@ -125,14 +142,15 @@ def main() -> int:
         print(json.dumps({"rows": [asdict(r) for r in rows], "host_load": os.getloadavg()[0]}))
         return 0
     print(
-        f"{'fault':12} requests  in flight  lost  held  sent later  answered s  redirected s  guarded s  "
-        "left behind"
+        f"{'fault':12} requests  in flight  lost  recorded  held  sent later  answered s  redirected s  "
+        "guarded s  left behind"
     )
     for r in rows:
         redirected = "-" if r.redirected_s is None else f"{r.redirected_s:.2f}"
         print(
-            f"{r.fault:12} {r.requests:8d} {r.in_flight:10d} {r.lost:5d} {r.held:5d} {r.sent:5d} "
-            f"{r.later:5d} {r.answered_s:11.2f} {redirected:>13} {r.guarded_s:10.1f} {r.left_behind:12d}"
+            f"{r.fault:12} {r.requests:8d} {r.in_flight:10d} {r.lost:5d} {r.recorded:9d} {r.held:5d} "
+            f"{r.sent:5d} {r.later:5d} {r.answered_s:11.2f} {redirected:>13} {r.guarded_s:10.1f} "
+            f"{r.left_behind:12d}"
         )
         for words, count in r.why.items():
             print(f"{'':12} {count} lost: {words[:90]}")
