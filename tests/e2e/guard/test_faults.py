@@ -68,8 +68,8 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
     on_first = [s for s in fleet.servers() if s.spec.device == first]
     assert {s.spec.labels.partition for s in on_first} == {"a", "b"}
     with Load(fleet.grpc, "a", RATE_RPS, WORK_S) as hot, Load(fleet.grpc, "b", RATE_RPS, WORK_S) as warm:
-        hot.await_answers(80)
-        warm.await_answers(80)
+        hot.await_answers(40)
+        warm.await_answers(40)
         # Stopped meanwhile, so that it finds all of them dead in one look, as a fault of a GPU leaves them.
         fleet.controller().suspend()
         hit_s, dead_s = rig.kill([p for server in on_first for p in fleet.tree(server.name)])

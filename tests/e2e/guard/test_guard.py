@@ -148,7 +148,7 @@ def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, step:
 @pytest.mark.parametrize(("fault", "cause"), [("kill", "crash"), ("stop", "hang")])
 def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
-        load.await_answers(80)
+        load.await_answers(40)
         fleet.await_guarded()
         before = fleet.active("w")
         triton, *stubs = fleet.tree(before)
@@ -171,7 +171,7 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
 
 def test_a_request_that_kills_its_model_takes_no_shadow(fleet: Guarded) -> None:
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, ThreadPoolExecutor(1) as pool:
-        load.await_answers(80)
+        load.await_answers(40)
         fleet.await_guarded()
         before = fleet.active("w")
         triton, *_ = fleet.tree(before)
