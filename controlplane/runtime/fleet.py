@@ -139,15 +139,16 @@ class Fleet:
         self, plan: Plan, settings: FleetSettings, *, as_planned: bool, verb: str, rename_endpoints: bool
     ) -> Outcome:
         with locked(self.files):
-            if (renamed := self._tell_endings(plan)) and not rename_endpoints:
-                raise InputError(
-                    f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: keep "
-                    "them in the spec and plan again, or accept it with --rename-endpoints",
-                    field="endpoints",
-                )
-            # First: what cannot be rendered is refused with nothing started.
-            desired = self.desired(plan, settings)
-            self.gateway.start(endpoints=len({p.endpoint for _, _, p in plan.placements()}))
+            with self._no_trace_of_a_refusal():
+                if (renamed := self._tell_endings(plan)) and not rename_endpoints:
+                    raise InputError(
+                        f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: "
+                        "keep them in the spec and plan again, or accept it with --rename-endpoints",
+                        field="endpoints",
+                    )
+                # First: what cannot be rendered is refused with nothing started.
+                desired = self.desired(plan, settings)
+                self.gateway.start(endpoints=len({p.endpoint for _, _, p in plan.placements()}))
             actual = observe(self.launcher, self.gateway, self.name)
             actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
             before, known = self.files.plan(), self.files.settings()
@@ -229,6 +230,17 @@ class Fleet:
                 shutil.rmtree(Path(settings.output) / self.name, ignore_errors=True)
         shutil.rmtree(self.files.directory, ignore_errors=True)
         return Outcome(actions, ())
+
+    @contextlib.contextmanager
+    def _no_trace_of_a_refusal(self) -> Iterator[None]:
+        """Where a fleet's first command is refused before anything runs, its directory goes too."""
+        first = set(self.files.directory.iterdir()) <= {self.files.lock}
+        try:
+            yield
+        except TrisectError:
+            if first:
+                shutil.rmtree(self.files.directory, ignore_errors=True)
+            raise
 
     def _tell_endings(self, plan: Plan) -> list[str]:
         """Say which endpoints that are served now a plan serves no more; those whose workload stays."""

@@ -102,7 +102,30 @@ def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
     fleet = Fleet(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
     with pytest.raises(InputError, match="--repository"):
         fleet.apply(plan("a"), settings)
-    assert not files.exists()
+    assert not files.directory.exists()
+
+
+class Taken(Gateway):
+    """Its ports are another's."""
+
+    def start(self, endpoints: int = 0) -> None:
+        raise GatewayError("port 8000 cannot be used")
+
+
+def test_a_first_apply_that_is_refused_leaves_no_directory_and_a_later_one_all_there_was(
+    tmp_path: Path,
+) -> None:
+    files = FleetFiles(tmp_path, "f")
+    fleet = Rendered(files, cast(Any, Launcher()), cast(Any, Taken({})), SystemClock(), lambda line: None)
+    with pytest.raises(GatewayError, match="8000"):
+        fleet.apply(plan("a"), SETTINGS)
+    assert not files.directory.exists()
+    files.write_settings(SETTINGS)
+    files.write_plans(plan("b"), None)
+    with pytest.raises(GatewayError, match="8000"):
+        fleet.apply(plan("a"), SETTINGS)
+    assert files.plan() == plan("b")
+    assert files.settings() == SETTINGS
 
 
 class NoGateway(Gateway):
