@@ -80,7 +80,8 @@ class Company:
         at = np.minimum(at[:, :, low], at[:, :, high])
         at = np.minimum(at[..., low], at[..., high])
         fits = percents[:, None] + percents <= 100.0 * (1.0 + SLACK)
-        effect = np.where(fits[None, None, :, None, None, :], at, np.inf)
+        # In one layout, whatever that of the answers: for another one all would be compiled once more.
+        effect = np.ascontiguousarray(np.where(fits[None, None, :, None, None, :], at, np.inf))
         return Company(tuple(models), tuple(batch[group == g] for g in range(starts.size)), effect)
 
     @property
@@ -89,13 +90,25 @@ class Company:
         found: FloatArray = self.effect.min(axis=(3, 4, 5))
         return found
 
+    @property
+    def likewise(self) -> FloatArray:
+        """How much a batch of one is slowed at least, relative to what the same neighbours do to a full one.
+
+        (models, groups, shares); since neighbours add up it holds for several as for one.
+        """
+        slows = np.isfinite(self.effect) & (self.effect > 0.0)
+        full = np.where(slows, self.effect, 1.0)
+        found = np.where(slows, self.effect[:, :1] / full, np.inf).min(axis=(3, 4, 5))
+        answer: FloatArray = np.where(np.isfinite(found), found, 0.0)
+        return answer
+
     def slowed(self, alone: Alone, limit_ms: Mapping[int, float]) -> list[Fastest]:
         """Times of each group of batches at each of `LEVELS`, the first alone; see `Fastest`."""
         found = []
         times = LEVELS[:, None, None]
         least = self.least[:, 0]
-        first = 1.0 + np.where(np.isfinite(least), least, 0.0)
-        for batches in self.batches:
+        first = np.where(np.isfinite(least), least, 0.0)
+        for batches, likewise in zip(self.batches, np.moveaxis(self.likewise, 1, 0), strict=True):
             shape = (LEVELS.size, len(alone.execution), batches.size, alone.execution.shape[2])
             execution, cycle = np.full(shape, np.inf), np.full(shape, np.inf)
             lone = np.full((shape[0], shape[1], shape[3]), np.inf)
@@ -104,7 +117,8 @@ class Company:
                 in_time = own <= limit_ms[m]
                 execution[:, m] = np.where(in_time, own * times, np.inf)
                 cycle[:, m] = np.where(in_time, alone.cycle[m, batches - 1] * times, np.inf)
-                lone[0, m], lone[1:, m] = alone.execution[m, 0], alone.execution[m, 0] * first[n]
+                felt = np.maximum(first[n], likewise[n] * (LEVELS[1:, None] - 1.0))
+                lone[0, m], lone[1:, m] = alone.execution[m, 0], alone.execution[m, 0] * (1.0 + felt)
             found.append(Fastest(batches, execution, cycle, lone))
         return found
 
