@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as tg
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route
@@ -83,6 +84,7 @@ def test_a_monitor_that_is_killed_misses_nothing(fresh: Running, pair: Pair, tmp
         (monitor,) = processes.find(places, processes.MONITOR)
         following.longest_s = 0.0
         os.kill(monitor, signal.SIGKILL)
+        rig.until(lambda: monitor not in processes.find(places, processes.MONITOR))
         asyncio.run(load.at_once(20))
         rig.until(lambda: processes.find(places, processes.MONITOR) not in ((), (monitor,)))
         rig.until(lambda: seen(telemetry) == 20)
@@ -189,15 +191,24 @@ def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     asyncio.run(load.at_once(20))
     telemetry = GatewayTelemetry(made.telemetry_socket)
     rig.until(lambda: sum(w.requests for w in telemetry.windows(60).values()) == len(load.outcomes))
-    with urllib.request.urlopen(f"http://{rig.HOST}:{ports.metrics}/metrics", timeout=10) as page:
-        families = {f.name: f.samples for f in text_string_to_metric_families(page.read().decode())}
+    families: dict[str, list[Sample]] = {}
+    successes: list[Sample] = []
+
+    def read() -> float:
+        with urllib.request.urlopen(f"http://{rig.HOST}:{ports.metrics}/metrics", timeout=60) as page:
+            told = text_string_to_metric_families(page.read().decode())
+            families.update({family.name: family.samples for family in told})
+        every = families.get("nv_inference_request_success", [])
+        successes[:] = [s for s in every if s.labels["model"] == "echo"]
+        return sum(s.value for s in successes)
+
+    # A Triton counts a request after it has answered.
+    rig.until(lambda: read() >= len(load.outcomes))
     ours = families["trisect_requests"]
     assert sum(s.value for s in ours) == len(load.outcomes)
     assert {(s.labels["partition"], s.labels["role"]) for s in ours} == {("W1-1", "active")}
     assert {s.labels["protocol"] for s in ours} == {"http", "grpc"}
     proxies = families["haproxy_sessions"]
     assert {s.labels["endpoint"] for s in proxies if s.labels["proxy"] == "g_0"} == {"echo"}
-    counted = [s for s in families["nv_inference_request_success"] if s.labels["model"] == "echo"]
-    assert [(s.labels["partition"], s.labels["role"]) for s in counted] == [("W1-1", "active")]
-    assert counted[0].value >= len(load.outcomes)
+    assert [(s.labels["partition"], s.labels["role"]) for s in successes] == [("W1-1", "active")]
     assert families["trisect_telemetry_lines_lost"][0].value == 0
