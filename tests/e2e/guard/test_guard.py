@@ -72,12 +72,11 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
         cut_s = time.time()
         fleet.cut_quota(percent, CUT_PERCENT)
         moved = fleet.await_event("redirect", since_s=cut_s)
-        load.await_answers(80, since_s=moved.at_s)
+        # Where it was cut all would come late, more and more so.
+        rig.await_true(lambda: in_time(load.between(moved.at_s, time.time())[-40:]), 60.0, "it is fast again")
     assert load.failed() == []
     assert "slow server" in moved.reason
     assert fleet.active("w") != before
-    # Where it was cut nearly all come late. What this host does to either is not the server's.
-    assert late(load.between(moved.at_s, time.time())) <= 0.2 + late(load.between(0.0, cut_s))
     fleet.await_guarded()
     assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}, "the next larger one"
     rig.await_true(lambda: status(fleet)["guard"][0]["phase"] == "guarded", 30.0, "it has settled")
@@ -98,9 +97,9 @@ def status(fleet: Guarded) -> dict[str, Any]:
     return dict(json.loads(fleet.ctl("status", "--json").stdout))
 
 
-def late(requests: list[Request]) -> float:
-    """The share of them that broke the SLO."""
-    return sum(r.latency_ms > SLO_MS for r in requests) / len(requests)
+def in_time(requests: list[Request]) -> bool:
+    """Whether a second's worth of them came within the SLO, but for what a busy host does to some."""
+    return len(requests) >= RATE_RPS and sum(r.latency_ms > SLO_MS for r in requests) <= 0.2 * RATE_RPS
 
 
 @pytest.mark.parametrize(
