@@ -91,7 +91,7 @@ class _Family:
     """What is cut. `edges` (places + 1,) are where workloads begin and end on a line, by rate.
 
     `cost` (places + 1,): of those from some place on if groups could end within a workload. `most` (places,):
-    what any offer carries within its SLO.
+    what any offer carries within its SLO. Both without what may run out: that is best used at once.
     """
 
     rates: FloatArray
@@ -106,13 +106,14 @@ class _Family:
         """Costs from the end to the beginning."""
         edges = np.concatenate([[0.0], np.cumsum(rates)])
         count = rates.size
+        lasting = np.where(np.isfinite(offers.stock[offers.stand]) & (offers.stand > 0), 0.0, offers.rate)
         cost = np.zeros(count + 1)
         for i in range(count - 1, -1, -1):
-            until = np.minimum(edges[i] + offers.rate[i], edges[min(count, i + together)])
+            until = np.minimum(edges[i] + lasting[i], edges[min(count, i + together)])
             rest = offers.cost + np.interp(until, edges[i + 1 :], cost[i + 1 :])
             best = float(rest[until >= edges[i + 1] - ROUNDING].min(initial=np.inf))
             cost[i] = best if np.isfinite(best) else cost[i + 1] + HOPELESS
-        return _Family(rates, offers, together, edges, cost, offers.rate.max(axis=1))
+        return _Family(rates, offers, together, edges, cost, lasting.max(axis=1))
 
     def of_rest(self, rate: FloatArray | float) -> FloatArray:
         """What the loosest workloads cost that together send so much."""
@@ -130,6 +131,7 @@ class _Family:
         carried = np.minimum(offers.rate[first], load[most - 1])
         likely = offers.cost + self.of_rest(np.maximum(left - carried, 0.0))
         likely[offers.rate[first] < rates[first] - ROUNDING] = np.inf
+        likely[offers.servers > self.left(now)[offers.stand]] = np.inf
         found: list[_Beginning] = []
         for offer in np.argsort(likely, kind="stable")[:NEXT_OFFERS].tolist():
             if not np.isfinite(likely[offer]):
@@ -155,6 +157,14 @@ class _Family:
             rest_likely = float(self.of_rest(left - rates[first]))
             found.append(now.with_group([first], None, HOPELESS, rest_likely))
         return found
+
+    def left(self, now: _Beginning) -> FloatArray:
+        """Of each place where servers stand, how many more there are; the last is for all that need none."""
+        left = np.append(self.offers.stock, np.inf)
+        for group in now.groups:
+            if group.offer is not None:
+                left[self.offers.stand[group.offer]] -= self.offers.servers[group.offer]
+        return left
 
     def strict(self, begins: IntArray, rest: FloatArray) -> FloatArray:
         """What it costs that the rest begins earlier than the loosest that send as much."""

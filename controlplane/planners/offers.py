@@ -1,12 +1,12 @@
 """What groups of one model may cost: the cheapest servers that carry a rate within an SLO.
 
-Only whole GPUs and equal parts of one are offered. Parts are taken to be slowed as by neighbours of the usual
-kind; which partitions really stand together is the packing's to find.
+Offered are whole GPUs, equal parts of one, and parts beside a given other (`pairs`). Equal parts are taken to
+be slowed as by neighbours of the usual kind; which really stand together is the packing's to find.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +14,10 @@ import numpy as np
 from controlplane.domain.plan import MOST_SERVERS, Rule
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 from controlplane.planners import waiting
-from controlplane.planners.board import JITTER_P99, Queues, ask, waits
-from controlplane.planners.menu import FULL_BATCH, Alone, Asked, tolerated
+from controlplane.planners.board import Queues, ask, waits
+from controlplane.planners.carrying import carried
+from controlplane.planners.menu import Alone, Asked, tolerated
+from controlplane.planners.pairs import Side
 from controlplane.planners.protocol import Device
 
 PARTS = 8
@@ -25,7 +27,11 @@ USUAL_BATCH = 8
 SPARE = 1.005
 """Every partition must tolerate this much more: a pool that the exact queue refuses takes a server more."""
 TABLE_ERROR = 0.02
-"""Of what a pool of whole GPUs carries."""
+"""Of what a pool of whole GPUs carries, or of parts beside given others."""
+WHOLE, USUAL = 0, -1
+"""Where servers stand: on whole GPUs, on equal parts; from 1 on beside others as `Market.sides` says."""
+LEFT_OVER = 0.9
+"""What a part costs beside another that stands already, by which it would stay empty."""
 LOOKS = 4
 """SLOs of a model that the exact queue is asked about."""
 FARTHEST = (0.8, 1.1)
@@ -71,7 +77,8 @@ class Parts:
 class Market:
     """Where offers for one model on one GPU type come from: `slo_ms` (SLOs,) rise, `price` is a GPU's.
 
-    `truth` (SLOs, servers): what a pool of whole GPUs carries by the exact queue, over the table's word.
+    `truth` (stands, SLOs, servers): what a pool on whole GPUs, and of each of `sides`, carries by the exact
+    queue, over the table's word.
     """
 
     device: Device
@@ -83,6 +90,7 @@ class Market:
     rule: Rule
     truth: FloatArray
     queues: Queues
+    sides: tuple[Side, ...] = ()
 
     @staticmethod
     def of(
@@ -91,7 +99,7 @@ class Market:
     ) -> Market:  # fmt: skip
         """By the table's word, with `TABLE_ERROR` under P99 to spare."""
         word = 1.0 - TABLE_ERROR if rule is Rule.P99 else 1.0
-        truth = np.full((slo_ms.size, MOST_SERVERS), word)
+        truth = np.full((1, slo_ms.size, MOST_SERVERS), word)
         return Market(device, parts, price, alone, model, slo_ms, rule, truth, queues)
 
     def heard(self, rate_rps: float) -> Market:
@@ -102,9 +110,8 @@ class Market:
         if self.rule is not Rule.P99 or self.model not in self.device.profiles:
             return self
         some = np.unique(np.quantile(self.slo_ms, np.linspace(0.0, 1.0, LOOKS), method="nearest"))
-        whole = np.array([self.alone.execution.shape[2] - 1])
-        index = self.device.latency.models.index(self.model)
-        table = _carried(self.device, self.alone, index, whole, np.ones(1), some, self.rule)[:, :, 0]
+        own = self.alone.execution[self.number][:, -1:], self.alone.cycle[self.number][:, -1:]
+        table = carried(self.device, self.model, *own, some, self.rule)[:, :, 0]
         counts = np.array(waiting.SERVERS)
         useful = max(1, int(np.count_nonzero(table[-1, 0] * (counts - 1) < rate_rps)))
         counts = counts[:useful]
@@ -121,19 +128,40 @@ class Market:
         found[at] = low
         along = [np.interp(np.log(self.slo_ms), np.log(some), told) for told in found.T]
         every = np.arange(1, MOST_SERVERS + 1)
-        return replace(self, truth=np.array([np.interp(every, counts, row) for row in np.array(along).T]))
+        return replace(self, truth=np.array([[np.interp(every, counts, row) for row in np.array(along).T]]))
 
-    def patient_batch(self, slo_ms: FloatArray) -> IntArray:
-        """The largest that a whole GPU serves within each SLO: who is held to an SLO by waiting fills it."""
+    def beside(self, sides: Sequence[Side]) -> Market:
+        """With these parts on offer too, of which the exact queue has said nothing."""
+        known = np.full((len(sides), *self.truth.shape[1:]), 1.0 - TABLE_ERROR)
+        return replace(self, truth=np.concatenate([self.truth[:1], known]), sides=tuple(sides))
+
+    @property
+    def number(self) -> int:
+        """The model's place in the latency model."""
+        return self.device.latency.models.index(self.model)
+
+    def curve(self, stand: int) -> FloatArray:
+        """Times in ms of all batches (batches,)."""
+        found: FloatArray = (
+            self.alone.execution[self.number, :, -1] if stand == WHOLE else self.sides[stand - 1].execution
+        )
+        return found
+
+    def patient_batch(self, slo_ms: FloatArray, stand: int = WHOLE) -> IntArray:
+        """The largest that is served within each SLO: who is held to an SLO by waiting fills it."""
         known = np.array([b for b in waiting.BATCHES if b <= self.alone.execution.shape[1]])
-        full = self.alone.execution[self.device.latency.models.index(self.model), known - 1, -1]
+        if stand != WHOLE:
+            known = self.sides[stand - 1].batches
+        full = self.curve(stand)[known - 1]
         batch: IntArray = known[np.maximum(np.searchsorted(full, slo_ms, side="right") - 1, 0)]
         return batch
 
-    def waits_ms(self, rate_rps: FloatArray, batch: IntArray, servers: IntArray) -> FloatArray:
-        """The P99 of pools of whole GPUs by the exact queue; all (pools,)."""
+    def waits_ms(
+        self, rate_rps: FloatArray, batch: IntArray, servers: IntArray, stand: int = WHOLE
+    ) -> FloatArray:
+        """The P99 of pools that stand there by the exact queue; all (pools,)."""
         profile = self.device.profiles[self.model]
-        curve = self.alone.execution[self.device.latency.models.index(self.model), :, -1]
+        curve = self.curve(stand)
         curves = np.where(np.isfinite(curve), curve, 0.0) + np.zeros((rate_rps.size, 1))
         return waits(
             rate_rps, curves, batch, servers, np.zeros(rate_rps.size, dtype=np.bool_),
@@ -142,96 +170,84 @@ class Market:
         ).p99_ms  # fmt: skip
 
     def asked(
-        self, slo_ms: FloatArray, rate_rps: FloatArray, servers: IntArray
+        self, slo_ms: FloatArray, rate_rps: FloatArray, servers: IntArray, stand: int
     ) -> tuple[IntArray, BoolArray]:
-        """The best batch of each pool of whole GPUs (pools,), and whether the exact queue refuses it."""
-        last = Alone(self.alone.execution[:, :, -1:], self.alone.cycle[:, :, -1:])
-        index = self.device.latency.models.index(self.model)
-        pools = Asked.of_pools(self.device, index, rate_rps / servers, slo_ms, servers)
-        batches = np.array([tolerated(last, pools, self.rule)[0][:, 0], self.patient_batch(slo_ms)])
-        waited = np.array([self.waits_ms(rate_rps * SPARE, batch, servers) for batch in batches])
+        """The best batch of each pool that stands there (pools,), and whether the exact queue refuses it."""
+        models, known, _ = self.alone.execution.shape
+        curve = np.broadcast_to(self.curve(stand)[:, None], (models, known, 1))
+        pools = Asked.of_pools(self.device, self.number, rate_rps / servers, slo_ms, servers)
+        likely = tolerated(Alone(curve, curve), pools, self.rule)[0][:, 0]
+        if stand != WHOLE:
+            own = self.sides[stand - 1].batches
+            likely = own[np.maximum(np.searchsorted(own, likely, side="right") - 1, 0)]
+        batches = np.array([likely, self.patient_batch(slo_ms, stand)])
+        waited = np.array([self.waits_ms(rate_rps * SPARE, batch, servers, stand) for batch in batches])
         best = waited.argmin(axis=0)[None]
         batch = np.take_along_axis(batches, best, axis=0)[0]
         return batch, np.take_along_axis(waited, best, axis=0)[0] > slo_ms
 
-    def lowered(self, slo_ms: float, servers: int) -> Market:
-        """With pools of so many servers that carry less, at this SLO and those near."""
+    def lowered(self, slo_ms: float, servers: int, stand: int) -> Market:
+        """With pools there that carry less at this SLO and those near: with so many servers, or any."""
         truth = self.truth.copy()
         near = np.abs(np.log(self.slo_ms / slo_ms)) < NEAR
-        truth[near, servers - 1] *= 1.0 - LESS
+        # How pools of all sizes differ is known of whole GPUs only.
+        several = slice(servers - 1, servers) if stand == WHOLE else slice(None)
+        truth[stand, near, several] *= 1.0 - LESS
         return replace(self, truth=truth)
 
-    def offers(self, hardship: float) -> Offers:
-        """`hardship`: how many times neighbours' effect on a full batch a part feels."""
+    def offers(self, hardship: float, left: Mapping[int, int]) -> Offers:
+        """`hardship`: how many times neighbours' effect on a full batch a part feels.
+
+        `left`: of pairs by number, how many of the other side stand without this one, if that is known.
+        """
         counts = np.arange(1, MOST_SERVERS + 1)
         servers = np.repeat(counts, self.parts.count.size)
         cost = (self.price * counts[:, None] / self.parts.count).ravel()
-        whole = np.tile(self.parts.count == 1, counts.size)
+        stand = np.tile(np.where(self.parts.count == 1, WHOLE, USUAL), counts.size)
         if self.model not in self.device.profiles:
-            return Offers(
-                cost, np.zeros((self.slo_ms.size, cost.size)), servers, whole, np.zeros_like(servers)
-            )
-        index = self.device.latency.models.index(self.model)
-        parts, slowed = self.parts, 1.0 + (self.parts.slowdown[index] - 1.0) * hardship
-        each = _carried(self.device, self.alone, index, parts.column, SPARE * slowed, self.slo_ms, self.rule)
-        rate = (each * counts[:, None] * self.truth[..., None]).reshape(self.slo_ms.size, -1)
+            nothing = np.zeros((self.slo_ms.size, cost.size))
+            return Offers(cost, nothing, servers, stand, np.zeros_like(servers), np.full(1, np.inf))
+        slowed = SPARE * (1.0 + (self.parts.slowdown[self.number] - 1.0) * hardship)
+        own = self.alone.execution[self.number], self.alone.cycle[self.number]
+        own_slowed = own[0][:, self.parts.column] * slowed, own[1][:, self.parts.column] * slowed
+        each = carried(self.device, self.model, *own_slowed, self.slo_ms, self.rule)
+        rate = [(each * counts[:, None] * self.truth[WHOLE][..., None]).reshape(self.slo_ms.size, -1)]
+        for n, side in enumerate(self.sides, 1):
+            slow = side.execution[:, None] * SPARE, side.cycle[:, None] * SPARE
+            each = carried(self.device, self.model, *slow, self.slo_ms, self.rule, side.batches)
+            rate.append(each[..., 0] * counts * self.truth[n])
+            half = LEFT_OVER if side.pair in left else 1.0
+            cost = np.append(cost, self.price * side.cost * half * counts)
+            servers, stand = np.append(servers, counts), np.append(stand, np.full_like(counts, n))
+        rates = np.concatenate(rate, axis=1)
         order = np.lexsort((servers, cost))
-        return Offers(cost[order], rate[:, order], servers[order], whole[order], np.zeros_like(servers))
+        stock = np.array([np.inf, *(left.get(side.pair, np.inf) for side in self.sides)])
+        return Offers(
+            cost[order], rates[:, order], servers[order], stand[order], np.zeros_like(servers), stock
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What serves a group, (offers,): `cost`, how many `servers`, and whether they are `whole` GPUs.
+    """What serves a group, (offers,): `cost`, how many `servers`, and where they `stand` (see `WHOLE`).
 
-    `rate` (SLOs, offers) is what they carry per second within each SLO of a market, 0 for nothing.
+    `rate` (SLOs, offers) is what they carry per second within each SLO of a market, 0 for nothing. `stock`
+    (stands,): of all servers that stand in one place there are no more, infinite where nobody counts.
     """
 
     cost: FloatArray
     rate: FloatArray
     servers: IntArray
-    whole: BoolArray
+    stand: IntArray
     market: IntArray
+    stock: FloatArray
 
     @staticmethod
     def of_all(several: Sequence[Offers]) -> Offers:
-        """Those of several markets with the same SLOs; `market` numbers them."""
+        """Those of several markets with the same SLOs; `market` numbers them. Only one may have sides."""
         return Offers(
             np.concatenate([o.cost for o in several]), np.concatenate([o.rate for o in several], axis=1),
-            np.concatenate([o.servers for o in several]), np.concatenate([o.whole for o in several]),
+            np.concatenate([o.servers for o in several]), np.concatenate([o.stand for o in several]),
             np.concatenate([np.full(o.cost.size, n) for n, o in enumerate(several)]),
+            max((o.stock for o in several), key=len),
         )  # fmt: skip
-
-
-def _carried(
-    device: Device, alone: Alone, model: int, column: IntArray, slowed: FloatArray, slo_ms: FloatArray,
-    rule: Rule,
-) -> FloatArray:  # fmt: skip
-    """Requests per second into each server of a pool: (SLOs, servers, shares)."""
-    known = alone.execution.shape[1]
-    batch = np.array([b for b in waiting.BATCHES if b <= known])
-    execution = alone.execution[model][:, column] * slowed
-    cycle = alone.cycle[model][:, column] * slowed
-    if rule is not Rule.P99:
-        every = 1000.0 * np.arange(1, known + 1)[:, None] / cycle
-        most = np.array([np.where(execution <= d / 2.0, every, 0.0).max(axis=0) for d in slo_ms])
-        return np.repeat(most[:, None], MOST_SERVERS, axis=1)
-    from controlplane.planners.capacity_kernel import most_carried
-
-    profile = device.profiles[device.latency.models[model]]
-    first, found = execution[:1], np.zeros((slo_ms.size, MOST_SERVERS, column.size))
-    within = slo_ms - (profile.frontend_ms or 0.0)
-    # The least wait at this load or any higher: what is carried grows with what may be waited.
-    table = np.minimum.accumulate(waiting.pools()[..., ::-1], axis=-1)[..., ::-1]
-    table = table + JITTER_P99 * (profile.jitter or 0.0)
-    for k, size in enumerate(batch.tolist()):
-        full = execution[size - 1][None]
-        known_times = np.where(np.isfinite(full), full, 1.0)
-        thin = (first / known_times - 1.0 / size) / max(1.0 - 1.0 / size, 0.5)
-        most = most_carried(
-            within, full[None], np.clip(thin, 0.0, 1.0)[None], first, table[:, k : k + 1],
-            np.array([float(size)]), np.array(waiting.LOADS), np.array(waiting.SHAPES), 1.0,
-        )[:, :, 0]  # fmt: skip
-        # The table says little of batches that hardly ever fill.
-        fills = full <= FULL_BATCH * within[:, None]
-        found = np.maximum(found, np.where(fills[:, None], most, 0.0) if size > 1 else most)
-    return found

@@ -164,6 +164,16 @@ class Packing:
             self.totals.append(totals[0])
         return fits[0]
 
+    def settle(self, items: Sequence[int], shares: Sequence[int]) -> bool:
+        """Put items on a new GPU with these shares, whatever the menu says they take."""
+        memory = self.menu.device.pool.device.memory_mb
+        if self.full or (memory is not None and self.menu.memory_mb[list(items)].sum() > memory):
+            return False
+        self.groups.append(list(items))
+        self.shares.append(list(shares))
+        self.totals.append(float(self.menu.percents[list(shares)].sum()))
+        return True
+
     def squeeze(self, item: int) -> bool:
         """Put an item on a GPU that is in use; the fullest one that holds it."""
         least, likely = self.least(item), float(self.menu.likely_percent[item])

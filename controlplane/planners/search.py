@@ -12,7 +12,7 @@ from controlplane.domain.workload import Workload
 from controlplane.planners.board import Queues
 from controlplane.planners.bound import prices
 from controlplane.planners.finish import Draft
-from controlplane.planners.grouping import Group, Grouping, by_slo
+from controlplane.planners.grouping import Group, Grouping, Stand, by_slo
 from controlplane.planners.hearing import Hearing, Said
 from controlplane.planners.kinds import Kind, kinds_of, with_servers
 from controlplane.planners.menu import Alone, Correction, Item, Menu
@@ -75,7 +75,7 @@ class Search:
 
     `items` are the servers of every way to serve a group, `home` the GPU type of each and `owner` its group's
     number; `ways` are the items of each way, cheapest first, and `way` the one in force. `lost` are the
-    groups that found no GPU, `taken` whether none was left.
+    groups that found no GPU, `taken` whether none was left. `stand`: see `Grouping.gpus`.
     """
 
     desk: Desk
@@ -89,6 +89,7 @@ class Search:
     ways: list[list[list[int]]] = field(default_factory=list)
     way: list[int] = field(default_factory=list)
     menus: dict[str, Menu] = field(default_factory=dict)
+    stand: tuple[Stand, ...] = ()
 
     @staticmethod
     def of(desk: Desk, grouping: Grouping, kinds: Sequence[Sequence[Kind]] | None = None) -> Search:
@@ -96,7 +97,7 @@ class Search:
         request = desk.request
         if kinds is None:
             kinds = with_servers(kinds_of(grouping.groups, *desk.told), grouping, *desk.told)
-        search = Search(desk, grouping.groups, kinds)
+        search = Search(desk, grouping.groups, kinds, stand=grouping.gpus)
         for number, choices in enumerate(kinds):
             search.ways.append([])
             for kind in choices[:MOST_WAYS]:
@@ -187,9 +188,12 @@ class Search:
         return planned(packings, self.items, self.desk.request.devices)
 
     def by_itself(self) -> dict[str, Packing]:
-        """Every item on a whole GPU."""
+        """Every item on a whole GPU, but for those whose neighbours are settled."""
         packings = {n: Packing(menu, self.desk.quantile, None) for n, menu in self.menus.items()}
+        settled = self.side_by_side(packings)
         for i in self.active():
+            if i in settled:
+                continue
             packing = packings[self.home[i]]
             packing.groups.append([i])
             packing.shares.append([packing.menu.percents.size - 1])
@@ -204,8 +208,10 @@ class Search:
     def skip(self, correction: Correction) -> None:
         """Pass over ways to serve that the exact queue refuses whatever the share."""
         corrected = {n: m.corrected(correction).least_percent for n, m in self.menus.items()}
+        # The exact queue was asked about who stands beside a given other: there the table has no say.
+        heard = {group for gpu in self.stand for group, _ in gpu}
         for number, ways in enumerate(self.ways):
-            while self.way[number] + 1 < len(ways):
+            while number not in heard and self.way[number] + 1 < len(ways):
                 first = ways[self.way[number]][0]
                 if any(np.isfinite(least[first]) for least in corrected.values()):
                     break
@@ -220,16 +226,30 @@ class Search:
         """Pack each type's items; what finds no GPU of its type tries the others."""
         packings: dict[str, Packing] = {}
         over: list[int] = []
-        active = self.active()
         for name, device in self.desk.request.devices.items():
-            packing = Packing(self.menus[name].corrected(correction), self.desk.quantile, device.pool.count)
+            menu = self.menus[name].corrected(correction)
+            packings[name] = Packing(menu, self.desk.quantile, device.pool.count)
+        settled = self.side_by_side(packings)
+        active = [i for i in self.active() if i not in settled]
+        for name, packing in packings.items():
             mine = [i for i in active if self.home[i] == name]
             over += packing.fill(mine, THOROUGH if thorough and self.cheap(mine) else FIRST_LOOK)
-            packings[name] = packing
         for i in over:
             if self.in_force(i) and not any(p.insert(i) for n, p in packings.items() if n != self.home[i]):
                 self.next_way(packings, i)
         return packings
+
+    def side_by_side(self, packings: Mapping[str, Packing]) -> set[int]:
+        """Open the GPUs of which the grouping says who stands there; returns the items that do."""
+        in_force = zip(self.ways, self.way, strict=True)
+        left = [list(ways[0]) if ways and not now else [] for ways, now in in_force]
+        placed: set[int] = set()
+        for gpu in self.stand:
+            parts = [(left[group].pop(0), share) for group, share in gpu if left[group]]
+            homes = {self.home[i] for i, _ in parts}
+            if len(homes) == 1 and packings[homes.pop()].settle(*zip(*parts, strict=True)):
+                placed |= {i for i, _ in parts}
+        return placed
 
     def in_force(self, item: int) -> bool:
         """Whether its group is still served in this item's way."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from controlplane.planners.filling import filled
-from controlplane.planners.offers import Offers
+from controlplane.planners.offers import USUAL, WHOLE, Offers
 
 pytestmark = pytest.mark.unit
 
@@ -16,7 +16,7 @@ def whole_gpus(most: int, carried: np.ndarray) -> Offers:
     servers = np.arange(1, most + 1)
     nothing = np.zeros_like(servers)
     return Offers(
-        servers.astype(float), carried[:, None] * servers, servers, nothing == 0, nothing
+        servers.astype(float), carried[:, None] * servers, servers, nothing, nothing, np.full(1, np.inf)
     )  # fmt: skip
 
 
@@ -47,10 +47,28 @@ def test_what_stays_empty_gathers_in_the_last_group() -> None:
     offers = whole_gpus(2, np.full(7, 100.0))
     half = Offers(
         np.append(0.5, offers.cost), np.column_stack([np.full(7, 45.0), offers.rate]),
-        np.append(1, offers.servers), np.append(False, offers.whole), np.append(0, offers.market),
+        np.append(1, offers.servers), np.append(USUAL, offers.stand), np.append(0, offers.market),
+        offers.stock,
     )  # fmt: skip
     cut = filled(rates, half, 16)
     assert sum(half.cost[f.offer] for f in cut if f.offer is not None) == 2.5
+
+
+def test_what_there_is_little_of_is_used_up_and_no_further() -> None:
+    # All three and two whole GPUs cost 2.9; without them it takes four, with one of them 3.3.
+    rates = np.array([20.0] * 16)
+    offers = whole_gpus(3, np.full(16, 100.0))
+    cheap = Offers(
+        np.append(offers.cost, [0.3, 0.6]),
+        np.column_stack([offers.rate, np.full(16, 40.0), np.full(16, 80.0)]),
+        np.append(offers.servers, [1, 2]), np.append(np.full(3, WHOLE), [1, 1]), np.zeros(5, dtype=int),
+        np.array([np.inf, 3.0]),
+    )  # fmt: skip
+    cut = filled(rates, cheap, 16)
+    beside = [f for f in cut if f.offer is not None and cheap.stand[f.offer] == 1]
+    assert sum(int(cheap.servers[f.offer]) for f in beside if f.offer is not None) == 3
+    assert sum(float(cheap.cost[f.offer]) for f in cut if f.offer is not None) == pytest.approx(2.9)
+    assert sorted(i for f in cut for i in f.members) == list(range(16))
 
 
 def test_what_nothing_carries_is_by_itself() -> None:
