@@ -22,8 +22,8 @@ class TensorObservation(NamedTuple):
 
     @staticmethod
     def of(seen: Observation) -> TensorObservation:
-        """Without copying."""
-        return TensorObservation(*(torch.from_numpy(np.ascontiguousarray(a)) for a in seen))
+        """Copied to where torch aligns them: elsewhere a BLAS may add up in another order, as in a rerun."""
+        return TensorObservation(*(torch.from_numpy(np.ascontiguousarray(a)).clone() for a in seen))
 
 
 class Transitions(NamedTuple):

@@ -98,10 +98,8 @@ class Replay:
             self._rows[name][:size] = kept.numpy()
 
     def _state(self, rows: IntArray) -> TensorObservation:
-        own = self._rows
-        return TensorObservation(
-            *(torch.from_numpy(own[n][rows]) for n in ("model", "gpus", "actions", "valid", "present"))
-        )
+        drawn = (self._rows[name][rows] for name in TensorObservation._fields)
+        return TensorObservation(*(torch.from_numpy(a).clone() for a in drawn))  # as in `TensorObservation.of`
 
 
 def pad_valid(valid: BoolArray, shape: tuple[int, int], wide: tuple[int, int]) -> BoolArray:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from inss_policy import around
 
+from controlplane.learning.batch import TensorObservation
 from controlplane.learning.replay import Replay, pad_action, pad_valid
 from controlplane.planners.inss.features import Episodes, Observation
 
@@ -67,3 +68,20 @@ def test_what_was_kept_comes_back() -> None:
 def test_an_episode_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot hold"):
         Replay(8, 4, 4, 17).push(*episode(3, 3, 1), [np.zeros(4)] * 3)
+
+
+def test_a_tensor_lies_where_a_rerun_has_it_whatever_the_arrays_place() -> None:
+    # A BLAS may add up in another order at another alignment; numpy's arrays have any multiple of 16.
+    seen, _ = episode(3, 3, 1)
+    for offset in (4, 8, 12):  # of four bytes each
+
+        def moved(a: np.ndarray, offset: int = offset) -> np.ndarray:
+            room = np.empty(a.nbytes + 128, dtype=np.uint8)
+            start = -room.ctypes.data % 64 + 4 * offset
+            there = room[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
+            there[...] = a
+            return there
+
+        told = TensorObservation.of(Observation(*map(moved, seen[0])))
+        assert [t.data_ptr() % 64 for t in told] == [0] * 5
+        assert all(np.array_equal(t.numpy(), a) for t, a in zip(told, seen[0], strict=True))
