@@ -99,7 +99,7 @@ class Replay:
 
     def _state(self, rows: IntArray) -> TensorObservation:
         drawn = (self._rows[name][rows] for name in TensorObservation._fields)
-        return TensorObservation(*(torch.from_numpy(a).clone() for a in drawn))  # as in `TensorObservation.of`
+        return TensorObservation(*(torch.from_numpy(a).clone() for a in drawn))
 
 
 def pad_valid(valid: BoolArray, shape: tuple[int, int], wide: tuple[int, int]) -> BoolArray:
