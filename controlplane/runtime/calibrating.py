@@ -167,7 +167,7 @@ def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute])
     return Kept(
         workload=placement.name,
         partition=partition.id,
-        minutes=len(mine),
+        minutes=round(sum(m.seconds for m in mine) / 60.0),
         unmeasured=None if p99s else why,
         planned_rps=placement.rate_rps / placement.client_batch,
         rate_rps=sum(m.requests for m in mine) / sum(m.seconds for m in mine) if mine else None,

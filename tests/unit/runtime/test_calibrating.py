@@ -99,6 +99,9 @@ def test_minutes_with_few_answers_have_no_p99(tmp_path: Path) -> None:
     minutes = [
         Minute(now_s, 60.0, "P", "a", 50.0, 7, 0, 480.0, {}),
         Minute(now_s, 60.0, "P", "a", 50.0, 2400, 0, 31.0, {}),
+        # A controller that ended, and the next one.
+        Minute(now_s, 20.0, "P", "a", 50.0, 20, 0, 9.0, None),
+        Minute(now_s, 40.0, "P", "a", 50.0, 13, 0, 9.0, None),
         Minute(now_s, 60.0, "P", "b", 50.0, 104, 5, 500.0, None),
     ]
     History(files.history).write_minutes(minutes)
@@ -109,6 +112,7 @@ def test_minutes_with_few_answers_have_no_p99(tmp_path: Path) -> None:
     assert unseen == [Unseen("P", "no batch was executed")]
     assert "unmeasured: no batch was executed" in printed(observed_table([], unseen))
     assert (busy.p99_ms, busy.worst_p99_ms, busy.unmeasured) == (31.0, 31.0, None)
+    assert (busy.minutes, busy.rate_rps) == (3, 2440 / 180)
     assert (idle.p99_ms, idle.worst_p99_ms) == (None, None)
     assert "unmeasured: at most 99 answers a minute, 100 are needed" in printed(kept_table([busy, idle]))
 
