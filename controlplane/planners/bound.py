@@ -125,7 +125,7 @@ class _Question:
         # Under half-SLO no batch may take longer than that.
         patience = math.inf if rule is Rule.P99 else 0.5 + ROUNDING
         most = max(1, MOST_CLASSES // len(grouped))
-        runs = [np.array_split(np.arange(len(family)), min(most, len(family))) for family in grouped]
+        runs = [_classes(family, most) for family in grouped]
         slos = [
             np.array([f[int(run[-1])].slo_ms for run in own]) for f, own in zip(grouped, runs, strict=True)
         ]
@@ -163,6 +163,22 @@ class _Question:
             np.concatenate([f.rate for f in found]), np.repeat(first[1:], sizes),
             np.repeat([f.whole for f in found], sizes),
         )  # fmt: skip
+
+
+def _classes(family: Sequence[Workload], most: int) -> list[IntArray]:
+    """Its workloads by number, those of a class together.
+
+    What a server carries falls about as 1 / SLO rises, so a class loses its rate times its spread of that: at
+    the best cuts the root of both, summed along the family, is the same for each.
+    """
+    if len(family) <= most:
+        return list(np.arange(len(family))[:, None])
+    rate = np.array([w.rate_rps for w in family])
+    strictness = np.array([1.0 / w.slo_ms for w in family])
+    along = np.append(0.0, np.cumsum(np.sqrt(rate[1:] * -np.diff(strictness))))
+    part = along / along[-1] if along[-1] > 0.0 else along
+    number = np.minimum(np.floor(part * most), most - 1)
+    return [np.flatnonzero(number == n) for n in np.unique(number)]
 
 
 def _steps(percents: FloatArray, step_percent: float) -> IntArray:

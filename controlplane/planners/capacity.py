@@ -21,8 +21,9 @@ from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import Device
 from controlplane.planners.standby import SLACK
 
-WAIT_ERROR = 0.015
-"""The waiting table calls no P99 longer by more than this; shorter it may, which only lowers the bound."""
+WAIT_ERROR = 0.05
+"""The waiting table calls no P99 longer by more than this for the best of batches, shorter it may: that only
+lowers the bound."""
 NEIGHBOURS = 3
 """Whose number is told apart; more slow nobody less."""
 POOL_SIZES = (1, 2, 3, 4, 6)

@@ -16,11 +16,10 @@ def _load(allowed: float, waits: FloatArray, loads: FloatArray) -> float:
         return 0.0
     if at == loads.size - 1:
         return 1.0
-    # Between two entries load times wait is a straight line, as in `waiting_kernel`.
-    rise = (loads[at + 1] * waits[at + 1] - loads[at] * waits[at]) / (loads[at + 1] - loads[at])
-    if allowed <= rise:
-        return float(loads[at + 1])
-    load = loads[at] * (waits[at] - rise) / (allowed - rise)
+    # Between two entries the wait times what is idle is a straight line: so it is near saturation.
+    idle = 1.0 - loads[at]
+    slope = ((1.0 - loads[at + 1]) * waits[at + 1] - idle * waits[at]) / (loads[at + 1] - loads[at])
+    load = (allowed - idle * waits[at] + loads[at] * slope) / (allowed + slope)
     return float(min(max(load, loads[at]), loads[at + 1]))
 
 

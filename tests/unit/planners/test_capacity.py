@@ -12,6 +12,7 @@ from controlplane.latency.protocol import Slots
 from controlplane.planners import waiting
 from controlplane.planners.board import ask
 from controlplane.planners.capacity import Fastest, carried, pool_sizes
+from controlplane.planners.capacity_kernel import most_carried
 from controlplane.planners.menu import Alone
 
 pytestmark = pytest.mark.unit
@@ -31,13 +32,14 @@ def fastest(alone: Alone) -> Fastest:
 
 
 @pytest.mark.parametrize(
-    ("model", "share", "slo_ms"), [(0, 15, 9.0), (1, 23, 31.0), (2, 31, 24.0), (3, 7, 197.0)]
+    ("model", "share", "slo_ms"),
+    [(0, 15, 9.0), (1, 23, 31.0), (2, 31, 24.0), (3, 7, 197.0), (3, 14, 27.1), (3, 8, 37.0), (1, 26, 35.3)],
 )
 def test_no_batch_carries_more_by_the_exact_queue(
     alone: Alone, fastest: Fastest, model: int, share: int, slo_ms: float
 ) -> None:
     most = carried(fastest, planning.v100("ours"), model, np.array([slo_ms]), Rule.P99, constant=False)
-    batches = [b for b in (2, 5, 8, 16) if np.isfinite(alone.execution[model, b - 1, share])]
+    batches = [b for b in (1, 2, 5, 10, 16) if np.isfinite(alone.execution[model, b - 1, share])]
     for size, (_, servers) in enumerate(pool_sizes(Rule.P99)):
         if servers not in (1, 4, 6, MOST_SERVERS):
             continue
@@ -45,6 +47,20 @@ def test_no_batch_carries_more_by_the_exact_queue(
             curve = alone.execution[model, :batch, share]
             exact = queueing.largest_rate(slo_ms, curve, batch, servers)[0] / servers
             assert exact <= most[0, size, 0, share] * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.86, 0.958, 0.98])
+def test_between_the_entries_of_the_table_nothing_is_rounded(load: float) -> None:
+    # Near saturation waits rise like this.
+    loads = np.array(waiting.LOADS)
+    waits = 1.5 + 3.0 / (1.0 - loads)
+    table = np.broadcast_to(waits, (1, 1, len(waiting.SHAPES), loads.size))
+    full, thin = np.full((1, 1, 1), 2.0), np.zeros((1, 1, 1))
+    slo_ms = np.array([2.0 * (1.5 + 3.0 / (1.0 - load))])
+    most = most_carried(
+        slo_ms, full, thin, np.ones((1, 1)), table, np.array([8.0]), loads, np.array(waiting.SHAPES), 1.0
+    )
+    assert most.item() == pytest.approx(load * 1000.0 * 8.0 / 2.0)
 
 
 def test_neighbours_are_no_kinder_than_the_least_harmful(alone: Alone, fastest: Fastest) -> None:

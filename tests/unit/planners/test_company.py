@@ -10,7 +10,7 @@ from controlplane.domain.plan import Rule
 from controlplane.latency.protocol import Slots
 from controlplane.planners.board import ask
 from controlplane.planners.capacity import batches_told_apart
-from controlplane.planners.company import Company, Mutual
+from controlplane.planners.company import LEVELS, Company, Mutual
 from controlplane.planners.company_kernel import NONE, best_contents, worth_of
 from controlplane.planners.menu import Alone
 
@@ -50,6 +50,33 @@ def test_nobody_is_slowed_less_than_by_what_each_neighbour_does(latency: str, qu
             ask(device.latency, slots, quantile), (alone.execution, alone.cycle), strict=True
         ):
             assert (told[:, 0] >= own[model[:, 0], batch[:, 0] - 1, share[:, 0]] * (1.0 + effect)).all()
+
+
+def test_lone_requests_are_slowed_by_who_slows_full_batches() -> None:
+    company, alone = company_of("ours", 0.95)
+    assert company is not None
+    device = planning.v100("ours")
+    percents = np.array(device.pool.device.grid.percents())
+    starts = np.array([batches[0] for batches in company.batches])
+    batches = np.concatenate(company.batches)
+    slowed = company.slowed(alone, dict.fromkeys(EVERY, np.inf))
+    chance = np.random.default_rng(5)
+    cuts = np.sort(chance.integers(0, percents.size + 1, (5_000, 3)), axis=1)
+    share = np.diff(cuts, axis=1, prepend=0)
+    share = share[(share > 0).all(axis=1)] - 1
+    model, batch = chance.choice(EVERY, share.shape), chance.choice(batches, share.shape)
+    group = np.searchsorted(starts, batch, side="right") - 1
+    m, g, s = model[:, 0], group[:, 0], share[:, 0]
+    felt = sum(company.effect[m, g, s, model[:, j], group[:, j], share[:, j]] for j in (1, 2))
+    level = np.searchsorted(LEVELS, 1.0 + felt, side="right") - 1
+    first = np.array([f.first for f in slowed])[g, level, m, s]
+    lone = batch.astype(np.float64)
+    lone[:, 0] = 1.0
+    told, _ = ask(device.latency, Slots.of(model, lone, percents[share]), 0.95)
+    assert (first <= told[:, 0] * (1.0 + 1e-9)).all()
+    # More than by the least harmful alone, for most who are slowed at all.
+    least = alone.execution[m, 0, s] * (1.0 + company.least[m, 0, s])
+    assert (first > least).mean() > 0.3
 
 
 @pytest.mark.parametrize("latency", ["gpulet", "inss"])
