@@ -26,7 +26,7 @@ USUAL_BATCH = 8
 """Of the neighbours that a part is measured beside."""
 SPARE = 1.005
 """Every partition must tolerate this much more: a pool that the exact queue refuses takes a server more."""
-TABLE_ERROR = 0.02
+TABLE_ERROR = 0.01
 """Of what a pool of whole GPUs carries, or of parts beside given others."""
 WHOLE, USUAL = 0, -1
 """Where servers stand: on whole GPUs, on equal parts; from 1 on beside others as `Market.sides` says."""
