@@ -24,6 +24,7 @@ from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.gateway.places import Places
 from controlplane.monitor.request_log import AGAIN_S, RequestLog
 from controlplane.monitor.telemetry import GatewayTelemetry
+from controlplane.monitor.windows import KEEP_S
 
 pytestmark = pytest.mark.e2e
 
@@ -53,20 +54,20 @@ def test_every_request_is_seen_with_its_server_and_its_time(fresh: Running, pair
 
     asyncio.run(run())
     assert load.failed() == []
-    rig.until(lambda: telemetry.windows(60)["slow"].requests >= len(load.outcomes))
-    window = telemetry.windows(60)["slow"]
+    rig.until(lambda: telemetry.windows(KEEP_S)["slow"].requests >= len(load.outcomes))
+    window = telemetry.windows(KEEP_S)["slow"]
     assert (window.requests, window.errors) == (len(load.outcomes), 0)
     assert telemetry.counts().lost == 0
     seen = statistics.median(1000 * (o.ended - o.started) for o in load.outcomes)
     assert window.p50_ms is not None
     assert 10 <= window.p50_ms < 5 * seen, "the model's own time, and milliseconds"
-    by_server = {server: w.requests for (_, server), w in telemetry.servers(60).items()}
+    by_server = {server: w.requests for (_, server), w in telemetry.servers(KEEP_S).items()}
     assert by_server == {
         name: sum(outcome.server == name for outcome in load.outcomes) for name in ("one", "two")
     }
     # The second under way is not told yet.
-    rig.until(lambda: sum(s.requests for s in telemetry.seconds(60)) >= len(load.outcomes))
-    seconds = telemetry.seconds(60)
+    rig.until(lambda: sum(s.requests for s in telemetry.seconds(KEEP_S)) >= len(load.outcomes))
+    seconds = telemetry.seconds(KEEP_S)
     assert sum(second.requests for second in seconds) == len(load.outcomes)
     assert all(second.p99_ms is not None and second.bytes_out > 0 for second in seconds)
 
