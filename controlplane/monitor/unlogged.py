@@ -4,6 +4,9 @@ What a dead server held and HAProxy cannot send again it ends without an answer 
 reset (over gRPC as REFUSED_STREAM, for the client to send it again), and writes no line of it. A backend
 counts what it was given (`stot`), what it has (`scur`) and what it ended with a status of whatever kind, also
 where the client had left (`req_tot`): the rest ended so. HAProxy 2.6 counts where it would write the line.
+
+A request that ends just then may be missing from that rest for a moment, where HAProxy has several threads:
+the most there ever was is what counts.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ _SENDERS = {"g": "grpc:unlogged", "h": "http:unlogged"}
 
 
 class Unlogged:
-    """What was counted when HAProxy was asked last, and whose requests each backend carries."""
+    """What each backend was given by then and what was told of it, and whose requests it carries."""
 
     def __init__(self) -> None:
         self.total: int | None = None
         """So many since HAProxy was first asked; None before."""
-        self._before: dict[str, int] = {}
+        self._given: dict[str, int] = {}
+        self._told: dict[str, int] = {}
         self._carried: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
 
@@ -38,22 +42,24 @@ class Unlogged:
         backend; where they are several, the first one stands for all. Nobody knows how long they took.
         """
         self._carried.update({backend: names[0] for backend, names in endpoints.items()})
-        ended = {
-            row["pxname"]: int(row["stot"]) - int(row["scur"]) - int(row["req_tot"])
-            for row in rows
-            if row["pxname"].startswith(("g_", "h_"))
-        }
-        if not ended:
+        asked = {row["pxname"]: row for row in rows if row["pxname"].startswith(("g_", "h_"))}
+        if not asked:
             return []
-        known, before, self._before = self.total is not None, self._before, ended
-        if any(count < before.get(backend, 0) for backend, count in ended.items()):
-            before = {}  # of a HAProxy that is gone: the present one began at nought
+        given = {backend: int(row["stot"]) for backend, row in asked.items()}
+        if any(count < self._given.get(backend, 0) for backend, count in given.items()):
+            self._told = {}  # of a HAProxy that is gone: the present one began at nought
+        before, known = self._told, self.total is not None
+        self._given = given
+        self._told = {
+            backend: max(before.get(backend, 0), given[backend] - int(row["scur"]) - int(row["req_tot"]))
+            for backend, row in asked.items()
+        }
         if not known:
             self.total = 0
             return []
         return [
             self._line(backend, now_s)
-            for backend, count in ended.items()
+            for backend, count in self._told.items()
             if backend in self._carried
             for _ in range(count - before.get(backend, 0))
         ]

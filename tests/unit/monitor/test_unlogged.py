@@ -13,10 +13,10 @@ pytestmark = pytest.mark.unit
 CARRIED = {"g_0": ("w", "alias"), "h_0": ("w", "alias"), "g_1": ("v",)}
 
 
-def rows(**ended: int) -> list[dict[str, str]]:
-    """Each backend was given a hundred requests, has seven, and so many ended without an answer."""
+def rows(given: int = 100, **ended: int) -> list[dict[str, str]]:
+    """Each backend was given so many requests, has seven, and so many ended without an answer."""
     told = [
-        {"pxname": name, "stot": "100", "scur": "7", "req_tot": str(93 - silent)}
+        {"pxname": name, "stot": str(given), "scur": "7", "req_tot": str(given - 7 - silent)}
         for name, silent in ended.items()
     ]
     return [*told, {"pxname": "facade_grpc", "stot": "9", "scur": "", "req_tot": ""}]
@@ -49,7 +49,17 @@ def test_a_haproxy_that_was_started_again_counts_from_nought() -> None:
     unlogged = Unlogged()
     unlogged.lines(rows(g_0=3, g_1=0), CARRIED, 10.0)
     assert unlogged.lines([], CARRIED, 11.0) == [], "while it is gone"
-    assert len(unlogged.lines(rows(g_0=2, g_1=1), CARRIED, 15.0)) == 3
+    assert len(unlogged.lines(rows(given=90, g_0=2, g_1=1), CARRIED, 15.0)) == 3
+
+
+def test_a_request_that_ends_as_haproxy_tells_brings_nothing_back() -> None:
+    unlogged = Unlogged()
+    unlogged.lines(rows(g_0=3, g_1=0), CARRIED, 10.0)
+    assert len(unlogged.lines(rows(given=200, g_0=8, g_1=0), CARRIED, 15.0)) == 5
+    # Counted as answered by one of its threads, and not yet as gone.
+    assert unlogged.lines(rows(given=300, g_0=7, g_1=-1), CARRIED, 20.0) == []
+    assert unlogged.lines(rows(given=400, g_0=8, g_1=0), CARRIED, 25.0) == []
+    assert len(unlogged.lines(rows(given=500, g_0=9, g_1=0), CARRIED, 30.0)) == 1
 
 
 def test_a_slot_that_was_emptied_meanwhile_is_still_known() -> None:
