@@ -11,16 +11,29 @@ from controlplane.latency.protocol import FloatArray
 @njit(cache=True)
 def _load(allowed: float, waits: FloatArray, loads: FloatArray) -> float:
     """The largest load at which a rising row of the table, in full batches' times, is at most `allowed`."""
-    at = np.searchsorted(waits, allowed, side="right") - 1
-    if at < 0:
-        return 0.0
+    at = int(np.searchsorted(waits, allowed, side="right")) - 1
     if at == loads.size - 1:
         return 1.0
-    # Between two entries the wait times what is idle is a straight line: so it is near saturation.
-    idle = 1.0 - loads[at]
-    slope = ((1.0 - loads[at + 1]) * waits[at + 1] - idle * waits[at]) / (loads[at + 1] - loads[at])
-    load = (allowed - idle * waits[at] + loads[at] * slope) / (allowed + slope)
-    return float(min(max(load, loads[at]), loads[at + 1]))
+    if at <= 0:
+        return float(loads[at + 1])
+    # Where the row bends up, no wait lies below the lines through the entries on either side; where it bends
+    # down, none below the line between these two.
+    load = _along(allowed, waits, loads, at, at)
+    beyond = _along(allowed, waits, loads, at - 1, at)
+    if at + 2 < loads.size:
+        beyond = min(beyond, _along(allowed, waits, loads, at + 1, at))
+    return float(min(max(load, beyond), loads[at + 1]))
+
+
+@njit(cache=True)
+def _along(allowed: float, waits: FloatArray, loads: FloatArray, begin: int, at: int) -> float:
+    """Where the line from entry `begin` to the next one allows it; no less than entry `at`."""
+    rise = waits[begin + 1] - waits[begin]
+    if rise <= 0.0:
+        return float(loads[at + 1])
+    return float(
+        max(loads[begin] + (allowed - waits[begin]) * (loads[begin + 1] - loads[begin]) / rise, loads[at])
+    )
 
 
 @njit(cache=True)

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.domain.plan import MOST_SERVERS, Rule
 from controlplane.latency import queueing
-from controlplane.latency.protocol import Slots
+from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.planners import waiting
 from controlplane.planners.board import ask
 from controlplane.planners.capacity import Fastest, carried, pool_sizes
@@ -49,18 +49,29 @@ def test_no_batch_carries_more_by_the_exact_queue(
             assert exact <= most[0, size, 0, share] * (1.0 + 1e-9)
 
 
+LOADS = np.array(waiting.LOADS)
+
+
+def load_within(slo: float, waits: FloatArray) -> float:
+    """The load that is borne where the table says these waits, in full batches' times."""
+    table = np.broadcast_to(waits, (1, 1, len(waiting.SHAPES), LOADS.size))
+    one, none, shapes = np.ones((1, 1, 1)), np.zeros((1, 1, 1)), np.array(waiting.SHAPES)
+    carried = most_carried(np.array([slo]), one, none, none[0], table, np.array([8.0]), LOADS, shapes, 1.0)
+    return carried.item() / 8000.0
+
+
 @pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.86, 0.958, 0.98])
 def test_between_the_entries_of_the_table_nothing_is_rounded(load: float) -> None:
-    # Near saturation waits rise like this.
-    loads = np.array(waiting.LOADS)
-    waits = 1.5 + 3.0 / (1.0 - loads)
-    table = np.broadcast_to(waits, (1, 1, len(waiting.SHAPES), loads.size))
-    full, thin = np.full((1, 1, 1), 2.0), np.zeros((1, 1, 1))
-    slo_ms = np.array([2.0 * (1.5 + 3.0 / (1.0 - load))])
-    most = most_carried(
-        slo_ms, full, thin, np.ones((1, 1)), table, np.array([8.0]), loads, np.array(waiting.SHAPES), 1.0
-    )
-    assert most.item() == pytest.approx(load * 1000.0 * 8.0 / 2.0)
+    assert load_within(1.5 + 3.0 * load, 1.5 + 3.0 * LOADS) == pytest.approx(load)
+
+
+@pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.86, 0.958, 0.98])
+@pytest.mark.parametrize(("power", "pole"), [(0.3, 0.0), (3.0, 1.0), (12.0, 1.0)])
+def test_between_them_no_less_is_borne_however_the_waits_rise(power: float, pole: float, load: float) -> None:
+    def wait(at: FloatArray) -> FloatArray:
+        return 1.5 + at**power / (1.0 - pole * at)
+
+    assert load <= load_within(float(wait(np.array(load))), wait(LOADS)) * (1.0 + 1e-9)
 
 
 def test_neighbours_are_no_kinder_than_the_least_harmful(alone: Alone, fastest: Fastest) -> None:
