@@ -29,8 +29,11 @@ from controlplane.planners.grouping import families
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import Device
 
-MOST_CLASSES = 64
+MOST_CLASSES = 100
 """SLOs told apart, of all families together: the workloads between two are all as loose as the looser."""
+MANY_WORKLOADS = 400
+"""From so many on fewer classes, or programs take longer than the plan."""
+FEWER_CLASSES = 64
 FEW_WORKLOADS = 20
 """Up to so many neighbours are taken for harmless: the little that they gain takes longer than the plan."""
 MOST_ROUNDS = 200
@@ -124,7 +127,8 @@ class _Question:
             loosest[family[0].model] = max(loosest.get(family[0].model, 0.0), family[-1].slo_ms)
         # Under half-SLO no batch may take longer than that.
         patience = math.inf if rule is Rule.P99 else 0.5 + ROUNDING
-        most = max(1, MOST_CLASSES // len(grouped))
+        classes = MOST_CLASSES if len(workloads) < MANY_WORKLOADS else FEWER_CLASSES
+        most = max(1, classes // len(grouped))
         runs = [_classes(family, most) for family in grouped]
         slos = [
             np.array([f[int(run[-1])].slo_ms for run in own]) for f, own in zip(grouped, runs, strict=True)

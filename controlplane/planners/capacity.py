@@ -26,8 +26,6 @@ WAIT_ERROR = 0.05
 lowers the bound."""
 NEIGHBOURS = 3
 """Whose number is told apart; more slow nobody less."""
-POOL_SIZES = (1, 2, 3, 4, 6)
-"""Told apart exactly, or with the next smaller."""
 FEW_MODELS = 6
 """With more models only one neighbour is looked at: their companies are too many to ask about."""
 NEIGHBOUR_PERCENTS = (0.0, 10.0, 30.0, 60.0)
@@ -109,11 +107,10 @@ def batches_told_apart(alone: Alone, rule: Rule) -> IntArray:
 
 
 def pool_sizes(rule: Rule) -> tuple[tuple[int, int], ...]:
-    """Sizes of pools that are told apart, from and to: each carries what the largest does."""
+    """Sizes of pools that are told apart, from and to: under half-SLO each server carries as much in any."""
     if rule is not Rule.P99:
         return ((1, MOST_SERVERS),)
-    ends = (0, *(c for c in POOL_SIZES if c < MOST_SERVERS), MOST_SERVERS)
-    return tuple((before + 1, end) for before, end in itertools.pairwise(ends))
+    return tuple((servers, servers) for servers in range(1, MOST_SERVERS + 1))
 
 
 def carried(

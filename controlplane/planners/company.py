@@ -24,10 +24,14 @@ from controlplane.planners.standby import SLACK
 
 GROUPS = (1, 2, 4, 6, 10, 16)
 """Where a group of batches begins; it ends before the next."""
-MOST_KNOTS = 20
-"""Shares of the lattice besides the least one."""
-LATTICE_ERROR = 0.009
-"""By how much less a pair may be slowed between the lattice's points; on the V100 catalogue 0.78 %."""
+MOST_KNOTS = 40
+"""Shares of the lattice besides the least one: all where the grid has steps of 2.5 %."""
+LATTICE_ERROR = 0.002
+"""By how much less a pair may be slowed between the lattice's points; on the V100 catalogue 0.15 %."""
+PAIRS = 2000
+"""That are asked about to see whether it is more: then twice what was seen."""
+MOST_ERROR = 0.02
+"""Beyond it the lattice says nothing about this latency model."""
 LEVELS = 1.0 + np.concatenate(
     [
         np.arange(0.0, 0.02, 0.004),
@@ -72,13 +76,14 @@ class Company:
         for g in np.flatnonzero(ends > starts).tolist():
             more = _asked(device, alone, np.array(models), ends[g : g + 1], starts, knots, quantile)
             at[:, g] = np.minimum(at[:, g], more[:, 0])
-        if float(at.min()) < -LATTICE_ERROR:
-            return None
-        at = np.maximum((1.0 + at) * (1.0 - LATTICE_ERROR) - 1.0, 0.0)
         low = np.searchsorted(knots, np.arange(percents.size), side="right") - 1
         high = np.searchsorted(knots, np.arange(percents.size))
         at = np.minimum(at[:, :, low], at[:, :, high])
         at = np.minimum(at[..., low], at[..., high])
+        error = _error(device, alone, np.array(models), batch, group, at, quantile)
+        if error > MOST_ERROR or float(at.min()) < -error:
+            return None
+        at = np.maximum((1.0 + at) * (1.0 - error) - 1.0, 0.0)
         fits = percents[:, None] + percents <= 100.0 * (1.0 + SLACK)
         # In one layout, whatever that of the answers: for another one all would be compiled once more.
         effect = np.ascontiguousarray(np.where(fits[None, None, :, None, None, :], at, np.inf))
@@ -182,6 +187,24 @@ def _asked(
     execution, _ = ask(device.latency, slots, quantile)
     told[m, b, s, n, h, r] = execution[:, 0] / alone.execution[models[m], batch[b] - 1, knots[s]] - 1.0
     return told
+
+
+def _error(
+    device: Device, alone: Alone, models: IntArray, batch: IntArray, group: IntArray, effect: FloatArray,
+    quantile: float | None,
+) -> float:  # fmt: skip
+    """By how much less than `effect` (as `Company.effect`) a pair may be slowed, relative to its time."""
+    percents = np.array(device.pool.device.grid.percents())
+    chance = np.random.default_rng(0)
+    share = chance.integers(0, percents.size, (4 * PAIRS, 2))
+    share = share[percents[share].sum(axis=1) <= 100.0][:PAIRS]
+    who, size = chance.choice(models.size, share.shape), chance.choice(batch.size, share.shape)
+    slots = Slots.of(models[who], batch[size].astype(np.float64), percents[share])
+    told, _ = ask(device.latency, slots, quantile)
+    slowed = told[:, 0] / alone.execution[models[who[:, 0]], batch[size[:, 0]] - 1, share[:, 0]]
+    own, other = group[size].T
+    least = 1.0 + effect[who[:, 0], own, share[:, 0], who[:, 1], other, share[:, 1]]
+    return max(LATTICE_ERROR, 2.0 * float((1.0 - slowed / least).max(initial=0.0)))
 
 
 def adds_up(

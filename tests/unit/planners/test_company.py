@@ -10,7 +10,7 @@ from controlplane.domain.plan import Rule
 from controlplane.latency.protocol import Slots
 from controlplane.planners.board import ask
 from controlplane.planners.capacity import batches_told_apart
-from controlplane.planners.company import LEVELS, Company, Mutual
+from controlplane.planners.company import LEVELS, MOST_KNOTS, Company, Mutual
 from controlplane.planners.company_kernel import NONE, best_contents, worth_of
 from controlplane.planners.menu import Alone
 
@@ -26,8 +26,13 @@ def company_of(latency: str, quantile: float | None) -> tuple[Company | None, Al
     return Company.of(device, alone, EVERY, batch, quantile), alone
 
 
+@pytest.mark.parametrize("knots", [MOST_KNOTS, MOST_KNOTS // 2])
 @pytest.mark.parametrize(("latency", "quantile"), [("ours", 0.95), ("igniter", None)])
-def test_nobody_is_slowed_less_than_by_what_each_neighbour_does(latency: str, quantile: float | None) -> None:
+def test_nobody_is_slowed_less_than_by_what_each_neighbour_does(
+    latency: str, quantile: float | None, knots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A coarse lattice, as of a grid with more shares, errs by more: that is seen and counted.
+    monkeypatch.setattr("controlplane.planners.company.MOST_KNOTS", knots)
     company, alone = company_of(latency, quantile)
     assert company is not None
     device = planning.v100(latency)
