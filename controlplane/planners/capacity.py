@@ -23,7 +23,7 @@ from controlplane.planners.standby import SLACK
 
 WAIT_ERROR = 0.05
 """The waiting table calls no P99 longer by more than this for the best of batches, shorter it may: that only
-lowers the bound."""
+lowers the bound. It knows t(k) as a straight line: where that bends by more, the error is as large."""
 NEIGHBOURS = 3
 """Whose number is told apart; more slow nobody less."""
 FEW_MODELS = 6
@@ -39,13 +39,15 @@ class Fastest:
     """Times in ms beside k neighbours, the least harmful ones: (k, models, batches, shares).
 
     The last k stands for all beyond it. Infinite where that many neighbours leave no such share, and where a
-    batch alone takes too long. `batch` (batches,) names the batches, `first` (k, models, shares) is t(1).
+    batch alone takes too long. `batch` (batches,) names the batches, `first` (k, models, shares) is t(1),
+    `bend` (models, batches, shares) see `bends`.
     """
 
     batch: IntArray
     execution: FloatArray
     cycle: FloatArray
     first: FloatArray
+    bend: FloatArray
 
     @staticmethod
     def of(
@@ -74,7 +76,8 @@ class Fastest:
             execution[k] = np.maximum(execution[k] * kind, execution[k - 1])
             cycle[k] = np.maximum(cycle[k] * kind, cycle[k - 1])
         steady = unsteady(device.latency)
-        return Fastest(batch, execution / steady, cycle / steady, execution[:, :, 0] / steady)
+        first = execution[:, :, 0] / steady
+        return Fastest(batch, execution / steady, cycle / steady, first, bends(alone, batch))
 
 
 def _beside(
@@ -100,6 +103,18 @@ def _beside(
         cycle[m, b, s] = np.minimum(cycle[m, b, s], told_cycle[:, 0])
 
 
+def bends(alone: Alone, batch: IntArray) -> FloatArray:
+    """How far t(k) lies below the line from t(1) to t(b), relative to it: (models, batches, shares)."""
+    found = np.zeros((len(alone.execution), batch.size, alone.execution.shape[2]))
+    for n, b in enumerate(batch.tolist()):
+        part = (np.arange(b) / max(b - 1, 1))[:, None]
+        own = alone.execution[:, :b]
+        known = np.where(np.isfinite(own), own, 1.0)
+        line = known[:, :1] * (1.0 - part) + known[:, -1:] * part
+        found[:, n] = (1.0 - known / line).max(axis=1)
+    return found
+
+
 def batches_told_apart(alone: Alone, rule: Rule) -> IntArray:
     """All that a partition may have, rising: under P99 those of the waiting table."""
     known = alone.execution.shape[1]
@@ -107,10 +122,14 @@ def batches_told_apart(alone: Alone, rule: Rule) -> IntArray:
 
 
 def pool_sizes(rule: Rule) -> tuple[tuple[int, int], ...]:
-    """Sizes of pools that are told apart, from and to: under half-SLO each server carries as much in any."""
+    """Sizes of pools that are told apart, from and to: each carries what the largest does.
+
+    Those of the waiting table: between two of them it calls some waits too long.
+    """
     if rule is not Rule.P99:
         return ((1, MOST_SERVERS),)
-    return tuple((servers, servers) for servers in range(1, MOST_SERVERS + 1))
+    ends = (0, *(c for c in waiting.SERVERS if c < MOST_SERVERS), MOST_SERVERS)
+    return tuple((before + 1, end) for before, end in itertools.pairwise(ends))
 
 
 def carried(
@@ -144,5 +163,5 @@ def carried(
     thin = np.clip((first / full - 1.0 / batch) / np.maximum(1.0 - 1.0 / batch, 0.5), 0.0, 1.0)
     return most_carried(
         slo, execution, thin, first[:, 0], table, fastest.batch.astype(np.float64), np.array(waiting.LOADS),
-        np.array(waiting.SHAPES), 1.0 - WAIT_ERROR,
+        np.array(waiting.SHAPES), 1.0 - np.maximum(WAIT_ERROR, fastest.bend[model]),
     )  # fmt: skip

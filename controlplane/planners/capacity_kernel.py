@@ -39,12 +39,12 @@ def _along(allowed: float, waits: FloatArray, loads: FloatArray, begin: int, at:
 @njit(cache=True)
 def most_carried(
     slo_ms: FloatArray, full_ms: FloatArray, thin: FloatArray, first_ms: FloatArray, table: FloatArray,
-    batch: FloatArray, loads: FloatArray, shapes: FloatArray, error: float,
+    batch: FloatArray, loads: FloatArray, shapes: FloatArray, counted: FloatArray,
 ) -> FloatArray:  # fmt: skip
     """Requests per second by the best batch: (SLOs, servers, neighbours, shares).
 
     `full_ms` and `thin`, the shape of t(k): (neighbours, batches, shares); `first_ms`, t(1): (neighbours,
-    shares); `table` (servers, batches, shapes, loads); waits count `error` times.
+    shares); `table` (servers, batches, shapes, loads); waits count `counted` (batches, shares) times.
     """
     neighbours, batches, shares = full_ms.shape
     found = np.zeros((slo_ms.size, table.shape[0], neighbours, shares))
@@ -52,7 +52,7 @@ def most_carried(
     for k in range(neighbours):
         for b in range(batches):
             for s in range(shares):
-                full = full_ms[k, b, s]
+                full, wait_counted = full_ms[k, b, s], counted[b, s]
                 if not np.isfinite(full):
                     continue
                 cell = 0
@@ -69,8 +69,8 @@ def most_carried(
                         least = min(least, wait)
                         waits[u] = least
                     for d in range(slo_ms.size):
-                        if slo_ms[d] < first_ms[k, s] * error or found[d, c, k, s] >= most:
+                        if slo_ms[d] < first_ms[k, s] * wait_counted or found[d, c, k, s] >= most:
                             continue
-                        load = _load(slo_ms[d] / (full * error), waits, loads)
+                        load = _load(slo_ms[d] / (full * wait_counted), waits, loads)
                         found[d, c, k, s] = max(found[d, c, k, s], most * load)
     return found

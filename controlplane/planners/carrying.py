@@ -42,7 +42,7 @@ def carried(
         thin = (first / known_times - 1.0 / size) / max(1.0 - 1.0 / size, 0.5)
         most = most_carried(
             within, full[None], np.clip(thin, 0.0, 1.0)[None], first, table[:, k : k + 1],
-            np.array([float(size)]), np.array(waiting.LOADS), np.array(waiting.SHAPES), 1.0,
+            np.array([float(size)]), np.array(waiting.LOADS), np.array(waiting.SHAPES), np.ones(full.shape),
         )[:, :, 0]  # fmt: skip
         # The table says little of batches that hardly ever fill.
         fills = full <= FULL_BATCH * within[:, None]

@@ -16,7 +16,7 @@ from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.latency.protocol import FloatArray, IntArray, LatencyModel, Slots
 from controlplane.planners.board import ask
-from controlplane.planners.capacity import Fastest, batches_told_apart, carried, pool_sizes
+from controlplane.planners.capacity import Fastest, batches_told_apart, bends, carried, pool_sizes
 from controlplane.planners.contents import unsteady
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import Device
@@ -124,7 +124,7 @@ class Company:
                 cycle[:, m] = np.where(in_time, alone.cycle[m, batches - 1] * times, np.inf)
                 felt = np.maximum(first[n], likewise[n] * (LEVELS[1:, None] - 1.0))
                 lone[0, m], lone[1:, m] = alone.execution[m, 0], alone.execution[m, 0] * (1.0 + felt)
-            found.append(Fastest(batches, execution, cycle, lone))
+            found.append(Fastest(batches, execution, cycle, lone, bends(alone, batches)))
         return found
 
 
