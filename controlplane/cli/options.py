@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -94,14 +94,3 @@ def numbers(text: str | None, field: str, kind: Callable[[str], Number]) -> tupl
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"{text!r} is no list of numbers like 1,4,16", field=field) from None
-
-
-def shapes(told: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """`NAME:3,224,224` -> shape by input. Raises InputError naming the option."""
-    parsed = {}
-    for text in told:
-        name, colon, dims = text.rpartition(":")
-        if not colon or not all(d.isdigit() and int(d) > 0 for d in dims.split(",")):
-            raise InputError(f"{text!r} is no NAME:DIM,DIM with dimensions above 0", field="--shape")
-        parsed[name] = tuple(int(d) for d in dims.split(","))
-    return parsed

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.domain.errors import InputError
+from controlplane.cli.model_inputs import model_inputs
+from controlplane.domain.errors import EngineError, InputError
 
 if TYPE_CHECKING:
-    from controlplane.runtime.profiling import Counters
+    from controlplane.runtime.profiling import Counters, Failed, Written
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +32,12 @@ def profile(
     batches: Annotated[str | None, typer.Option(help="Batches, like 1,4,16 [11 points].")] = None,
     budget: Annotated[float, typer.Option(help="Seconds to aim at for each model.", min=5)] = 40.0,
     shape: Annotated[
-        list[str] | None, typer.Option(help="A dynamic input's shape without the batch, like TOKENS:128.")
+        list[str] | None,
+        typer.Option(help="An open input's shape without the batch, like ocr:IMAGE:3,48,320."),
+    ] = None,
+    input_data: Annotated[
+        list[str] | None,
+        typer.Option(help="Real inputs, perf_analyzer's JSON, as MODEL:FILE [generated ones]."),
     ] = None,
     colocation: Annotated[
         float | None, typer.Option(help="Seconds to measure them beside each other too.", min=5)
@@ -47,40 +53,72 @@ def profile(
 ) -> None:
     """Measure MODELS: one Triton per share, every batch on it back to back, means from Triton itself.
 
-    Each profile's file is told once it is written; on a terminal, how far it is meanwhile.
+    Each profile's file is told once it is written; on a terminal, how far it is meanwhile. A model that
+    cannot be measured is named with its server's words, the others go on, and the exit code is 4.
     """
     from controlplane.cli import wiring
     from controlplane.files.fleets import state_root
-    from controlplane.profiler.session import Profiler, Wishes
+    from controlplane.profiler.session import Profiler
+    from controlplane.profiler.subject import Wishes
     from controlplane.report.plan_table import counted
-    from controlplane.report.profile_line import written_line
     from controlplane.report.progress import Bar
     from controlplane.runtime.clock import SystemClock
-    from controlplane.runtime.profiling import profile_models, profile_neighbours
+    from controlplane.runtime.profiling import (
+        Failed,
+        profile_models,
+        profile_neighbours,
+        read_subjects,
+        source_models,
+    )
 
     counters = _counters(nsys, ncu or [], models or [])
     wishes = Wishes(
         percents=options.numbers(percents, "--percents", float),
         batches=options.numbers(batches, "--batches", int),
         budget_s=budget,
-        shapes=options.shapes(shape or []),
+        inputs=model_inputs(shape or [], input_data or [], models or source_models(repository)),
     )
     place = wiring.place(device)
+    subjects = read_subjects(repository, models or [], place, wishes)
+    failed = set()
     with Bar() as bar:
         profiler = Profiler(
             wiring.launcher(launcher), SystemClock(), bar, profiles.resolve(), state_root() / "profiling"
         )
-        for one in profile_models(
-            profiler, repository, models or [], place, wishes, resume=resume, told=counters
-        ):
-            error = one.profile.holdout_error.get("igniter")
-            print(written_line(one.path, len(one.profile.points), one.seconds, error), flush=True)
-        if colocation is not None:
-            gained = profile_neighbours(
-                profiler, repository, models or [], place, budget_s=colocation, shapes=wishes.shapes
-            )
+        for one in profile_models(profiler, subjects, place, resume=resume, told=counters):
+            if isinstance(one, Failed):
+                failed.add(one.model)
+            _tell(one)
+        measured = [subject for subject in subjects if subject.source.name not in failed]
+        if colocation is not None and measured:
+            gained = profile_neighbours(profiler, measured, place, budget_s=colocation)
             for path, points in gained.items():
                 print(f"{path}: {counted(points, 'point')} beside others", flush=True)
+    if failed:
+        raise EngineError(
+            f"{len(measured)} of {counted(len(subjects), 'model')} profiled; why not "
+            f"{', '.join(sorted(failed))} is said above"
+        )
+
+
+def _tell(one: Written | Failed) -> None:
+    """A model's line: its file on stdout, what is wrong with it on stderr."""
+    from controlplane.cli.wiring import say
+    from controlplane.report import profile_line
+    from controlplane.runtime.profiling import Failed
+
+    if isinstance(one, Failed):
+        if one.refused is not None:
+            say(profile_line.refused_line(one.model, one.words, one.refused.file))
+        else:
+            say(profile_line.failed_line(one.model, one.words))
+        return
+    error = one.profile.holdout_error.get("igniter")
+    print(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error), flush=True)
+    if one.spinning is not None:
+        waste = one.spinning
+        told = (waste.percent, waste.of_percent, waste.cost, waste.slowdown)
+        say(profile_line.spinning_line(one.profile.model, *told))
 
 
 def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:

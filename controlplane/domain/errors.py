@@ -8,7 +8,8 @@ TrisectError
 │   ├── FleetBusy       another command works on the fleet; it ends
 │   ├── LaunchTimeout   it did not become ready in time; trying again may help
 │   ├── NotNow          the engine is silent or the disk full, whatever was asked for; it helps to wait
-│   └── MissingTool     a program is not installed, or an engine away; says how to get it
+│   ├── MissingTool     a program is not installed, or an engine away; says how to get it
+│   └── RequestRefused  a server answered a request with an error: the text is its own words
 └── GatewayError        the gateway failed or its port is taken
 """
 
@@ -58,6 +59,10 @@ class NotNow(EngineError):
 
 class MissingTool(EngineError):
     """A program this command needs is not on the host; the text says how to get it."""
+
+
+class RequestRefused(EngineError):
+    """A server answered a request with an error: the model's or the server's own words."""
 
 
 class GatewayError(TrisectError):

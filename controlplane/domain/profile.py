@@ -78,6 +78,18 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSet:
+    """The requests that a profile was measured with; `file` is where they came from, None if generated.
+
+    Equal hashes are equal requests, in name, type, shape and content.
+    """
+
+    file: str | None
+    requests: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class KernelTrace:
     """What one execution of a batch makes a GPU do, alone, by Nsight Systems.
 
@@ -99,7 +111,8 @@ class Profile:
     paper: d_load, d_feedback, n_k, k_sch, k1..k5, alpha_cache, alpha_power, ...). `holdout_error` maps it
     to the mean relative error on points left out of the fit (0.05 is 5 %). `jitter` is the coefficient of
     variation of a batch's service time, `frontend_ms` the time a request spends outside queue and
-    execution, `max_batch` the largest batch the model serves.
+    execution, `max_batch` the largest batch the model serves. `inputs` are the requests it was measured with,
+    None where that is unknown.
     """
 
     model: str
@@ -114,6 +127,7 @@ class Profile:
     frontend_ms: float | None = None
     memory_mb: float | None = None
     max_batch: int | None = None
+    inputs: RequestSet | None = None
 
     def __post_init__(self) -> None:
         units.safe_name(self.model, "model")

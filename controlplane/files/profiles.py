@@ -13,7 +13,14 @@ from pydantic import Field
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
-from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
+from controlplane.domain.profile import (
+    ColocationPoint,
+    Environment,
+    Measurement,
+    Neighbour,
+    Profile,
+    RequestSet,
+)
 from controlplane.files.documents import SCHEMA_VERSION, Document, Strict, read, write_json
 
 _PARTIAL = ".partial.json"
@@ -56,6 +63,12 @@ class _ColocationPoint(Strict):
     execution_ms: float
 
 
+class _RequestSet(Strict):
+    file: str | None = None
+    requests: Annotated[int, Field(ge=1)]
+    sha256: str
+
+
 class _Profile(Strict):
     schema_version: int
     model: str
@@ -70,6 +83,7 @@ class _Profile(Strict):
     frontend_ms: Annotated[float, Field(ge=0)] | None = None
     memory_mb: Annotated[float, Field(gt=0)] | None = None
     max_batch: Annotated[int, Field(ge=0)] | None = None
+    inputs: _RequestSet | None = None
 
 
 def profile_path(directory: Path, device: str, model: str) -> Path:
@@ -106,6 +120,7 @@ def read_profile(path: Path) -> Profile:
             frontend_ms=parsed.frontend_ms,
             memory_mb=parsed.memory_mb,
             max_batch=parsed.max_batch,
+            inputs=None if parsed.inputs is None else RequestSet(**parsed.inputs.model_dump()),
         )
 
 

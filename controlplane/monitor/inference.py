@@ -15,6 +15,7 @@ import httpx
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
+from controlplane.domain.tensors import SAMPLE_TEXT
 
 _BYTES_OF = {
     "TYPE_BOOL": 1, "TYPE_UINT8": 1, "TYPE_INT8": 1, "TYPE_UINT16": 2, "TYPE_INT16": 2, "TYPE_FP16": 2,
@@ -22,13 +23,15 @@ _BYTES_OF = {
     "TYPE_FP64": 8,
 }  # fmt: skip
 
+_TEXT = struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT
+
 _SEQUENCE = 7_236_280_107_668_635_753
 """A sequence that no client has: drawn once, from all there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroInput:
-    """One input of a model, all zeros (empty text for BYTES), in KServe's binary layout."""
+    """One input of a model, all zeros (a sample text for BYTES), in KServe's binary layout."""
 
     name: str
     datatype: str
@@ -37,7 +40,7 @@ class ZeroInput:
 
 
 def zero_inputs(config: Mapping[str, Any], *, batch: int = 1) -> tuple[ZeroInput, ...]:
-    """Zeros for every input that a model's configuration (GET .../config) requires.
+    """Zeros, and texts, for every input that a model's configuration (GET .../config) requires.
 
     A dynamic dimension counts as 1. Raises EngineError for a data type that is not known.
     """
@@ -52,7 +55,7 @@ def zero_inputs(config: Mapping[str, Any], *, batch: int = 1) -> tuple[ZeroInput
             count *= d
         kind = wanted["data_type"]
         if kind == "TYPE_STRING":
-            inputs.append(ZeroInput(wanted["name"], "BYTES", shape, struct.pack("<I", 0) * count))
+            inputs.append(ZeroInput(wanted["name"], "BYTES", shape, _TEXT * count))
         elif kind in _BYTES_OF:
             data = bytes(_BYTES_OF[kind] * count)
             inputs.append(ZeroInput(wanted["name"], kind.removeprefix("TYPE_"), shape, data))

@@ -6,55 +6,40 @@ import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Neighbour
 from controlplane.monitor import triton
 from controlplane.profiler.neighbours import Household, Tenant, households
-from controlplane.profiler.point import LATE_S, LEAST_BATCHES, Bench
-from controlplane.profiler.requests import Shapes, example_request
+from controlplane.profiler.point import LATE_S, LEAST_BATCHES, Bench, Requests
 from controlplane.profiler.session import Place, Profiler, endpoint_of
+from controlplane.profiler.subject import Subject
 from controlplane.profiler.sweep import in_flight
 from controlplane.render.config import batch_limit
-from controlplane.render.source import SourceModel, read_source
 
 _POINT_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Subject:
-    source: SourceModel
-    request: ModelInferRequest
-
-
-@dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """Models of one repository, measured beside each other on one device."""
+    """Models measured beside each other on one device."""
 
     profiler: Profiler
-    repository: Path
     place: Place
 
     def measure(
-        self, models: Sequence[str], *, budget_s: float, shapes: Mapping[str, Shapes] | None = None
+        self, subjects: Sequence[Subject], *, budget_s: float
     ) -> dict[str, tuple[ColocationPoint, ...]]:
         """Model -> its points beside others, as many as `budget_s` allows; at least one pair.
 
-        Raises InputError for fewer than one model or one that cannot be measured, EngineError where a server
-        fails.
+        Raises InputError for no model, EngineError where a server fails.
         """
-        if not models:
+        if not subjects:
             raise InputError("name at least one model to measure beside others", field="models")
-        subjects = {}
-        for model in dict.fromkeys(models):
-            source = read_source(self.repository, model)
-            subjects[model] = _Subject(source, example_request(source, (shapes or {}).get(model, {})))
-        limits = {model: batch_limit(s.source.config) for model, s in subjects.items()}
+        known = {subject.source.name: subject for subject in subjects}
+        limits = {model: batch_limit(s.source.config) for model, s in known.items()}
         every = list(households(limits, self.place.device.grid))
-        found: dict[str, list[ColocationPoint]] = {model: [] for model in subjects}
+        found: dict[str, list[ColocationPoint]] = {model: [] for model in known}
         clock, began_s = self.profiler.clock, self.profiler.clock.monotonic()
         with self.profiler.exclusive(self.place):
             for done, household in enumerate(every):
@@ -64,12 +49,12 @@ class Neighbourhood:
                 left_s = None if not done else min(budget_s - passed_s, passed_s / done * (len(every) - done))
                 names = " + ".join(f"{t.model} {t.percent:g} %" for t in household)
                 self.profiler.progress.advance(names, done, len(every), left_s)
-                for model, point in self._together(household, subjects):
+                for model, point in self._together(household, known):
                     found[model].append(point)
         return {model: tuple(points) for model, points in found.items()}
 
     def _together(
-        self, household: Household, subjects: Mapping[str, _Subject]
+        self, household: Household, subjects: Mapping[str, Subject]
     ) -> list[tuple[str, ColocationPoint]]:
         """Every combination of the tenants' batches on one start of their servers."""
         points = []
@@ -82,7 +67,7 @@ class Neighbourhood:
                 )
                 bench = Bench(server, self.profiler.launcher, self.profiler.clock)
                 benches.append(stack.enter_context(bench))
-            requests = [subjects[t.model].request for t in household]
+            requests = [subjects[t.model].requests for t in household]
             for batches in itertools.product(*(t.batches for t in household)):
                 times_ms = _times_ms(household, benches, requests, batches)
                 points += list(
@@ -94,15 +79,15 @@ class Neighbourhood:
 def _times_ms(
     household: Household,
     benches: Sequence[Bench],
-    requests: Sequence[ModelInferRequest],
+    requests: Sequence[Requests],
     batches: Sequence[int],
 ) -> list[float]:
     """Mean execution of each tenant while all of them run back to back."""
     endpoints = [endpoint_of(t.model, batch) for t, batch in zip(household, batches, strict=True)]
     with contextlib.ExitStack() as stack:
         loops = [
-            stack.enter_context(bench.loop(endpoint, request, in_flight(batch)))
-            for bench, endpoint, request, batch in zip(benches, endpoints, requests, batches, strict=True)
+            stack.enter_context(bench.loop(endpoint, own, in_flight(batch)))
+            for bench, endpoint, own, batch in zip(benches, endpoints, requests, batches, strict=True)
         ]
         for loop, batch in zip(loops, batches, strict=True):
             loop.wait_for(in_flight(batch), deadline_s=LATE_S)

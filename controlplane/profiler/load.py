@@ -7,6 +7,7 @@ costs about a tenth of a millisecond of another core.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -19,12 +20,17 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, RequestRefused
 
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 _LATE_S = 30.0
 """No answer for this long is a failure."""
+
+_UNANSWERED = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+)
+"""Codes that the client's side makes up where no answer came."""
 
 FloatArray = NDArray[np.float64]
 Call = Callable[[bytes], grpc.Future]
@@ -39,14 +45,15 @@ class Answers:
 
 
 class ClosedLoop:
-    """Keeps `concurrency` requests under way from entry to exit: each answer sends the next request.
+    """Keeps `concurrency` requests under way from entry to exit: each answer sends the next one, in turn.
 
-    Raises EngineError, with the server's words, from every call after a request failed.
+    After a request failed every call raises: RequestRefused with the server's words where it answered with an
+    error, EngineError where no answer came.
     """
 
-    def __init__(self, target: str, request: bytes, concurrency: int) -> None:
+    def __init__(self, target: str, requests: Sequence[bytes], concurrency: int) -> None:
         self._target = target
-        self._request = request
+        self._requests = itertools.cycle(requests)
         self._concurrency = concurrency
         self._changed = threading.Condition()
         self._ended: list[float] = []
@@ -54,7 +61,7 @@ class ClosedLoop:
         self._under_way = 0
         self._awaited = 0
         self._stopping = False
-        self._failure: str | None = None
+        self._failure: EngineError | None = None
 
     def __enter__(self) -> ClosedLoop:
         self._channel = grpc.insecure_channel(self._target, options=_OPTIONS)
@@ -101,7 +108,7 @@ class ClosedLoop:
             return Answers(np.array(self._ended[first:]), 1000.0 * np.array(self._latency_s[first:]))
 
     def _send(self) -> None:
-        self._call(self._request).add_done_callback(partial(self._done, time.monotonic()))
+        self._call(next(self._requests)).add_done_callback(partial(self._done, time.monotonic()))
 
     def _done(self, sent: float, answer: grpc.Future) -> None:
         now = time.monotonic()
@@ -111,7 +118,7 @@ class ClosedLoop:
                 self._ended.append(now)
                 self._latency_s.append(now - sent)
             elif self._failure is None:
-                self._failure = _words(error)
+                self._failure = _failure(self._target, error)
             again = not self._stopping and self._failure is None
             if not again:
                 self._under_way -= 1
@@ -122,7 +129,7 @@ class ClosedLoop:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise EngineError(f"{self._target}: a request failed: {self._failure}")
+            raise self._failure
 
 
 def open_loop(target: str, request: bytes, due_s: Sequence[float], *, deadline_s: float) -> Answers:
@@ -186,6 +193,12 @@ def _call(channel: grpc.Channel) -> Call:
     """The method on bytes: nothing is serialized or parsed per request."""
     method = channel.unary_unary(_METHOD, request_serializer=None, response_deserializer=None)
     return lambda request: method.future(request, timeout=_LATE_S)
+
+
+def _failure(target: str, error: BaseException) -> EngineError:
+    if isinstance(error, grpc.RpcError) and error.code() not in _UNANSWERED:
+        return RequestRefused(_words(error))
+    return EngineError(f"{target}: a request failed: {_words(error)}")
 
 
 def _words(error: BaseException) -> str:

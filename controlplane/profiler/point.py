@@ -28,6 +28,9 @@ _LOOKS = 10
 """At the counters within a point, for the deviation."""
 LATE_S = 60.0
 
+Requests = Sequence[ModelInferRequest]
+"""Requests of one inference, sent in turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Watched:
@@ -83,14 +86,14 @@ class Bench:
         """Triton's version."""
         return self._statistics.version()
 
-    def saturate(self, endpoint: str, request: ModelInferRequest, batch: int, seconds: float) -> Watched:
+    def saturate(self, endpoint: str, requests: Requests, batch: int, seconds: float) -> Watched:
         """Batches of `batch`, formed by Triton from requests of one inference, for at least `seconds`.
 
         So a batch costs what it costs in service, where each request's way through the server uses up the
         same share. Raises EngineError where Triton formed none.
         """
         concurrency = in_flight(batch)
-        with self.loop(endpoint, request, concurrency) as loop:
+        with self.loop(endpoint, requests, concurrency) as loop:
             loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=LATE_S)
             before = self._read(endpoint, loop)
             counted = [before.statistics]
@@ -124,9 +127,9 @@ class Bench:
             trust=Trust(usage.received, formed=executions / window.executions),
         )
 
-    def frontend_ms(self, endpoint: str, request: ModelInferRequest, seconds: float) -> float:
+    def frontend_ms(self, endpoint: str, requests: Requests, seconds: float) -> float:
         """What a lone request spends neither waiting nor in its execution."""
-        with self.loop(endpoint, request, 1) as loop:
+        with self.loop(endpoint, requests, 1) as loop:
             loop.wait_for(_RAMP_ANSWERS, deadline_s=LATE_S)
             before = self._read(endpoint, loop)
             loop.run(seconds)
@@ -141,13 +144,10 @@ class Bench:
         """What the server occupies now; None where the launcher cannot tell."""
         return self._launcher.usage(self._server).memory_mb
 
-    def loop(self, endpoint: str, request: ModelInferRequest, concurrency: int) -> ClosedLoop:
-        """A closed loop on one of the server's endpoints."""
-        named = ModelInferRequest()
-        named.CopyFrom(request)
-        named.model_name = endpoint
+    def loop(self, endpoint: str, requests: Requests, concurrency: int) -> ClosedLoop:
+        """A closed loop on one of the server's endpoints, with these requests in turn."""
         target = f"{self._server.host}:{self._server.grpc_port}"
-        return ClosedLoop(target, named.SerializeToString(), concurrency)
+        return ClosedLoop(target, [_named(r, endpoint) for r in requests], concurrency)
 
     def _read(self, endpoint: str, loop: ClosedLoop) -> _Reading:
         return _Reading(
@@ -173,6 +173,14 @@ class Bench:
             throttled=min(1.0, throttled / periods) if periods and throttled is not None else None,
             host_busy=None if used_s is None else min(1.0, max(0.0, others_s / passed_s / cores)),
         )
+
+
+def _named(request: ModelInferRequest, endpoint: str) -> bytes:
+    named = ModelInferRequest()
+    named.CopyFrom(request)
+    named.model_name = endpoint
+    body: bytes = named.SerializeToString()
+    return body
 
 
 def rate_rps(answers: Answers, batch: int) -> float:

@@ -1,29 +1,43 @@
-"""An inference request for any model, made from its configuration alone."""
+"""The requests that a model is measured with: from a file, or made from its configuration alone."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
-from tritonclient.grpc.model_config_pb2 import DataType, ModelInput
+from tritonclient.grpc.model_config_pb2 import DataType
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 from tritonclient.utils import triton_to_np_dtype
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.profile import RequestSet
+from controlplane.domain.tensors import SAMPLE_TEXT, Sample, Shapes, TensorSpec, TensorValue
+from controlplane.files.input_data import read_samples
 from controlplane.render.config import keeps_sequences
 from controlplane.render.source import SourceModel
 
-Shapes = Mapping[str, tuple[int, ...]]
-"""Input -> its dimensions without the batch's, where the configuration leaves them open."""
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a user gives for one model: a file of real inputs, dimensions for inputs that are open."""
+
+    shapes: Shapes = field(default_factory=dict)
+    data: Path | None = None
 
 
-def example_request(source: SourceModel, shapes: Shapes) -> ModelInferRequest:
-    """A request of one inference with plausible values; `model_name` is left for the caller to set.
+NO_INPUTS = Inputs()
 
-    Raises InputError for a model with sequences, and for dimensions that are open and not given, given and
-    wrong, or given for no input.
+
+def requests_for(source: SourceModel, inputs: Inputs = NO_INPUTS) -> tuple[ModelInferRequest, ...]:
+    """Requests of one inference, to be sent in turn; `model_name` is left for the caller to set.
+
+    Raises InputError for a model with sequences or without inputs, for dimensions that are open and not
+    given, given and wrong, or given for no input, and for a bad file.
     """
     file = f"{source.directory}/config.pbtxt"
     if keeps_sequences(source.config):
@@ -33,46 +47,102 @@ def example_request(source: SourceModel, shapes: Shapes) -> ModelInferRequest:
             file=file,
             field="sequence_batching",
         )
-    wanted = [tensor for tensor in source.config.input if not tensor.optional]
-    for name in shapes:
-        if name not in {tensor.name for tensor in source.config.input}:
-            names = ", ".join(tensor.name for tensor in source.config.input)
-            raise InputError(f"there is no input {name!r}; there are: {names}", file=file, field="--shape")
-    if not wanted:
+    specs = _specs(source)
+    if all(spec.optional for spec in specs):
         raise InputError("lists no input, so no request can be made", file=file, field="input")
+    _check_shapes(specs, inputs.shapes, file, source.name)
+    if inputs.data is not None:
+        samples = read_samples(inputs.data, specs, inputs.shapes)
+    else:
+        samples = (_generated(source.name, specs, inputs.shapes, file),)
+    batched = source.config.max_batch_size > 0
+    return tuple(_request(sample, batched=batched) for sample in samples)
+
+
+def request_set(requests: Sequence[ModelInferRequest], inputs: Inputs) -> RequestSet:
+    """What a profile remembers of the requests it was measured with."""
+    digest = sha256()
+    for request in requests:
+        body = request.SerializeToString(deterministic=True)
+        digest.update(len(body).to_bytes(8, "little") + body)
+    file = None if inputs.data is None else str(inputs.data)
+    return RequestSet(file=file, requests=len(requests), sha256=digest.hexdigest())
+
+
+def check_batches_form(
+    source: SourceModel, requests: Sequence[ModelInferRequest], inputs: Inputs, largest_batch: int
+) -> None:
+    """Raise InputError for requests of several shapes that would have to share a batch: Triton forms none."""
+    ragged = {tensor.name for tensor in source.config.input if tensor.allow_ragged_batch}
+    shapes = [{t.name: list(t.shape) for t in r.inputs if t.name not in ragged} for r in requests]
+    other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if largest_batch > 1 and other is not None:
+        raise InputError(
+            f"entry {other} has other shapes than entry 0, and Triton forms batches of requests with one "
+            "shape only; keep entries of one shape, or measure with --batches 1",
+            file=str(inputs.data),
+            field="data",
+        )
+
+
+def _specs(source: SourceModel) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(
+            name=tensor.name,
+            datatype=DataType.Name(tensor.data_type).removeprefix("TYPE_").replace("STRING", "BYTES"),
+            dims=tuple(tensor.dims),
+            optional=tensor.optional,
+        )
+        for tensor in source.config.input
+    )
+
+
+def _check_shapes(specs: Sequence[TensorSpec], shapes: Shapes, file: str, model: str) -> None:
+    declared = {spec.name: spec for spec in specs}
+    for name, shape in shapes.items():
+        if name not in declared:
+            raise InputError(
+                f"there is no input {name!r}; there are: {', '.join(declared)}", file=file, field="--shape"
+            )
+        if not declared[name].takes(shape):
+            raise InputError(
+                f"{list(shape)} does not fit its dimensions {list(declared[name].dims)}",
+                file=file,
+                field=f"--shape {model}:{name}",
+            )
+
+
+def _generated(model: str, specs: Sequence[TensorSpec], shapes: Shapes, file: str) -> Sample:
+    values = []
+    for spec in specs:
+        if spec.optional:
+            continue
+        shape = shapes.get(spec.name, spec.dims)
+        if any(d < 0 for d in shape):
+            hint = ",".join(str(d) if d > 0 else "N" for d in shape)
+            raise InputError(
+                f"its dimensions {list(shape)} are open; say what to measure: "
+                f"--shape {model}:{spec.name}:{hint}, or --input-data {model}:FILE",
+                file=file,
+                field=spec.name,
+            )
+        values.append(TensorValue(spec.name, spec.datatype, shape, _values(spec.datatype, math.prod(shape))))
+    return tuple(values)
+
+
+def _request(sample: Sample, *, batched: bool) -> ModelInferRequest:
     request = ModelInferRequest()
-    for tensor in wanted:
-        dims = _dims(tensor, shapes.get(tensor.name), file)
-        kind = DataType.Name(tensor.data_type).removeprefix("TYPE_").replace("STRING", "BYTES")
-        shape = [1, *dims] if source.config.max_batch_size > 0 else dims
-        request.inputs.add(name=tensor.name, datatype=kind, shape=shape)
-        request.raw_input_contents.append(_values(kind, math.prod(dims)))
+    for tensor in sample:
+        shape = [1, *tensor.shape] if batched else list(tensor.shape)
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
+        request.raw_input_contents.append(tensor.data)
     return request
 
 
-def _dims(tensor: ModelInput, given: tuple[int, ...] | None, file: str) -> list[int]:
-    declared = list(tensor.dims)
-    if given is None:
-        if any(d < 0 for d in declared):
-            hint = ",".join(str(d) if d > 0 else "N" for d in declared)
-            raise InputError(
-                f"its dimensions {declared} are open; say what to measure: --shape {tensor.name}:{hint}",
-                file=file,
-                field=tensor.name,
-            )
-        return declared
-    fits = len(given) == len(declared) and all(d < 0 or d == g for d, g in zip(declared, given, strict=True))
-    if not fits or any(g < 1 for g in given):
-        raise InputError(
-            f"{list(given)} does not fit its dimensions {declared}", file=file, field=f"--shape {tensor.name}"
-        )
-    return list(given)
-
-
 def _values(kind: str, count: int) -> bytes:
-    """Noise for floats; ones for integers, which are a valid index and a valid mask; empty texts."""
+    """Noise for floats; ones for integers, which are a valid index and a valid mask; English for texts."""
     if kind == "BYTES":
-        return struct.pack("<I", 0) * count
+        return (struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT) * count
     if kind == "BF16":
         return b"\x80\x3f" * count
     dtype = np.dtype(triton_to_np_dtype(kind))

@@ -9,17 +9,16 @@ import contextlib
 import platform
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
 
 import filelock
-from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.device import Device
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import FleetBusy
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.profiles import read_partial, write_partial
@@ -27,25 +26,14 @@ from controlplane.files.tree import write_tree
 from controlplane.ports import Clock, Launcher, Progress
 from controlplane.profiler.load import off_core
 from controlplane.profiler.point import Bench, Watched
-from controlplane.profiler.requests import Shapes, example_request
-from controlplane.profiler.sweep import Point, chosen_points, needed_s, point_seconds
-from controlplane.render.config import batch_limit
+from controlplane.profiler.subject import Subject
+from controlplane.profiler.sweep import Point, needed_s, point_seconds
 from controlplane.render.repository import profiling_tree
-from controlplane.render.source import SourceModel, read_source
+from controlplane.render.source import SourceModel
 
 START_S = 60.0
 _ATTEMPTS = 3
 """Times a disturbed point is measured; the one that got most of its share counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a user may choose. None: eleven points. `budget_s` is aimed at for a whole model."""
-
-    percents: Sequence[float] | None = None
-    batches: Sequence[int] | None = None
-    budget_s: float = 40.0
-    shapes: Shapes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +60,27 @@ class Profiler:
     profiles: Path
     scratch: Path
 
-    def measure(
-        self, repository: Path, model: str, place: Place, wishes: Wishes | None = None, *, resume: bool = True
-    ) -> Profile:
+    def measure(self, subject: Subject, place: Place, *, resume: bool = True) -> Profile:
         """The profile of one model, without fits.
 
         Each point is kept as soon as it is measured: interrupted, the next call with `resume` goes on.
-        Raises InputError for a model that cannot be measured as asked, EngineError where its server fails
-        or another program measures on the same device.
+        Raises RequestRefused where the server answers a request with an error, FleetBusy where another
+        program measures on the same device, EngineError where the server fails otherwise.
         """
-        wishes = wishes or Wishes()
-        source = read_source(repository, model)
-        limit = batch_limit(source.config)
-        points = chosen_points(place.device.grid, limit, wishes.percents, wishes.batches)
-        request = example_request(source, wishes.shapes)
+        source = subject.source
         profile = Profile(
-            model=model,
+            model=source.name,
             device=place.device.name,
             share_kind=place.device.share_kind,
             environment=self._environment(source, place),
             points=(),
             max_batch=int(source.config.max_batch_size),
+            inputs=subject.inputs,
         )
         if resume:
-            profile = _resumed(profile, read_partial(self.profiles, place.device.name, model), points)
-        run = _Run(self, place, source, request, points, wishes.budget_s, profile)
+            partial = read_partial(self.profiles, place.device.name, source.name)
+            profile = resumed(profile, partial, subject.points)
+        run = _Run(self, place, subject, profile)
         with self.exclusive(place):
             return run.finish()
 
@@ -112,7 +96,7 @@ class Profiler:
         try:
             lock.acquire()
         except filelock.Timeout:
-            raise EngineError(f"another program is measuring on {place.name}; wait for it to end") from None
+            raise FleetBusy(f"another program is measuring on {place.name}; wait for it to end") from None
         try:
             for server in self.launcher.servers(self.fleet(place)):
                 self.launcher.stop(server, drain_s=0)
@@ -165,29 +149,20 @@ class Profiler:
 class _Run:
     """One model's measurement: what is to be done, and the profile as far as it is known."""
 
-    def __init__(
-        self,
-        profiler: Profiler,
-        place: Place,
-        source: SourceModel,
-        request: ModelInferRequest,
-        points: tuple[Point, ...],
-        budget_s: float,
-        profile: Profile,
-    ) -> None:
+    def __init__(self, profiler: Profiler, place: Place, subject: Subject, profile: Profile) -> None:
         self._profiler = profiler
         self._place = place
-        self._source = source
-        self._request = request
-        self._points = points
+        self._source = subject.source
+        self._requests = subject.requests
+        self._points = points = subject.points
         self._profile = profile
         known = {(m.percent, m.batch) for m in profile.points}
         self._left = [p for p in points if (p.percent, p.batch) not in known]
         self._done_before = len(points) - len(self._left)
         self._began_s = profiler.clock.monotonic()
-        self._budget_s = budget_s
+        self._budget_s = subject.budget_s
         starts = 1 + len({p.percent for p in points})
-        self._seconds = point_seconds(budget_s, len(points), starts)
+        self._seconds = point_seconds(subject.budget_s, len(points), starts)
 
     def finish(self) -> Profile:
         """Measure what is left, largest share and batch first: what is wrong with a model shows soonest."""
@@ -209,7 +184,7 @@ class _Run:
         """One endpoint, as in service: so it tells memory and the front end's time too."""
         with self._bench(top.percent, [top.batch]) as bench:
             endpoint = endpoint_of(self._source.name, top.batch)
-            frontend_ms = bench.frontend_ms(endpoint, self._request, self._seconds)
+            frontend_ms = bench.frontend_ms(endpoint, self._requests, self._seconds)
             self._profile = replace(
                 self._profile,
                 frontend_ms=frontend_ms,
@@ -240,7 +215,7 @@ class _Run:
         endpoint = endpoint_of(self._source.name, point.batch)
         best: Watched | None = None
         for _ in range(_ATTEMPTS):
-            watched = bench.saturate(endpoint, self._request, point.batch, self._seconds)
+            watched = bench.saturate(endpoint, self._requests, point.batch, self._seconds)
             if best is None or watched.trust.order > best.trust.order:
                 best = watched
             if not watched.trust.disturbed or self._late():
@@ -274,13 +249,11 @@ def endpoint_of(model: str, batch: int) -> str:
     return f"{model}.b{batch}"
 
 
-def _resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) -> Profile:
-    """What of an interrupted measurement still holds: same host, backend and model limits, wanted points."""
-    if partial is None:
+def resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) -> Profile:
+    """What of an interrupted measurement still holds: the wanted points, if measured alike."""
+    if partial is None or _identity(partial) != _identity(fresh):
         return fresh
     old, new = partial.environment, fresh.environment
-    if (old.host, old.backend, partial.max_batch) != (new.host, new.backend, fresh.max_batch):
-        return fresh
     wanted = {(p.percent, p.batch) for p in points}
     kept = tuple(m for m in partial.points if (m.percent, m.batch) in wanted)
     return replace(
@@ -290,3 +263,9 @@ def _resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) -
         memory_mb=partial.memory_mb,
         environment=replace(new, triton=old.triton),
     )
+
+
+def _identity(profile: Profile) -> tuple[object, ...]:
+    """What points must have in common to stand in one profile."""
+    requests = None if profile.inputs is None else profile.inputs.sha256
+    return profile.environment.host, profile.environment.backend, profile.max_batch, requests

@@ -1,4 +1,4 @@
-"""What a measured model came to, in one line."""
+"""What a measured model came to, in a line or two."""
 
 from __future__ import annotations
 
@@ -11,3 +11,28 @@ def written_line(path: Path, points: int, seconds: float, error: float | None) -
     """The file, what it holds and how long that took; `error`: Eq 11's on points left out (0.05 is 5 %)."""
     told = "" if error is None else f", Eq 11 errs by {100 * error:.1f} % on points left out"
     return f"{path}: {counted(points, 'point')} written after {seconds:.0f} s{told}"
+
+
+def refused_line(model: str, words: str, file: str | None) -> str:
+    """A model whose server refused a request; `file` is where its inputs came from, None if generated."""
+    if file is not None:
+        return f"{model}: not profiled: its server refused an input of {file}: {words}"
+    return (
+        f"{model}: not profiled: its server refused a generated input: {words}; give inputs that it takes: "
+        f"--input-data {model}:FILE (perf_analyzer's JSON)"
+    )
+
+
+def failed_line(model: str, words: str) -> str:
+    """A model that could not be measured, and why."""
+    return f"{model}: not profiled: {words}"
+
+
+def spinning_line(model: str, percent: float, of_percent: float, cost: float, slowdown: float) -> str:
+    """A model whose threads waste its quota, and the way out."""
+    return (
+        f"{model}: its threads waste its CPU quota: at {percent:g} % an inference takes {cost:.1f} times the "
+        f"processor time that it takes at {of_percent:g} %, and up to {slowdown:.1f} times as long, where "
+        f"{of_percent / percent:.1f} times is to be expected; set intra_op_num_threads to 1 and "
+        "session.intra_op.allow_spinning to 0 (onnxruntime), or OMP_NUM_THREADS=1, and profile it again"
+    )

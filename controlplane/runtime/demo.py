@@ -24,8 +24,9 @@ from controlplane.files.specs import read_spec
 from controlplane.monitor import triton
 from controlplane.ports import Launcher, Progress
 from controlplane.profiler.load import ClosedLoop, poisson_times
-from controlplane.profiler.requests import example_request
-from controlplane.profiler.session import Place, Profiler, Wishes
+from controlplane.profiler.requests import requests_for
+from controlplane.profiler.session import Place, Profiler
+from controlplane.profiler.subject import Wishes
 from controlplane.profiler.sweep import in_flight
 from controlplane.render.source import read_source
 from controlplane.report.demo_table import DemoRow
@@ -36,7 +37,7 @@ from controlplane.runtime.devices import host_devices
 from controlplane.runtime.execute import Say
 from controlplane.runtime.fleet import Fleet, map_devices
 from controlplane.runtime.planning import Choices, make_plan, mean_execution_ms
-from controlplane.runtime.profiling import profile_models
+from controlplane.runtime.profiling import Failed, profile_models, read_subjects
 
 _WARM_UP_S = 1.0
 _RATES = (1.0, 0.6, 0.35)
@@ -79,10 +80,11 @@ class Demo:
         )
         profiler = Profiler(self.launcher, SystemClock(), self.progress, profiles, self.scene.scratch)
         wishes = Wishes(budget_s=self.scene.profile_budget_s)
-        for written in profile_models(
-            profiler, self.scene.repository, models, self.place, wishes, resume=False
-        ):
-            profile = written.profile
+        subjects = read_subjects(self.scene.repository, models, self.place, wishes)
+        for one in profile_models(profiler, subjects, self.place, resume=False):
+            if isinstance(one, Failed):
+                raise EngineError(f"{one.model}: {one.words}")
+            profile = one.profile
             alone = next(p for p in profile.points if p.percent == 100 and p.batch == 1)
             error = 100 * profile.holdout_error["igniter"]
             self.say(
@@ -167,7 +169,7 @@ class Demo:
         with ExitStack() as stack:
             readers = {}
             for partition, placement in placed:
-                request = example_request(read_source(self.scene.repository, placement.model), {})
+                (request,) = requests_for(read_source(self.scene.repository, placement.model))
                 request.model_name = placement.endpoint
                 served = next(m for m in partition.models if m.model == placement.model)
                 readers[placement.endpoint] = stack.enter_context(
@@ -224,7 +226,7 @@ class Demo:
 def _tensors(repository: Path, model: str) -> list[clients.Tensor]:
     from tritonclient.utils import triton_to_np_dtype
 
-    request = example_request(read_source(repository, model), {})
+    (request,) = requests_for(read_source(repository, model))
     tensors = []
     for described, raw in zip(request.inputs, request.raw_input_contents, strict=True):
         value = np.frombuffer(raw, triton_to_np_dtype(described.datatype)).reshape(list(described.shape))

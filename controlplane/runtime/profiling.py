@@ -6,15 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from controlplane.domain.errors import InputError
-from controlplane.domain.profile import KernelTrace, Profile
+from controlplane.domain.errors import (
+    EngineError,
+    FleetBusy,
+    InputError,
+    MissingTool,
+    NotNow,
+    RequestRefused,
+)
+from controlplane.domain.profile import KernelTrace, Profile, RequestSet
 from controlplane.files.documents import nearest
 from controlplane.files.profiles import read_profiles, write_profile
 from controlplane.latency import counters, crossval, igniter, igniter_refit
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.neighbours import merged
-from controlplane.profiler.requests import Shapes
-from controlplane.profiler.session import Place, Profiler, Wishes
+from controlplane.profiler.session import Place, Profiler
+from controlplane.profiler.spinning import Spinning, spinning
+from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.runtime.devices import known_device
 
 
@@ -31,11 +39,21 @@ NO_COUNTERS = Counters()
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A profile that was measured within so many seconds, and its file."""
+    """A profile that was measured within so many seconds, its file, and what its threads waste."""
 
     profile: Profile
     path: Path
     seconds: float
+    spinning: Spinning | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A model that was not measured: the server's words, and the requests where it refused one."""
+
+    model: str
+    words: str
+    refused: RequestSet | None = None
 
 
 def source_models(repository: Path) -> list[str]:
@@ -46,52 +64,68 @@ def source_models(repository: Path) -> list[str]:
     return found
 
 
+def read_subjects(
+    repository: Path, models: Sequence[str], place: Place, wishes: Wishes
+) -> tuple[Subject, ...]:
+    """Read and check every model that is to be measured (with none named, all), before a server starts.
+
+    Raises InputError for a model that is not there or cannot be measured as asked, and for inputs of a model
+    that is not measured.
+    """
+    known = source_models(repository)
+    wanted = tuple(dict.fromkeys(models or known))
+    for model in wanted:
+        if model not in known:
+            raise InputError(f"is no model of {repository}{nearest(model, known)}", field=model)
+    for model in wishes.inputs:
+        if model not in wanted:
+            raise InputError(
+                f"inputs are given for it, and it is not measured{nearest(model, wanted)}", field=model
+            )
+    return tuple(read_subject(repository, model, place.device, wishes) for model in wanted)
+
+
 def profile_models(
     profiler: Profiler,
-    repository: Path,
-    models: Sequence[str],
+    subjects: Sequence[Subject],
     place: Place,
-    wishes: Wishes,
     *,
     resume: bool,
     told: Counters = NO_COUNTERS,
-) -> Iterator[Written]:
-    """Measure, fit and write each model (with none named, all), yielding it once it is written.
+) -> Iterator[Written | Failed]:
+    """Measure, fit and write each model, yielding it once it is written; one that fails holds up no other.
 
-    Raises InputError for a model that is not there, EngineError where a server fails.
+    Raises EngineError for what would hit every model: a missing program, a full disk, a device in use.
     """
-    known = source_models(repository)
-    for model in models or known:
-        if model not in known:
-            raise InputError(f"is no model of {repository}{nearest(model, known)}", field=model)
-    for model in models or known:
+    for subject in subjects:
         began_s = profiler.clock.monotonic()
-        measured = profiler.measure(repository, model, place, wishes, resume=resume)
+        try:
+            measured = profiler.measure(subject, place, resume=resume)
+        except (FleetBusy, MissingTool, NotNow):
+            raise
+        except RequestRefused as error:
+            yield Failed(subject.source.name, str(error), subject.inputs)
+            continue
+        except EngineError as error:
+            yield Failed(subject.source.name, str(error))
+            continue
         fitted = with_fits(measured, told)
         path = write_profile(profiler.profiles, fitted)
-        yield Written(fitted, path, profiler.clock.monotonic() - began_s)
+        yield Written(fitted, path, profiler.clock.monotonic() - began_s, spinning(fitted))
 
 
 def profile_neighbours(
-    profiler: Profiler,
-    repository: Path,
-    models: Sequence[str],
-    place: Place,
-    *,
-    budget_s: float,
-    shapes: Shapes,
+    profiler: Profiler, subjects: Sequence[Subject], place: Place, *, budget_s: float
 ) -> dict[Path, int]:
     """Measure models beside each other, pairs before triples, and add the points to their profiles.
 
     Returns how many points each profile's file gained. Raises InputError for a model without a profile.
     """
-    chosen = list(models) or source_models(repository)
     known = read_profiles(profiler.profiles, place.device.name)
-    for model in chosen:
-        if model not in known:
-            raise InputError("has no profile yet: measure it alone first", field=model)
-    beside = Neighbourhood(profiler, repository, place)
-    found = beside.measure(chosen, budget_s=budget_s, shapes=dict.fromkeys(chosen, shapes))
+    for subject in subjects:
+        if subject.source.name not in known:
+            raise InputError("has no profile yet: measure it alone first", field=subject.source.name)
+    found = Neighbourhood(profiler, place).measure(subjects, budget_s=budget_s)
     gained = {}
     for model, points in found.items():
         profile = replace(known[model], colocation=merged(known[model].colocation, points))

@@ -25,7 +25,8 @@ from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.profile import Profile
 from controlplane.latency import igniter
 from controlplane.latency.protocol import Slots
-from controlplane.profiler.session import Place, Profiler, Wishes
+from controlplane.profiler.session import Place, Profiler
+from controlplane.profiler.subject import Wishes, read_subject
 from controlplane.runtime.clock import SystemClock
 from launchers.process import ProcessLauncher
 
@@ -75,9 +76,9 @@ def main() -> None:
         )
         for model in asked.models:
             began = time.monotonic()
-            seen = profiler.measure(REPOSITORY, model, place, resume=False)
+            seen = profiler.measure(read_subject(REPOSITORY, model, DEVICE), place, resume=False)
             seconds = time.monotonic() - began
-            unseen = profiler.measure(REPOSITORY, model, place, UNSEEN, resume=False)
+            unseen = profiler.measure(read_subject(REPOSITORY, model, DEVICE, UNSEEN), place, resume=False)
             table.add_row(
                 model,
                 f"{seconds:.1f}",

@@ -11,12 +11,13 @@ import pytest
 from bare_triton import ROOT, bare_triton
 
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
-from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.errors import EngineError, RequestRefused
 from controlplane.files.profiles import partial_path, read_partial, read_profiles, write_profile
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.load import ClosedLoop, open_loop
-from controlplane.profiler.requests import example_request
-from controlplane.profiler.session import Place, Profiler, Wishes
+from controlplane.profiler.requests import requests_for
+from controlplane.profiler.session import Place, Profiler
+from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.render.source import read_source
 from controlplane.runtime.clock import SystemClock
 from launchers.process import ProcessLauncher
@@ -52,6 +53,10 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proces
     return ProcessLauncher(tmp_path / "state")
 
 
+def few() -> Subject:
+    return read_subject(REPOSITORY, "transformer_tiny", PLACE.device, FEW)
+
+
 def profiler(tmp_path: Path, launcher: ProcessLauncher, steps: Steps) -> Profiler:
     return Profiler(launcher, SystemClock(), steps, tmp_path / "profiles", tmp_path / "scratch")
 
@@ -61,14 +66,14 @@ def test_a_model_is_measured_point_by_point_and_goes_on_after_an_interrupt(
 ) -> None:
     interrupted = profiler(tmp_path, launcher, Steps(interrupt_at=3))
     with pytest.raises(KeyboardInterrupt):
-        interrupted.measure(REPOSITORY, "transformer_tiny", PLACE, FEW)
+        interrupted.measure(few(), PLACE)
     assert launcher.servers(interrupted.fleet(PLACE)) == ()
     partial = read_partial(tmp_path / "profiles", "cpu", "transformer_tiny")
     assert partial is not None
     assert len(partial.points) == 3
 
     steps = Steps()
-    measured = profiler(tmp_path, launcher, steps).measure(REPOSITORY, "transformer_tiny", PLACE, FEW)
+    measured = profiler(tmp_path, launcher, steps).measure(few(), PLACE)
     assert steps.done[0] == 3
     assert steps.done[-1] == 4
     assert {(p.percent, p.batch) for p in measured.points} == {(50, 1), (50, 4), (100, 1), (100, 4)}
@@ -100,17 +105,10 @@ def test_a_model_is_measured_point_by_point_and_goes_on_after_an_interrupt(
     assert read_profiles(tmp_path / "profiles", "cpu") == {"transformer_tiny": measured}
 
 
-def test_a_model_that_cannot_be_measured_starts_nothing(tmp_path: Path, launcher: ProcessLauncher) -> None:
-    steps = Steps()
-    with pytest.raises(InputError, match="did you mean 'resnet_tiny'"):
-        profiler(tmp_path, launcher, steps).measure(REPOSITORY, "resnet_tinny", PLACE, FEW)
-    assert steps.done == []
-
-
 def test_one_program_at_a_time_measures_on_a_device(tmp_path: Path, launcher: ProcessLauncher) -> None:
     one = profiler(tmp_path, launcher, Steps())
     with one.exclusive(PLACE), pytest.raises(EngineError, match="another program is measuring on cpu-0"):
-        profiler(tmp_path, launcher, Steps()).measure(REPOSITORY, "transformer_tiny", PLACE, FEW)
+        profiler(tmp_path, launcher, Steps()).measure(few(), PLACE)
 
 
 def test_models_are_measured_beside_each_other_while_all_are_busy(
@@ -118,7 +116,7 @@ def test_models_are_measured_beside_each_other_while_all_are_busy(
 ) -> None:
     steps = Steps()
     measuring = profiler(tmp_path, launcher, steps)
-    found = Neighbourhood(measuring, REPOSITORY, PLACE).measure(["transformer_tiny"], budget_s=1)
+    found = Neighbourhood(measuring, PLACE).measure([few()], budget_s=1)
     # The time is up after the first household: a pair of itself, two batches each.
     assert len(steps.done) == 1
     points = found["transformer_tiny"]
@@ -135,11 +133,11 @@ def test_loads_end_with_every_answer_or_with_the_servers_words(tmp_path: Path) -
     source = read_source(REPOSITORY, "transformer_tiny")
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / source.name).symlink_to(source.directory)
-    request = example_request(source, {})
+    request = requests_for(source)[0]
     request.model_name = source.name
     body = request.SerializeToString()
     with bare_triton(tmp_path / "models", tmp_path / "log") as triton:
-        with ClosedLoop(triton.grpc, body, 3) as loop:
+        with ClosedLoop(triton.grpc, [body], 3) as loop:
             loop.wait_for(30, deadline_s=20)
         assert loop.answered >= 30
         assert (loop.answers(10).latency_ms > 0).all()
@@ -148,8 +146,8 @@ def test_loads_end_with_every_answer_or_with_the_servers_words(tmp_path: Path) -
         request.model_name = "nobody"
         unknown = request.SerializeToString()
         with (
-            pytest.raises(EngineError, match="unknown model: 'nobody'"),
-            ClosedLoop(triton.grpc, unknown, 2) as loop,
+            pytest.raises(RequestRefused, match="unknown model: 'nobody'"),
+            ClosedLoop(triton.grpc, [unknown], 2) as loop,
         ):
             loop.wait_for(1, deadline_s=20)
         with pytest.raises(EngineError, match=r"2 of 2 requests failed: .*unknown model"):

@@ -18,7 +18,7 @@ from tritonclient.utils import np_to_triton_dtype
 from controlplane.domain.plan import Partition, Placement, ServedModel
 from controlplane.files.tree import write_tree
 from controlplane.profiler.load import ClosedLoop
-from controlplane.profiler.requests import example_request
+from controlplane.profiler.requests import requests_for
 from controlplane.render.repository import render_partition
 from controlplane.render.source import read_source
 
@@ -110,7 +110,7 @@ def test_the_preferred_size_caps_the_dynamic_batch_and_takes_a_clients_larger_on
     triton: BareTriton, model: str
 ) -> None:
     endpoint, batch = f"of-{model}", BATCH[model]
-    request = example_request(read_source(REPOSITORY, model), {})
+    request = requests_for(read_source(REPOSITORY, model))[0]
     request.model_name = endpoint
     before = counted(triton, endpoint, model)
     with ClosedLoop(triton.grpc, request.SerializeToString(), 4 * batch + 8) as loop:
@@ -135,7 +135,7 @@ def test_two_endpoints_of_one_model_are_one_queue(triton: BareTriton) -> None:
     before = counted(triton, model, "alexnet_tiny")
     bodies = {}
     for endpoint in (model, alias):
-        request = example_request(read_source(REPOSITORY, "alexnet_tiny"), {})
+        request = requests_for(read_source(REPOSITORY, "alexnet_tiny"))[0]
         request.model_name = endpoint
         bodies[endpoint] = request.SerializeToString()
     answered, seen, deadline = 0, dict[int, int](), time.monotonic() + 60

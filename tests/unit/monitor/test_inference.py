@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.tensors import SAMPLE_TEXT
 from controlplane.monitor.inference import ZeroInput, infer_body, zero_inputs, zero_request
 
 pytestmark = pytest.mark.unit
@@ -18,7 +20,7 @@ def test_a_batching_model_gets_a_batch_dimension() -> None:
     assert zero_inputs(config, batch=2) == (ZeroInput("X", "FP16", (2, 3, 1), bytes(12)),)
 
 
-def test_text_is_empty_and_optional_inputs_are_left_out() -> None:
+def test_texts_are_not_empty_and_optional_inputs_are_left_out() -> None:
     config = {
         "max_batch_size": 0,
         "input": [
@@ -26,7 +28,8 @@ def test_text_is_empty_and_optional_inputs_are_left_out() -> None:
             {"name": "O", "data_type": "TYPE_FP32", "dims": [2], "optional": True},
         ],
     }
-    assert zero_inputs(config) == (ZeroInput("T", "BYTES", (2,), bytes(8)),)
+    text = struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT
+    assert zero_inputs(config) == (ZeroInput("T", "BYTES", (2,), 2 * text),)
 
 
 def test_an_unknown_type_is_an_error() -> None:

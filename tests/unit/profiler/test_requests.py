@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import json
+import struct
+from pathlib import Path
+
 import numpy as np
 import pytest
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.errors import InputError
-from controlplane.profiler.requests import example_request
+from controlplane.domain.tensors import SAMPLE_TEXT
+from controlplane.profiler.requests import Inputs, check_batches_form, request_set, requests_for
 from controlplane.render.config import parse_config
 from controlplane.render.source import SourceModel
 
@@ -16,26 +22,35 @@ def source(inputs: str, max_batch: int = 8) -> SourceModel:
     return SourceModel("m", "/models/m", parse_config(text, "f"), ("1",))
 
 
+def generated(inputs: str, max_batch: int = 8) -> ModelInferRequest:
+    (request,) = requests_for(source(inputs, max_batch))
+    return request
+
+
+def data_file(directory: Path, *entries: object) -> Inputs:
+    path = directory / "in.json"
+    path.write_text(json.dumps({"data": entries}))
+    return Inputs(data=path)
+
+
 def test_shapes_and_types_come_from_the_configuration() -> None:
-    request = example_request(
-        source(
-            'input [ { name: "X", data_type: TYPE_FP32, dims: [ 2, 3 ] }, '
-            '{ name: "N", data_type: TYPE_INT64, dims: [ 4 ] }, '
-            '{ name: "T", data_type: TYPE_STRING, dims: [ 2 ] }, '
-            '{ name: "O", data_type: TYPE_FP32, dims: [ -1 ], optional: true } ]'
-        ),
-        {},
+    request = generated(
+        'input [ { name: "X", data_type: TYPE_FP32, dims: [ 2, 3 ] }, '
+        '{ name: "N", data_type: TYPE_INT64, dims: [ 4 ] }, '
+        '{ name: "T", data_type: TYPE_STRING, dims: [ 2 ] }, '
+        '{ name: "O", data_type: TYPE_FP32, dims: [ -1 ], optional: true } ]'
     )
     told = [(i.name, i.datatype, list(i.shape)) for i in request.inputs]
     assert told == [("X", "FP32", [1, 2, 3]), ("N", "INT64", [1, 4]), ("T", "BYTES", [1, 2])]
     floats, ones, texts = request.raw_input_contents
     assert np.isfinite(np.frombuffer(floats, np.float32)).all()
     assert np.frombuffer(ones, np.int64).tolist() == [1, 1, 1, 1]
-    assert texts == bytes(8)
+    assert len(SAMPLE_TEXT) == 128
+    assert texts == 2 * (struct.pack("<I", 128) + SAMPLE_TEXT)
 
 
 def test_a_model_without_batching_has_no_batch_dimension() -> None:
-    request = example_request(source('input [ { name: "X", data_type: TYPE_FP16, dims: [ 2 ] } ]', 0), {})
+    request = generated('input [ { name: "X", data_type: TYPE_FP16, dims: [ 2 ] } ]', 0)
     assert list(request.inputs[0].shape) == [2]
     assert len(request.raw_input_contents[0]) == 4
 
@@ -44,15 +59,16 @@ OPEN = 'input [ { name: "X", data_type: TYPE_FP32, dims: [ 3, -1 ] } ]'
 
 
 def test_open_dimensions_are_asked_for_and_then_taken() -> None:
-    with pytest.raises(InputError, match=r"config\.pbtxt: X: .*--shape X:3,N"):
-        example_request(source(OPEN), {})
-    assert list(example_request(source(OPEN), {"X": (3, 5)}).inputs[0].shape) == [1, 3, 5]
+    with pytest.raises(InputError, match=r"config\.pbtxt: X: .*--shape m:X:3,N, or --input-data m:FILE"):
+        requests_for(source(OPEN))
+    (request,) = requests_for(source(OPEN), Inputs(shapes={"X": (3, 5)}))
+    assert list(request.inputs[0].shape) == [1, 3, 5]
 
 
 @pytest.mark.parametrize(
     ("shapes", "problem"),
     [
-        ({"X": (4, 5)}, "does not fit"),
+        ({"X": (4, 5)}, "--shape m:X: .*does not fit"),
         ({"X": (3,)}, "does not fit"),
         ({"X": (3, 0)}, "does not fit"),
         ({"Y": (3, 5)}, "there is no input 'Y'"),
@@ -60,16 +76,52 @@ def test_open_dimensions_are_asked_for_and_then_taken() -> None:
 )
 def test_shapes_that_do_not_fit_are_refused(shapes: dict[str, tuple[int, ...]], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        example_request(source(OPEN), shapes)
+        requests_for(source(OPEN), Inputs(shapes=shapes))
 
 
 def test_a_configuration_without_inputs_is_refused() -> None:
     with pytest.raises(InputError, match="lists no input"):
-        example_request(source(""), {})
+        requests_for(source(""))
 
 
 def test_a_model_with_sequences_is_measured_without_them() -> None:
     with pytest.raises(InputError, match="measure a copy without sequence_batching"):
-        example_request(
-            source('sequence_batching { } input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]'), {}
-        )
+        generated('sequence_batching { } input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]')
+
+
+def test_each_entry_of_a_file_is_a_request(tmp_path: Path) -> None:
+    inputs = data_file(tmp_path, {"X": {"content": [1, 2, 3], "shape": [3, 1]}}, {"X": [4, 5, 6]})
+    requests = requests_for(source(OPEN), Inputs({"X": (3, 1)}, inputs.data))
+    assert [list(r.inputs[0].shape) for r in requests] == [[1, 3, 1], [1, 3, 1]]
+    values = [np.frombuffer(r.raw_input_contents[0], np.float32).tolist() for r in requests]
+    assert values == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_requests_of_several_shapes_are_refused_where_they_would_share_a_batch(tmp_path: Path) -> None:
+    inputs = data_file(
+        tmp_path,
+        {"X": {"content": [1, 2, 3], "shape": [3, 1]}},
+        {"X": {"content": [1, 2, 3, 4, 5, 6], "shape": [3, 2]}},
+    )
+    model = source(OPEN)
+    requests = requests_for(model, inputs)
+    check_batches_form(model, requests, inputs, largest_batch=1)
+    with pytest.raises(
+        InputError, match=r"in\.json: data: entry 1 has other shapes than entry 0.*--batches 1"
+    ):
+        check_batches_form(model, requests, inputs, largest_batch=4)
+    ragged = source(OPEN.replace("dims:", "allow_ragged_batch: true, dims:"))
+    check_batches_form(ragged, requests, inputs, largest_batch=4)
+
+
+def test_request_sets_are_equal_where_the_requests_are(tmp_path: Path) -> None:
+    model = source('input [ { name: "T", data_type: TYPE_STRING, dims: [ 1 ] } ]')
+    first = data_file(tmp_path, {"T": ["a"]})
+    one = request_set(requests_for(model, first), first)
+    assert (one.file, one.requests) == (str(first.data), 1)
+    moved = Inputs(data=(tmp_path / "in.json").rename(tmp_path / "moved.json"))
+    assert request_set(requests_for(model, moved), moved).sha256 == one.sha256
+    other = data_file(tmp_path, {"T": ["b"]})
+    assert request_set(requests_for(model, other), other).sha256 != one.sha256
+    assert request_set(requests_for(model), Inputs()).sha256 != one.sha256
+    assert request_set(requests_for(model), Inputs()).file is None

@@ -1,0 +1,40 @@
+"""`--shape` and `--input-data`: what a user gives for the inputs of models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from controlplane.profiler.requests import Inputs
+
+
+def model_inputs(shapes: Sequence[str], files: Sequence[str], models: Sequence[str]) -> dict[str, Inputs]:
+    """Inputs by model, for those of `models` that any are given for.
+
+    A shape that names no model is for every model. Raises InputError naming the option.
+    """
+    from controlplane.profiler.requests import Inputs
+
+    shape_of: dict[str, dict[str, tuple[int, ...]]] = {}
+    for text in shapes:
+        name, colon, dims = text.rpartition(":")
+        if not colon or not all(d.isdigit() and int(d) > 0 for d in dims.split(",")):
+            raise InputError(f"{text!r} is no MODEL:INPUT:DIM,DIM with dimensions above 0", field="--shape")
+        # An input's name may have a colon in it, a model's has none.
+        model, colon, tensor = name.partition(":")
+        of_one = bool(colon) and model in models
+        for each in (model,) if of_one else models:
+            shape_of.setdefault(each, {})[tensor if of_one else name] = tuple(int(d) for d in dims.split(","))
+    file_of: dict[str, Path] = {}
+    for text in files:
+        model, colon, file = text.partition(":")
+        if not colon or not model or not file:
+            raise InputError(f"{text!r} is no MODEL:FILE", field="--input-data")
+        if model in file_of:
+            raise InputError(f"{model!r} has two files; a model is measured with one", field="--input-data")
+        file_of[model] = Path(file)
+    return {model: Inputs(shape_of.get(model, {}), file_of.get(model)) for model in shape_of | file_of}

@@ -1,0 +1,50 @@
+"""Inputs of a model: what its configuration declares, and values for one inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Input -> its dimensions without the batch's, where the configuration leaves them open."""
+
+
+_SENTENCE = b"The quick brown fox jumps over the lazy dog, and the model reads on. "
+SAMPLE_TEXT = (2 * _SENTENCE)[:128]
+"""A text for inputs of which nothing is known but their type; many models refuse an empty one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One declared input. `datatype` is KServe's (FP32, BYTES, ...); a dimension of -1 is open."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    optional: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request decides some of its dimensions."""
+        return any(d < 0 for d in self.dims)
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether a value of this shape fits."""
+        fits = len(shape) == len(self.dims) and all(
+            d in (-1, s) for d, s in zip(self.dims, shape, strict=True)
+        )
+        return fits and all(s > 0 for s in shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorValue:
+    """One input of one inference in KServe's binary layout; `shape` leaves out the batch."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+Sample = tuple[TensorValue, ...]
+"""All inputs of one inference."""

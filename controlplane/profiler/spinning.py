@@ -1,0 +1,52 @@
+"""Whether a model's threads burn its CPU quota without working: from measured points alone. Pure.
+
+Under a CPU quota a saturated server gets its share of processor time, so an inference costs
+percent / 100 / capacity of it, about the same at each share. Threads that spin while they wait, or outnumber
+the core, cost more the smaller the share is, as the quota runs out while they wait for each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from controlplane.domain.device import ShareKind
+from controlplane.domain.profile import Measurement, Profile
+
+_WASTE = 1.4
+"""The geometric middle between what models on one thread that never spins were measured at (1.12 at most) and
+models on onnxruntime's default threads (1.74 at least): docs/results/real-models.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spinning:
+    """An inference's cost in processor time at the smallest share, over that at the largest."""
+
+    percent: float
+    of_percent: float
+    cost: float
+    """As the geometric mean over the batches measured at both."""
+    slowdown: float
+    """How many times longer a batch takes, at worst; `of_percent` / `percent` is to be expected."""
+
+
+def spinning(profile: Profile) -> Spinning | None:
+    """What the threads of this model waste; None where they do not, or no two shares can be compared."""
+    percents = sorted({p.percent for p in profile.points})
+    if profile.share_kind is not ShareKind.CPU_QUOTA or len(percents) < 2:
+        return None
+    low, high = percents[0], percents[-1]
+    at = {(p.percent, p.batch): p for p in profile.points if p.capacity_rps}
+    pairs = [(at[low, b], at[high, b]) for percent, b in at if percent == low and (high, b) in at]
+    if not pairs:
+        return None
+    cost = math.exp(sum(math.log(_cost_s(few) / _cost_s(many)) for few, many in pairs) / len(pairs))
+    if cost < _WASTE:
+        return None
+    return Spinning(low, high, cost, max(few.execution_ms / many.execution_ms for few, many in pairs))
+
+
+def _cost_s(point: Measurement) -> float:
+    """Processor time of one inference in a saturated partition."""
+    assert point.capacity_rps is not None
+    return point.percent / 100.0 / point.capacity_rps

@@ -1,0 +1,98 @@
+"""`ctl profile` on models that are particular about what they take, on real Tritons."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bare_triton import ROOT
+
+from controlplane.files.profiles import read_profile
+
+pytestmark = pytest.mark.e2e
+
+CTL = Path(sys.executable).with_name("ctl")
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._answer(pb_utils.get_input_tensor_by_name(r, "T").as_numpy()) for r in requests]
+
+    def _answer(self, texts):
+        text = texts.reshape(-1)[0]
+        if not text.startswith({prefix!r}) or not text:
+            error = pb_utils.TritonError("wants {wanted}, not " + repr(text[:9]))
+            return pb_utils.InferenceResponse([], error)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("N", texts.astype(bytes).view("S1")[:, :1])])
+"""
+CONFIG = """backend: "python"
+max_batch_size: 4
+input [ { name: "T", data_type: TYPE_STRING, dims: [ 1 ] } ]
+output [ { name: "N", data_type: TYPE_STRING, dims: [ 1 ] } ]
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """`fussy` takes JSON objects alone, `text` everything but an empty text; in this order."""
+    for name, prefix, wanted in (("fussy", b"{", "a JSON object"), ("text", b"", "some text")):
+        version = tmp_path / "models" / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(MODEL.format(prefix=prefix, wanted=wanted))
+        (version.parent / "config.pbtxt").write_text(CONFIG)
+    return tmp_path / "models"
+
+
+def profile(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    few = ["--percents", "100", "--batches", "1", "--budget", "5", "--launcher", "process"]
+    where = ["--repository", "models", "--profiles", "profiles"]
+    tools = {
+        "XDG_STATE_HOME": str(directory / "state"),
+        "TRISECT_TRITON_HOME": str(ROOT / ".tools" / "triton"),
+    }
+    return subprocess.run(
+        [CTL, "profile", *few, *where, *arguments],
+        cwd=directory,
+        env={**os.environ, **tools},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_model_that_refuses_its_input_is_named_and_the_next_one_is_profiled(
+    tmp_path: Path, repository: Path
+) -> None:
+    told = profile(tmp_path)
+    assert told.returncode == 4
+    assert "fussy: not profiled: its server refused a generated input: " in told.stderr
+    assert "wants a JSON object, not b'The quick'" in told.stderr
+    assert "--input-data fussy:FILE" in told.stderr
+    assert "ctl: 1 of 2 models profiled; why not fussy is said above" in told.stderr
+    assert "profiles/cpu/text.json: 1 point written" in told.stdout
+    generated = read_profile(tmp_path / "profiles/cpu/text.json").inputs
+    assert generated is not None
+    assert (generated.file, generated.requests) == (None, 1)
+
+    (tmp_path / "real.json").write_text(json.dumps({"data": [{"T": ["{}"]}, {"T": ['{"a": 1}']}]}))
+    told = profile(tmp_path, "fussy", "--input-data", "fussy:real.json")
+    assert told.returncode == 0, told.stderr
+    real = read_profile(tmp_path / "profiles/cpu/fussy.json").inputs
+    assert real is not None
+    assert (real.file, real.requests) == ("real.json", 2)
+
+
+def test_a_bad_file_starts_nothing(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "real.json").write_text('{"data": [\n  {"T": ["a"]},\n  {"T": [1]}\n]}')
+    told = profile(tmp_path, "--input-data", "text:real.json")
+    assert told.returncode == 2
+    assert told.stderr == "ctl: real.json:3: data[1].T: element 0 must be a string, not 1; " + (
+        "tensors are flat, row-major lists\n"
+    )
+    assert not (tmp_path / "state").exists()

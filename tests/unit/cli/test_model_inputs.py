@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.cli.model_inputs import model_inputs
+from controlplane.domain.errors import InputError
+from controlplane.profiler.requests import Inputs
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_shape_is_for_the_model_it_names_and_for_all_where_it_names_none() -> None:
+    told = model_inputs(["ocr:IMAGE:3,48,320", "TOKENS:8", "x:0:2"], ["bert:in.json"], ["ocr", "bert"])
+    assert told == {
+        "ocr": Inputs({"IMAGE": (3, 48, 320), "TOKENS": (8,), "x:0": (2,)}),
+        "bert": Inputs({"TOKENS": (8,), "x:0": (2,)}, Path("in.json")),
+    }
+    assert model_inputs([], [], ["ocr"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "files", "message"),
+    [
+        (["IMAGE"], [], "--shape: 'IMAGE' is no MODEL:INPUT:DIM,DIM"),
+        (["ocr:IMAGE:3,0"], [], "--shape: .*with dimensions above 0"),
+        ([], ["in.json"], "--input-data: 'in.json' is no MODEL:FILE"),
+        ([], ["ocr:a", "ocr:b"], "--input-data: 'ocr' has two files"),
+    ],
+)
+def test_what_is_in_no_such_form_is_refused(shapes: list[str], files: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        model_inputs(shapes, files, ["ocr"])
