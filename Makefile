@@ -1,4 +1,4 @@
-# Two commands matter: `make demo` shows the product at work, `make test` proves it.
+# `make demo` shows the product at work, `make check` is the developer's quick test, `make test` proves everything.
 # Everything below .venv and .tools is made here and can be deleted at any time.
 
 SHELL := /bin/bash
@@ -12,7 +12,7 @@ PIP := -m pip install $(PATIENT)
 # A failed update is no end: what is known may be enough, and what is missing then is named.
 APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 
-.PHONY: setup demo test test-packages test-gpu lint bench soak clean host-packages
+.PHONY: setup demo check test test-packages test-gpu lint bench soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
@@ -82,6 +82,10 @@ test-packages: host-packages
 	  echo "setup: apt-get install docker.io"; export DEBIAN_FRONTEND=noninteractive; \
 	  $(APT) update >/dev/null || true; \
 	  $(APT) install -y --no-install-recommends docker.io >/dev/null || true; }
+
+# The inner loop: style, types, imports and the unit tests that do not compute for seconds.
+check: setup lint
+	OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -q -m "unit and not slow and not soak"
 
 # Each part with the time it took; the first failure ends the run. Containers mostly wait and unit tests
 # mostly compute, so these two share the time; two threads of BLAS would mostly wait for each other's core.

@@ -61,6 +61,7 @@ def asked_just_enough(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("latency", "rule"), KINDS)
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), busy=st.floats(0.3, 0.9))
@@ -68,6 +69,7 @@ def test_gpus_that_hold_are_no_fewer_than_the_bound(latency: str, rule: Rule, se
     no_more_than_these(latency, rule, seed, busy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("latency", "rule"), KINDS)
 @settings(max_examples=3)
 @given(seed=st.integers(0, 10**6), busy=st.floats(0.3, 0.9))

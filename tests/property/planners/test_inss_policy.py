@@ -19,6 +19,7 @@ from controlplane.planners.inss.problem import Problem, fits
 pytestmark = pytest.mark.unit
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), models=st.integers(1, 9), gpus=st.integers(1, 6), steps=st.integers(0, 8))
 def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int) -> None:
@@ -41,6 +42,7 @@ def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int)
     assert np.isclose(one[-1], other[-1], atol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), models=st.integers(1, 12), gpus=st.integers(1, 6))
 def test_every_plan_fits(seed: int, models: int, gpus: int) -> None:

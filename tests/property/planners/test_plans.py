@@ -45,6 +45,7 @@ def placed_and_refused(plan: Plan) -> set[str]:
     return {w.name for _, _, w in plan.placements()} | {i.workload for i in plan.infeasible}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["igniter", "ffd++", "joint"])
 @FEW
 @given(asked=workloads())
@@ -62,6 +63,7 @@ def test_every_p99_plan_is_accepted(asked: list[Workload]) -> None:
     assert placed_and_refused(plan) == {w.name for w in asked}
 
 
+@pytest.mark.slow
 @FEW
 @given(asked=workloads(), seed=st.randoms())
 def test_the_order_of_the_spec_does_not_matter(asked: list[Workload], seed: object) -> None:

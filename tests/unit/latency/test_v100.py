@@ -14,6 +14,7 @@ from controlplane.latency.surface import Surface
 pytestmark = pytest.mark.unit
 
 
+@pytest.mark.slow
 def test_pairs_of_batch_sizes_it_has_not_seen() -> None:
     device = catalogue.device("v100")
     assert device is not None

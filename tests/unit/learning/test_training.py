@@ -43,6 +43,7 @@ def run(settings: TrainSettings, checkpoint: Path | None = None, until: int | No
     return train(base(), SIZES, settings, checkpoint=checkpoint, progress=Silent(until), clock=SystemClock())
 
 
+@pytest.mark.slow
 def test_a_short_training_learns_from_finite_losses() -> None:
     trained = run(TINY)
     assert [c.round for c in trained.curve] == [2, 4, 6]

@@ -32,6 +32,7 @@ def test_trying_everything_finds_nothing_cheaper(seed: int) -> None:
     assert 0.0 < bound <= exhaustive.cheapest(workloads, devices, most_servers=2) + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [Rule.P99, Rule.HALF_SLO])
 def test_who_may_not_meet_costs_no_less(rule: Rule) -> None:
     asked = published(50)
@@ -39,6 +40,7 @@ def test_who_may_not_meet_costs_no_less(rule: Rule) -> None:
     assert PRICE < bound_of(asked, rule) < bound_of(apart, rule) <= PRICE * len(asked)
 
 
+@pytest.mark.slow
 def test_who_shares_a_gpu_is_slowed_by_whom_it_slows(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = published(200)
     bound = bound_of(asked, Rule.P99)

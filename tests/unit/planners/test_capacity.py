@@ -52,6 +52,7 @@ def test_no_batch_carries_more_by_the_exact_queue(
             assert exact <= most[0, size, 0, share] * (1.0 + 1e-9)
 
 
+@pytest.mark.slow
 def test_nor_where_times_bend_away_from_a_line() -> None:
     kind, profiles = catalogue.device("a100"), catalogue.profiles("a100")
     assert kind is not None

@@ -84,6 +84,7 @@ def test_lone_requests_are_slowed_by_who_slows_full_batches() -> None:
     assert (first > least).mean() > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("latency", ["gpulet", "inss"])
 def test_where_neighbours_do_not_add_up_nothing_is_said(latency: str) -> None:
     assert company_of(latency, None)[0] is None

@@ -169,6 +169,7 @@ def test_who_joins_and_who_leaves_is_told_and_the_rest_stays() -> None:
     assert moves(before, after) == 0
 
 
+@pytest.mark.slow
 def test_a_group_keeps_its_id_when_another_joins() -> None:
     asked = small(30, 20.0)
     before = planned("joint", asked[2:], latency="ours", rule=Rule.P99)

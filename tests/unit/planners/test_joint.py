@@ -36,6 +36,7 @@ def test_table_3_under_poisson_in_eight_gpus() -> None:
     assert plan.totals.lower_bound_gpus <= len(plan.gpus)
 
 
+@pytest.mark.slow
 def test_half_slo_at_200_takes_fewer_gpus_than_igniter() -> None:
     plan = planned("joint", published(200))
     assert plan.verified
@@ -56,6 +57,7 @@ def test_a_workload_larger_than_a_gpu_gets_a_pool() -> None:
     assert [p.id for _, p in plan.partitions()][:2] == ["big-1", "big-2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [Rule.P99, Rule.HALF_SLO])
 def test_what_finds_no_gpu_is_named_and_the_rest_stands(rule: Rule) -> None:
     latency = "ours" if rule is Rule.P99 else "igniter"

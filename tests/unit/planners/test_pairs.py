@@ -95,6 +95,7 @@ def paired() -> Plan:
     return planning.planned("joint", planning.published(200), latency="ours", rule=Rule.P99)
 
 
+@pytest.mark.slow
 def test_a_plan_for_many_stands_pairs_side_by_side() -> None:
     plan = paired()
     assert plan.verified
@@ -105,6 +106,7 @@ def test_a_plan_for_many_stands_pairs_side_by_side() -> None:
     assert len(plan.gpus) <= 65
 
 
+@pytest.mark.slow
 def test_who_needs_more_memory_than_a_pair_has_stands_alone() -> None:
     v100 = planning.v100("ours")
     most = v100.pool.device.memory_mb

@@ -45,6 +45,7 @@ def refused_alone(plan: Plan) -> Infeasible:
     return refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolated", [False, True])
 def test_one_that_takes_more_gpus_than_there_are_costs_nobody_his_place(isolated: bool) -> None:
     sibling = replace(workload("b", "vgg19", 40.0, 50.0), isolated=isolated)
@@ -85,6 +86,7 @@ def test_what_would_fit_is_not_what_was_asked_and_fits() -> None:
     assert refused_alone(planned_on(2, [IMPOSSIBLE])).nearest_slo_ms is None
 
 
+@pytest.mark.slow
 def test_who_can_go_elsewhere_makes_room_for_those_who_cannot() -> None:
     kind, profiles = catalogue.device("a100"), catalogue.profiles("a100")
     assert kind is not None
@@ -116,6 +118,7 @@ def random_workloads(seed: int, count: int) -> list[Workload]:
     return [workload(f"r{i}", models[i], slo_ms[i], rates[i]) for i in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_whoever_is_refused_cannot_be_held_or_finds_all_gpus_taken(seed: int) -> None:
     asked = random_workloads(seed, 14)

@@ -10,6 +10,7 @@ from controlplane.simulate.truth import KnownService
 pytestmark = pytest.mark.unit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
 def test_a_figure_is_written_in_the_format_of_its_name(tmp_path, suffix, magic):
     placements = (Placement("fast", "fast", "m", 100.0, 20.0), Placement("late", "late", "m", 5.0, 1.0))
