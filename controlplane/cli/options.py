@@ -77,13 +77,27 @@ def refuse(problem: str, told: Mapping[str, object | None]) -> None:
             raise InputError(problem, field=option)
 
 
+def writable(option: str) -> Callable[[Path | None], Path | None]:
+    """A check of a file that an option names, made before anything is computed for it."""
+
+    def check(path: Path | None) -> Path | None:
+        if path is not None and not path.parent.is_dir():
+            way_out = f"make it (`mkdir -p {path.parent}`) or name another"
+            raise InputError(f"there is no directory {str(path.parent)!r}; {way_out}", field=option)
+        if path is not None and path.is_dir():
+            raise InputError(f"{str(path)!r} is a directory; name a file in it", field=option)
+        return path
+
+    return check
+
+
 def drawable(path: Path | None) -> Path | None:
-    """A figure's file, checked before anything is computed for it. Raises InputError: no known format."""
+    """A figure's file, checked like `writable`. Raises InputError for an unknown format, too."""
     if path is not None and path.suffix not in _FIGURES:
         raise InputError(
             f"{str(path)!r} must end in {', '.join(_FIGURES[:-1])} or {_FIGURES[-1]}", field="--plot"
         )
-    return path
+    return writable("--plot")(path)
 
 
 def numbers(text: str | None, field: str, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:

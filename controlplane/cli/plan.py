@@ -29,7 +29,10 @@ def plan(
     ] = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the plan to this file.", callback=options.writable("--output")
+        ),
     ] = None,
     against: Annotated[
         Path | None, typer.Option(help="The plan that runs now: as few moves as the cost allows.")

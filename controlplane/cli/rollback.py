@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from controlplane.cli import options
@@ -12,10 +14,16 @@ def register(app: typer.Typer) -> None:
     app.command("rollback")(rollback)
 
 
-def rollback(fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
+def rollback(fleet: options.Fleet = options.DEFAULT_FLEET, yes: options.Yes = False) -> None:
     """Converge onto the plan that ran before the present one."""
     from controlplane.cli import wiring
+    from controlplane.runtime.execute import describe
 
     found, _ = wiring.existing_fleet(fleet)
+    if not yes and sys.stdin.isatty():
+        steps = describe(found.preview_rollback())
+        print("\n".join(steps) or "nothing to do")
+        if steps and not options.agreed("Go on?"):
+            return
     outcome = found.rollback()
     print(f"fleet {fleet}: {len(outcome.servers)} servers" if outcome.actions else "nothing to do")

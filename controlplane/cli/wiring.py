@@ -145,9 +145,18 @@ def place(told: str) -> Place:
     raise InputError(f"this host has no device {told!r}; it has: {known}", field="--device")
 
 
-def unrecorded_fleet(name: str) -> Fleet:
-    """A fleet no file speaks of: its servers may still carry its labels."""
-    return fleet(name, launcher_name=None, endpoints=Endpoints())
+def fleet_to_end(name: str) -> Fleet:
+    """A fleet that was applied, or what an interrupted apply or lost files left of one.
+
+    Servers carry their labels themselves, so they are found without any file. Raises InputError where
+    nothing of that name is left.
+    """
+    unrecorded = fleet(name, launcher_name=None, endpoints=Endpoints())
+    files = unrecorded.files
+    begun = files.directory.exists() and not files.exists()
+    if begun or (not files.exists() and unrecorded.launcher.servers(name)):
+        return unrecorded
+    return existing_fleet(name)[0]
 
 
 def status_source(name: str) -> Callable[[], Status]:

@@ -41,6 +41,7 @@ from controlplane.control.guard_state import (
     room_percent,
     used_percent,
 )
+from controlplane.domain.device import noun_of
 from controlplane.domain.observation import FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
@@ -151,7 +152,7 @@ class _Turn:
                 died[seat.gpu] = [*died.get(seat.gpu, []), watch.ward.id] if gone else []
         lost = frozenset(gpu for gpu, partitions in died.items() if len(partitions) > 1)
         for gpu in sorted(lost - self.state.lost_gpus):
-            reason = f"all {len(died[gpu])} servers died: a fault of the whole GPU"
+            reason = f"all {len(died[gpu])} servers died: a fault of the whole {noun_of(gpu)}"
             # A partition's servers are asked the same.
             one = len(set(died[gpu])) == 1
             self._say(Level.CRITICAL, gpu, f"{reason}, or of what they were asked" if one else reason)
@@ -270,9 +271,10 @@ class _Turn:
                 self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
             reason = f"{signals.slowness(watch, active)}; a shadow with {larger.percent:g} % comes next"
             return self._tell(replace(watch, standby=None), Matter.WAITING, Level.WARNING, reason)
+        gpu = watch.active.gpu
         reason = (
-            f"{signals.slowness(watch, active)}; its {watch.active.percent:g} % of {watch.active.gpu} "
-            "is all there is: plan it anew, with a lower rate, a longer SLO or more GPUs"
+            f"{signals.slowness(watch, active)}; its {watch.active.percent:g} % of {gpu} is all there is: "
+            f"plan it anew, with a lower rate, a longer SLO or more {noun_of(gpu)}s"
         )
         return _forget(self._tell(watch, Matter.EXHAUSTED, Level.CRITICAL, reason))
 

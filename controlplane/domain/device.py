@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,6 +12,17 @@ CPU_DEVICE = "cpu"
 """The device type of a host without a GPU: `cpu-i` is host core i."""
 MOST_MPS_CLIENTS = 48
 """Of one device, since Volta; each Triton is one."""
+
+
+def noun(types: Iterable[str]) -> str:
+    """What a person calls devices of these types: `core`, `GPU`, or `device` where there are both."""
+    found = {"core" if kind == CPU_DEVICE else "GPU" for kind in types}
+    return found.pop() if len(found) == 1 else "device" if found else "GPU"
+
+
+def noun_of(device: str) -> str:
+    """The same of one device by its id, like `cpu-0` or `v100-3`."""
+    return noun([CPU_DEVICE if device.startswith(f"{CPU_DEVICE}-") else ""])
 
 
 class ShareKind(StrEnum):

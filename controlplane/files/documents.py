@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -47,6 +48,12 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _only_known_keys(cls, data: object) -> object:
+        if not isinstance(data, Mapping | cls):
+            raise PydanticCustomError(
+                "not_a_mapping",
+                "must be a mapping {keys}, not {value}",
+                {"keys": _keys(cls), "value": repr(data)},
+            )
         if isinstance(data, Mapping):
             for key in data:
                 if key not in cls.model_fields:
@@ -56,6 +63,16 @@ class Strict(BaseModel):
                         {"key": str(key), "nearest": nearest(str(key), cls.model_fields)},
                     )
         return data
+
+
+def _keys(model: type[BaseModel]) -> str:
+    """`{policy: hot | warm | none, count}`: a mapping's keys, with the values of those that have a few."""
+    shown = []
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        values = " | ".join(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else ""
+        shown.append(f"{name}: {values}" if values else name)
+    return "{" + ", ".join(shown) + "}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

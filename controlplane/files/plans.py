@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from controlplane.domain import units
+from controlplane.domain.device import noun
 from controlplane.domain.plan import (
     Infeasible,
     Partition,
@@ -220,7 +221,7 @@ def _check(document: Document, plan: _Plan) -> None:
         total = sum(p.percent for p in gpu.partitions)
         if total > 100 + _OVER_MARGIN_PERCENT:
             document.fail(
-                f"the partitions of {gpu.id} add up to {total:g} percent; a GPU has 100",
+                f"the partitions of {gpu.id} add up to {total:g} percent; a {noun([gpu.type])} has 100",
                 ("gpus", g, "partitions"),
             )
 

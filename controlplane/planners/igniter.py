@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
+from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
 from controlplane.latency import igniter as model
 from controlplane.latency.igniter import Igniter
@@ -28,6 +29,7 @@ from controlplane.planners.finish import (
     partition_of,
     too_large,
 )
+from controlplane.planners.fragments import fragmented, free_percents, is_fragmented
 from controlplane.planners.placement import NONE_LEFT, Needs, Pick, Placed, place
 from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.planners.verify import LARGEST_BATCH
@@ -70,7 +72,9 @@ class Greedy:
             if w.model not in device.profiles
         ]
         infeasible.extend(
-            _explain(eq, device, known[i], float(needs.floor[i]), int(placed.gpu[i]), self.pick)
+            _no_room(device, known[i], gpus, float(needs.floor[i]))
+            if placed.gpu[i] == NONE_LEFT
+            else _explain(eq, device, known[i], float(needs.floor[i]), self.pick)
             for i in np.flatnonzero(placed.gpu < 0).tolist()
         )
         return Draft(gpus, tuple(infeasible))
@@ -141,13 +145,17 @@ def _gpus(
     )
 
 
-def _explain(
-    eq: Igniter, device: Device, workload: Workload, floor: float, why: int, pick: Pick
-) -> Infeasible:
-    """Why a workload has no place, and the nearest SLO and rate a GPU of its own would hold."""
-    if why == NONE_LEFT:
-        return Infeasible(workload.name, f"all {device.pool.count} {device.pool.device.name} are taken")
+def _no_room(device: Device, workload: Workload, gpus: Sequence[PlannedGpu], floor: float) -> Infeasible:
+    """Why a workload has no place on devices that are counted."""
+    name, count = device.pool.device.name, device.pool.count or len(gpus)
+    free = free_percents(gpus, name, count)
+    if is_fragmented(free, floor):
+        return Infeasible(workload.name, fragmented(name, free, f"{spoken(floor)} %"))
+    return Infeasible(workload.name, f"all {count} {name} are taken")
 
+
+def _explain(eq: Igniter, device: Device, workload: Workload, floor: float, pick: Pick) -> Infeasible:
+    """Why a workload has no place, and the nearest SLO and rate a GPU of its own would hold."""
     no_memory = too_large(workload, device)
     if no_memory is not None:
         return Infeasible(workload.name, no_memory)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controlplane.domain.device import noun
 from controlplane.domain.plan import MOST_SERVERS, Infeasible, PlannedGpu, Rule
 from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
 from controlplane.planners.finish import too_large
+from controlplane.planners.fragments import fragmented, free_percents, is_fragmented
 from controlplane.planners.igniter import nearest_rate, nearest_slo
 from controlplane.planners.kinds import Kind, kinds_of
 from controlplane.planners.menu import Alone
@@ -31,16 +33,15 @@ class Reasons:
     def no_room(self, workload: Workload) -> Infeasible:
         """For one that the fleet could hold."""
         types, ways = self._types(workload), self._ways(workload)
-        taken = {n: sum(g.percent for g in self.gpus if g.type == n) for n in types}
-        left = " and ".join(
-            f"{spoken(100.0 * count - taken[name])} % of {count} {name}"
-            for name in types
-            if (count := self.request.devices[name].pool.count) is not None
-        )
+        counts = {n: c for n in types if (c := self.request.devices[n].pool.count) is not None}
+        free = {name: free_percents(self.gpus, name, count) for name, count in counts.items()}
+        for way in ways:
+            if way.device in free and is_fragmented(free[way.device], way.expected, way.item.servers):
+                return Infeasible(workload.name, fragmented(way.device, free[way.device], way.takes))
         takes = next(filter(self._room, ways), ways[0]).takes
-        return Infeasible(
-            workload.name, f"all GPUs are taken: the others leave {left}, and it takes about {takes}"
-        )
+        left = " and ".join(f"{spoken(sum(shares))} % of {len(shares)} {n}" for n, shares in free.items())
+        reason = f"all {noun(types)}s are taken: the others leave {left}, and it takes about {takes}"
+        return Infeasible(workload.name, reason)
 
     def refusal(self, workload: Workload) -> Infeasible:
         """For one that it could not, with the nearest SLO and rate that would be planned alone."""
@@ -65,9 +66,8 @@ class Reasons:
                 f"on a whole {on} and {what} {asked:g} ms"
             )
         elif ways and not any(map(self._room, ways)):
-            reason = (
-                f"the GPUs do not suffice: it takes about {ways[0].takes} and there are {self._fleet(types)}"
-            )
+            takes, there_are = ways[0].takes, self._fleet(types)
+            reason = f"the {noun(types)}s do not suffice: it takes about {takes} and there are {there_are}"
         else:
             reason = (
                 f"no pool of up to {MOST_SERVERS} servers on {self._fleet(types)} "

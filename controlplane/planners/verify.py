@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from controlplane.domain.device import Device as DeviceType
+from controlplane.domain.device import noun
 from controlplane.domain.plan import MOST_SERVERS, Partition, Placement, Plan, PlannedGpu, Rule, Violation
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
@@ -71,7 +72,7 @@ def _computable(plan: Plan, devices: Mapping[str, Device]) -> bool:
 
 def _structure(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
     for what, ids in (
-        ("GPU", [g.id for g in plan.gpus]),
+        (noun(g.type for g in plan.gpus), [g.id for g in plan.gpus]),
         ("partition", [p.id for _, p in plan.partitions()]),
     ):
         for name, count in Counter(ids).items():
@@ -79,9 +80,9 @@ def _structure(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]
                 yield Violation(name, f"{count} {what}s have this id")
     for name, count in Counter(g.type for g in plan.gpus).items():
         if name not in devices:
-            yield Violation(name, "nothing is known about this GPU type")
+            yield Violation(name, "nothing is known about this type of device")
         elif (limit := devices[name].pool.count) is not None and count > limit:
-            yield Violation(name, f"{count} GPUs are used and there are {limit}")
+            yield Violation(name, f"{count} {noun([name])}s are used and there are {limit}")
     yield from _placements(plan)
     by_id = {g.id: g for g in plan.gpus}
     for gpu in plan.gpus:
@@ -121,7 +122,7 @@ def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterato
         yield Violation(partition.id, "serves no workload")
     served = partition.models[0]
     if served.model not in profiles:
-        yield Violation(partition.id, f"{served.model} has no profile on this GPU type")
+        yield Violation(partition.id, f"{served.model} has no profile on this type of device")
         return
     largest = min(LARGEST_BATCH, profiles[served.model].largest_batch)
     if not 1 <= served.batch <= largest:
@@ -349,7 +350,7 @@ def _active_elsewhere(
         device = devices[host.type]
         if partition.models[0].model not in device.profiles:
             yield Violation(
-                partition.id, f"its shadow's GPU type has no profile of {partition.models[0].model}"
+                partition.id, f"its shadow's device type has no profile of {partition.models[0].model}"
             )
             continue
         more = replace(

@@ -54,8 +54,8 @@ def read_source(repository: Path, model: str) -> SourceModel:
         text = file.read_text()
     except FileNotFoundError:
         raise InputError(
-            "is missing; write it, or save what GET /v2/models/MODEL/config answers where Triton completes "
-            "it by itself",
+            "is missing, and every model's folder needs one; write it, or save what "
+            "GET /v2/models/MODEL/config answers where Triton completes it by itself",
             file=str(file),
         ) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from controlplane.domain.device import noun
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.plan import Partition, Plan, Prediction, Rule
 from controlplane.report.figure import save
-from controlplane.report.plan_table import names
+from controlplane.report.plan_table import counted, names
 
 _BAR_INCHES = 0.42
 _NARROW_PERCENT = 14.0
@@ -43,7 +44,8 @@ def plot_plan(plan: Plan, path: Path) -> None:
     axes.set_xlim(0, 100)
     promise = "P99 in % of the SLO" if plan.rule is Rule.P99 else "execution in % of half the SLO"
     axes.set_xlabel(f"share, percent; in a segment: workload, batch, {promise}")
-    figure.suptitle(f"{plan.strategy}, rule {plan.rule}: {len(plan.gpus)} GPUs")
+    devices = counted(len(plan.gpus), noun(gpu.type for gpu in plan.gpus))
+    figure.suptitle(f"{plan.strategy}, rule {plan.rule}: {devices}")
     for model, colour in colours.items():
         axes.bar(0, 0, color=colour, label=model)
     if colours:  # else nothing was planned

@@ -8,6 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from controlplane.domain import device
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
@@ -38,7 +39,7 @@ def plan_table(plan: Plan) -> RenderableType:
     A partition's rate is what arrives at it, its SLO the strictest of its workloads.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("GPU", no_wrap=True)
+    table.add_column(_device(plan), no_wrap=True)
     for name, right in (
         ("partition", False), ("share %", True), ("workload", False), ("model", False), ("batch", True),
         ("rate/s", True), ("capacity/s", True), ("use", True), ("exec ms", True), ("P99 ms", True),
@@ -52,6 +53,10 @@ def plan_table(plan: Plan) -> RenderableType:
                 table.add_row(label, *_cells(gpu, partition, model, placements))
                 label = ""
     return Group(table, *_shared(plan), Text(), *_footer(plan))
+
+
+def _device(plan: Plan) -> str:
+    return device.noun(gpu.type for gpu in plan.gpus)
 
 
 def _queues(partition: Partition) -> Iterator[tuple[ServedModel, list[Placement]]]:
@@ -118,7 +123,7 @@ def _footer(plan: Plan) -> list[Text]:
     lines = []
     if plan.totals is not None:
         totals = plan.totals
-        text = f"{plan.strategy}: {counted(totals.gpus, 'GPU')}"
+        text = f"{plan.strategy}: {counted(totals.gpus, _device(plan))}"
         priced = any(g.price_per_hour > 0 for g in plan.gpus)
         if not priced and totals.lower_bound_gpus is not None:
             text += f" (lower bound {totals.lower_bound_gpus})"
@@ -168,11 +173,11 @@ def _uncovered(plan: Plan) -> Iterator[str]:
     if whole:
         # No other GPU has more than all of itself either.
         more = "a higher --quantile" if plan.rule is Rule.P99 else "a shorter SLO in the spec"
-        ways.append(f"{whole} for a partition with a whole GPU ({more} plans headroom instead)")
+        ways.append(f"{whole} for a partition with a whole {_device(plan)} ({more} plans headroom instead)")
     crowded = sum(percent < 100.0 and shadow.gpu == gpu for gpu, percent, shadow in bare)
     if crowded:
         way = "`shadow: {place: other-gpu}` in the spec looks for room on others, or takes one more"
-        ways.append(f"{crowded} whose GPU has none to give ({way})")
+        ways.append(f"{crowded} whose {_device(plan)} has none to give ({way})")
     told = (
         f"shadows that add no share, so cover a death and not a slower server: {len(bare)} of {len(standing)}"
     )

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from controlplane.domain.device import noun_of
 from controlplane.report.plan_table import at_quantile
 from controlplane.simulate.result import SimulationResult
 
@@ -26,7 +27,8 @@ def simulation_table(result: SimulationResult, planned_at: float | None = None) 
             f"{w.utilisation:.2f}", "yes" if w.holds else "no",
         )  # fmt: skip
     gpus = Table(box=None, pad_edge=False, header_style="bold")
-    gpus.add_column("GPU", no_wrap=True)
+    kinds = {noun_of(g.id) for g in result.gpus}
+    gpus.add_column(kinds.pop() if len(kinds) == 1 else "device", no_wrap=True)
     gpus.add_column("busy %", justify="right")
     gpus.add_column("power W", justify="right")
     for g in result.gpus:

@@ -173,13 +173,21 @@ class Fleet:
                 self._forget_rendered(settings, plan)
             return Outcome(actions, self.launcher.servers(self.name))
 
+    def preview_rollback(self) -> tuple[Action, ...]:
+        """What `rollback` would do now. Raises InputError where there is no plan before."""
+        return self.preview(*self._before())
+
     def rollback(self) -> Outcome:
         """Apply the plan before. Raises InputError where there is none."""
+        previous, settings = self._before()
+        # These endpoints were served before, and asking for them is consent; what ends is told.
+        return self._apply(previous, settings, as_planned=False, verb="rollback", rename_endpoints=True)
+
+    def _before(self) -> tuple[Plan, FleetSettings]:
         settings, previous = self.files.settings(), self.files.previous_plan()
         if settings is None or previous is None:
             raise InputError(f"fleet {self.name!r} has no plan to go back to")
-        # These endpoints were served before, and asking for them is consent; what ends is told.
-        return self._apply(previous, settings, as_planned=False, verb="rollback", rename_endpoints=True)
+        return previous, settings
 
     def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
         """Turn workloads over to their shadows, or back, in one commit; returns the routes they now have.

@@ -23,6 +23,7 @@ from controlplane.profiler.neighbours import merged
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.spinning import Spinning, spinning
 from controlplane.profiler.subject import Subject, Wishes, read_subject
+from controlplane.render import source
 from controlplane.runtime.devices import known_device
 
 
@@ -58,9 +59,11 @@ class Failed:
 
 def source_models(repository: Path) -> list[str]:
     """The models of a repository: folders with a config.pbtxt. Raises InputError where there is none."""
-    found = sorted(p.parent.name for p in repository.glob("*/config.pbtxt")) if repository.is_dir() else []
+    found = list(source.source_models(repository))
     if not found:
-        raise InputError("has no model (a folder with a config.pbtxt)", file=str(repository))
+        others = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
+        bare = f"; folders without one: {others}" if others else ""
+        raise InputError(f"has no model (a folder with a config.pbtxt){bare}", file=str(repository))
     return found
 
 
@@ -72,10 +75,10 @@ def read_subjects(
     Raises InputError for a model that is not there or cannot be measured as asked, and for inputs of a model
     that is not measured.
     """
-    known = source_models(repository)
-    wanted = tuple(dict.fromkeys(models or known))
+    wanted = tuple(dict.fromkeys(models or source_models(repository)))
     for model in wanted:
-        if model not in known:
+        if not (repository / model).is_dir():
+            known = source.source_models(repository)
             raise InputError(f"is no model of {repository}{nearest(model, known)}", field=model)
     for model in wishes.inputs:
         if model not in wanted:

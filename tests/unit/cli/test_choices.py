@@ -52,12 +52,52 @@ def test_no_answer_is_an_input_error_that_names_the_way_out(monkeypatch: pytest.
     assert exit_code(refused.value) == EXIT_INPUT
 
 
-def test_a_figure_is_of_a_known_format_or_refused_before_anything_is_computed() -> None:
+def test_a_figure_is_of_a_known_format_or_refused_before_anything_is_computed(tmp_path: Path) -> None:
     assert options.drawable(None) is None
-    assert options.drawable(Path("x/plan.svg")) == Path("x/plan.svg")
+    assert options.drawable(tmp_path / "plan.svg") == tmp_path / "plan.svg"
     for name in ("plan.bmp", "plan", "directory.d/plan"):
         with pytest.raises(InputError, match=r"--plot: .* must end in \.svg, \.png or \.pdf"):
             options.drawable(Path(name))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--output", "{}/missing/plan.json"], "--output: there is no directory '{0}/missing'; make it"),
+        (["-o", "{}"], "--output: '{0}' is a directory; name a file in it"),
+        (["--plot", "{}/missing/plan.svg"], "--plot: there is no directory '{0}/missing'; make it"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
+    tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    told = CliRunner().invoke(app, ["plan", "no-such-spec.yaml", *(a.format(tmp_path) for a in arguments)])
+    assert isinstance(told.exception, InputError)
+    assert str(told.exception).startswith(says.format(tmp_path))
+
+
+@pytest.mark.parametrize("verb", [["destroy", "--yes"], ["destroy"], ["rollback", "--yes"], ["status"]])
+def test_an_unknown_fleet_is_named_with_those_that_exist(
+    verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}))
+    told = CliRunner().invoke(app, [*verb, "--fleet", "nope"]).exception
+    assert isinstance(told, InputError)
+    assert exit_code(told) == EXIT_INPUT
+    assert str(told) == "--fleet: there is no fleet 'nope'; fleets that were applied: shop"
+    assert not FleetFiles(state_root(), "nope").directory.exists()
+
+
+def test_what_an_interrupted_apply_left_can_be_destroyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    directory = FleetFiles(state_root(), "shop").directory
+    directory.mkdir(parents=True)
+    told = CliRunner().invoke(app, ["destroy", "--yes", "--fleet", "shop"])
+    assert (told.exit_code, told.stdout) == (0, "fleet shop: destroyed\n")
+    assert not directory.exists()
 
 
 @pytest.mark.parametrize(

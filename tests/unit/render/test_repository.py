@@ -148,7 +148,7 @@ def test_a_missing_directory_names_the_nearest(repository: Path) -> None:
 
 def test_a_directory_without_configuration_or_version_is_refused(repository: Path) -> None:
     (repository / "m" / "config.pbtxt").unlink()
-    with pytest.raises(InputError, match=r"m/config\.pbtxt: is missing"):
+    with pytest.raises(InputError, match=r"m/config\.pbtxt: is missing, and every model's folder needs one"):
         read_source(repository, "m")
     for version in ("1", "2"):
         (repository / "other" / version).rmdir()

@@ -78,3 +78,18 @@ def test_nothing_is_padded_where_nobody_looks(capsys: pytest.CaptureFixture[str]
     assert lines[0].startswith("GPU")
     assert lines[1].endswith("–")
     assert lines == [line.rstrip() for line in lines]
+
+
+def test_a_core_is_not_called_a_gpu() -> None:
+    totals = Totals(gpus=2, percent=130.0, cost_per_hour=0.0, planning_ms=None)
+    cores = [
+        PlannedGpu(f"cpu-{i}", "cpu", (partition(p, 100, hot(f"cpu-{i}", 0, 100)),))
+        for i, p in ((0, "a"), (1, "b"))
+    ]
+    plan = Plan("joint", Rule.P99, "ours", tuple(cores), totals=totals)
+    told = text(plan)
+    assert "joint: 2 cores" in told
+    assert "2 for a partition with a whole core" in told
+    assert "GPU" not in told
+    mixed = replace(plan, gpus=(*cores, PlannedGpu("v100-0", "v100", ())))
+    assert "joint: 2 devices" in text(mixed)

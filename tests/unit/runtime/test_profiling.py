@@ -146,3 +146,14 @@ def test_lines_name_the_model_the_words_and_the_way_out() -> None:
     assert "5.0 times is to be expected; set intra_op_num_threads to 1" in profile_line.spinning_line(
         "ocr", 20, 100, 2.27, 12.9
     )
+
+
+def test_a_folder_without_config_is_called_that(tmp_path: Path) -> None:
+    bare = tmp_path / "bare-models"
+    (bare / "bare" / "1").mkdir(parents=True)
+    with pytest.raises(
+        InputError, match=r"bare/config\.pbtxt: is missing, and every model's folder needs one"
+    ):
+        read_subjects(bare, ["bare"], PLACE, Wishes())
+    with pytest.raises(InputError, match=r"has no model .*; folders without one: bare$"):
+        read_subjects(bare, [], PLACE, Wishes())
