@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +34,7 @@ def apply(
         bool, typer.Option("--require-quota", help="Fail where nothing can enforce the shares.")
     ] = False,
     allow_violations: options.AllowViolations = False,
+    all_cores: options.AllCores = False,
     as_planned: Annotated[
         bool, typer.Option("--as-planned", help="Undo redirects since this same plan was applied.")
     ] = False,
@@ -52,13 +54,14 @@ def apply(
     """
     from controlplane.cli import wiring
     from controlplane.files.plans import read_plan
-    from controlplane.runtime import preflight, service
+    from controlplane.runtime import preflight, service, spare_core
     from controlplane.runtime.compiling import say_when_compiling
     from controlplane.runtime.execute import commands, describe
 
     if not allow_violations:
         say_when_compiling(wiring.say)  # only the judge compiles
     parsed, document = read_plan(plan)
+    spare_core.check_applied(parsed, document, len(os.sched_getaffinity(0)), wiring.say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
     endpoints = wiring.chosen_endpoints(
         fleet, host=host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port

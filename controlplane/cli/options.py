@@ -32,6 +32,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AllowViolations = Annotated[
     bool, typer.Option("--allow-violations", help="Accept a plan that does not keep its promises.")
 ]
+AllCores = Annotated[
+    bool, typer.Option("--all-cores", help="Accept a plan that leaves no core to the gateway and clients.")
+]
 Host = Annotated[str, typer.Option(help="The address the gateway listens on.")]
 HttpPort = Annotated[int, typer.Option(help="The gateway's HTTP port.", min=1, max=65535)]
 GrpcPort = Annotated[int, typer.Option(help="The gateway's gRPC port.", min=1, max=65535)]

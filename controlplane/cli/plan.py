@@ -65,10 +65,12 @@ def plan(
         typer.Option(help="inss's policy, from ctl train, or `none`: the search alone. [built in]"),
     ] = None,
     allow_violations: options.AllowViolations = False,
+    all_cores: options.AllCores = False,
 ) -> None:
     """Decide share, batch, GPU and neighbours of every workload in SPEC.
 
     Exit code 3: some workloads are infeasible; the rest is planned and written all the same.
+    Exit code 2 for a plan that takes every core of this host, unless --all-cores.
     """
     import os
 
@@ -84,21 +86,24 @@ def plan(
     from controlplane.runtime.clock import SystemClock
     from controlplane.runtime.compiling import say_when_compiling
     from controlplane.runtime.planning import Choices, explain_workload, make_plan, refuse_violations
+    from controlplane.runtime.spare_core import check_planned
 
     compiled = say_when_compiling(say)
     parsed, document = read_spec(spec)
     if explain is not None:
         refuse_unknown(explain, {w.name for w in parsed.workloads})
     previous = read_plan(against)[0] if against is not None else None
+    cores = len(os.sched_getaffinity(0))
     made = make_plan(
         parsed,
         document,
         Choices(strategy, rule, latency, quantile, seed, iterations, budget, bda, policy),
         profiles=profiles,
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores,
         clock=SystemClock(),
         previous=previous,
     )
+    check_planned(made, parsed, document, cores, say, accepted=all_cores)
     if json:
         print(to_json(plan_document(made)), end="")
     else:
