@@ -24,7 +24,9 @@ MEMORY = 10_000
 PLAUSIBLE = (0.5, 2.0)
 WIDEST_VARIATION = 0.5
 SATURATED = 0.7
-"""A quota binds only a partition that uses it up: below this, a core's share says little of its speed."""
+"""A quota binds what uses it up: a partition that is busy for this part of the time, ..."""
+LONG_MS = 20.0
+"""... or a batch of at least two quota periods that follows another: what the pause before saved is small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Observation:
     """Batches of one model in one company: their mean execution beside the one predicted for them.
 
     `neighbours` names the models of all other busy partitions of the GPU, sorted, one entry each; `variation`
-    is the coefficient of variation of the batches' times, `at_s` seconds since the epoch.
+    is the coefficient of variation of their means from window to window, `at_s` seconds since the epoch.
     """
 
     model: str
@@ -84,11 +86,19 @@ class Seen:
     refused: str | None
 
     @staticmethod
-    def of(partition: str, batch: int, busy: float, observation: Observation, *, quota: bool) -> Seen:
-        """What is to be thought of an observation. `quota`: its share binds only who uses it up."""
+    def of(
+        partition: str, batch: int, busy: float, observation: Observation, *, quota: bool, queued: bool
+    ) -> Seen:
+        """Judge an observation.
+
+        `quota`: its share binds only what uses it up. `queued`: its requests waited for the batch before, so
+        the share was in use when it began.
+        """
         unmeasured = too_few(observation)
-        if unmeasured is None and quota and busy < SATURATED:
-            unmeasured = f"busy {busy:.0%} of the time, a quota binds from about {SATURATED:.0%} on"
+        bound = busy >= SATURATED or (queued and observation.predicted_ms >= LONG_MS)
+        if unmeasured is None and quota and not bound:
+            short = f"is shorter than {LONG_MS:g} ms" if queued else "waits for no other"
+            unmeasured = f"busy {busy:.0%} of the time, and a batch that {short} runs on quota that lay idle"
         return Seen(partition, batch, busy, observation, unmeasured, unmeasured or refusal(observation))
 
 
@@ -112,7 +122,7 @@ def refusal(observation: Observation) -> str | None:
     if not PLAUSIBLE[0] <= ratio <= PLAUSIBLE[1]:
         return f"observed {ratio:.2f} times the prediction, beyond any error of a latency model"
     if observation.variation > WIDEST_VARIATION:
-        return f"the batches vary by {observation.variation:.0%} of their mean"
+        return f"the means vary by {observation.variation:.0%} from one moment to the next"
     return None
 
 

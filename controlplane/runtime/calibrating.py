@@ -204,8 +204,18 @@ def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, 
             at_s=at_s,
         )
         quota = one.gpu.type == CPU_DEVICE
-        rows.append(Seen.of(one.partition.id, batch, one.busy, observation, quota=quota))
+        queued = _waits_for_another(one.partition, batch)
+        rows.append(Seen.of(one.partition.id, batch, one.busy, observation, quota=quota, queued=queued))
     return rows
+
+
+def _waits_for_another(partition: Partition, batch: int) -> bool:
+    """Whether a batch of this size forms only while another executes.
+
+    Without a queue delay, that is one that holds more than a single request.
+    """
+    largest_request = max(placement.client_batch for placement in partition.workloads)
+    return batch > largest_request and partition.models[0].max_queue_delay_us == 0
 
 
 def _predicted_ms(latency: LatencyModel, one: _Watched, others: Sequence[_Watched], batch: int) -> float:
@@ -225,10 +235,14 @@ def _predicted_ms(latency: LatencyModel, one: _Watched, others: Sequence[_Watche
 
 
 def _variation(windows: Sequence[tuple[float, int]]) -> float:
-    """Coefficient of variation of single batches, from windows' means and counts: n var(mean) = var."""
+    """Coefficient of variation of windows' means, given as (mean, batches).
+
+    Not of single batches: a host drifts by some percent from minute to minute, which the mean of hundreds of
+    batches shows and a single batch's spread hides; a host that stalled shows in both.
+    """
     if len(windows) < 2:
         return 0.0
     means, weights = (np.array(column, dtype=float) for column in zip(*windows, strict=True))
     mean = float(np.average(means, weights=weights))
-    variance = float(np.sum(weights * (means - mean) ** 2)) / (len(windows) - 1)
+    variance = float(np.average((means - mean) ** 2, weights=weights)) * len(windows) / (len(windows) - 1)
     return math.sqrt(variance) / mean

@@ -18,6 +18,11 @@ import tritonclient.grpc as triton_grpc
 from guard_rig import Guarded, Load, Request
 from killed_controller import POINTS
 
+from controlplane.domain.device import ShareKind
+from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.files.calibration import read_calibration
+from controlplane.files.profiles import write_profile
+
 pytestmark = pytest.mark.e2e
 
 RATE_RPS = 40.0
@@ -284,3 +289,23 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(tmp_path: Path) -> N
         assert route == f"w -> {standby}"
         assert fleet.active("w") == before
         assert all(not e.kind.startswith("would") and e.kind != "redirect" for e in fleet.events())
+
+
+def test_a_fleet_at_its_planned_rate_teaches_the_next_plan(fleet: Guarded, tmp_path: Path) -> None:
+    work_s, profiles = 0.006, tmp_path / "profiles"
+    points = tuple(
+        Measurement(percent=p, batch=b, execution_ms=1.0 + 1000.0 * work_s * b * 100.0 / p)
+        for p in (20.0, 50.0, 100.0)
+        for b in (1, 2, 4, 8)
+    )
+    write_profile(profiles, Profile("spin", "cpu", ShareKind.CPU_QUOTA, Environment(), points))
+    with Load(fleet.grpc, "w", RATE_RPS, work_s) as load:
+        load.await_answers(40)
+        told = fleet.ctl("validate", "--profiles", str(profiles), "--seconds", "15", "--calibrate", "--json")
+    assert told.returncode == 0, told.stderr
+    taught = {
+        row["batch"]: row["batches"] for row in json.loads(told.stdout)["observed"] if not row["refused"]
+    }
+    assert [batch for batch in taught if batch > 1], told.stdout
+    (factor,) = read_calibration(profiles)
+    assert (factor.model, factor.batches) == ("spin", sum(taught.values()))

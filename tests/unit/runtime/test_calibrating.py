@@ -11,11 +11,14 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from controlplane.domain.device import ShareKind
 from controlplane.domain.observation import BatchStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.calibration import read_calibration
 from controlplane.files.fleets import FleetFiles
-from controlplane.latency.calibration import Observation, Seen
+from controlplane.files.profiles import write_profile
+from controlplane.latency.calibration import WIDEST_VARIATION, Observation, Seen
 from controlplane.report.observed_table import Unseen, kept_table, observed_table
 from controlplane.runtime.calibrating import _model_name, _variation, learn, recall
 from controlplane.runtime.clock import SystemClock
@@ -39,7 +42,7 @@ def test_what_is_usable_is_written_for_the_next_plan(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_changes_nothing(tmp_path: Path) -> None:
-    assert learn(tmp_path, [seen("the batches vary by 80% of their mean")]) is None
+    assert learn(tmp_path, [seen("the means vary by 80% from one moment to the next")]) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,7 +82,7 @@ def test_who_is_too_idle_is_unmeasured_and_not_mispredicted(
     busy: float, observed_ms: float, batches: int, quota: bool, unmeasured: str | None, refused: str | None
 ) -> None:
     told = Observation("ssd", "cpu", (), 10.0, observed_ms, batches, 0.1, 5.0)
-    row = Seen.of("W1", 4, busy, told, quota=quota)
+    row = Seen.of("W1", 4, busy, told, quota=quota, queued=False)
     assert (row.unmeasured or "").startswith(unmeasured or "")
     assert (row.unmeasured is None) is (unmeasured is None)
     assert (row.refused is None) is (unmeasured is None and refused is None)
@@ -124,8 +127,53 @@ def printed(table: Table) -> str:
     return console.file.getvalue()
 
 
-def test_the_variation_of_batches_from_the_means_of_seconds() -> None:
-    # Four batches a second; means of 9, 11, 9 and 11 ms: a standard deviation of batches of 2.31 ms.
-    windows = [(9.0, 4), (11.0, 4), (9.0, 4), (11.0, 4)]
-    assert _variation(windows) == pytest.approx(0.231, abs=0.001)
-    assert _variation(windows[:1]) == 0.0, "one window tells nothing"
+def test_a_drift_of_some_percent_is_no_variation_however_many_batches_a_minute_has() -> None:
+    drift = [(20.0, 500), (21.0, 500), (20.0, 500), (21.0, 500)]
+    assert _variation(drift) == pytest.approx(0.028, abs=0.001)
+    stalled = [(20.0, 30)] * 10 + [(400.0, 3)]
+    assert _variation(stalled) > WIDEST_VARIATION
+    assert _variation(drift[:1]) == 0.0, "one window tells nothing"
+
+
+@pytest.mark.parametrize(
+    ("predicted_ms", "queued", "unmeasured"),
+    [
+        (30.0, True, None),
+        (30.0, False, "busy 45% of the time, and a batch that waits for no other runs on quota"),
+        (15.0, True, "busy 45% of the time, and a batch that is shorter than 20 ms runs on quota"),
+    ],
+)
+def test_a_long_batch_that_waited_for_another_is_measured_at_any_load(
+    predicted_ms: float, queued: bool, unmeasured: str | None
+) -> None:
+    told = Observation("ssd", "cpu", (), predicted_ms, 1.1 * predicted_ms, 400, 0.1, 5.0)
+    row = Seen.of("W1", 4, 0.45, told, quota=True, queued=queued)
+    assert (row.unmeasured or "").startswith(unmeasured or "")
+    assert (row.refused is None) is (unmeasured is None)
+
+
+def test_a_core_at_its_planned_rate_teaches_by_the_batches_that_waited(tmp_path: Path) -> None:
+    points = [
+        Measurement(percent=p, batch=b, execution_ms=100.0 / p * (4.0 + 6.0 * b))
+        for p in (20.0, 50.0, 100.0)
+        for b in (1, 2, 4, 8)
+    ]
+    write_profile(tmp_path, Profile("m", "cpu", ShareKind.CPU_QUOTA, Environment(), tuple(points)))
+    files = FleetFiles(tmp_path / "state", "f")
+    partition = Partition(
+        "P", 50.0, (ServedModel("m", 8),), (Placement("W", "w", "m", 20, 300, client_batch=2),)
+    )
+    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),)), None)
+    # Busy 45 % of the time: a request that met an idle server ran faster than its share.
+    millis = {2: (600, 20.0), 4: (150, 67.0), 8: (60, 125.0)}
+    counted = {b: BatchStatistics(n, 0, int(n * ms * 1e6), 0) for b, (n, ms) in millis.items()}
+    now_s = time.time()
+    History(files.history).write_minutes([Minute(now_s, 66.0, "P", "w", 50.0, 1000, 0, 90.0, counted)])
+    nothing: Any = None
+    seen, _, _ = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    taught = {row.batch: row.refused is None for row in seen}
+    assert taught == {2: False, 4: True, 8: True}
+    learn(tmp_path, seen)
+    (factor,) = read_calibration(tmp_path)
+    assert 1.05 < factor.factor < 1.2
+    assert factor.batches == 210
