@@ -109,7 +109,10 @@ def memory_owner(region: str, fleet: str) -> str | None:
 
 
 def spec_difference(wanted: ServerSpec, running: ServerSpec) -> Mapping[str, tuple[object, object]]:
-    """Field -> (wanted, running), where two specs of one name differ in what a server cannot change."""
-    fields = ("repository", "endpoints", "device", "percent", "memory_mb")
-    pairs = {f: (getattr(wanted, f), getattr(running, f)) for f in fields}
-    return {f: pair for f, pair in pairs.items() if pair[0] != pair[1]}
+    """Field -> (wanted, running), where two specs of one name differ in what a server cannot change.
+
+    Where the repository lies and which plan it was started for are not among it: the name stands for the
+    repository's content, by the revision in it.
+    """
+    pairs = {field: (value, running.fixed[field]) for field, value in wanted.fixed.items()}
+    return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}

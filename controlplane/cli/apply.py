@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -53,7 +54,9 @@ def apply(
     another endpoint, nothing is done unless a person says yes, or --rename-endpoints.
     """
     from controlplane.cli import wiring
+    from controlplane.domain.errors import TrisectError
     from controlplane.files.plans import read_plan
+    from controlplane.report.terms_line import terms_line
     from controlplane.runtime import preflight, service, spare_core
     from controlplane.runtime.compiling import say_when_compiling
     from controlplane.runtime.execute import commands, describe
@@ -66,25 +69,35 @@ def apply(
     endpoints = wiring.chosen_endpoints(
         fleet, host=host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port
     )
-    built = wiring.fleet(fleet, launcher_name=launcher, endpoints=endpoints)
+    chosen = wiring.chosen_launcher(fleet, launcher)
+    built = wiring.fleet(fleet, launcher_name=chosen, endpoints=endpoints)
     settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
     preflight.check_quota(built.launcher, wiring.say, required=require_quota)
     asked = not yes and sys.stdin.isatty()
     if dry_run or asked:
         actions = built.preview(parsed, settings, as_planned=as_planned)
         steps = describe(actions)
-        print("\n".join(steps) or "nothing to do")
+        print("\n".join(steps) or terms_line(built.changed_terms(parsed)))
         if dry_run:
             for command in commands(actions, built.launcher):
                 print(f"\n{command}")
         if dry_run or (steps and not options.agreed("Go on?")):
             return
     wiring.say(f"launching with {built.launcher.name}")
-    outcome = built.apply(parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or asked)
+    try:
+        outcome = built.apply(
+            parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or asked
+        )
+    except TrisectError:
+        # What was applied before runs on, and needs its controller.
+        if not no_serve and built.files.planned_s() is not None:
+            with contextlib.suppress(TrisectError):
+                service.start_detached(built.files)
+        raise
     if not no_serve:
         service.start_detached(built.files)
     if not outcome.actions:
-        print("nothing to do")
+        print(terms_line(outcome.terms))
         return
     print(
         f"fleet {fleet}: {len(outcome.servers)} servers behind "

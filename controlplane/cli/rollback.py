@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
 def rollback(fleet: options.Fleet = options.DEFAULT_FLEET, yes: options.Yes = False) -> None:
     """Converge onto the plan that ran before the present one."""
     from controlplane.cli import wiring
+    from controlplane.report.terms_line import terms_line
     from controlplane.runtime.execute import describe
 
     found, _ = wiring.existing_fleet(fleet)
@@ -26,4 +27,4 @@ def rollback(fleet: options.Fleet = options.DEFAULT_FLEET, yes: options.Yes = Fa
         if steps and not options.agreed("Go on?"):
             return
     outcome = found.rollback()
-    print(f"fleet {fleet}: {len(outcome.servers)} servers" if outcome.actions else "nothing to do")
+    print(f"fleet {fleet}: {len(outcome.servers)} servers" if outcome.actions else terms_line(outcome.terms))

@@ -109,6 +109,22 @@ def chosen_endpoints(
     return chosen
 
 
+def chosen_launcher(name: str, told: LauncherName | None) -> LauncherName | None:
+    """The launcher that a fleet is to be applied with: the one it runs with, where it does.
+
+    Raises InputError where another one is told: it would see no server of the fleet.
+    """
+    settings = FleetFiles(state_root(), name).settings()
+    if settings is None:
+        return told
+    known = LauncherName(settings.launcher)
+    if told not in (None, known):
+        raise InputError(
+            f"fleet {name!r} runs with {known}: `ctl destroy` the fleet first", field="--launcher"
+        )
+    return known
+
+
 def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
     """A fleet that was applied, with the launcher and endpoints it was applied with.
 

@@ -64,6 +64,16 @@ class ServerSpec:
         name = f"{labels.fleet}.{labels.partition}.{labels.role}.{labels.revision}"
         object.__setattr__(self, "name", name)
 
+    @property
+    def fixed(self) -> Mapping[str, object]:
+        """What a revision covers besides the repository's content, as exactly as it does."""
+        return {
+            "device": self.device,
+            "percent": f"{self.percent:g}",
+            "memory_mb": self.memory_mb,
+            "endpoints": tuple(sorted(self.endpoints)),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Server:

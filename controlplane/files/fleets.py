@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Endpoints
@@ -21,13 +23,28 @@ from controlplane.files.plans import read_plan, write_plan
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """How a fleet was applied. Paths are absolute; `devices` maps a plan's GPU id to the launcher's name."""
+    """How a fleet was applied. Paths are absolute; `devices` maps a plan's GPU id to the launcher's name.
+
+    `former_outputs` are where it was rendered to before, as long as a server reads from there.
+    """
 
     launcher: str
     repository: str
     output: str
     devices: Mapping[str, str]
     endpoints: Endpoints = field(default_factory=Endpoints)
+    former_outputs: tuple[str, ...] = ()
+
+    def after(self, before: FleetSettings | None) -> FleetSettings:
+        """These settings, with what has to be remembered of those before.
+
+        A rollback needs the devices of the plan before, and servers still read what was rendered elsewhere.
+        """
+        if before is None:
+            return self
+        outputs = dict.fromkeys((before.output, *before.former_outputs))
+        former = tuple(output for output in outputs if output != self.output)
+        return replace(self, devices={**before.devices, **self.devices}, former_outputs=former)
 
 
 class _Endpoints(Strict):
@@ -44,6 +61,7 @@ class _Settings(Strict):
     output: str
     devices: dict[str, str]
     endpoints: _Endpoints
+    former_outputs: Annotated[list[str], Field(default_factory=list)]
 
 
 def state_root() -> Path:
@@ -84,6 +102,7 @@ class FleetFiles:
             output=parsed.output,
             devices=parsed.devices,
             endpoints=Endpoints(**parsed.endpoints.model_dump()),
+            former_outputs=tuple(parsed.former_outputs),
         )
 
     def write_settings(self, settings: FleetSettings) -> None:

@@ -102,7 +102,7 @@ class Controller:
             except TrisectError as error:
                 # The engine, the gateway or the disk refuses now; traffic flows without us. What is known
                 # stays known, and what is decided waits until it can be carried out.
-                self._tell_refusal(str(error))
+                self._tell_refusal(error)
                 stop.wait(_LOCK_TRIES_S if isinstance(error, FleetBusy | GatewayError) else _LOOK_AROUND_S)
             self.ticked_s = time.monotonic()
             self.busy_s += self.ticked_s - began
@@ -181,13 +181,14 @@ class Controller:
     def _active(self, state: GuardState) -> list[tuple[Watch, Server | None]]:
         return [(watch, self._crew.server(watch.active.server)) for watch in state.watches.values()]
 
-    def _tell_refusal(self, reason: str) -> None:
-        """Say why nothing could be done, and again only after a while."""
-        now, repeat_s = time.monotonic(), self._limits.repeat_s
+    def _tell_refusal(self, error: TrisectError) -> None:
+        """Say why nothing could be done, and again only after a while. A command that works is no trouble."""
+        now, repeat_s, reason = time.monotonic(), self._limits.repeat_s, str(error)
         self._refused_s = {told: at for told, at in self._refused_s.items() if now - at < repeat_s}
         if reason not in self._refused_s:
             self._refused_s[reason] = now
-            self._tell("warning", "controller", self._fleet.name, reason)
+            level = "info" if isinstance(error, FleetBusy) else "warning"
+            self._tell(level, "controller", self._fleet.name, reason)
 
     def _tell_troubles(self, troubles: Mapping[str, str]) -> None:
         """Say so once when somebody does not answer, and when it does again. Redirects need no engine."""

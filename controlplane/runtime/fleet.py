@@ -29,12 +29,13 @@ from controlplane.control.desired import Desired, NamedRoute, as_moved, desired_
 from controlplane.control.redirect import companions, moves, redirected
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
-from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.fleet import Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
-from controlplane.planners.changes import endings
+from controlplane.files.rendered import forget_rendered
+from controlplane.planners.changes import TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
 from controlplane.report.ending_line import ending_line
 from controlplane.report.plan_table import counted
@@ -57,10 +58,14 @@ class FleetJournal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run did: its actions (none: nothing to do) and the servers that run now."""
+    """What a run did: its actions (none: nothing to do) and the servers that run now.
+
+    `terms` are what the workloads ask for otherwise than before: an SLO or a rate alone needs no action.
+    """
 
     actions: tuple[Action, ...]
     servers: tuple[Server, ...]
+    terms: tuple[TermChange, ...] = ()
 
 
 @contextlib.contextmanager
@@ -117,6 +122,11 @@ class Fleet:
         desired, actual = self.desired(plan, settings), observe(self.launcher, self.gateway, self.name)
         return converge(self._wanted(plan, desired, actual, as_planned), actual)
 
+    def changed_terms(self, plan: Plan) -> tuple[TermChange, ...]:
+        """What the workloads of a plan ask for otherwise than in the plan applied last."""
+        before = self.files.plan()
+        return terms(before, plan) if before is not None else ()
+
     def apply(
         self,
         plan: Plan,
@@ -151,11 +161,9 @@ class Fleet:
                 self.gateway.start(endpoints=len({p.endpoint for _, _, p in plan.placements()}))
             actual = observe(self.launcher, self.gateway, self.name)
             actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
-            before, known = self.files.plan(), self.files.settings()
-            if known is not None:
-                # A rollback needs the devices of the plan before as well.
-                settings = replace(settings, devices={**known.devices, **settings.devices})
-            if actions or before != plan:
+            before, known, changed_terms = self.files.plan(), self.files.settings(), self.changed_terms(plan)
+            settings = settings.after(known)
+            if actions or before != plan or known != settings:
                 # Written first: whatever happens next, `status` and `destroy` know how to look.
                 self.files.write_settings(settings)
                 leaving = tuple(a for a in actions if isinstance(a, Drain | Stop))
@@ -170,8 +178,9 @@ class Fleet:
                     self._tell("warning", verb, self.name, f"plan {plan_hash(plan)} by hand, failed: {error}")
                     raise
                 self._tell("info", verb, self.name, told_of(plan, before, actions))
-                self._forget_rendered(settings, plan)
-            return Outcome(actions, self.launcher.servers(self.name))
+            servers = self.launcher.servers(self.name)
+            self._forget_rendered(settings, (*desired.servers.values(), *(s.spec for s in servers)))
+            return Outcome(actions, servers, changed_terms)
 
     def preview_rollback(self) -> tuple[Action, ...]:
         """What `rollback` would do now. Raises InputError where there is no plan before."""
@@ -234,8 +243,8 @@ class Fleet:
                 self._run(tuple(a for a in actions if isinstance(a, Remove | Stop)), actual)
             self.gateway.stop()
             self.launcher.sweep(self.name)
-            if settings is not None:
-                shutil.rmtree(Path(settings.output) / self.name, ignore_errors=True)
+            for output in () if settings is None else (settings.output, *settings.former_outputs):
+                forget_rendered(Path(output), self.name, ())
         shutil.rmtree(self.files.directory, ignore_errors=True)
         return Outcome(actions, ())
 
@@ -292,14 +301,14 @@ class Fleet:
     def _journal(self) -> FleetJournal:
         return FleetJournal(self.files, self.clock)
 
-    def _forget_rendered(self, settings: FleetSettings, plan: Plan) -> None:
-        """Remove rendered plans that no server reads and no rollback needs."""
-        previous = self.files.previous_plan()
-        keep = {plan_hash(plan)} | ({plan_hash(previous)} if previous else set())
-        used = [s.spec.repository for s in self.launcher.servers(self.name)]
-        for directory in (Path(settings.output) / self.name).iterdir():
-            if directory.name not in keep and not any(Path(path).is_relative_to(directory) for path in used):
-                shutil.rmtree(directory, ignore_errors=True)
+    def _forget_rendered(self, settings: FleetSettings, specs: Sequence[ServerSpec]) -> None:
+        """Remove the repositories that none of `specs` reads; a rollback renders its plan again."""
+        needed = {spec.repository for spec in specs}
+        forget_rendered(Path(settings.output), self.name, needed)
+        former = settings.former_outputs
+        left = tuple(output for output in former if forget_rendered(Path(output), self.name, needed))
+        if left != former:
+            self.files.write_settings(replace(settings, former_outputs=left))
 
 
 def told_of(plan: Plan, before: Plan | None, actions: Sequence[Action]) -> str:

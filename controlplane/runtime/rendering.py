@@ -8,27 +8,25 @@ from pathlib import Path
 from controlplane.control.desired import Rendered
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
-from controlplane.files.plans import plan_hash
-from controlplane.files.tree import write_tree
+from controlplane.files.rendered import write_rendered
 from controlplane.render.repository import refuse_pooled_sequences, render_partition
 
 
 def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
-    """Write OUTPUT/<fleet>/<plan hash>/<partition> for every partition; returns them by partition id.
+    """Write OUTPUT/<fleet>/<partition>/<content hash> for every partition; returns them by partition id.
 
     Raises InputError for a source model that cannot be served, or not by a pool; EngineError where the disk
     refuses.
     """
     refuse_pooled_sequences(plan, repository.resolve())
-    root = output.resolve() / fleet / plan_hash(plan)
     trees = {
         partition.id: render_partition(partition, gpu_type=gpu.type, repository=repository.resolve())
         for gpu, partition in plan.partitions()
     }
     rendered = {}
     for partition_id, tree in trees.items():
-        write_tree(root / partition_id, tree)
-        rendered[partition_id] = Rendered(str(root / partition_id), _fingerprint(tree))
+        path = write_rendered(output, fleet, partition_id, tree)
+        rendered[partition_id] = Rendered(str(path), _fingerprint(tree))
     return rendered
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import filelock
 from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import FleetFiles
 from controlplane.runtime.clock import wait_until
+from controlplane.runtime.history import Event, History
 
 _LOG_LIMIT_BYTES = 8 * 2**20
 _START_S = 60.0
@@ -69,6 +71,7 @@ def start_detached(files: FleetFiles) -> int:
     running = pid(files)
     if running is not None:
         return running
+    dead = _forget_dead(files)
     log = files.directory / "controller.log"
     if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:
         log.replace(log.with_suffix(".log.1"))
@@ -83,6 +86,9 @@ def start_detached(files: FleetFiles) -> int:
     if not wait_until(lambda: child.poll() is not None or pid(files) == child.pid, deadline_s=_START_S):
         child.kill()
         raise EngineError(f"the controller did not start in {_START_S:g} s (log: {log})")
+    if dead is not None:
+        reason = f"the one before (pid {dead}) did not end by itself; it was started again by hand"
+        History(files.history).write(Event(time.time(), "info", "controller", files.fleet, reason))
     if child.poll() is None:
         return child.pid
     # Somebody else, as systemd, may have been quicker.
@@ -104,6 +110,22 @@ def stop(files: FleetFiles) -> bool:
             os.kill(running, signal.SIGKILL)
         wait_until(lambda: pid(files) != running, deadline_s=_STOP_S)
     return True
+
+
+def _forget_dead(files: FleetFiles) -> int | None:
+    """The pid of a controller that did not end by itself; the next one has nothing to warn of then."""
+    lock = _lock(files)
+    try:
+        lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
+    except filelock.Timeout:
+        return None  # another one starts just now
+    try:
+        dead = _told_pid(files)
+        with contextlib.suppress(OSError):
+            _pid_file(files).unlink(missing_ok=True)
+        return dead
+    finally:
+        lock.release()
 
 
 def _lock(files: FleetFiles) -> filelock.FileLock:

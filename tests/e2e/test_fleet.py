@@ -102,6 +102,24 @@ class Host:
         assert told.returncode == 0, told.stderr
         return list(json.loads(told.stdout)["servers"])
 
+    def kill(self, partition: str, role: str) -> None:
+        """End a server as the kernel does that is out of memory."""
+        for process in psutil.process_iter(["name", "environ"]):
+            name = (process.info["environ"] or {}).get("TRISECT_NAME", "")
+            if (
+                name.startswith(f"{self.fleet}.{partition}.{role}.")
+                and process.info["name"] == "tritonserver"
+            ):
+                process.kill()
+
+    def kill_controller(self) -> None:
+        """The controller too, and wait until it is gone."""
+        pid = json.loads(self.ctl("status", "--json").stdout)["controller"]
+        if pid is not None:
+            controller = psutil.Process(pid)
+            controller.kill()
+            controller.wait(30)
+
     def leftovers(self) -> list[str]:
         """Processes, ports, cgroups and shared memory that carry this fleet's name or listen on its ports."""
         found = []
@@ -242,6 +260,31 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Host) -> None:
     assert "was destroyed" in after.stderr
     told = json.loads(after.stdout)["events"]
     assert [e["kind"] for e in told if "by hand" in e["reason"]] == [*by_hand, "destroy"]
+
+
+def test_a_kill_after_a_plan_that_changes_only_an_slo_is_mended_by_the_same_plan(host: Host) -> None:
+    before, after = plan(partition("a", 30)), plan(partition("a", 30))
+    after["gpus"][0]["partitions"][0]["workloads"][0]["slo_ms"] = 1500
+    assert host.apply(before).returncode == 0
+    ports = {s["http_port"] for s in host.servers()}
+    changed = host.apply(after, ports=False)
+    told = "nothing to do for the servers; taken over: a: slo_ms 2000 -> 1500"
+    assert (changed.returncode, changed.stdout.strip()) == (0, told), changed.stderr
+    assert {s["http_port"] for s in host.servers()} == ports
+
+    host.kill("a", "active")
+    host.kill_controller()
+    again = host.apply(after, ports=False)
+    assert again.returncode == 0, again.stderr
+    status = json.loads(host.ctl("status", "--json").stdout)
+    assert {(s["role"], s["state"]) for s in status["servers"]} == {
+        (role, "running") for role in ("active", "shadow")
+    }
+    assert status["controller"] is not None
+    assert len(ports & {s["http_port"] for s in host.servers()}) == 1, "the shadow was left as it is"
+    infer_http(triton_http.InferenceServerClient(f"127.0.0.1:{host.http}"), "a")
+    events = json.loads(host.ctl("events", "--json").stdout)["events"]
+    assert not [e for e in events if e["kind"] == "controller" and e["level"] == "warning"]
 
 
 def test_perf_analyzer_loses_nothing_while_a_share_changes(host: Host) -> None:

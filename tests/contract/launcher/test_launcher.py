@@ -45,6 +45,8 @@ def test_starting_it_again_returns_the_one_that_runs(fleet: Fleet) -> None:
     first = fleet.start(spec)
     assert fleet.start(spec) == first
     assert fleet.engine.launcher().start(spec, deadline_s=30) == first
+    # A path is not part of what runs: an equal repository may lie elsewhere by now.
+    assert fleet.start(dataclasses.replace(spec, repository="/rendered/anew")) == first
     with pytest.raises(InputError, match="already runs with"):
         fleet.start(dataclasses.replace(spec, percent=20.0))
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,3 +51,14 @@ def test_names_on_the_host_are_short_and_tell_whose_they_are(one: Server, other:
 def test_labels_of_another_version_are_refused_with_the_way_out() -> None:
     with pytest.raises(EngineError, match=r"server 7 .*stop it with the version that started it"):
         labels.server_of('{"fleet": "f"}', id="7", state=ServerState.RUNNING)
+
+
+def test_where_its_repository_lies_is_not_part_of_what_a_server_is() -> None:
+    spec = ServerSpec(Labels("f", "p1", "a", Role.ACTIVE, "r"), "/o/f/e9f4/a", ("x", "y"), "cpu-0", 30.0)
+    elsewhere = replace(spec, labels=replace(spec.labels, plan_hash="p2"), repository="/o/f/fd71/a")
+    assert labels.spec_difference(elsewhere, spec) == {}
+    assert labels.spec_difference(replace(spec, endpoints=("y", "x")), spec) == {}
+    # As exactly as a revision covers it, else an apply would be refused for ever.
+    assert labels.spec_difference(replace(spec, percent=30.0000001), spec) == {}
+    assert labels.spec_difference(replace(spec, percent=40.0), spec) == {"percent": ("40", "30")}
+    assert set(labels.spec_difference(replace(spec, endpoints=("x",)), spec)) == {"endpoints"}

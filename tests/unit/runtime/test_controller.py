@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +16,7 @@ from controlplane.control.guard_state import GuardState, Limits
 from controlplane.domain.errors import FleetBusy
 from controlplane.domain.fleet import Backend, Route, Routes, Server
 from controlplane.domain.observation import News
-from controlplane.files.fleets import FleetFiles
+from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.monitor.records import Record
 from controlplane.runtime import serving
 from controlplane.runtime.clock import SystemClock
@@ -109,6 +110,23 @@ def test_a_command_that_works_on_the_fleet_costs_no_evidence(tmp_path: Path) -> 
             assert controller.state is not None, "what was heard is kept"
         controller.step()
         assert len(gateway.committed) == 1, "it is decided again"
+
+
+def test_waiting_for_a_command_is_no_warning(tmp_path: Path) -> None:
+    told: list[str] = []
+    with controlled(Controller, tmp_path, OLD) as (controller, _, files):
+        controller._notice = lambda event: told.append(event.level)
+        files.directory.mkdir(exist_ok=True)
+        files.write_settings(FleetSettings("process", "/m", "/o", {}))
+        stop = threading.Event()
+        with locked(files):
+            running = threading.Thread(target=controller.run, args=(stop,))
+            running.start()
+            while not told:
+                stop.wait(0.01)
+        stop.set()
+        running.join(30.0)
+    assert set(told) == {"info"}
 
 
 def test_one_that_only_looks_is_in_no_controllers_way(tmp_path: Path) -> None:

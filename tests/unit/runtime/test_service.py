@@ -15,6 +15,7 @@ import pytest
 from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import FleetFiles
 from controlplane.runtime import service
+from controlplane.runtime.history import History
 
 pytestmark = pytest.mark.unit
 
@@ -88,6 +89,30 @@ def test_where_somebody_else_was_quicker_his_is_the_controller(
         assert service.start_detached(files) == os.getpid()
     with pytest.raises(EngineError, match="ended at once"):
         service.start_detached(files)
+
+
+def test_a_dead_controller_that_a_command_replaces_is_no_warning(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (files.directory / "controller.pid").write_text("4711\n")
+    answers = iter((None, Started.pid))
+    monkeypatch.setattr(service, "pid", lambda given: next(answers))
+    monkeypatch.setattr(service.subprocess, "Popen", lambda *_, **__: Started())
+    assert service.start_detached(files) == Started.pid
+    (event,) = History(files.history).events()
+    assert (event.level, event.kind) == ("info", "controller")
+    assert event.reason == "the one before (pid 4711) did not end by itself; it was started again by hand"
+    with service.only_controller(files) as before:
+        assert before is None, "what is known already is told once"
+
+
+class Started:
+    """A controller's process."""
+
+    pid = 4712
+
+    def poll(self) -> None:
+        return None
 
 
 def test_one_that_starts_while_somebody_asks_for_it_starts(
