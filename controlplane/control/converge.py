@@ -71,10 +71,14 @@ Action = Remove | Start | Prove | Unload | Commit | Drain | Stop
 
 @dataclass(frozen=True, slots=True)
 class Actual:
-    """What runs, by the engine's labels and the gateway's own map."""
+    """What runs, by the engine's labels and the gateway's own map.
+
+    `routes` are those that lead to running servers. `stale`: the gateway has others besides.
+    """
 
     servers: tuple[Server, ...]
     routes: Mapping[str, NamedRoute]
+    stale: bool = False
 
 
 def converge(desired: Desired, actual: Actual) -> tuple[Action, ...]:
@@ -88,7 +92,7 @@ def converge(desired: Desired, actual: Actual) -> tuple[Action, ...]:
     actions += [Start(spec) for spec in fresh]
     actions += [Prove(spec.name, spec.endpoints) for spec in fresh]
     actions += [Unload(spec.name, spec.endpoints) for spec in fresh if spec.name in desired.warm]
-    if dict(actual.routes) != dict(desired.routes):
+    if actual.stale or dict(actual.routes) != dict(desired.routes):
         actions.append(Commit(dict(desired.routes)))
     surplus = sorted(running - set(desired.servers))
     actions += [Drain(name) for name in surplus]

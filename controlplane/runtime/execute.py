@@ -86,12 +86,13 @@ def observe(launcher: Launcher, gateway: Gateway, fleet: str) -> Actual:
     """What runs now. A route to a server that is gone, or came back on other ports, counts as no route."""
     servers = launcher.servers(fleet)
     alive = {s.name: backend(s) for s in servers if s.state is ServerState.RUNNING}
-    routes = {e: r for e, r in gateway.routes().items() if all(alive.get(m.server) == m for m in r.members)}
+    present = dict(gateway.routes())
+    routes = {e: r for e, r in present.items() if all(alive.get(m.server) == m for m in r.members)}
     routes = {
         e: r if r.backup is None or alive.get(r.backup.server) == r.backup else Route(r.members)
         for e, r in routes.items()
     }
-    return Actual(servers, named(routes))
+    return Actual(servers, named(routes), stale=routes != present)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,463 @@
+"""Whatever happened to a fleet, one undisturbed apply ends in the fleet that its plan means.
+
+Histories of edits, kills, cut-short commands, redirects and rollbacks on the product's own apply, executor,
+controller and guard; only the host is a fake. `make soak` goes through 10,000 of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+from fake_host import Engine, FakeGateway, Host, InlinePool, Pool, Program
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.control.desired import as_moved, stands_for
+from controlplane.control.guard_state import Limits, Matter, validate_state
+from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.files import fleets as fleet_files
+from controlplane.files import rendered as rendered_files
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.plans import plan_hash
+from controlplane.monitor import canary, inference
+from controlplane.runtime import clock, controller, crew, execute, observer
+from controlplane.runtime import fleet as fleet_module
+from controlplane.runtime.controller import Controller
+from controlplane.runtime.execute import observe
+from controlplane.runtime.fleet import Fleet, Outcome
+
+pytestmark = pytest.mark.unit
+
+MODELS = Path(__file__).parents[1] / "data" / "models"
+DEVICES = {"cpu-0": "cpu-0", "cpu-1": "cpu-1"}
+MEMORY = Path("/dev/shm")
+"""Where files cost no disk; not on every host."""
+
+
+class Silent:
+    """A `Recorder`, a `Board` or a `History` that keeps nothing."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class NoRequests:
+    heard_since_s = 0.0
+
+    def take(self) -> list[Any]:
+        return []
+
+
+class MarkedFiles(FleetFiles):
+    """Two plans within a tick of the disk's clock would look like one."""
+
+    host: Host
+
+    def planned_s(self) -> float | None:
+        return self.host.clock.now_s if super().planned_s() is None else self._marked_s()
+
+    def _marked_s(self) -> float:
+        return float((self.directory / "mark").read_text()) if (self.directory / "mark").exists() else 0.0
+
+    def write_plans(self, plan: Plan, previous: Plan | None) -> None:
+        super().write_plans(plan, previous)
+        (self.directory / "mark").write_text(str(self.host.number()))
+
+
+@dataclass
+class World:
+    """A fleet, its host and its controller."""
+
+    directory: Path
+    host: Host = field(default_factory=Host)
+    controller: Controller | None = None
+    program: Program = field(default_factory=Program)
+    """The controller's."""
+    output: int = 0
+    plan: Plan | None = None
+
+    def __post_init__(self) -> None:
+        self.models = self.directory / "models"
+        shutil.copytree(MODELS, self.models)
+        files = MarkedFiles(self.directory / "state", "f")
+        files.host = self.host
+        engine, gateway = Engine(self.host), FakeGateway(self.host)
+        self.fleet = Fleet(files, cast(Any, engine), cast(Any, gateway), self.host.clock, lambda line: None)
+
+    @property
+    def settings(self) -> FleetSettings:
+        output = self.directory / f"out{self.output}"
+        return FleetSettings("process", str(self.models), str(output), DEVICES)
+
+    def command(self, call: Callable[[], object], fuse: int | None) -> None:
+        """A command that may be refused or killed; one that ends has a controller running."""
+        program = Program(fuse)
+        with self.host.running_as(program), contextlib.suppress(TrisectError):
+            call()
+        if not program.dead and (self.fleet.files.directory / "plan.json").exists():
+            self.serve()
+
+    def apply(self, plan: Plan, *, rename: bool = True) -> None:
+        self.fleet.apply(plan, self.settings, rename_endpoints=rename)
+
+    def apply_last(self, plan: Plan) -> Outcome:
+        return self.fleet.apply(plan, self.settings, rename_endpoints=True)
+
+    def settings_kept(self) -> FleetSettings:
+        """A redirect goes by the settings of the last apply."""
+        return self.fleet.files.settings() or self.settings
+
+    def serve(self) -> None:
+        if self.controller is None:
+            self.program = Program()
+            self.controller = Controller(
+                self.fleet, NoRequests(), cast(Any, Silent()), lambda e: None, Limits()
+            )
+
+    def end_controller(self) -> None:
+        self.program.dead = True
+        self.controller = None
+        self.host.run_tasks()
+
+    def tick(self, seconds: float, fuse: int | None = None) -> None:
+        """One look of the controller, after its tasks went on."""
+        self.host.clock.sleep(seconds)
+        self.host.run_tasks()
+        if self.controller is None:
+            return
+        self.program.fuse = fuse
+        with self.host.running_as(self.program), contextlib.suppress(TrisectError):
+            self.controller.step()
+        if self.program.dead:
+            self.end_controller()
+        self.program.fuse = None
+
+    def close(self) -> None:
+        self.program.dead = True
+        for program, _ in self.host.tasks:
+            program.dead = True
+        while self.host.tasks:
+            self.host.run_tasks()
+
+
+@contextlib.contextmanager
+def world() -> Iterator[World]:
+    with contextlib.ExitStack() as stack:
+        place = str(MEMORY) if os.access(MEMORY, os.W_OK) else None
+        made = World(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="trisect-test"))))
+        host = made.host
+        pool = partial(Pool, host)
+        for module in (clock, controller, crew, execute, observer, canary):
+            stack.enter_context(mock.patch.object(module, "time", host.clock))
+        for module in (crew, observer, canary):
+            stack.enter_context(mock.patch.object(module, "ThreadPoolExecutor", pool))
+        stack.enter_context(mock.patch.object(execute, "ThreadPoolExecutor", InlinePool))
+        for name in ("Recorder", "Board", "EventLog"):
+            stack.enter_context(mock.patch.object(controller, name, Silent))
+        stack.enter_context(mock.patch.object(fleet_module, "History", Silent))
+
+        def infer(_: object, server: Server, endpoint: str, *__: object) -> None:
+            host.infer(server, endpoint)
+
+        def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
+            host.program.effect()
+            host.infer(server, endpoint)
+
+        def unload(server: Server, endpoint: str, *, deadline_s: float) -> None:
+            host.program.effect()
+            host.loaded[server.name].discard(endpoint)
+
+        def load(server: Server, endpoint: str, *, deadline_s: float) -> None:
+            host.program.effect()
+            if host.running(server.name) is None or not Path(server.spec.repository, endpoint).is_dir():
+                raise EngineError(f"{server.name} cannot load {endpoint}")
+            host.loaded[server.name].add(endpoint)
+
+        for one in (prove, unload, load):
+            stack.enter_context(mock.patch.object(inference, one.__name__, one))
+        stack.enter_context(mock.patch.object(canary.Canaries, "_infer", infer))
+        # Files are replaced in one step: a program is killed before or after that.
+        for module, name in (
+            (fleet_files, "write_plan"),
+            (fleet_files, "write_json"),
+            (rendered_files, "write_tree"),
+        ):
+            write = getattr(module, name)
+
+            def killable(*given: Any, write: Callable[..., Any] = write) -> Any:
+                host.program.effect()
+                done = write(*given)
+                host.program.effect()
+                return done
+
+            stack.enter_context(mock.patch.object(module, name, killable))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One workload, as its spec and a planner would have it."""
+
+    gpu: int
+    pooled: bool
+    percent: float
+    policy: ShadowPolicy
+    away: bool
+    batch: int
+    slo_ms: float
+    rate_rps: float
+    renamed: bool
+    joins: bool
+
+
+wishes = st.builds(
+    Wish,
+    gpu=st.integers(0, 1),
+    pooled=st.booleans(),
+    percent=st.sampled_from([20.0, 30.0]),
+    policy=st.sampled_from(ShadowPolicy),
+    away=st.booleans(),
+    batch=st.sampled_from([1, 4]),
+    slo_ms=st.sampled_from([50.0, 80.0]),
+    rate_rps=st.sampled_from([10.0, 15.0]),
+    renamed=st.booleans(),
+    joins=st.booleans(),
+)
+wish_lists = st.lists(st.none() | wishes, min_size=1, max_size=3)
+
+
+def plan_of(wanted: list[Wish | None]) -> Plan:
+    """A plan for workloads `a`, `b`, `c`; one that joins shares the queue of the one before."""
+    parts: list[tuple[int, Partition]] = []
+    for name, wish in zip("abc", wanted, strict=False):
+        if wish is None:
+            continue
+        endpoint = f"{name}-renamed" if wish.renamed else name
+        placement = Placement(name, endpoint, "echo", wish.rate_rps, wish.slo_ms)
+        if wish.joins and parts and len(parts[-1][1].id) == 1:
+            gpu, last = parts.pop()
+            parts.append((gpu, replace(last, workloads=(*last.workloads, placement))))
+            continue
+        where = {f"{name}-1": 0, f"{name}-2": 1} if wish.pooled else {name: wish.gpu}
+        for part, gpu in where.items():
+            other = 1 - gpu if wish.away else gpu
+            shadow = Shadow(wish.policy, f"cpu-{other}", 10.0, wish.percent + 10.0)
+            model = ServedModel("echo", wish.batch)
+            parts.append((gpu, Partition(part, wish.percent, (model,), (placement,), None, shadow)))
+    gpus = tuple(PlannedGpu(f"cpu-{g}", "cpu", tuple(p for at, p in parts if at == g)) for g in (0, 1))
+    return Plan("by-hand", Rule.P99, "ours", gpus)
+
+
+Step = Callable[[World], None]
+fuses = st.none() | st.integers(0, 30)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[str, tuple[Any, ...]]:
+    """One thing that happens: its name, and what it needs."""
+    kind = draw(st.sampled_from(sorted(HAPPENS)))
+    return kind, tuple(draw(one) for one in HAPPENS[kind][1:])
+
+
+def edit(world: World, wanted: list[Wish | None], fuse: int | None, rename: bool, failing: int) -> None:
+    plan = plan_of(wanted)
+    world.host.failing_starts = failing
+    world.command(lambda: world.apply(plan, rename=rename), fuse)
+    world.host.failing_starts = 0
+
+
+def other_terms(world: World, slo_ms: float, fuse: int | None) -> None:
+    """An edit of SLOs and rates alone."""
+    before = world.fleet.files.plan()
+    if before is not None:
+        world.command(lambda: world.apply(with_terms(before, slo_ms)), fuse)
+
+
+def with_terms(plan: Plan, slo_ms: float) -> Plan:
+    def changed(partition: Partition) -> Partition:
+        workloads = tuple(replace(p, slo_ms=slo_ms, rate_rps=slo_ms / 5) for p in partition.workloads)
+        return replace(partition, workloads=workloads)
+
+    gpus = tuple(replace(gpu, partitions=tuple(map(changed, gpu.partitions))) for gpu in plan.gpus)
+    return replace(plan, gpus=gpus)
+
+
+def again(world: World, fuse: int | None) -> None:
+    before = world.fleet.files.plan()
+    if before is not None:
+        world.command(lambda: world.apply(before), fuse)
+
+
+def rollback(world: World, fuse: int | None) -> None:
+    world.command(world.fleet.rollback, fuse)
+
+
+def redirect(world: World, workload: str, fuse: int | None) -> None:
+    world.command(lambda: world.fleet.redirect([workload], world.settings_kept()), fuse)
+
+
+def kill(world: World, which: int) -> None:
+    alive = sorted(name for name in world.host.servers if world.host.running(name))
+    if alive:
+        world.host.kill(alive[which % len(alive)])
+
+
+def kill_controller(world: World) -> None:
+    world.end_controller()
+
+
+def kill_gateway(world: World) -> None:
+    world.host.gateway_runs = False
+
+
+def reboot(world: World) -> None:
+    world.end_controller()
+    world.host.gateway_runs = False
+    world.host.servers.clear()
+
+
+def look(world: World, looks: int, seconds: float, fuse: int | None) -> None:
+    for _ in range(looks):
+        world.tick(seconds, fuse)
+
+
+def touch(world: World, when: int) -> None:
+    """New weights under the same name."""
+    os.utime(world.models / "echo" / "1" / "model.py", (when, when))
+
+
+def other_output(world: World) -> None:
+    world.output = 1 - world.output
+
+
+def older(world: World) -> None:
+    """As if an older version had started what runs: it rendered to a folder named by the plan."""
+    for name, server in world.host.servers.items():
+        path = world.directory / "out0" / "f" / "e9f4" / server.spec.labels.partition
+        if Path(server.spec.repository).is_dir() and not path.exists():
+            shutil.copytree(server.spec.repository, path, symlinks=True)
+            world.host.servers[name] = replace(server, spec=replace(server.spec, repository=str(path)))
+
+
+HAPPENS: dict[str, tuple[Any, ...]] = {
+    "edit": (edit, wish_lists, fuses, st.booleans(), st.integers(0, 2)),
+    "other terms": (other_terms, st.sampled_from([100.0, 200.0]), fuses),
+    "again": (again, fuses),
+    "rollback": (rollback, fuses),
+    "redirect": (redirect, st.sampled_from("abc"), fuses),
+    "kill": (kill, st.integers(0, 11)),
+    "kill again": (kill, st.integers(0, 11)),
+    "kill controller": (kill_controller,),
+    "kill gateway": (kill_gateway,),
+    "reboot": (reboot,),
+    "look": (look, st.integers(1, 4), st.sampled_from([0.2, 1.1, 6.0]), fuses),
+    "look again": (look, st.integers(1, 4), st.sampled_from([0.2, 1.1, 6.0]), fuses),
+    "touch": (touch, st.integers(1, 9)),
+    "other output": (other_output,),
+    "older": (older,),
+}
+
+histories = st.lists(steps(), min_size=1, max_size=14)
+
+
+def converges(history: list[tuple[str, tuple[Any, ...]]], last: list[Wish | None] | None) -> None:
+    """Let it all happen, apply `last` (else the present plan) undisturbed, and look at what runs."""
+    with world() as here:
+        edit(
+            here, [Wish(0, False, 20.0, ShadowPolicy.HOT, False, 1, 50.0, 10.0, False, False)], None, True, 0
+        )
+        for kind, given_ in history:
+            HAPPENS[kind][0](here, *given_)
+        plan = here.fleet.files.plan() if last is None else plan_of(last)
+        assert plan is not None
+        with here.host.running_as(Program()):
+            here.apply_last(plan)
+        here.serve()
+        is_as_planned(here, plan)
+        with here.host.running_as(Program()):
+            assert here.apply_last(plan).actions == (), "a second apply has nothing to do"
+        for _ in range(80):
+            here.tick(1.1)
+            assert here.controller is not None
+            if here.controller.state is not None:
+                validate_state(here.controller.state)
+        is_guarded(here, plan)
+        assert here.host.wrong == []
+
+
+def is_as_planned(here: World, plan: Plan) -> None:
+    """Every endpoint is served at its planned revision, or where it was redirected to; no more runs."""
+    fleet = here.fleet
+    desired = fleet.desired(plan, here.settings)
+    actual = observe(fleet.launcher, fleet.gateway, "f")
+    specs = {s.name: s.spec for s in actual.servers}
+    assert all(s.state is ServerState.RUNNING for s in actual.servers)
+    assert set(actual.routes) == set(desired.routes) == set(here.host.routes)
+    for endpoint, route in desired.routes.items():
+        planned = [desired.servers[name] for name in route.members]
+        present = [specs[name] for name in actual.routes[endpoint].members]
+        assert len(planned) == len(present)
+        assert all(any(stands_for(p, one, desired) for p in present) for one in planned)
+        for name in actual.routes[endpoint].members:
+            here.host.infer(here.host.servers[name], endpoint)
+    wanted = as_moved(desired, specs.values(), actual.routes)
+    assert set(specs) == set(wanted.servers), "nothing is missing or left over"
+    assert fleet.files.plan() is not None
+    assert plan_hash(cast(Plan, fleet.files.plan())) == plan_hash(plan)
+    read = {s.repository for s in (*specs.values(), *desired.servers.values())}
+    assert {str(p) for p in here.directory.glob("out*/f/*/*")} == read, (
+        "no repository is missing or left over"
+    )
+
+
+def is_guarded(here: World, plan: Plan) -> None:
+    """The controller has changed no route, and something stands by wherever that is planned and has room."""
+    assert here.controller is not None
+    state = here.controller.state
+    assert state is not None
+    running = {name for name in here.host.servers if here.host.running(name)}
+    seated = set()
+    for watch in state.watches.values():
+        assert not watch.down
+        seated |= {seat.server for seat in (watch.active, watch.standby) if seat is not None}
+        if watch.ward.policy is not ShadowPolicy.NONE:
+            assert watch.standby is not None or watch.has_told(Matter.NO_ROOM)
+    named = {here.controller._crew.server(name) for name in seated}
+    assert running == {server.name for server in named if server is not None}
+    for endpoint, route in here.host.routes.items():
+        for member in route.members:
+            here.host.infer(here.host.servers[member.server], endpoint)
+
+
+@given(histories, st.none() | wish_lists)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_every_history_ends_in_the_planned_fleet(history: list[Any], last: list[Wish | None] | None) -> None:
+    converges(history, last)
+
+
+@pytest.mark.soak
+@given(histories, st.none() | wish_lists)
+@settings(max_examples=10_000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_ten_thousand_histories_end_in_the_planned_fleet(
+    history: list[Any], last: list[Wish | None] | None
+) -> None:
+    converges(history, last)
