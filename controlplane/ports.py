@@ -8,7 +8,7 @@ from typing import Protocol
 
 from controlplane.domain.device import DeviceReading
 from controlplane.domain.fleet import Backend, Routes, Server, ServerSpec, ShareUsage
-from controlplane.domain.observation import LatencyWindow, News
+from controlplane.domain.observation import HostSeen, LatencyWindow, News
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,13 @@ class Telemetry(Protocol):
 
     def windows(self, seconds: float) -> Mapping[str, LatencyWindow]:
         """Endpoint -> its requests that ended within the last `seconds`."""
+
+
+class Host(Protocol):
+    """The host that the gateway and the servers share."""
+
+    def seen(self) -> HostSeen | None:
+        """How far it held up the gateway lately; None where nothing is known yet. Never waits."""
 
 
 class Progress(Protocol):

@@ -41,6 +41,7 @@ from controlplane.control.guard_state import (
     room_percent,
     used_percent,
 )
+from controlplane.control.host import contention
 from controlplane.domain.device import noun_of
 from controlplane.domain.observation import FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
@@ -263,20 +264,27 @@ class _Turn:
         if standby is not None and standby.percent > watch.active.percent and fits(self.used, watch, standby):
             if self._usable(watch):
                 return self._redirect(watch, Cause.SLOW, active)
-            reason = f"{signals.slowness(watch, active)}; its shadow is not ready yet"
+            reason = f"{self._slowness(watch, active)}; its shadow is not ready yet"
             return self._wake(self._tell(watch, Matter.WAITING, Level.WARNING, reason))
         larger = self._next_seat(watch)
         if larger is not None and larger.percent > watch.active.percent:
             if standby is not None:
                 self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
-            reason = f"{signals.slowness(watch, active)}; a shadow with {larger.percent:g} % comes next"
+            reason = f"{self._slowness(watch, active)}; a shadow with {larger.percent:g} % comes next"
             return self._tell(replace(watch, standby=None), Matter.WAITING, Level.WARNING, reason)
         gpu = watch.active.gpu
-        reason = (
-            f"{signals.slowness(watch, active)}; its {watch.active.percent:g} % of {gpu} is all there is: "
-            f"plan it anew, with a lower rate, a longer SLO or more {noun_of(gpu)}s"
+        way_out = (
+            "leave a core to the gateway and clients, or move them or other work away; then plan it anew"
+            if contention(self.seen.host)
+            else f"plan it anew, with a lower rate, a longer SLO or more {noun_of(gpu)}s"
         )
+        share = f"its {watch.active.percent:g} % of {gpu} is all there is"
+        reason = f"{self._slowness(watch, active)}; {share}: {way_out}"
         return _forget(self._tell(watch, Matter.EXHAUSTED, Level.CRITICAL, reason))
+
+    def _slowness(self, watch: Watch, active: ServerSeen) -> str:
+        """The evidence against a slow server, and against the host where that is contended."""
+        return "; ".join(filter(None, (signals.slowness(watch, active), contention(self.seen.host))))
 
     def _calm(self, watch: Watch) -> Watch:
         """What was said stops being true once nothing spoke for it for a while."""
@@ -301,7 +309,7 @@ class _Turn:
         died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED)
         self.effects.append(DrainAndStop(watch.active.server, _ENDINGS[cause]))
         if watch.active.gpu not in self.state.lost_gpus:
-            said = signals.slowness(watch, active) if cause is Cause.SLOW else active.reason
+            said = self._slowness(watch, active) if cause is Cause.SLOW else active.reason
             level = Level.INFO if cause is Cause.SHARE else Level.WARNING
             share = f"{target.percent:g} % of {target.gpu}"
             reason = f"{cause}{f' ({said})' if said else ''}: redirected to {target.server}, {share}"

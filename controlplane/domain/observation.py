@@ -66,15 +66,30 @@ class ServerSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSeen:
+    """How far the host holds up what runs under no quota of ours, over the last moments; all are fractions.
+
+    `waiting`: of the time that the gateway was ready to run, what it waited for a core. `steal`: of the
+    cores' time, what the hypervisor gave to others. `throttled`: of the time, what the gateway's cgroup was
+    held at its own limit.
+    """
+
+    waiting: float
+    steal: float = 0.0
+    throttled: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSeen:
     """The fleet at one moment: what ended since the moment before, in order, and every server by name.
 
-    A server that is not named is gone.
+    A server that is not named is gone. `host` is None where it is not read: nothing is under suspicion.
     """
 
     now_s: float
     answers: tuple[Answer, ...]
     servers: Mapping[str, ServerSeen]
+    host: HostSeen | None = None
 
 
 @dataclass(frozen=True, slots=True)

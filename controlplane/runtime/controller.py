@@ -36,6 +36,9 @@ from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, Tri
 from controlplane.domain.fleet import Backend, Route, Server, ServerSpec
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.gateway import processes
+from controlplane.gateway.places import Places
+from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.board import Board
 from controlplane.runtime.crew import Crew, spec_for
 from controlplane.runtime.execute import backend, named
@@ -78,6 +81,8 @@ class Controller:
         self._log = EventLog(history)
         self._notice = notice
         self._limits = limits
+        places = Places.of(fleet.files.gateway)
+        self._host = GatewayHost(lambda: processes.find(places, processes.HAPROXY))
         self._crew, self._observer = self._hands()
         self._recorder = Recorder(history, fleet.clock)
         self._board = Board(fleet.files.guarding, fleet.clock)
@@ -201,7 +206,7 @@ class Controller:
     def _hands(self) -> tuple[Crew, Observer]:
         crew = Crew(self._fleet.launcher, self._fleet.gateway, self._failed, self._fleet.limits)
         return crew, Observer(
-            self._fleet.launcher, self._fleet.gateway, self._fleet.name, crew, self._requests
+            self._fleet.launcher, self._fleet.gateway, self._fleet.name, crew, self._requests, self._host
         )
 
     def _act(

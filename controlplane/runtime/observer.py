@@ -23,7 +23,7 @@ from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStat
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
 from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, inferences_each, queue_ms
-from controlplane.ports import Gateway, Launcher
+from controlplane.ports import Gateway, Host, Launcher
 from controlplane.runtime.crew import Crew
 from controlplane.runtime.execute import backend
 
@@ -57,8 +57,9 @@ class Observer:
     """Looks at one fleet, a tick at a time."""
 
     def __init__(
-        self, launcher: Launcher, gateway: Gateway, fleet: str, crew: Crew, requests: Requests
+        self, launcher: Launcher, gateway: Gateway, fleet: str, crew: Crew, requests: Requests, host: Host
     ) -> None:
+        self._host = host
         self._gateway = gateway
         self._crew = crew
         self._requests = requests
@@ -118,7 +119,8 @@ class Observer:
                 seen[name] = ServerSeen(
                     health, owed, split.queue_ms, split.compute_ms, reason, split.inferences
                 )
-        return FleetSeen(now, tuple(answers), seen)
+        suspicious = any(_strength(watch) > _SUSPICIOUS for watch in state.watches.values())
+        return FleetSeen(now, tuple(answers), seen, self._host.seen() if suspicious else None)
 
     def probe(self, name: str) -> None:
         """Try a server now: an inference through each queue, by way of an alias where it has one."""
@@ -214,8 +216,7 @@ class Observer:
         return Health.READY, ""
 
     def _split_of(self, watch: Watch, server: Server, now: float) -> _Times:
-        pairs = zip(watch.evidence, watch.ward.promises, strict=True)
-        if max(sequential.strength(e, p) for e, p in pairs) > _SUSPICIOUS:
+        if _strength(watch) > _SUSPICIOUS:
             # The models' own: an alias does not count the wait in its model's queue.
             self._split.ask(server, [promise.endpoint for promise in watch.ward.promises], now)
         return self._split.found(server.name, now)
@@ -243,6 +244,11 @@ class Observer:
                 owed, self._gateway_again_s = 0, time.monotonic() + _GATEWAY_AGAIN_S
             self._owed[name] = (now, owed)
         return owed
+
+
+def _strength(watch: Watch) -> float:
+    """The strongest evidence against one of its promises; 1 is an alarm."""
+    return max(sequential.strength(e, p) for e, p in zip(watch.evidence, watch.ward.promises, strict=True))
 
 
 class _Engine:

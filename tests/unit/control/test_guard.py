@@ -34,7 +34,7 @@ from controlplane.control.guard_state import (
     wards,
 )
 from controlplane.control.sequential import Promise
-from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, ServerSeen
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, Shadow
 from controlplane.domain.workload import ShadowPolicy
 
@@ -57,6 +57,7 @@ class Bench:
     servers: dict[str, ServerSeen]
     now_s: float = 0.0
     effects: list[Effect] = field(default_factory=list)
+    host: HostSeen | None = None
 
     def tick(
         self, ticks: int = 1, *, late: Sequence[str] = (), rate: float = 100.0, failed: Sequence[str] = ()
@@ -78,7 +79,7 @@ class Bench:
                     )
             self.now_s += TICK_S
             self.state, done = guard.tick(
-                self.state, FleetSeen(self.now_s, tuple(answers), dict(self.servers))
+                self.state, FleetSeen(self.now_s, tuple(answers), dict(self.servers), self.host)
             )
             validate_state(self.state)
             fresh += done
@@ -146,6 +147,24 @@ def test_no_second_redirect_before_it_has_settled() -> None:
     assert not of(Redirect, b.tick(3, late=["W1"]))
     later = of(Redirect, b.tick(40, late=["W1"]))
     assert later[0].source == "W1.s"
+
+
+def test_a_contended_host_is_named_in_the_evidence_and_in_the_way_out() -> None:
+    contended, calm = bench(ward(percent=80.0)), bench(ward(percent=80.0))
+    contended.host, calm.host = HostSeen(waiting=0.8), HostSeen(waiting=0.1)
+    for b in (contended, calm):
+        for _ in range(300):
+            b.tick(late=["W1"])
+            b.ready()
+    evidence = "the host is contended: the gateway waited for a core in 80% of the time it was ready to run"
+    assert evidence in said(contended.effects, Level.WARNING), "a redirect says it"
+    loud = said(contended.effects, Level.CRITICAL)
+    assert evidence in loud
+    assert "leave a core to the gateway and clients" in loud
+    assert "a longer SLO" not in loud
+    told = said(calm.effects, Level.WARNING) + said(calm.effects, Level.CRITICAL)
+    assert "contended" not in told
+    assert "a lower rate, a longer SLO or more GPUs" in told
 
 
 def test_larger_and_larger_until_nothing_is_left_and_then_loudly() -> None:

@@ -26,7 +26,7 @@ from controlplane.control.guard_state import (
 from controlplane.control.sequential import Promise
 from controlplane.domain.errors import EngineError, GatewayError, NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import Health, News
+from controlplane.domain.observation import Health, HostSeen, News
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
@@ -120,6 +120,13 @@ def state() -> GuardState:
     return begin((ward,), {"W1": (Seat(SERVER.name, "cpu-0", 50.0),)}, Limits())
 
 
+class NoHost:
+    """Nothing is known of it."""
+
+    def seen(self) -> None:
+        return None
+
+
 @dataclass
 class Bench:
     engine: Engine
@@ -144,7 +151,7 @@ def bench() -> Iterator[Bench]:
     crew = Crew(launcher, gateway, lambda subject, reason: failed.append(reason), Waits())
     crew.adopt(SERVER)
     requests = Requests()
-    observer = Observer(launcher, gateway, "f", crew, requests)
+    observer = Observer(launcher, gateway, "f", crew, requests, NoHost())
     try:
         yield Bench(engine, answering, crew, observer, requests, failed)
     finally:
@@ -167,7 +174,7 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
     crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
     with asked_triton() as (port, asked):
         crew.adopt(replace(SERVER, spec=spec, http_port=port))
-        observer = Observer(launcher, gateway, "f", crew, Requests(answered=()))
+        observer = Observer(launcher, gateway, "f", crew, Requests(answered=()), NoHost())
         try:
 
             def timed() -> bool:
@@ -438,3 +445,19 @@ def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench:
     bench.crew.retry(1e12)
     bench.crew.close(wait=True)
     assert bench.engine.starts == starts
+
+
+def test_the_host_is_read_under_suspicion_only(bench: Bench) -> None:
+    told = HostSeen(waiting=0.8)
+
+    class Host:
+        def seen(self) -> HostSeen:
+            return told
+
+    bench.observer._host = Host()
+    calm = state()
+    watch = calm.watches["W1"]
+    scores = tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence)
+    suspicious = replace(calm, watches={"W1": replace(watch, evidence=scores)})
+    assert bench.observer.look(calm).host is None
+    assert bench.observer.look(suspicious).host == told
