@@ -29,6 +29,7 @@ def apply(
     http_port: options.FleetsHttpPort = None,
     grpc_port: options.FleetsGrpcPort = None,
     metrics_port: options.FleetsMetricsPort = None,
+    compress_answers: options.FleetsCompression = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; do nothing.")] = False,
     yes: options.Yes = False,
     require_quota: Annotated[
@@ -67,7 +68,12 @@ def apply(
     spare_core.check_applied(parsed, document, len(os.sched_getaffinity(0)), wiring.say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
     endpoints = wiring.chosen_endpoints(
-        fleet, host=host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port
+        fleet,
+        host=host,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        compress_answers=compress_answers,
     )
     chosen = wiring.chosen_launcher(fleet, launcher)
     built = wiring.fleet(fleet, launcher_name=chosen, endpoints=endpoints)

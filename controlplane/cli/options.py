@@ -56,6 +56,14 @@ FleetsGrpcPort = Annotated[
 FleetsMetricsPort = Annotated[
     int | None, typer.Option(help=_fleets("metrics port", _DEFAULTS.metrics_port), min=1, max=65535)
 ]
+FleetsCompression = Annotated[
+    bool | None,
+    typer.Option(
+        "--compress-answers/--no-compress-answers",
+        help="Let the gateway compress HTTP answers for clients that accept gzip or deflate; by default what "
+        "the fleet has, not for a new one.",
+    ),
+]
 
 _FIGURES = (".svg", ".png", ".pdf")
 DEFAULT_FLEET = "default"

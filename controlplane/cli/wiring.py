@@ -74,7 +74,7 @@ def gateway(files: FleetFiles, endpoints: Endpoints) -> HaproxyGateway:
     from controlplane.gateway.haproxy import HaproxyGateway, Ports
 
     ports = Ports(endpoints.http_port, endpoints.grpc_port, endpoints.metrics_port)
-    return HaproxyGateway(files.gateway, ports, endpoints.host)
+    return HaproxyGateway(files.gateway, ports, endpoints.host, compress_answers=endpoints.compress_answers)
 
 
 def chosen_endpoints(
@@ -84,6 +84,7 @@ def chosen_endpoints(
     http_port: int | None = None,
     grpc_port: int | None = None,
     metrics_port: int | None = None,
+    compress_answers: bool | None = None,
 ) -> Endpoints:
     """Where a fleet is to listen: what was told, else where it listens, else where a single Triton would.
 
@@ -97,6 +98,7 @@ def chosen_endpoints(
         http_port or known.http_port,
         grpc_port or known.grpc_port,
         metrics_port or known.metrics_port,
+        known.compress_answers if compress_answers is None else compress_answers,
     )
     ports = {
         "--http-port": chosen.http_port,

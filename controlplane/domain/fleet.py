@@ -113,12 +113,13 @@ class ShareUsage:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the gateway listens."""
+    """Where the gateway listens, and whether it compresses HTTP answers for clients that accept it."""
 
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
+    compress_answers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

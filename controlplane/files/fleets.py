@@ -52,6 +52,7 @@ class _Endpoints(Strict):
     http_port: int
     grpc_port: int
     metrics_port: int
+    compress_answers: bool = False
 
 
 class _Settings(Strict):

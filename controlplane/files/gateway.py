@@ -111,6 +111,7 @@ class GatewaySettings(Strict):
     slots: int
     members: int
     haproxy: str
+    compress_answers: bool = False
 
 
 class _Backend(Strict):

@@ -57,10 +57,18 @@ class HaproxyGateway:
     Commits from several processes are put in order by a lock, and every one of them sees the whole table.
     """
 
-    def __init__(self, state_dir: Path, ports: Ports | None = None, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        ports: Ports | None = None,
+        host: str = "127.0.0.1",
+        *,
+        compress_answers: bool = False,
+    ) -> None:
         self._places = Places.of(state_dir)
         self._ports = ports or Ports()
         self._host = host
+        self._compress_answers = compress_answers
         self._runtime = RuntimeSocket(self._places.runtime_socket)
         self._lock = FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
         self._table = Remembered(self._places.slots, self._read_table)
@@ -87,6 +95,12 @@ class HaproxyGateway:
                         "move: leave --host, --http-port, --grpc-port and --metrics-port out, or "
                         "`ctl destroy` the fleet first"
                     )
+                if present.compress_answers != self._compress_answers:
+                    has = "compresses" if present.compress_answers else "does not compress"
+                    raise GatewayError(
+                        f"this fleet's gateway {has} answers, which cannot change while it runs: leave "
+                        "--compress-answers and --no-compress-answers out, or `ctl destroy` the fleet first"
+                    )
             else:
                 _refuse_taken(self._host, self._ports)
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -106,6 +120,7 @@ class HaproxyGateway:
                     slots=slot_count,
                     members=MOST_SERVERS,
                     haproxy=program,
+                    compress_answers=self._compress_answers,
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)

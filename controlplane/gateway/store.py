@@ -90,6 +90,7 @@ def frame(places: Places, settings: GatewaySettings, listeners: Listeners) -> Ha
         log_address=f"127.0.0.1:{settings.log_port}",
         process=f"h{time.time_ns() // 10**6:x}",
         maxconn=maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings),
+        compress_answers=settings.compress_answers,
         threads=max(1, min(4, len(os.sched_getaffinity(0)) // 2)),
     )
 

@@ -60,6 +60,7 @@ class HaproxyFrame:
     process: str
     maxconn: int
     threads: int
+    compress_answers: bool
 
 
 def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:

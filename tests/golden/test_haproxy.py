@@ -9,10 +9,13 @@ from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, ren
 
 pytestmark = pytest.mark.unit
 
-EXPECTED = Path(__file__).parent / "haproxy.cfg"
+HERE = Path(__file__).parent
 
 
-def test_the_configuration_is_the_one_that_was_reviewed() -> None:
+@pytest.mark.parametrize(
+    ("compress_answers", "expected"), [(False, "haproxy.cfg"), (True, "haproxy_compressing.cfg")]
+)
+def test_the_configuration_is_the_one_that_was_reviewed(compress_answers: bool, expected: str) -> None:
     frame = HaproxyFrame(
         http_fd=5,
         grpc_fd=6,
@@ -25,6 +28,7 @@ def test_the_configuration_is_the_one_that_was_reviewed() -> None:
         process="h1",
         maxconn=4000,
         threads=1,
+        compress_answers=compress_answers,
     )
     slots = [
         SlotLines(
@@ -39,5 +43,5 @@ def test_the_configuration_is_the_one_that_was_reviewed() -> None:
     ]
     text = render_haproxy(frame, slots)
     if os.environ.get("UPDATE_GOLDEN"):
-        EXPECTED.write_text(text)
-    assert text == EXPECTED.read_text()
+        (HERE / expected).write_text(text)
+    assert text == (HERE / expected).read_text()

@@ -83,8 +83,12 @@ def launch(
     *,
     ports: Sequence[int],
     flags: tuple[str, ...] = (),
+    prefix: tuple[str, ...] = (),
 ) -> Triton:
-    """Start a Triton that serves each endpoint with one of the models beside this file."""
+    """Start a Triton that serves each endpoint with one of the models beside this file.
+
+    `prefix` comes before its command line: what holds it to a share.
+    """
     repository = directory / name
     for endpoint, model in models.items():
         if not (repository / endpoint).exists():
@@ -99,6 +103,7 @@ def launch(
     http_port, grpc_port, metrics_port = ports
     log = directory / f"{name}.log"
     command = [
+        *prefix,
         str(TOOLS / "triton/bin/tritonserver"),
         f"--id={name}",
         f"--model-repository={repository}",
@@ -158,14 +163,19 @@ def ready(triton: Triton, start: Callable[[], Triton], deadline_s: float = 120.0
 
 @contextlib.contextmanager
 def tritons(
-    directory: Path, flags: tuple[str, ...] = (), **servers: Mapping[str, str]
+    directory: Path,
+    flags: tuple[str, ...] = (),
+    prefix: tuple[str, ...] = (),
+    **servers: Mapping[str, str],
 ) -> Iterator[dict[str, Triton]]:
     """Servers by name, ready; what is in the dictionary at the end is killed."""
     running: dict[str, Triton] = {}
     try:
 
         def start(name: str) -> Triton:
-            running[name] = launch(directory, name, servers[name], ports=free_ports(3), flags=flags)
+            running[name] = launch(
+                directory, name, servers[name], ports=free_ports(3), flags=flags, prefix=prefix
+            )
             return running[name]
 
         for name in servers:
@@ -181,10 +191,10 @@ def tritons(
 
 
 @contextlib.contextmanager
-def a_gateway(directory: Path) -> Iterator[tuple[HaproxyGateway, Ports]]:
+def a_gateway(directory: Path, *, compress_answers: bool = False) -> Iterator[tuple[HaproxyGateway, Ports]]:
     """A started gateway on free ports, stopped at the end."""
     ports = Ports(*free_ports(3))
-    gateway = HaproxyGateway(directory / "gateway", ports)
+    gateway = HaproxyGateway(directory / "gateway", ports, compress_answers=compress_answers)
     try:
         gateway.start()
         yield gateway, ports

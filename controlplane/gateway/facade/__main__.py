@@ -63,7 +63,7 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         service = over_grpc.Service(fleet, upstream, broadcast, records, statistics)
         server = await over_grpc.serve(service, f"127.0.0.1:{settings.facade_grpc_port}")
         app = Http(fleet, session, broadcast, records, statistics).application()
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", settings.facade_http_port).start()
         chores = [

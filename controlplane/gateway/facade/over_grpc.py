@@ -13,6 +13,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.bodies import LARGEST_BYTES
 from controlplane.gateway.facade.broadcast import Broadcast, Refused
 from controlplane.gateway.facade.fleet import Fleet, everyone
 from controlplane.gateway.facade.records import Records
@@ -306,7 +307,8 @@ def _region(request: Any) -> dict[str, Any]:
 
 async def serve(service: Service, address: str) -> Any:
     """A started server; the caller stops it."""
-    server = grpc.aio.server(options=OPTIONS)
+    # gRPC decompresses up to this size and refuses the rest with RESOURCE_EXHAUSTED.
+    server = grpc.aio.server(options=(*OPTIONS, ("grpc.max_receive_message_length", LARGEST_BYTES)))
     server.add_generic_rpc_handlers((service,))
     server.add_insecure_port(address)
     await server.start()

@@ -12,6 +12,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.bodies import LARGEST_BYTES, BadBody, is_encoded, read_body
 from controlplane.gateway.facade.broadcast import Broadcast, HttpAnswer, HttpRefused, Refused
 from controlplane.gateway.facade.fleet import Fleet, everyone
 from controlplane.gateway.facade.records import Records
@@ -20,12 +21,13 @@ from controlplane.gateway.facade.wire import Sequence as SequenceOf
 
 _REFUSED = "models are loaded and unloaded by the control plane, not by clients"
 _NOBODY = "no server runs in this fleet"
+_NOT_READY = "no server of this model is ready"
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"})
+_ENCODINGS = frozenset({"accept-encoding", "content-encoding"})
 _MODEL = "/v2/models/{name:[^/]+}"
 _VERSION = r"/versions/{version:\d+}"
 _INFERRING = ("/infer", "/generate", "/generate_stream")
 _HEADER_LENGTH = "Inference-Header-Content-Length"
-_LARGEST = 2**31
 
 
 class Http:
@@ -47,7 +49,7 @@ class Http:
 
     def application(self) -> web.Application:
         """All paths."""
-        app = web.Application(client_max_size=_LARGEST, middlewares=[_tritons_words])
+        app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[_tritons_words])
         get, post, both = web.get, web.post, _get_and_post
         app.add_routes(
             [
@@ -90,7 +92,7 @@ class Http:
 
     async def _index(self, request: web.Request) -> web.Response:
         wanted = False
-        if body := await request.read():
+        if body := await read_body(request):
             try:
                 wanted = bool(json.loads(body).get("ready", False))
             except (ValueError, AttributeError):
@@ -109,25 +111,38 @@ class Http:
             if found is not None:
                 return web.json_response(found)
         if self._fleet.traits(name).sequence_idle_us is None or not request.path.endswith(_INFERRING):
-            backend = self._fleet.choose(name)
-            assert backend is not None  # the name is routed
-            return await self._proxy(request, backend, name, request.content)
-        body = await request.read()
+            return await self._stateless(request, name)
+        body = await read_body(request)
         sequence = _sequence_of(body, request.headers)
         backend = self._fleet.choose_in_sequence((name, sequence.id), start=sequence.start)
         assert backend is not None  # the name is routed
         try:
-            return await self._proxy(request, backend, name, body)
+            return await self._proxy(request, backend, name, body) or _error(503, _NOT_READY)
         finally:
             self._fleet.leave_sequence((name, sequence.id), end=sequence.end)
 
+    async def _stateless(self, request: web.Request, name: str) -> web.StreamResponse:
+        """A request that a lost server did not answer goes to another one where its body is at hand."""
+        body = await read_body(request) if is_encoded(request) else request.content
+        tried: set[str] = set()
+        while True:
+            backend = self._fleet.choose(name)
+            if backend is None or backend.server in tried:
+                return _error(503, _NOT_READY)
+            response = await self._proxy(request, backend, name, body)
+            if response is not None:
+                return response
+            tried.add(backend.server)
+            if not isinstance(body, bytes):
+                return _error(503, _NOT_READY)
+
     async def _proxy(
         self, request: web.Request, backend: Backend, name: str, body: aiohttp.StreamReader | bytes
-    ) -> web.StreamResponse:
-        """The server's answer, passed on as it comes."""
+    ) -> web.StreamResponse | None:
+        """The server's answer, passed on as it comes; None where it was lost before it answered."""
         started = time.monotonic()
-        headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in _HOP)
-        headers.popall("Content-Encoding", None)  # the body has been unpacked on its way in
+        dropped = _HOP | _ENCODINGS
+        headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in dropped)
         status, sent = 0, 0
         url = f"http://{backend.host}:{backend.http_port}{request.raw_path}"
         try:
@@ -150,7 +165,7 @@ class Http:
                 raise
             status = 503
             self._fleet.lost(backend)
-            return _error(503, "no server of this model is ready")
+            return None
         finally:
             if request.path.endswith(_INFERRING):
                 size = len(body) if isinstance(body, bytes) else request.content_length or 0
@@ -171,13 +186,15 @@ class Http:
 
     async def _register(self, request: web.Request) -> web.Response:
         undo = request.raw_path.removesuffix("register") + "unregister"
-        response = await self._send(request, self._fleet.servers(), undo, b"")
+        body = await read_body(request)
+        response = await self._send(request, body, self._fleet.servers(), undo, b"")
         if response.status == 200:
-            self._broadcast.keep(request.raw_path, json.loads(await request.read()))
+            self._broadcast.keep(request.raw_path, json.loads(body))
         return response
 
     async def _unregister(self, request: web.Request) -> web.Response:
-        response = await self._send(request, self._fleet.servers(), None, b"")
+        body = await read_body(request)
+        response = await self._send(request, body, self._fleet.servers(), None, b"")
         if response.status == 200:
             whole = "name" not in request.match_info
             self._broadcast.forget(request.raw_path.removesuffix("unregister") + ("region/" if whole else ""))
@@ -190,7 +207,7 @@ class Http:
         targets = self._fleet.servers() if name is None else everyone(self._fleet.routes[name])
         if not targets:
             return _error(503, _NOBODY)
-        body = await request.read()
+        body = await read_body(request)
         if request.method == "GET" or not body:
             return await self._first(request, targets)
         status, before = await self._fleet.ask(targets[0], request.raw_path)
@@ -199,17 +216,21 @@ class Http:
             old = {key: before[key] for key in asked if key in before} if status == 200 else {}
         except (ValueError, TypeError):
             asked, old = None, {}
-        response = await self._send(request, targets, request.raw_path, json.dumps(old).encode())
+        response = await self._send(request, body, targets, request.raw_path, json.dumps(old).encode())
         if response.status == 200 and asked is not None:
             self._broadcast.keep(request.raw_path, asked)
         return response
 
     async def _send(
-        self, request: web.Request, targets: Sequence[Backend], undo_path: str | None, undo: bytes
+        self,
+        request: web.Request,
+        body: bytes,
+        targets: Sequence[Backend],
+        undo_path: str | None,
+        undo: bytes,
     ) -> web.Response:
         if not targets:
             return _error(503, _NOBODY)
-        body = await request.read()
 
         async def tell(backend: Backend) -> HttpAnswer:
             return await self._broadcast.http(backend, "POST", request.raw_path, body)
@@ -230,10 +251,14 @@ class Http:
 
 @web.middleware
 async def _tritons_words(request: web.Request, handler: Any) -> web.StreamResponse:
-    """What aiohttp itself refuses, in a Triton's words."""
+    """Refusals of aiohttp and of unreadable bodies, in a Triton's words."""
     try:
         response: web.StreamResponse = await handler(request)
         return response
+    except BadBody as bad:
+        answer = _error(bad.status, str(bad))
+        answer.headers.update(bad.headers)
+        return answer
     except web.HTTPException as refusal:
         return _error(refusal.status, refusal.reason)
 

@@ -1,4 +1,4 @@
-"""Connections to the Tritons: one channel a server, messages as bytes, compressed ones unpacked."""
+"""Connections to the Tritons: one channel a server, messages as bytes, never compressed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from controlplane.domain.fleet import Backend
 SERVICE = "/inference.GRPCInferenceService/"
 OPTIONS = (
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
+)
+_IDENTITY_ONLY = 1
+_CHANNEL_OPTIONS = (
+    *OPTIONS,
+    ("grpc.max_receive_message_length", -1),
+    # A server that is told of no other encoding compresses no answer.
+    ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
 )
 _GRACE_S = 3600.0
 _OWN = ("grpc-", ":", "user-agent", "content-type", "te")
@@ -35,7 +41,7 @@ class Upstream:
         """The connection to a server, made at the first use."""
         key = (backend.host, backend.grpc_port)
         if key not in self._channels:
-            self._channels[key] = grpc.aio.insecure_channel(f"{key[0]}:{key[1]}", options=OPTIONS)
+            self._channels[key] = grpc.aio.insecure_channel(f"{key[0]}:{key[1]}", options=_CHANNEL_OPTIONS)
         return self._channels[key]
 
     def unary(self, backend: Backend, method: str, message: bytes, context: Any) -> Any:

@@ -9,8 +9,10 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
+import requests
 import tritonclient.grpc as tg
 import tritonclient.grpc.aio as tga
 import tritonclient.http as th
@@ -95,7 +97,9 @@ def test_http_compression(
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_the_answer_is_packed_as_asked(target: Target, encoding: str, pack: Callable[[bytes], bytes]) -> None:
+def test_a_compressed_body_is_read_and_only_a_bare_triton_compresses_the_answer(
+    target: Target, targets: dict[str, Target], encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
     body = json.dumps(
         {"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
     ).encode()
@@ -105,9 +109,40 @@ def test_the_answer_is_packed_as_asked(target: Target, encoding: str, pack: Call
         pack(body),
         {"Content-Encoding": encoding, "Accept-Encoding": encoding},
     )
-    assert (status, headers["content-encoding"]) == (200, encoding)
-    unpacked = gzip.decompress(answer) if encoding == "gzip" else zlib.decompress(answer)
-    assert b"OUTPUT" in unpacked
+    used = headers.get("content-encoding")
+    assert (status, used) == (200, encoding if target is targets["bare"] else None)
+    unpack = {"gzip": gzip.decompress, "deflate": zlib.decompress, None: bytes}[used]
+    assert b"OUTPUT" in unpack(answer)
+
+
+def test_clients_that_accept_compressed_answers_by_default(target: Target) -> None:
+    async def with_aiohttp() -> Any:
+        async with aiohttp.ClientSession() as session, session.post(url, data=BODY) as answer:
+            return await answer.json()
+
+    url = f"http://{target.http}/v2/models/echo/infer"
+    for answer in (requests.post(url, BODY, timeout=60).json(), asyncio.run(with_aiohttp())):
+        assert answer["outputs"][0]["data"] == [5, 6]
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_aio_clients_that_compress(target: Target, algorithm: str) -> None:
+    async def run() -> list[float]:
+        async with (
+            tha.InferenceServerClient(target.http) as over_http,
+            tga.InferenceServerClient(target.grpc) as over_grpc,
+        ):
+            both: dict[str, Any] = {
+                "request_compression_algorithm": algorithm,
+                "response_compression_algorithm": algorithm,
+            }
+            results = [
+                await over_http.infer("echo", tensor(tha, floats(1)), **both),
+                await over_grpc.infer("echo", tensor(tga, floats(2)), compression_algorithm=algorithm),
+            ]
+            return [result.as_numpy("OUTPUT")[0] for result in results]
+
+    assert asyncio.run(run()) == [1, 2]
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])

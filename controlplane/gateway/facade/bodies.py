@@ -1,0 +1,93 @@
+"""Request bodies, decompressed here: a server would do it within its share."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterator, Mapping
+
+from aiohttp import web
+
+LARGEST_BYTES = 256 * 2**20
+"""The largest body or message that the facade holds in memory, counted after decompression."""
+
+_PIECE_BYTES = 256 * 2**10
+"""Other calls get their turn after so many decompressed bytes: about 1 ms."""
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+
+
+class BadBody(Exception):
+    """A body that the gateway refuses, with the HTTP status of the answer."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = headers or {}
+
+
+class Decompression:
+    """A compressed body in pieces. gzip and zlib are told apart by their first bytes, as a Triton does.
+
+    Raises BadBody: 413 above `limit_bytes` of input or output, 400 where the data is broken.
+    """
+
+    def __init__(self, limit_bytes: int = LARGEST_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._taken_bytes = self._given_bytes = 0
+        self._member = zlib.decompressobj(_GZIP_OR_ZLIB)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """What follows from the next compressed bytes, at most `_PIECE_BYTES` at a time."""
+        self._taken_bytes += len(data)
+        self._refuse_more_than_the_limit(self._taken_bytes)
+        more = bool(data)
+        while more:
+            if self._member.eof:
+                # A gzip file may have several members (RFC 1952, 2.2).
+                self._member = zlib.decompressobj(_GZIP_OR_ZLIB)
+            try:
+                piece = self._member.decompress(data, _PIECE_BYTES)
+            except zlib.error as error:
+                raise BadBody(400, f"the request body cannot be decompressed: {error}") from error
+            data = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+            more = bool(data) or (len(piece) == _PIECE_BYTES and not self._member.eof)
+            self._given_bytes += len(piece)
+            self._refuse_more_than_the_limit(self._given_bytes)
+            yield piece
+
+    def finish(self) -> None:
+        """The body ends here."""
+        if not self._taken_bytes:
+            raise BadBody(400, "nothing to be decompressed")
+        if not self._member.eof:
+            raise BadBody(400, "the compressed request body ends early")
+
+    def _refuse_more_than_the_limit(self, count: int) -> None:
+        if count > self._limit_bytes:
+            raise BadBody(413, f"the request body is larger than {self._limit_bytes} bytes")
+
+
+def is_encoded(request: web.Request) -> bool:
+    """Whether the body is to be decompressed, or refused for its encoding."""
+    return _encoding(request) != "identity"
+
+
+async def read_body(request: web.Request) -> bytes:
+    """The whole body, decompressed. Raises BadBody."""
+    encoding = _encoding(request)
+    if encoding == "identity":
+        return await request.read()
+    if encoding not in ("gzip", "deflate"):
+        # A Triton's status, words and header.
+        raise BadBody(501, "Unsupported compression type", {"Accept-Encoding": "gzip, deflate"})
+    body, decompression = bytearray(), Decompression()
+    async for data in request.content.iter_any():
+        for piece in decompression.feed(data):
+            body += piece
+            await asyncio.sleep(0)
+    decompression.finish()
+    return bytes(body)
+
+
+def _encoding(request: web.Request) -> str:
+    return request.headers.get("Content-Encoding", "identity").strip().lower()

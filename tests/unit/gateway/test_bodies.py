@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import contextlib
+import gzip
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.gateway.facade.bodies import BadBody, Decompression
+
+pytestmark = pytest.mark.unit
+
+
+def decompressed(body: bytes, step: int = 7, limit_bytes: int = 2**20) -> bytes:
+    decompression = Decompression(limit_bytes)
+    found = b"".join(
+        piece for at in range(0, len(body), step) for piece in decompression.feed(body[at : at + step])
+    )
+    decompression.finish()
+    return found
+
+
+@given(st.binary(max_size=2000), st.integers(1, 50), st.sampled_from([gzip.compress, zlib.compress]))
+def test_a_body_in_pieces_of_any_size_comes_back(
+    body: bytes, step: int, compress: Callable[[bytes], bytes]
+) -> None:
+    assert decompressed(compress(body), step) == body
+
+
+@pytest.mark.parametrize("size", [2**18, 2**18 + 1, 2**19, 2**20])
+def test_a_body_around_whole_pieces_comes_back(size: int) -> None:
+    assert len(decompressed(gzip.compress(bytes(size)), step=2**20)) == size
+
+
+def test_members_of_a_gzip_file_follow_each_other() -> None:
+    assert decompressed(gzip.compress(b"one ") + gzip.compress(b"two")) == b"one two"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not compressed",
+        gzip.compress(b"cut short" * 99)[:-1],
+        gzip.compress(b"bad sum")[:-8] + bytes(8),
+        gzip.compress(b"more follows") + b"garbage",
+        zlib.compress(b"no header")[2:-4],
+    ],
+)
+def test_broken_data_is_refused(body: bytes) -> None:
+    with pytest.raises(BadBody) as caught:
+        decompressed(body)
+    assert caught.value.status == 400
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_end_in_a_body_or_a_refusal(body: bytes) -> None:
+    with contextlib.suppress(BadBody):
+        decompressed(body)
+
+
+def test_a_bomb_is_refused_before_it_fills_the_memory() -> None:
+    bomb = gzip.compress(bytes(64 * 2**20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadBody) as caught:
+            for _ in Decompression(2**20).feed(bomb):
+                pass
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert caught.value.status == 413
+
+
+def test_what_is_larger_than_the_limit_while_compressed_is_refused() -> None:
+    empty = gzip.compress(b"")
+    with pytest.raises(BadBody) as caught:
+        decompressed(empty * 1000, step=1000, limit_bytes=len(empty) * 999)
+    assert caught.value.status == 413
