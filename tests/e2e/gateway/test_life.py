@@ -292,6 +292,14 @@ def test_a_taken_port_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     assert processes.find(Places.of(tmp_path / "gateway"), processes.SUPERVISOR) == ()
 
 
+def test_a_running_gateway_does_not_begin_to_compress_answers(
+    home: Path, gateway: tuple[HaproxyGateway, Ports]
+) -> None:
+    _, ports = gateway
+    with pytest.raises(GatewayError, match="does not compress answers"):
+        HaproxyGateway(home / "gateway", ports, compress_answers=True).start()
+
+
 def test_stop_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
     with rig.a_gateway(tmp_path) as (made, _):
         places = Places.of(tmp_path / "gateway")

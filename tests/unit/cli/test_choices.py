@@ -31,6 +31,17 @@ def test_a_fleet_keeps_its_ports_unless_others_are_told(
     assert wiring.chosen_endpoints("other") == Endpoints()
 
 
+def test_a_fleet_keeps_whether_its_gateway_compresses_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert not wiring.chosen_endpoints("shop").compress_answers
+    own = wiring.chosen_endpoints("shop", compress_answers=True)
+    FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
+    assert wiring.chosen_endpoints("shop").compress_answers
+    assert not wiring.chosen_endpoints("shop", compress_answers=False).compress_answers
+
+
 def test_a_port_is_not_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(InputError, match="--grpc-port: 8001 is --http-port already"):
