@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from controlplane.cli import options
 from controlplane.cli.exits import EXIT_INFEASIBLE
 from controlplane.domain.plan import Rule
 from controlplane.planners.inss.bda import Bda
+
+if TYPE_CHECKING:
+    from controlplane.domain.plan import Plan
 
 
 def register(app: typer.Typer) -> None:
@@ -78,10 +81,7 @@ def plan(
     from controlplane.files.documents import to_json
     from controlplane.files.plans import plan_document, read_plan, write_plan
     from controlplane.files.specs import read_spec
-    from controlplane.planners.exact import PATIENT_ITERATIONS, may_cost_less
-    from controlplane.planners.explain import refuse_unknown
-    from controlplane.report.change_table import change_table
-    from controlplane.report.explanation_table import explanation_table
+    from controlplane.planners import registry
     from controlplane.report.plan_table import plan_table, show
     from controlplane.runtime.clock import SystemClock
     from controlplane.runtime.compiling import say_when_compiling
@@ -91,6 +91,8 @@ def plan(
     compiled = say_when_compiling(say)
     parsed, document = read_spec(spec)
     if explain is not None:
+        from controlplane.planners.explain import refuse_unknown
+
         refuse_unknown(explain, {w.name for w in parsed.workloads})
     previous = read_plan(against)[0] if against is not None else None
     cores = len(os.sched_getaffinity(0))
@@ -110,11 +112,15 @@ def plan(
         show(plan_table(made))
         if compiled():
             say("the time includes compiling; the next plan is made without")
-        if may_cost_less(made, iterations):
-            say(f"a longer search may find a cheaper plan: --iterations {PATIENT_ITERATIONS} (some seconds)")
+        if strategy == registry.DEFAULT:
+            _say_where_longer_pays(made, iterations)
         if previous is not None:
+            from controlplane.report.change_table import change_table
+
             show(change_table(previous, made, parsed.workloads))
         if explain is not None:
+            from controlplane.report.explanation_table import explanation_table
+
             show(explanation_table(explain_workload(made, explain, profiles)))
     if output is not None:
         if not allow_violations:
@@ -126,3 +132,11 @@ def plan(
         plot_plan(made, plot)
     if made.infeasible:
         raise typer.Exit(EXIT_INFEASIBLE)
+
+
+def _say_where_longer_pays(made: Plan, iterations: int | None) -> None:
+    from controlplane.cli.wiring import say
+    from controlplane.planners.exact import PATIENT_ITERATIONS, may_cost_less
+
+    if may_cost_less(made, iterations):
+        say(f"a longer search may find a cheaper plan: --iterations {PATIENT_ITERATIONS} (some seconds)")

@@ -18,14 +18,14 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Launcher
-from controlplane.report.status_table import Status
 from controlplane.runtime.clock import SystemClock
-from controlplane.runtime.fleet import Fleet
-from controlplane.runtime.history import Event
 
 if TYPE_CHECKING:
     from controlplane.gateway.haproxy import HaproxyGateway
     from controlplane.profiler.session import Place
+    from controlplane.report.status_table import Status
+    from controlplane.runtime.fleet import Fleet
+    from controlplane.runtime.history import Event
 
 
 def say(line: str) -> None:
@@ -64,6 +64,8 @@ def every_launcher() -> tuple[Launcher, ...]:
 
 def fleet(name: str, *, launcher_name: LauncherName | None, endpoints: Endpoints) -> Fleet:
     """A fleet with its files, launcher and gateway."""
+    from controlplane.runtime.fleet import Fleet
+
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
     return Fleet(files, launcher(launcher_name), gateway(files, endpoints), SystemClock(), say)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtri
 
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Profile
 from controlplane.latency.protocol import Estimate, FloatArray, Slots
+
+STANDARD_NORMAL = NormalDist()
 
 
 def check_question(slots: Slots, model_count: int, quantile: float) -> None:
@@ -107,7 +109,7 @@ def normal_margin(relative_error: FloatArray, quantile: float) -> FloatArray:
 
     For a normal error E|e| = sigma * sqrt(2 / pi); hence sigma = 1.2533 * MAPE.
     """
-    margin: FloatArray = np.sqrt(np.pi / 2.0) * relative_error * float(ndtri(quantile))
+    margin: FloatArray = np.sqrt(np.pi / 2.0) * relative_error * STANDARD_NORMAL.inv_cdf(quantile)
     return margin
 
 
@@ -138,6 +140,6 @@ class Scores:
         if n >= 20 and rank <= n:
             return max(float(self.sorted_scores[rank - 1]), 0.0)
         if n < 2:
-            return float(ndtri(quantile))
+            return STANDARD_NORMAL.inv_cdf(quantile)
         rms = float(np.sqrt(np.mean(self.sorted_scores**2)))
-        return float(max(ndtri(quantile) * rms * (1.0 + 1.0 / np.sqrt(n)), 0.0))
+        return float(max(STANDARD_NORMAL.inv_cdf(quantile) * rms * (1.0 + 1.0 / np.sqrt(n)), 0.0))

@@ -203,10 +203,26 @@ class Interference:
         from controlplane.latency.lookup_kernel import slowdowns
 
         found = np.zeros((2, *slots.mask.shape))
+        scratch = (2, slots.mask.shape[1])
         slowdowns(
-            slots.model, slots.batch, slots.percent, slots.mask, alone_ms, self.log_batch, self.percent,
-            self.table, self.delay_ms, self.item_ms, self.excess, self.further_ms, self.peak, found,
-        )  # fmt: skip
+            # Contiguous: a kernel is compiled once more for each other layout.
+            np.ascontiguousarray(slots.model),
+            np.ascontiguousarray(slots.batch),
+            np.ascontiguousarray(slots.percent),
+            np.ascontiguousarray(slots.mask),
+            np.ascontiguousarray(alone_ms),
+            self.log_batch,
+            self.percent,
+            self.table,
+            self.delay_ms,
+            self.item_ms,
+            self.excess,
+            self.further_ms,
+            self.peak,
+            np.empty(scratch, dtype=np.int64),
+            np.empty(scratch),
+            found,
+        )
         return found[0], found[1]
 
 

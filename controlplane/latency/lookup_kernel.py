@@ -1,4 +1,4 @@
-"""Times alone and neighbours' effects, looked up by compiled code: planners ask thousands of small questions.
+"""Times alone and neighbours' effects, looked up in tables: planners ask thousands of small questions.
 
 In numpy a question of a dozen GPUs costs a hundred calls and hardly any arithmetic. See `tables` and
 `interference` for what is looked up.
@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numba import njit
-
+from controlplane.kernels import kernel
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 
 
-@njit(cache=True)
+@kernel
+def knot_below(knots: FloatArray, value: float) -> int:
+    """The last knot at or below `value`, at most the last but one; 0 where all are above."""
+    low, high = 0, knots.size - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if knots[middle] <= value:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel
 def times_alone(
     model: IntArray,
     batch: FloatArray,
@@ -29,7 +40,6 @@ def times_alone(
 
     `log_knots`, `largest` and `values` are those of `tables.Tables`.
     """
-    width = log_knots.size
     for n in range(model.size):
         m = model[n]
         most = largest[m]
@@ -39,7 +49,7 @@ def times_alone(
         row = min(int(inside), max(most - 1, 1))
         part = inside - row
         at = max(math.log(percent[n]), log_knots[0])
-        knot = min(np.searchsorted(log_knots, at, side="right") - 1, width - 2)
+        knot = knot_below(log_knots, at)
         x = (at - log_knots[knot]) / (log_knots[knot + 1] - log_knots[knot])
         above = min(row, most - 1)
         small, large = values[m, row - 1], values[m, above]
@@ -52,14 +62,15 @@ def times_alone(
         out[2, n] = (1.0 - part) * low + part * high
 
 
-@njit(cache=True, inline="always")
-def _cell(knots: FloatArray, value: float) -> tuple[int, float]:
-    inside = min(max(value, knots[0]), knots[-1])
-    index = min(np.searchsorted(knots, inside, side="right") - 1, knots.size - 2)
+@kernel
+def cell_of(knots: FloatArray, value: float) -> tuple[int, float]:
+    """The cell that holds `value`, or the nearest, and where in it: 0 at its lower knot, 1 at its upper."""
+    inside = min(max(value, knots[0]), knots[knots.size - 1])
+    index = knot_below(knots, inside)
     return index, (inside - knots[index]) / (knots[index + 1] - knots[index])
 
 
-@njit(cache=True)
+@kernel
 def slowdowns(
     model: IntArray,
     batch: FloatArray,
@@ -74,23 +85,24 @@ def slowdowns(
     excess: FloatArray,
     further_ms: FloatArray,
     peak: FloatArray,
+    cells: IntArray,
+    parts: FloatArray,
     out: FloatArray,
 ) -> None:
     """Slowdown and its deviation of every slot into `out` (2, GPUs, slots), which is 0 before.
 
-    The first five arrays are (GPUs, slots); the others are those of `interference.Interference`.
+    The first five arrays are (GPUs, slots); the others are those of `interference.Interference`. Scratch:
+    `cells` and `parts`, (2, slots).
     """
     gpus, width = mask.shape
-    cells = np.empty((2, width), dtype=np.int64)
-    parts = np.empty((2, width))
     for g in range(gpus):
         count, load = 0, 0.0
         for j in range(width):
             if mask[g, j]:
                 count += 1
                 load += batch[g, j] / alone_ms[g, j] / peak[model[g, j]]
-                cells[0, j], parts[0, j] = _cell(log_batch, math.log(batch[g, j]))
-                cells[1, j], parts[1, j] = _cell(knots, percent[g, j])
+                cells[0, j], parts[0, j] = cell_of(log_batch, math.log(batch[g, j]))
+                cells[1, j], parts[1, j] = cell_of(knots, percent[g, j])
         if count < 2:
             continue
         beyond = max(load - 1.0, 0.0)

@@ -10,12 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
 from controlplane.latency import interference, surface
-from controlplane.latency.answers import PowerModel, Scores, check_profiles, check_question, dress, memory_of
+from controlplane.latency.answers import (
+    STANDARD_NORMAL,
+    PowerModel,
+    Scores,
+    check_profiles,
+    check_question,
+    dress,
+    memory_of,
+)
 from controlplane.latency.crossval import TRENDS, trend_of
 from controlplane.latency.interference import Interference, Process, Rows
 from controlplane.latency.protocol import Estimate, FloatArray, Slots
@@ -52,7 +59,7 @@ class Ours:
         others_margin = np.where(
             slowdown_deviation > 0,
             self.shared_scores.at(quantile) * slowdown_deviation / (1.0 + slowdown),
-            float(ndtri(quantile)) * MEASURED_SD,
+            STANDARD_NORMAL.inv_cdf(quantile) * MEASURED_SD,
         )
         return dress(
             slots,

@@ -6,14 +6,14 @@ exactly, by the chain embedded at batch starts.
 
 Several servers are a pool as the gateway has it (HAProxy's `leastconn`): each request is bound on arrival
 to the server with the fewest in flight, among equals to the one that has had so few for longest, and waits
-there. It is solved by a short run (see `queueing_kernel`), within some 2 % at P99, 4 % above load 0.85.
+there. It is solved by a short run (see `batch_queue`), within some 2 % at P99, 4 % above load 0.85.
 
     result = solve(rate_rps=[300, 600], service_ms=[4, 5, 6, 7], batch=4)
     result.p99_ms          # array of 2
     largest_rate(slo_ms=20, service_ms=[4, 5, 6, 7], batch=[1, 2, 4])
 
 Times run from the arrival to the end of the batch; what a request spends elsewhere (network, front end) is
-the caller's to add. The first call in a fresh installation compiles for some seconds; later ones load that.
+the caller's to add.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 from controlplane.domain.errors import InputError
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import Arrivals
+from controlplane.latency.batch_queue import POOL, Queues, largest_rates, solve_all
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 
 P99 = 0.99
@@ -74,13 +75,11 @@ def solve(
     arrivals: one for all or one a row.
     Scalars and arrays of one row are broadcast. Raises InputError naming the field.
     """
-    from controlplane.latency.queueing_kernel import solve_all
-
     rows = _rows(rate_rps, "rate_rps", service_ms, batch, servers, arrivals)
     if np.any(rows.first < 0):
         raise InputError("must not be negative", field="rate_rps")
     rate = rows.first / MILLIS_PER_SECOND
-    answers = solve_all(rate, rows.service_ms, rows.batch, rows.servers, rows.constant, P99, _gaps(rows))
+    answers = solve_all(rate, _queues(rows))
     return QueueResult(
         mean_ms=answers[:, 0],
         p50_ms=answers[:, 1],
@@ -101,25 +100,19 @@ def largest_rate(
     Found by bisection to a 4096th of the capacity, from below: the P99 holds at the rate returned. 0 where
     not even a request alone is fast enough. The other arguments are those of `solve`.
     """
-    from controlplane.latency.queueing_kernel import largest_rates
-
     rows = _rows(slo_ms, "slo_ms", service_ms, batch, servers, arrivals)
-    rates = largest_rates(
-        rows.first, rows.service_ms, rows.batch, rows.servers, rows.constant, P99, _gaps(rows)
-    )
-    return np.asarray(rates * MILLIS_PER_SECOND)
+    return largest_rates(rows.first, _queues(rows)) * MILLIS_PER_SECOND
 
 
 STREAM = 86
 """The seed of a fair stream: of 1,500, runs on it were among the nearest to long ones, over 60 pools."""
 
 
-def _gaps(rows: _Rows) -> FloatArray:
-    """The stream that pools are run on: always the same, so that answers repeat and compare."""
-    from controlplane.latency.queueing_kernel import POOL
-
+def _queues(rows: _Rows) -> Queues:
+    # Pools are always run on the same stream, so that answers repeat and compare.
     pools = bool(np.any((rows.servers > 1) & ~rows.constant))
-    return _stream(POOL) if pools else np.empty(0)
+    gaps = _stream(POOL) if pools else np.empty(0)
+    return Queues(rows.service_ms, rows.batch, rows.servers, rows.constant, P99, gaps)
 
 
 @functools.cache

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Profile
-from controlplane.latency import gpulet, igniter, igniter_refit, inss, latency_aware, ours
 from controlplane.latency.protocol import LatencyModel
 
 Fit = Callable[[Mapping[str, Profile], Device], LatencyModel]
 
+
+def _fit_of(module: str) -> Fit:
+    """The `fit` of a module that is imported at the first call: a command pays for the models it uses."""
+
+    def fit(profiles: Mapping[str, Profile], device: Device) -> LatencyModel:
+        fitted: LatencyModel = import_module(f"controlplane.latency.{module}").fit(profiles, device)
+        return fitted
+
+    return fit
+
+
 FITS: Mapping[str, Fit] = {
-    ours.NAME: ours.fit,
-    igniter.NAME: igniter.fit,
-    igniter_refit.NAME: igniter_refit.fit,
-    inss.NAME: inss.fit,
-    latency_aware.NAME: latency_aware.fit,
-    gpulet.NAME: gpulet.fit,
+    "ours": _fit_of("ours"),
+    "igniter": _fit_of("igniter"),
+    "igniter-refit": _fit_of("igniter_refit"),
+    "inss": _fit_of("inss"),
+    "latency-aware": _fit_of("latency_aware"),
+    "gpulet": _fit_of("gpulet"),
 }
-DEFAULT = ours.NAME
+DEFAULT = "ours"
 
 
 def build(name: str, device: Device, profiles: Mapping[str, Profile]) -> LatencyModel:

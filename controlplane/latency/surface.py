@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.optimize import nnls
 
 from controlplane.latency.protocol import FloatArray, IntArray
 
@@ -255,6 +254,8 @@ def _fit_for(points: Points, offset: float) -> tuple[float, Trend]:
     columns = _terms(points.percent, points.batch, offset) / points.time_ms[:, None]
     scale = np.linalg.norm(columns, axis=0)
     rows = np.vstack([columns / scale, RIDGE * np.eye(columns.shape[1])])
+    from scipy.optimize import nnls  # a quarter of a second
+
     solution, _ = nnls(rows, np.concatenate([np.ones(len(columns)), np.zeros(columns.shape[1])]))
     error = float(np.sum(np.log(np.maximum((columns / scale) @ solution, 1e-9)) ** 2))
     return error, Trend(offset, solution / scale)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 
 from controlplane.domain.errors import InputError
-from controlplane.planners import ffd, igniter, joint
-from controlplane.planners.inss import strategy as inss
 from controlplane.planners.protocol import Strategy
 
+
+def _made_by(module: str, function: str) -> Callable[[], Strategy]:
+    """A function of a module that is imported at the first call: a plan pays for the strategy it uses."""
+
+    def make() -> Strategy:
+        made: Strategy = getattr(import_module(f"controlplane.planners.{module}"), function)()
+        return made
+
+    return make
+
+
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
-    "joint": joint.strategy,
-    "igniter": igniter.strategy,
-    "inss": inss.strategy,
-    "ffd+": ffd.plain,
-    "ffd++": ffd.validated,
+    "joint": _made_by("joint", "strategy"),
+    "igniter": _made_by("igniter", "strategy"),
+    "inss": _made_by("inss.strategy", "strategy"),
+    "ffd+": _made_by("ffd", "plain"),
+    "ffd++": _made_by("ffd", "validated"),
 }
 
 

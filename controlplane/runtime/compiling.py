@@ -1,26 +1,25 @@
-"""Numeric kernels are compiled on the first use of each verb: a pause that is explained."""
+"""Kernels are compiled once in an installation: a pause that is explained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+from controlplane.kernels import on_compilation
+
+_OURS = "controlplane."
 
 
 def say_when_compiling(say: Callable[[str], None]) -> Callable[[], bool]:
-    """From now on `say` is told, once, when kernels are not found in their cache. Returns whether it was."""
-    from numba.core import event
+    """Announce each of our kernels that is compiled from now on. Returns whether any was."""
+    compiled: list[str] = []
 
-    class Once(event.Listener):
-        told = False
+    def announce(name: str) -> None:
+        if not name.startswith(_OURS):
+            return  # a part of numba, for one of ours
+        if not compiled:
+            say("compiling for this processor, once in an installation:")
+        compiled.append(name)
+        say(f"  {name.removeprefix(_OURS)}")
 
-        def on_start(self, event: Any) -> None:
-            if not self.told:
-                self.told = True
-                say("compiling for this processor: once for each verb, about half a minute")
-
-        def on_end(self, event: Any) -> None:
-            """Nothing is said."""
-
-    once = Once()
-    event.register("numba:compile", once)  # type: ignore[no-untyped-call]
-    return lambda: once.told
+    on_compilation(announce)
+    return lambda: bool(compiled)

@@ -28,7 +28,6 @@ from controlplane.control.converge import (
 from controlplane.control.desired import NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, TrisectError
 from controlplane.domain.fleet import Backend, Route, Routes, Server, ServerState
-from controlplane.monitor import inference
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.clock import wait_until
 
@@ -177,6 +176,8 @@ class Executor:
                 future.result()
 
     def _run(self, action: Action) -> None:
+        from controlplane.monitor import inference  # brings httpx, which those that only look do without
+
         match action:
             case Remove(name):
                 self.journal.write("remove", server=name)

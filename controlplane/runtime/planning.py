@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controlplane.domain.device import CPU_DEVICE, GpuPool
 from controlplane.domain.errors import InputError
@@ -15,21 +16,22 @@ from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
 from controlplane.files.calibration import read_calibration
 from controlplane.files.documents import Document, nearest, to_json
-from controlplane.files.policies import built_in_policy, read_policy
 from controlplane.files.profiles import profile_document
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated, Factor
 from controlplane.planners import registry, verify
 from controlplane.planners.board import Board, times
-from controlplane.planners.explain import Explanation, explain
-from controlplane.planners.inss import strategy as inss
 from controlplane.planners.inss.bda import Bda
-from controlplane.planners.inss.policy import Weights
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest
 from controlplane.ports import Clock
 from controlplane.runtime.devices import known_device, known_profiles
 
+if TYPE_CHECKING:
+    from controlplane.planners.explain import Explanation
+    from controlplane.planners.inss.policy import Weights
+
+_INSS = "inss"
 NO_POLICY = Path("none")
 
 
@@ -57,10 +59,10 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """Plan a spec. Raises InputError naming the file's line for an unknown device or model."""
     strategy = registry.strategy(choices.strategy)
-    if choices.bda is not None and choices.strategy != inss.NAME:
-        raise InputError(f"is for --strategy {inss.NAME} alone, not for {choices.strategy}", field="--bda")
-    if choices.policy is not None and choices.strategy != inss.NAME:
-        raise InputError(f"is for --strategy {inss.NAME} alone, not for {choices.strategy}", field="--policy")
+    if choices.bda is not None and choices.strategy != _INSS:
+        raise InputError(f"is for --strategy {_INSS} alone, not for {choices.strategy}", field="--bda")
+    if choices.policy is not None and choices.strategy != _INSS:
+        raise InputError(f"is for --strategy {_INSS} alone, not for {choices.strategy}", field="--policy")
     latency_model = choices.latency_model or strategy.latency_model
     devices, every = devices_for(spec, document, latency_model, profiles=profiles, cores=cores)
     plan = strategy.plan(
@@ -124,6 +126,8 @@ def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
 
 def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explanation, ...] | Infeasible:
     """Why a workload got its share and batch. Raises InputError for one the plan does not know."""
+    from controlplane.planners.explain import explain
+
     return explain(plan, workload, _devices_of(plan, profiles))
 
 
@@ -143,8 +147,10 @@ def mean_execution_ms(plan: Plan, profiles: Path) -> dict[str, float]:
 
 
 def _policy(choices: Choices) -> Weights | None:
-    if choices.strategy != inss.NAME or choices.policy == NO_POLICY:
+    if choices.strategy != _INSS or choices.policy == NO_POLICY:
         return None
+    from controlplane.files.policies import built_in_policy, read_policy
+
     return built_in_policy() if choices.policy is None else read_policy(choices.policy)[0]
 
 

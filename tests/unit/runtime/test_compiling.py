@@ -1,19 +1,27 @@
 from __future__ import annotations
 
-import pytest
-from numba import njit
+from collections.abc import Callable
 
+import pytest
+
+from controlplane.runtime import compiling
 from controlplane.runtime.compiling import say_when_compiling
 
 pytestmark = pytest.mark.unit
 
 
-def test_the_first_compilation_is_told_and_no_other() -> None:
-    told: list[str] = []
-    compiled = say_when_compiling(told.append)
-    assert not compiled()
-    for step in (1.0, 2.0):
-        assert njit(lambda x, step=step: x + step)(1.0) == 1.0 + step
-    assert len(told) == 1
+def test_kernels_are_announced_as_they_are_compiled_and_parts_of_numba_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listeners: list[Callable[[str], None]] = []
+    said: list[str] = []
+    monkeypatch.setattr(compiling, "on_compilation", listeners.append)
+    compiled = say_when_compiling(said.append)
+    for name in ("numba.np.arrayobj.impl", "controlplane.latency.queueing_kernel.chain"):
+        assert not compiled()
+        listeners[0](name)
     assert compiled()
-    assert "once for each verb" in told[0]
+    assert said == [
+        "compiling for this processor, once in an installation:",
+        "  latency.queueing_kernel.chain",
+    ]

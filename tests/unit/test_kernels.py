@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from controlplane.kernels import Kernel
+from controlplane.latency import batch_queue, queueing_kernel
+
+pytestmark = pytest.mark.unit
+
+KERNELS = [found for found in vars(queueing_kernel).values() if isinstance(found, Kernel)]
+
+MODULE = """
+from controlplane import kernels
+
+@kernels.kernel
+def half(x):
+    return 0.5 * x
+
+@kernels.kernel
+def quarter(x):
+    return half(half(x))
+"""
+SCRIPT = """
+import sys
+from controlplane import kernels
+
+kernels.PATIENCE_S = float(sys.argv[1])
+compiled = []
+kernels.on_compilation(compiled.append)
+import halves
+print(halves.quarter(1.0), halves.quarter(1.0), compiled, *halves.quarter.compiled.stats.cache_hits.values())
+"""
+
+
+def run_script(folder: Path, patience_s: float) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(patience_s)],
+        cwd=folder,
+        env={"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": f"{folder}:{Path.cwd()}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+def test_a_kernel_is_interpreted_until_that_took_long_and_from_the_cache_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "halves.py").write_text(MODULE)
+    assert run_script(tmp_path, 60.0) == "0.25 0.25 []"
+    assert run_script(tmp_path, 0.0) == "0.25 0.25 ['halves.half', 'halves.quarter']"
+    assert run_script(tmp_path, 60.0) == "0.25 0.25 [] 1"
+
+
+def answers(run: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    for found in KERNELS:
+        monkeypatch.setattr(found, "_run", getattr(found, run))
+    rng = np.random.default_rng(1)
+    batch = np.array([1, 2, 7, 16, 32, 8, 4, 3])
+    servers = np.array([1, 1, 1, 1, 1, 2, 3, 1])
+    service = 1.0 + np.cumsum(rng.uniform(0.1, 0.6, (batch.size, 32)), axis=1)
+    load = np.array([0.5, 0.9, 0.7, 0.95, 0.3, 0.8, 0.9, 0.6])
+    rate = load * servers * batch / service[np.arange(batch.size), batch - 1]
+    constant = np.arange(batch.size) == batch.size - 1
+    gaps = rng.exponential(1.0, batch_queue.POOL)
+    return batch_queue.solve_all(rate, batch_queue.Queues(service, batch, servers, constant, 0.99, gaps))
+
+
+def test_interpreted_and_compiled_queues_agree_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreted = answers("interpreted", monkeypatch)
+    compiled = answers("compiled", monkeypatch)
+    assert np.isfinite(interpreted).all()
+    assert np.array_equal(interpreted, compiled)
