@@ -12,6 +12,7 @@ from controlplane.domain import device
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.report.plain import plain
 
 NAMED = 3
 """Workloads of a partition that a line names."""
@@ -189,9 +190,5 @@ def show(renderable: RenderableType) -> None:
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(renderable)
-        return
-    console = Console(highlight=False, width=200)
-    with console.capture() as written:
-        console.print(renderable)
-    for line in written.get().removesuffix("\n").split("\n"):
-        print(line.rstrip())
+    else:
+        print(plain(renderable))
