@@ -21,8 +21,6 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
 ) -> None:
     """Every server: its share and what holds it, role, route, rate, P99 against the SLO; and its guard."""
-    from rich.live import Live
-
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json
     from controlplane.report.plan_table import show
@@ -32,6 +30,8 @@ def status(
     if json:
         print(to_json(status_document(fleet, look())), end="")
     elif watch:
+        from rich.live import Live
+
         with Live(status_view(look()), auto_refresh=False) as live:
             while True:
                 time.sleep(1.0)

@@ -134,17 +134,22 @@ def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
 
     Raises InputError where there is none of that name.
     """
-    from controlplane.files.fleets import fleets
-
-    settings = FleetFiles(state_root(), name).settings()
-    if settings is None:
-        known = ", ".join(fleets(state_root())) or "none"
-        told = f"there is no fleet {name!r}; fleets that were applied: {known}"
-        if FleetFiles(state_root(), name).ended.exists():
-            told += f"; of the destroyed one: `ctl events --fleet {name}`"
-        raise InputError(told, field="--fleet")
+    settings = _recorded(FleetFiles(state_root(), name))
     found = fleet(name, launcher_name=LauncherName(settings.launcher), endpoints=settings.endpoints)
     return found, settings
+
+
+def _recorded(files: FleetFiles) -> FleetSettings:
+    from controlplane.files.fleets import fleets
+
+    settings = files.settings()
+    if settings is None:
+        known = ", ".join(fleets(state_root())) or "none"
+        told = f"there is no fleet {files.fleet!r}; fleets that were applied: {known}"
+        if files.ended.exists():
+            told += f"; of the destroyed one: `ctl events --fleet {files.fleet}`"
+        raise InputError(told, field="--fleet")
+    return settings
 
 
 def place(told: str) -> Place:
@@ -213,7 +218,7 @@ def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Even
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
     if files.exists() or not files.ended.exists():
-        files = existing_fleet(name)[0].files
+        _recorded(files)
     else:
         say(f"fleet {name!r} was destroyed; what happened until then:")
     begin = 0.0 if since_s is None else time.time() - since_s

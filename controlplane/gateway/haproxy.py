@@ -20,7 +20,7 @@ from controlplane.domain.fleet import Backend, Routes
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import GatewaySettings, Traits, write_settings
 from controlplane.files.remembered import Remembered
-from controlplane.gateway import control_socket, processes, slots, store, supervision
+from controlplane.gateway import control_socket, processes, slots, store
 from controlplane.gateway.listeners import listen
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
@@ -125,6 +125,8 @@ class HaproxyGateway:
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
             if not processes.find(self._places, processes.SUPERVISOR):
+                from controlplane.gateway import supervision  # brings asyncio
+
                 supervision.start(self._places)
             try:
                 self._await_answer()

@@ -7,11 +7,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.observation import LatencyWindow
-from controlplane.monitor.windows import Summary
+
+if TYPE_CHECKING:
+    from controlplane.monitor.windows import Summary
 
 _TIMEOUT_S = 5.0
 
@@ -46,6 +48,8 @@ class GatewayTelemetry:
 
     def seconds(self, count: int) -> Sequence[Summary]:
         """Each of the last `count` whole seconds, for every endpoint and server."""
+        from controlplane.monitor.windows import Summary  # brings numpy, which `ctl status` does without
+
         return [Summary(**row) for row in self._ask({"seconds": count})]
 
     def counts(self) -> Counts:

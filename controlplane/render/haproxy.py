@@ -6,19 +6,13 @@ one before it served; after that they change through the runtime socket only, an
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-_ENVIRONMENT = Environment(
-    loader=PackageLoader("controlplane.render", "."),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-    autoescape=False,  # the text is no HTML
-)
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +59,18 @@ class HaproxyFrame:
 
 def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
     """The text of haproxy.cfg."""
-    return _ENVIRONMENT.get_template("haproxy.cfg.j2").render(**asdict(frame), slots=slots)
+    return _environment().get_template("haproxy.cfg.j2").render(**asdict(frame), slots=slots)
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("controlplane.render", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # the text is no HTML
+    )

@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from controlplane.control.converge import Stop
 from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import read_restarts
 from controlplane.gateway.places import Places
-from controlplane.report.plan_table import counted
-from controlplane.runtime.fleet import Fleet, Outcome
 from controlplane.runtime.history import Event, History
+
+if TYPE_CHECKING:
+    from controlplane.runtime.fleet import Fleet, Outcome
 
 _KEPT_EVENTS = 1000
 _KEPT_FLEETS = 20
@@ -44,6 +45,9 @@ def events(files: FleetFiles, *, since_s: float, limit: int) -> tuple[Event, ...
 
 def destroy(fleet: Fleet) -> Outcome:
     """End a fleet and keep what happened to it, its end included. Raises as `Fleet.destroy` does."""
+    from controlplane.control.converge import Stop
+    from controlplane.report.plan_table import counted
+
     known, told = fleet.files.exists(), tuple[Event, ...]()
     if known:
         with contextlib.suppress(EngineError):
