@@ -29,7 +29,8 @@ class Board:
     """One row a GPU, one column a partition; arrays of shape (GPUs, slots).
 
     `rate` (per second) and `slo_ms` are those of all workloads of a partition together: the sum and the
-    smallest. `constant`: its arrivals are. `slots` is the question to the latency model.
+    smallest. `constant`: its arrivals are. `client_batch`: inferences in each of its requests, of which a
+    batch holds whole ones. `slots` is the question to the latency model.
     """
 
     gpus: tuple[PlannedGpu, ...]
@@ -37,6 +38,7 @@ class Board:
     rate: FloatArray
     slo_ms: FloatArray
     constant: BoolArray
+    client_batch: IntArray
     frontend_ms: FloatArray
     jitter: FloatArray
 
@@ -48,6 +50,7 @@ class Board:
         model, batch, percent = np.zeros(shape, dtype=np.int64), np.ones(shape), np.full(shape, 100.0)
         mask, constant = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
         rate, slo = np.zeros(shape), np.full(shape, np.inf)
+        client_batch = np.ones(shape, dtype=np.int64)
         index = {name: i for i, name in enumerate(device.latency.models)}
         profiles = device.profiles
         frontend = np.array([profiles[n].frontend_ms or 0.0 for n in device.latency.models])
@@ -59,17 +62,23 @@ class Board:
                 mask[i, j] = True
                 rate[i, j] = sum(w.rate_rps for w in p.workloads)
                 slo[i, j] = min(w.slo_ms for w in p.workloads)
+                client_batch[i, j] = max(w.client_batch for w in p.workloads)
                 constant[i, j] = len(p.workloads) == 1 and p.workloads[0].arrivals is Arrivals.CONSTANT
         return Board(
-            tuple(gpus), Slots.of(model, batch, percent, mask), rate, slo, constant, frontend[model],
-            jitter[model],
+            tuple(gpus), Slots.of(model, batch, percent, mask), rate, slo, constant, client_batch,
+            frontend[model], jitter[model],
         )  # fmt: skip
+
+    def requests(self, row: int, column: int) -> int:
+        """How many requests fill a batch of that partition."""
+        return max(int(self.slots.batch[row, column]) // int(self.client_batch[row, column]), 1)
 
     def take(self, rows: IntArray) -> Board:
         """These rows, in this order, repeated where named twice; arrays are copies."""
         return Board(
             tuple(self.gpus[i] for i in rows.tolist()), take(self.slots, rows), self.rate[rows],
-            self.slo_ms[rows], self.constant[rows], self.frontend_ms[rows], self.jitter[rows],
+            self.slo_ms[rows], self.constant[rows], self.client_batch[rows], self.frontend_ms[rows],
+            self.jitter[rows],
         )  # fmt: skip
 
 
@@ -109,21 +118,28 @@ def take(slots: Slots, rows: IntArray) -> Slots:
 
 
 def service_curves(
-    latency: LatencyModel, slots: Slots, rows: IntArray, columns: IntArray, quantile: float | None
+    latency: LatencyModel,
+    slots: Slots,
+    rows: IntArray,
+    columns: IntArray,
+    quantile: float | None,
+    client_batch: IntArray | None = None,
 ) -> FloatArray:
-    """t(k) in ms for k = 1..batch of the slots at (rows, columns), all neighbours with full batches.
+    """Times in ms of 1, 2, ... requests in a batch at (rows, columns), all neighbours with full batches.
 
-    Shape (n, largest batch); columns beyond a slot's own batch repeat its last time. Never falls along k: a
+    `client_batch` (GPUs, slots) is how many inferences a request has, by default one. Shape (n, the most
+    requests in a batch); columns beyond a slot's own batch repeat its last time. Never falls along a row: a
     batch is not faster for being larger, whatever a fit says.
     """
-    batch = slots.batch[rows, columns].astype(np.int64)
+    each = np.ones(rows.size, dtype=np.int64) if client_batch is None else client_batch[rows, columns]
+    batch = np.maximum(slots.batch[rows, columns].astype(np.int64) // each, 1)
     largest = int(batch.max(initial=1))
     curves = np.empty((rows.size, largest))
     owner = np.repeat(np.arange(rows.size), batch)
     size = np.concatenate([np.arange(1, b + 1) for b in batch]) if rows.size else np.empty(0, dtype=np.int64)
     asked = take(slots, rows[owner])
     here = np.arange(owner.size)
-    asked.batch[here, columns[owner]] = size
+    asked.batch[here, columns[owner]] = size * each[owner]
     execution, _ = ask(latency, asked, quantile)
     curves[owner, size - 1] = execution[here, columns[owner]]
     for k in range(1, largest):
@@ -192,7 +208,7 @@ def pool_key(partition: Partition) -> PoolKey:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool: how many partitions, and the slowest t(k) among them."""
+    """A pool: how many partitions, and the slowest times of 1, 2, ... requests among them."""
 
     servers: int
     curve: FloatArray
@@ -226,10 +242,12 @@ def loads(
         if rule is not Rule.P99:
             continue
         rows, columns = np.nonzero(board.slots.mask)
-        curves = service_curves(devices[name].latency, board.slots, rows, columns, quantile)
+        curves = service_curves(
+            devices[name].latency, board.slots, rows, columns, quantile, board.client_batch
+        )
         for curve, i, j in zip(curves, rows.tolist(), columns.tolist(), strict=True):
             key = pool_key(board.gpus[i].partitions[j])
-            own = curve[: int(board.slots.batch[i, j])]
+            own = curve[: board.requests(i, j)]
             grouped.setdefault(key, []).append((name, i, j))
             # A pool of unequal servers is no slower than one of as many of the slowest.
             slowest[key] = np.maximum(slowest[key], own) if key in slowest else own
@@ -261,7 +279,7 @@ def pool_waits(
     servers = np.array([p.servers for p in pools], dtype=np.int64)
     pairs = list(zip(boards, at, strict=True))
     return waits(
-        np.array([b.rate[x] for b, x in pairs], dtype=np.float64) * servers,
+        np.array([b.rate[x] / b.client_batch[x] for b, x in pairs], dtype=np.float64) * servers,
         curves,
         batch,
         servers,

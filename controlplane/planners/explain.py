@@ -15,6 +15,7 @@ from controlplane.domain.plan import Infeasible, Partition, Plan, PlannedGpu, Ru
 from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
 from controlplane.planners.board import Board, loads
+from controlplane.planners.client_batches import in_requests, largest_batch, refusal
 from controlplane.planners.kinds import kinds_of
 from controlplane.planners.menu import Alone
 from controlplane.planners.protocol import Device
@@ -140,7 +141,7 @@ def _one(
     device = devices[gpu.type]
     served = partition.models[0]
     percents = device.pool.device.grid.percents()
-    largest = device.profiles[served.model].largest_batch
+    step, largest = partition.workloads[0].client_batch, largest_batch(device, served.model)
     room = 100.0 - gpu.percent + partition.percent
     smaller = max((p for p in percents if p < partition.percent - 1e-9), default=None)
     larger = min((p for p in percents if p > partition.percent + 1e-9), default=None)
@@ -149,10 +150,10 @@ def _one(
         asked.append((SMALLER_SHARE, smaller, served.batch))
     if larger is not None and larger <= room + 1e-9:
         asked.append((LARGER_SHARE, larger, served.batch))
-    if served.batch > 1:
-        asked.append((SMALLER_BATCH, partition.percent, served.batch - 1))
-    if served.batch < min(32, largest):
-        asked.append((LARGER_BATCH, partition.percent, served.batch + 1))
+    if served.batch > step:
+        asked.append((SMALLER_BATCH, partition.percent, served.batch - step))
+    if served.batch + step <= largest:
+        asked.append((LARGER_BATCH, partition.percent, served.batch + step))
     strictest = min(partition.workloads, key=lambda w: (w.slo_ms, w.name))
     servers = [(g, p) for g, p in plan.partitions() if any(w.name == workload for w in p.workloads)]
     companions = tuple(w.name for w in partition.workloads if w.name != workload)
@@ -181,11 +182,13 @@ def _by_itself(
     """What a workload would take with a queue of its own, beside average neighbours."""
     parts = [w for _, p in servers for w in p.workloads if w.name == name]
     one, rate = parts[0], sum(w.rate_rps for w in parts)
-    asked = Workload(name, one.model, one.slo_ms, rate, one.endpoint, one.arrivals)
+    asked = Workload(
+        name, one.model, one.slo_ms, rate, one.endpoint, one.arrivals, client_batch=one.client_batch
+    )
     quantile = plan.quantile if plan.rule is Rule.P99 else None
-    here = {n: d for n, d in devices.items() if one.model in d.profiles}
+    group, here = in_requests([asked], {n: d for n, d in devices.items() if refusal(asked, d) is None})
     alone = {n: Alone.of(d, quantile) for n, d in here.items()}
-    kinds = kinds_of([(asked,)], here, alone, plan.rule, quantile)[0]
+    kinds = kinds_of([group], here, alone, plan.rule, quantile)[0]
     if not kinds:
         return "more than any pool has"
     return f"about {kinds[0].takes}"

@@ -1,9 +1,10 @@
 """iGniter: the batch by Eq 17, the lower bound of the share by Eq 18, Alg 1 and Alg 2 under half the SLO.
 
 Other than the authors' prototype, every GPU is validated with the full model, a newly opened one too; an SLO
-that no share can meet (delta <= 0) is refused with the reason; the batch is at most what engines and profile
-speak for, and where that cap binds the rate (Eq 13) is asked for as well. The strategy always plans with
-Eq 1-11 on the profiles' coefficients; the plan is judged by the latency model and rule of the request.
+that no share can meet (delta <= 0) is refused with the reason; the batch holds whole requests and is at most
+what engines and profile speak for, and where that cap binds the rate (Eq 13) is asked for as well. The
+strategy always plans with Eq 1-11 on the profiles' coefficients; the plan is judged by the latency model and
+rule of the request.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from controlplane.domain.workload import Workload
 from controlplane.latency import igniter as model
 from controlplane.latency.igniter import Igniter
 from controlplane.latency.protocol import IntArray
+from controlplane.planners.client_batches import largest_batch, refusal
 from controlplane.planners.finish import (
     Draft,
     finish,
@@ -32,7 +34,6 @@ from controlplane.planners.finish import (
 from controlplane.planners.fragments import fragmented, free_percents, is_fragmented
 from controlplane.planners.placement import NONE_LEFT, Needs, Pick, Placed, place
 from controlplane.planners.protocol import Device, PlanRequest
-from controlplane.planners.verify import LARGEST_BATCH
 
 Fits = Callable[[Workload], bool]
 
@@ -57,7 +58,8 @@ class Greedy:
         return finish(self.name, request, best, started)
 
     def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
-        known = [w for w in workloads if w.model in device.profiles]
+        unserved = {w.name: why for w in workloads if (why := refusal(w, device)) is not None}
+        known = [w for w in workloads if w.name not in unserved]
         eq = device.latency
         if not isinstance(eq, Igniter):
             eq = model.fit(device.profiles, device.pool.device)
@@ -66,11 +68,7 @@ class Greedy:
         order = possible[np.argsort(-needs.floor[possible], kind="stable")]
         placed = place(needs, order, eq.hardware, self.pick)
         gpus = _gpus(device, known, needs, placed, order)
-        infeasible = [
-            Infeasible(w.name, f"{w.model} has no profile on {device.pool.device.name}")
-            for w in workloads
-            if w.model not in device.profiles
-        ]
+        infeasible = [Infeasible(name, why) for name, why in unserved.items()]
         infeasible.extend(
             _no_room(device, known[i], gpus, float(needs.floor[i]))
             if placed.gpu[i] == NONE_LEFT
@@ -92,10 +90,12 @@ def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Need
     m = np.array([index[w.model] for w in workloads], dtype=np.int64)
     slo = np.array([w.slo_ms for w in workloads], dtype=np.float64)
     rate = np.array([w.rate_rps for w in workloads], dtype=np.float64) / 1000.0
-    largest = np.array([min(LARGEST_BATCH, p.largest_batch) for p in device.profiles.values()])
+    client_batch = np.array([w.client_batch for w in workloads], dtype=np.int64)
+    most = {name: largest_batch(device, name) for name in device.profiles}
+    largest = np.array([most[w.model] for w in workloads], dtype=np.int64) // client_batch * client_batch
     load, feedback = c.d_load[m] / hw.pcie_bytes_per_ms, c.d_feedback[m] / hw.pcie_bytes_per_ms
     batch = np.ceil(slo * rate / (2.0 * (1.0 + rate * load)) - 1e-9)
-    batch = np.clip(batch, 1, largest[m] if m.size else 1)
+    batch = np.clip(np.ceil(batch / client_batch) * client_batch, client_batch, largest)
     # Eq 14, and Eq 13 as a time: b / R >= t_gpu + t_feedback. The latter binds only where b was capped.
     allowed = np.minimum(slo / 2.0, batch / rate + load * batch) * (1.0 + 1e-9)
     gamma = c.k1[m] * batch**2 + c.k2[m] * batch + c.k3[m]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.bound import prices
+from controlplane.planners.client_batches import InRequests
 from controlplane.planners.finish import Draft, finish
 from controlplane.planners.grouping import Grouping, groupings
 from controlplane.planners.keep import kept
@@ -46,7 +47,8 @@ class Joint:
     def plan(self, request: PlanRequest) -> Plan:
         """See `Strategy.plan`."""
         started = request.clock.monotonic()
-        draft = _Choice(Desk.of(request, started)).draft()
+        asked = InRequests.of(request)
+        draft = asked.counted_back(_Choice(Desk.of(asked.request, started)).draft())
         if request.previous is None:
             return finish(self.name, request, draft, started)
         fresh = finish(

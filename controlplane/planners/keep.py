@@ -38,6 +38,8 @@ def kept(previous: Plan, request: PlanRequest) -> tuple[PlannedGpu, ...] | None:
                 return None
             if model not in device.profiles:
                 return None
+            if any(partition.models[0].batch % w.client_batch for w in placements):
+                return None
             memory = memory_of(asked[placements[0].name], device)
             partitions.append(
                 Partition(partition.id, partition.percent, partition.models, tuple(placements), memory)

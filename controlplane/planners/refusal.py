@@ -71,7 +71,7 @@ class Reasons:
         else:
             reason = (
                 f"no pool of up to {MOST_SERVERS} servers on {self._fleet(types)} "
-                f"holds {workload.slo_ms:g} ms at {spoken(workload.rate_rps)}/s"
+                f"holds {workload.slo_ms:g} ms at {spoken(workload.rate_rps)} requests/s"
             )
         return Infeasible(workload.name, reason, *self._nearest(workload))
 

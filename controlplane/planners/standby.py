@@ -52,11 +52,11 @@ def turned_loads(
     if rule is not Rule.P99 or not rows.size:
         return found
     at_rows, at_columns = np.nonzero(turned.slots.mask)
-    curves = service_curves(device.latency, turned.slots, at_rows, at_columns, quantile)
+    curves = service_curves(device.latency, turned.slots, at_rows, at_columns, quantile, turned.client_batch)
     at = list(zip(at_rows.tolist(), at_columns.tolist(), strict=True))
     pools = []
     for (n, j), curve in zip(at, curves, strict=True):
-        own = curve[: int(turned.slots.batch[n, j])]
+        own = curve[: turned.requests(n, j)]
         last = guest is not None and j == len(turned.gpus[n].partitions) - 1
         before = guest if last else base.pools.get((int(rows[n]), j))
         pools.append(

@@ -60,6 +60,7 @@ def _computable(plan: Plan, devices: Mapping[str, Device]) -> bool:
             and p.workloads
             and p.models[0].model in devices[gpu.type].profiles
             and p.models[0].batch >= 1
+            and all(p.models[0].batch % w.client_batch == 0 for w in p.workloads)
             and 0 < p.percent <= 100
             for p in gpu.partitions
         )
@@ -127,6 +128,13 @@ def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterato
     largest = min(LARGEST_BATCH, profiles[served.model].largest_batch)
     if not 1 <= served.batch <= largest:
         yield Violation(partition.id, f"batch {served.batch} is outside 1 to {largest}")
+    for client_batch in sorted({w.client_batch for w in partition.workloads}):
+        if served.batch % client_batch:
+            yield Violation(
+                partition.id,
+                f"batch {served.batch} is no multiple of the {client_batch} inferences in a request: Triton "
+                "never splits one, and how many it takes together then depends on how they arrive",
+            )
     if served.instances != 1:
         yield Violation(partition.id, f"{served.instances} instances: no model says how they share")
     if served.max_queue_delay_us != 0:

@@ -42,7 +42,7 @@ def run(
     plan's own model. `arrivals` holds `poisson`, `constant` or a trace's file, each for all workloads or as
     `WORKLOAD=...`. Raises InputError naming the option.
     """
-    expected = sum(placement.rate_rps for _, _, placement in plan.placements()) * seconds
+    expected = sum(p.rate_rps / p.client_batch for _, _, p in plan.placements()) * seconds
     if expected > _MOST_REQUESTS:
         raise InputError(
             f"{expected:.3g} requests are too many ({_MOST_REQUESTS:g} are the most); choose a shorter time",
@@ -54,7 +54,8 @@ def run(
         seconds=seconds, seed=seed, demands=_demands(plan, arrivals), timeline_points=timeline_points
     )
     models = {kind: _truth(truth, plan, kind, measured[kind]) for kind in types}
-    return simulate(plan, models, question, Conditions(noise=noise_of(measured)))
+    most = {p.model: p.max_batch for found in measured.values() for p in found.values() if p.max_batch}
+    return simulate(plan, models, question, Conditions(noise=noise_of(measured), max_batch=most))
 
 
 def _truth(told: str | None, plan: Plan, kind: str, profiles: Mapping[str, Profile]) -> LatencyModel:
@@ -79,7 +80,8 @@ def _truth(told: str | None, plan: Plan, kind: str, profiles: Mapping[str, Profi
 def _demands(plan: Plan, arrivals: Sequence[str]) -> dict[str, Demand | Trace]:
     rates: dict[str, float] = {}
     for _, _, placement in plan.placements():
-        rates[placement.name] = rates.get(placement.name, 0.0) + placement.rate_rps
+        requests_rps = placement.rate_rps / placement.client_batch
+        rates[placement.name] = rates.get(placement.name, 0.0) + requests_rps
     demands: dict[str, Demand | Trace] = {}
     for told in arrivals:
         name, separator, what = told.rpartition("=")

@@ -167,6 +167,7 @@ class _Run:
             tally = self._loop.tallies[i]
             requests, drops, late = (int(tally[name]) for name in ("requests", "drops", "late"))
             answered = requests - drops
+            each = stream.placement.client_batch
             outcomes.append(
                 WorkloadOutcome(
                     name=stream.name,
@@ -178,8 +179,8 @@ class _Run:
                     max_ms=float(tally["max_ms"]),
                     violations_percent=100.0 * (late + drops) / requests if requests else 0.0,
                     drops_percent=100.0 * drops / requests if requests else 0.0,
-                    throughput_rps=answered / seconds,
-                    goodput_rps=(answered - late) / seconds,
+                    throughput_rps=answered * each / seconds,
+                    goodput_rps=(answered - late) * each / seconds,
                     utilisation=utilisation[i],
                     counts=self._loop.counts[i].copy(),
                     timeline=Timeline(
@@ -216,7 +217,7 @@ class _Run:
                     partition=server.partition,
                     model=server.model,
                     busy_percent=100.0 * float(share[(masks & server.bit) > 0].sum()),
-                    mean_batch=self._loop.mean_batch(s),
+                    mean_batch=self._loop.mean_batch(s) * server.client_batch,
                 )
                 for s, server in enumerate(self._part.servers)
                 if server.gpu == index
@@ -235,7 +236,7 @@ class _Run:
                 workload=self._part.streams[int(row[0])].name,
                 arrival_ms=float(row[1]),
                 latency_ms=float(row[2]),
-                batch=int(row[3]),
+                batch=int(row[3]) * self._part.servers[int(row[4])].client_batch,
                 partition=self._part.servers[int(row[4])].partition,
             )
             for row in self._loop.log()

@@ -10,9 +10,11 @@ the set of busy servers on its GPU changes, its work is brought up to date and i
 
 The batcher with a delay is that of Triton 2.51 (dynamic_batch_scheduler.cc, instance_queue.cc): requests
 collect until the preferred size is reached or the oldest is as old as the delay, then move into a payload; at
-most two payloads an instance are formed ahead. The batcher then sleeps until as many wait as the preferred
+most two payloads an instance are formed ahead. So is the one without a delay where the preferred size is no
+whole number of requests: a payload that grows one by one ends above it, one that is cut from a long queue
+below. The batcher then sleeps until as many wait as the preferred
 size lacked when it last counted, or a batch starts or ends: meanwhile a payload that could still grow is
-frozen. An instance that fetches a payload joins later ones to it that are older than the delay and fit.
+frozen. An instance that fetches a payload joins later ones to it that are older than a delay and fit.
 
 All compiled functions stand in this file: numba's cache of one does not notice a change of another file.
 """
@@ -183,7 +185,7 @@ def _start(
 
 @njit(cache=True)
 def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> bool:
-    """Triton's batcher with a delay, awake: move what is due into a payload; False once it sleeps again."""
+    """Triton's batcher, awake: move what is due into a payload; False once it sleeps again."""
     one = queues[q]
     one.timer = math.inf
     while True:
@@ -204,12 +206,12 @@ def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: flo
             if held + pending == one.preferred:
                 best = pending
         due = ring[q, (one.head + one.bound) & (ring.shape[1] - 1)] + one.delay
-        exceeded = pending == 0 or now >= due
+        exceeded = pending == 0 or (one.delay > 0.0 and now >= due)
         if best > 0 and not exceeded:
             pending = best
         elif pending > 0 and (full or held + pending >= one.preferred):
             saturated = True
-        elif not exceeded:
+        elif not exceeded and one.delay > 0.0:
             one.next_preferred = one.preferred - held
             if held == 0:
                 one.timer = due
@@ -237,7 +239,7 @@ def _fetch(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: fl
         next_size = payload[q, 0]
         if size > 0:
             oldest = ring[q, (one.head + size) & (ring.shape[1] - 1)]
-            if now - oldest <= one.delay:
+            if one.delay == 0.0 or now - oldest <= one.delay:
                 break
         if one.payloads == 1:  # even one that is looked at and does not fit takes no more
             one.open = 0
@@ -337,7 +339,7 @@ def advance(
     bits = scratch.view(np.int64)
     wrap = ring.shape[1] - 1
     for q in range(queues.size):
-        free = queues[q].delay > 0.0 or _idle_executor(executors, servers, q) >= 0
+        free = not queues[q].greedy or _idle_executor(executors, servers, q) >= 0
         if queues[q].next < queues[q].stop and free:
             queues[q].wake = min(queues[q].wake, times[queues[q].next])
     for g in range(gpus.size):
@@ -403,7 +405,7 @@ def advance(
         awake = e >= 0 or now >= queues[q].timer or (room and loose >= queues[q].next_preferred)
         while True:
             idle = _idle_executor(executors, servers, q)
-            if queues[q].delay == 0.0:
+            if queues[q].greedy:
                 if idle < 0 or queues[q].waiting == 0:
                     break
                 size = min(queues[q].waiting, servers[q].batch)
@@ -432,7 +434,7 @@ def advance(
                 jitter,
             )
         queues[q].wake = queues[q].timer
-        if queues[q].next < queues[q].stop and (idle >= 0 or queues[q].delay > 0.0):
+        if queues[q].next < queues[q].stop and (idle >= 0 or not queues[q].greedy):
             queues[q].wake = min(queues[q].wake, times[queues[q].next])
         g = servers[q].gpu
         _retime(executors, gpus, g, pace, mask_time, now)

@@ -49,8 +49,8 @@ class Conditions:
     noise: by (device type, model); absent: none.
     waiting: requests that may wait at one server; more are dropped.
     timeout_ms: how long one may wait before it is dropped.
-    max_batch: a model's max_batch_size, where a plan asks for a delay: a batcher whose delay is exceeded
-        sends up to that. By default the planned batch.
+    max_batch: a model's max_batch_size: a batcher whose delay is exceeded, or whose batch is no multiple of
+        the client batch, sends up to that. By default the planned batch.
     """
 
     noise: Mapping[tuple[str, str], Noise] = field(default_factory=dict)
@@ -78,16 +78,20 @@ def noise_of(profiles: Mapping[str, Mapping[str, Profile]]) -> dict[tuple[str, s
 class Server:
     """One model in one partition: a queue, and instances that take from it.
 
-    batch: the largest dynamic batch; `largest` where a delay was exceeded.
-    work_ms[k-1]: what a batch of k keeps an executor for, alone on the GPU; extra_ms[k-1]: what its requests
-    see beyond. pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`.
+    Everything counts requests, each of `client_batch` inferences. batch: the most of them that a greedy
+    batcher executes together; preferred: the same as Triton is told, not always a whole number; largest: what
+    a batcher that is not greedy may send.
+    work_ms[n-1]: what n requests keep an executor for, alone on the GPU; extra_ms[n-1]: what they see beyond.
+    pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`.
     """
 
     gpu: int
     bit: int
     partition: str
     model: str
+    client_batch: int
     batch: int
+    preferred: float
     instances: int
     delay_ms: float
     largest: int
@@ -97,14 +101,19 @@ class Server:
     pace: FloatArray
 
     @property
+    def greedy(self) -> bool:
+        """Whether an instance that frees takes whatever waits, up to `batch`."""
+        return self.delay_ms == 0.0 and (self.preferred == self.batch or self.preferred < 1.0)
+
+    @property
     def capacity_rps(self) -> float:
-        """With full batches and every neighbour busy."""
+        """Requests per second with full batches and every neighbour busy."""
         return 1000.0 * self.instances * self.batch / float(self.work_ms[self.batch - 1] * self.pace[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One workload: its name, what is planned for it and what it must hold."""
+    """One workload: its name, how many requests are planned for, and what it must hold."""
 
     name: str
     rate_rps: float
@@ -144,7 +153,8 @@ def components(
     """Every component of the plan, in its order. `truth` maps a device type to what its GPUs really do.
 
     Raises InputError for a device type or model the truth does not speak for, for a workload whose
-    partition does not serve its model, and for more than MOST_ON_A_GPU models on a GPU.
+    partition does not serve its model, for workloads of one queue that send different client batches, and for
+    more than MOST_ON_A_GPU models on a GPU.
     """
     gpus = [_gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(plan.gpus)]
     by_place = {(s.gpu, s.partition, s.model): s for servers, _ in gpus for s in servers}
@@ -161,7 +171,7 @@ def components(
             )
         homes.setdefault(placement.name, []).append(place)
         known = streams.get(placement.name)
-        rate = placement.rate_rps + (known.rate_rps if known else 0.0)
+        rate = placement.rate_rps / placement.client_batch + (known.rate_rps if known else 0.0)
         streams[placement.name] = Stream(placement.name, rate, placement.slo_ms, placement)
         groups.join(("gpu", place[0]), ("workload", placement.name))
     found: dict[object, list[int]] = {}
@@ -228,15 +238,21 @@ def _server(
     conditions: Conditions,
 ) -> Server:
     noise = conditions.noise.get((device, model.model), Noise())
-    largest = max(model.batch, conditions.max_batch.get(model.model, 1) if model.max_queue_delay_us else 1)
-    slots = Slots.alone(latency.models.index(model.model), np.arange(1, largest + 1), partition.percent)
+    client_batch = _client_batch(partition, model)
+    batch, uneven = max(model.batch // client_batch, 1), model.batch % client_batch > 0
+    beyond = conditions.max_batch.get(model.model, 1) if model.max_queue_delay_us or uneven else 1
+    largest = max(batch, beyond // client_batch)
+    inferences = client_batch * np.arange(1, largest + 1)
+    slots = Slots.alone(latency.models.index(model.model), inferences, partition.percent)
     alone = latency.estimate(slots, 0.5)
     return Server(
         gpu=gpu,
         bit=bit,
         partition=partition.id,
         model=model.model,
-        batch=model.batch,
+        client_batch=client_batch,
+        batch=batch,
+        preferred=model.batch / client_batch,
         instances=model.instances,
         delay_ms=model.max_queue_delay_us / MICROS_PER_MILLI,
         largest=largest,
@@ -245,6 +261,18 @@ def _server(
         extra_ms=alone.execution_ms[:, 0] - alone.cycle_ms[:, 0] + noise.frontend_ms,
         pace=pace,
     )
+
+
+def _client_batch(partition: Partition, model: ServedModel) -> int:
+    """How many inferences a request has in a server's queue."""
+    sizes = sorted({w.client_batch for w in partition.workloads if w.model == model.model})
+    if len(sizes) > 1:
+        raise InputError(
+            f"partition {partition.id} has requests of {' and '.join(map(str, sizes))} inferences in one "
+            "queue, which cannot be simulated; give their workloads partitions of their own",
+            field="client_batch",
+        )
+    return sizes[0] if sizes else 1
 
 
 def _slowdowns(
@@ -259,7 +287,7 @@ def _slowdowns(
     if count == 0:
         return pace, power
     model = np.array([latency.models.index(m.model) for _, m in served])
-    batch = np.array([float(m.batch) for _, m in served])
+    batch = np.array([float(max(m.batch, _client_batch(p, m))) for p, m in served])
     percent = np.array([p.percent for p, _ in served])
     for rows in np.array_split(masks, max(1, masks.size // 4096)):
         estimate = latency.estimate(Slots.of(model, batch, percent, busy[rows]), 0.5)

@@ -18,7 +18,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request's fate: `latency_ms` is None where it was dropped."""
+    """One request's fate: `latency_ms` is None where it was dropped; `batch` counts requests."""
 
     stream: int
     arrival_ms: float
@@ -54,7 +54,7 @@ class _Line:
     pending: deque[_Request] = field(default_factory=deque)
     payloads: list[list[_Request]] = field(default_factory=list)
     growing: list[_Request] | None = None
-    enough: int = 0
+    enough: float = 0
     timer: float = math.inf
 
 
@@ -205,8 +205,8 @@ class Oracle:
         return min(idle, key=lambda e: e.idle_since, default=None)
 
     def _dispatch(self, line: _Line, now: float, *, notified: bool) -> None:
-        """Let idle executors take what they may; `notified`: something woke a batcher with a delay."""
-        if self._delay(line) == 0:
+        """Let idle executors take what they may; `notified`: something woke a batcher that is not greedy."""
+        if self._part.servers[line.server].greedy:
             while line.pending and (executor := self._idle(line)):
                 batch = self._part.servers[executor.server].batch
                 self._begin(executor, [line.pending.popleft() for _ in range(min(batch, len(line.pending)))])
@@ -222,7 +222,8 @@ class Oracle:
         """The oldest payload, joined by those after it that are older than the delay and fit."""
         largest = self._part.servers[line.server].largest
         taken = self._close(line, line.payloads.pop(0))
-        while line.payloads and now - line.payloads[0][0].arrival > self._delay(line):
+        delay = self._delay(line)
+        while delay > 0 and line.payloads and now - line.payloads[0][0].arrival > delay:
             self._close(line, line.payloads[0])
             if len(taken) + len(line.payloads[0]) > largest:
                 break
@@ -236,7 +237,7 @@ class Oracle:
         return payload
 
     @staticmethod
-    def _scan(held: int, waiting: int, preferred: int, largest: int) -> tuple[int, int, bool, bool]:
+    def _scan(held: int, waiting: int, preferred: float, largest: int) -> tuple[int, int, bool, bool]:
         """How many of those waiting fit, the best number to send, whether more wait, whether held is full."""
         best = 0
         saturated = False
@@ -254,20 +255,21 @@ class Oracle:
     def _form(self, line: _Line, now: float) -> bool:
         """Triton's GetDynamicBatch, for one preferred size; False where the batcher goes to sleep."""
         server = self._part.servers[line.server]
-        preferred, largest = server.batch, server.largest
+        preferred, largest = server.preferred, server.largest
         line.timer = math.inf
         while line.pending and len(line.payloads) < self._ahead(line):
             held = len(line.growing or [])
             count, best, full, saturated = self._scan(held, len(line.pending), preferred, largest)
-            old = count == 0 or now >= line.pending[0].arrival + self._delay(line)
+            delay = self._delay(line)
+            old = count == 0 or (delay > 0 and now >= line.pending[0].arrival + delay)
             if best > 0 and not old:
                 count = best
             elif count > 0 and (full or held + count >= preferred):
                 saturated = True
-            elif not old:
+            elif not old and delay > 0:
                 line.enough = preferred - held
                 if held == 0:
-                    line.timer = line.pending[0].arrival + self._delay(line)
+                    line.timer = line.pending[0].arrival + delay
                     return False
             if count > 0:
                 if line.growing is None:

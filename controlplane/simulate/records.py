@@ -36,9 +36,10 @@ SERVER = np.dtype(
 )
 QUEUE = np.dtype(
     [
-        ("delay", np.float64),  # ms; 0 is the greedy batcher
-        ("preferred", np.int64),  # the batcher's preferred size, where it has a delay
-        ("largest", np.int64),  # what it may send once the delay is exceeded
+        ("greedy", np.bool_),  # an instance that frees takes all that waits, up to the server's batch
+        ("delay", np.float64),  # ms
+        ("preferred", np.float64),  # the preferred size, in requests, of a batcher that is not greedy
+        ("largest", np.int64),  # what it may send beyond
         ("ahead", np.int64),  # payloads formed ahead: two an instance
         ("limit", np.int64),  # requests that may wait
         ("timeout", np.float64),  # ms a request may wait
@@ -48,7 +49,7 @@ QUEUE = np.dtype(
         ("bound", np.int64),  # of those, the oldest that are in payloads
         ("payloads", np.int64),
         ("open", np.int64),  # 1 while the last payload takes more
-        ("next_preferred", np.int64),  # the batcher sleeps on until so many wait
+        ("next_preferred", np.float64),  # the batcher sleeps on until so many wait
         ("timer", np.float64),  # or until this time
         ("next", np.int64),  # its own arrivals still to come are times[next:stop]
         ("stop", np.int64),

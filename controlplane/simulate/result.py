@@ -22,7 +22,7 @@ class WorkloadOutcome:
 
     p50_ms, p99_ms: of the answered requests, off by at most `quantiles.RELATIVE_ERROR`; NaN without any.
     violations_percent: requests later than the SLO or dropped, of all; counted, not interpolated.
-    throughput_rps, goodput_rps: answered, and answered within the SLO, per second of arrivals.
+    throughput_rps, goodput_rps: inferences answered, and answered within the SLO, per second of arrivals.
     utilisation: the offered rate over the capacity with full batches and every neighbour busy.
     counts: answers per latency bin (`quantiles.edges_ms`), for CDFs.
     """

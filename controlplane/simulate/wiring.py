@@ -39,8 +39,9 @@ class Loop:
             seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers
         ]
         self._queues = np.zeros(len(servers), records.QUEUE)
+        self._queues["greedy"] = [s.greedy for s in servers]
         self._queues["delay"] = [s.delay_ms for s in servers]
-        self._queues["preferred"] = [s.batch for s in servers]
+        self._queues["preferred"] = [s.preferred for s in servers]
         self._queues["largest"] = [s.largest for s in servers]
         self._queues["ahead"] = [2 * s.instances for s in servers]
         self._queues["limit"] = conditions.waiting
@@ -79,7 +80,7 @@ class Loop:
             len(part.gpus) == len(servers) == self._executors.size == len(part.streams) == 1
             and answers == 0
             and conditions.timeout_ms == math.inf
-            and not np.any(self._queues["delay"] > 0)
+            and bool(np.all(self._queues["greedy"]))
         )
         self._free = 0.0
         self._left = np.empty(0)

@@ -31,6 +31,11 @@ SLACK = 1e-9
 """Percent: shares are sums of a decimal grid."""
 
 
+def requests_of(model: str, client_batch: int) -> str:
+    """What `Surfaces` call a model's requests of so many inferences; no model is called so."""
+    return model if client_batch == 1 else f"{model}*{client_batch}"
+
+
 @dataclass(frozen=True, slots=True)
 class Surfaces:
     """What InSS's latency model (Sec. 4.1) says of m models on T GPU types with at most U shares, B batches.
@@ -92,6 +97,33 @@ class Surfaces:
         peak = 1000.0 / alone[:, np.arange(shape[1]), whole, 0].min(axis=1)
         return Surfaces(
             models, tuple(devices), percent, alone, cycle, running, l2, cache, kernels, schedule, peak
+        )
+
+    def of_requests(self, client_batches: Sequence[tuple[str, int]]) -> Surfaces:
+        """The same for requests of so many inferences of each model: batches, and batch 1, count requests.
+
+        They are called by `requests_of`.
+        """
+        rows = [self.models.index(model) for model, _ in client_batches]
+        shape = (len(rows), *self.alone_ms.shape[1:])
+        alone, cycle, running = (np.full(shape, np.inf) for _ in range(3))
+        for own, (m, (_, k)) in enumerate(zip(rows, client_batches, strict=True)):
+            most = shape[-1] // k
+            for of_requests, of_inferences in (
+                (alone, self.alone_ms), (cycle, self.cycle_ms), (running, self.running_ms),
+            ):  # fmt: skip
+                of_requests[own, ..., :most] = of_inferences[m, ..., k - 1 :: k]
+        whole = np.isfinite(self.percent).sum(axis=1) - 1
+        return replace(
+            self,
+            models=tuple(requests_of(*kind) for kind in client_batches),
+            alone_ms=alone,
+            cycle_ms=cycle,
+            running_ms=running,
+            l2_percent=self.l2_percent[rows],
+            cache=self.cache[rows],
+            kernels=self.kernels[rows],
+            peak_rps=1000.0 / alone[:, np.arange(shape[1]), whole, 0].min(axis=1),
         )
 
     def without_interference(self) -> Surfaces:

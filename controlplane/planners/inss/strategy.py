@@ -17,10 +17,11 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
 from controlplane.latency.protocol import FloatArray
+from controlplane.planners.client_batches import refusal
 from controlplane.planners.finish import Draft, finish, gpu_of, memory_of, partition_of, too_large
 from controlplane.planners.igniter import nearest_rate, nearest_slo
 from controlplane.planners.inss.place import Placed, place, running
-from controlplane.planners.inss.problem import REJECTED, Problem, Surfaces, fits, goodput
+from controlplane.planners.inss.problem import REJECTED, Problem, Surfaces, fits, goodput, requests_of
 from controlplane.planners.inss.search import Previous
 from controlplane.planners.protocol import Device, PlanRequest
 
@@ -56,7 +57,7 @@ class Inss:
                     field=f"workloads.{w.name}.shadow",
                 )
         known = known_of(request)
-        task = _Task(request, known, Surfaces.of(request.devices) if known else None)
+        task = _Task(request, known, surfaces_of(request, known) if known else None)
         task.spent_ms["tables"] = (request.clock.monotonic() - started) * 1000.0
         care = np.ones(len(known))
         for attempt in range(MOST_TRIES + len(known) + 1):
@@ -77,23 +78,35 @@ def strategy() -> Inss:
 
 
 def known_of(request: PlanRequest) -> list[Workload]:
-    """The workloads that a GPU of the set has a profile for."""
-    return [w for w in request.workloads if any(w.model in d.profiles for d in request.devices.values())]
+    """The workloads that a GPU of the set has a profile for, of batches as large as their requests."""
+    devices = request.devices.values()
+    return [w for w in request.workloads if any(refusal(w, d) is None for d in devices)]
+
+
+def surfaces_of(request: PlanRequest, workloads: Sequence[Workload]) -> Surfaces:
+    """The tables that a request's GPUs have for these workloads' requests."""
+    tables = Surfaces.of(request.devices)
+    if all(w.client_batch == 1 for w in workloads):
+        return tables
+    return tables.of_requests(sorted({(w.model, w.client_batch) for w in workloads}))
 
 
 def problem_of(
     request: PlanRequest, workloads: Sequence[Workload] | None = None, surfaces: Surfaces | None = None
 ) -> Problem:
-    """The problem that a request asks; of these workloads, and with these tables, where they are given."""
+    """The problem that a request asks; of these workloads, and with these tables, where they are given.
+
+    Rates and batches count the clients' requests, whatever number of inferences is in each.
+    """
     asked = known_of(request) if workloads is None else workloads
-    tables = Surfaces.of(request.devices) if surfaces is None else surfaces
+    tables = surfaces_of(request, asked) if surfaces is None else surfaces
     devices = list(request.devices.values())
     kinds = [t for t, d in enumerate(devices) for _ in range(d.pool.count or 0)]
     room = [d.pool.device.memory_mb for d in devices]
     return Problem(
         tables,
-        np.array([tables.models.index(w.model) for w in asked], dtype=np.int64),
-        np.array([w.rate_rps for w in asked]),
+        np.array([tables.models.index(requests_of(w.model, w.client_batch)) for w in asked], dtype=np.int64),
+        np.array([w.rate_rps / w.client_batch for w in asked]),
         np.array([w.slo_ms for w in asked]),
         np.zeros(len(asked)),
         np.array(kinds, dtype=np.int64),
@@ -114,8 +127,9 @@ class _Task:
 
     def draft(self, care: FloatArray) -> Draft:
         """Placed with this part of each SLO, and of each GPU's speed for it; 0 leaves a workload out."""
+        devices = self.request.devices.values()
         unknown = [
-            Infeasible(w.name, f"{w.model} has no profile on {', '.join(self.request.devices)}")
+            Infeasible(w.name, "; ".join(filter(None, (refusal(w, d) for d in devices))))
             for w in self.request.workloads
             if w not in self.workloads
         ]
@@ -177,7 +191,7 @@ class _Task:
                 partitions = [
                     partition_of(
                         workloads[i].name, [workloads[i]], grid[int(decided.units[i]) - 1],
-                        int(decided.batch[i]), memory_of(workloads[i], device),
+                        int(decided.batch[i]) * workloads[i].client_batch, memory_of(workloads[i], device),
                     )
                     for i in sorted(here, key=lambda i: (-decided.units[i], i))
                 ]  # fmt: skip

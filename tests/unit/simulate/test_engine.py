@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,19 @@ from controlplane.simulate.truth import KnownService, Scaled
 
 pytestmark = pytest.mark.unit
 
+SEEN_OF_TRITON = (
+    # preferred batch, inferences in a request, max_batch_size: requests in each execution
+    (8, 4, 32, (1, 2, 2, 2, 2, 1)),
+    (4, 8, 32, (1,) * 10),
+    (5, 2, 32, (1, 3, 2, 2, 2)),
+    (4, 3, 32, (1, 2, 2, 1, 1, 1, 1, 1)),
+    (6, 4, 8, (1, 2, 2, 1, 1, 1, 1, 1)),
+    (8, 3, 32, (1, 3, 2, 2, 2)),
+    (8, 3, 8, (1, 2, 2, 2, 2, 1)),
+    (16, 3, 32, (1, 6, 3)),
+)
+"""Ten requests, 4 ms apart, at a Triton 2.51 whose executions take 100 ms (`tests/e2e/simulate`)."""
+
 AFFINE = tuple(2.0 + 0.5 * k for k in range(1, 17))
 TRUTH = {
     "t4": KnownService(
@@ -27,8 +41,18 @@ TRUTH = {
 }
 
 
+def with_client_batches(plan, size):
+    """The plan with requests of `size[model]` inferences; rates stay those of inferences."""
+
+    def sent(partition):
+        workloads = tuple(replace(w, client_batch=size.get(w.model, 1)) for w in partition.workloads)
+        return replace(partition, workloads=workloads)
+
+    return replace(plan, gpus=tuple(replace(g, partitions=tuple(map(sent, g.partitions))) for g in plan.gpus))
+
+
 def random_fleet(rng, plan_of):
-    """Up to three GPUs, pools, shared queues, instances, delays, limits, timeouts, jitter."""
+    """Up to three GPUs, pools, shared queues, instances, delays, limits, timeouts, jitter, client batches."""
     rows = []
     workloads = 0
     for gpu in range(rng.integers(1, 4)):
@@ -54,7 +78,8 @@ def random_fleet(rng, plan_of):
         timeout_ms=float(rng.choice([15.0, math.inf])),
         max_batch={"a": int(rng.choice([1, 12]))},
     )
-    return plan_of(*rows), conditions
+    size = {"a": int(rng.choice([1, 1, 2, 3])), "c": int(rng.choice([1, 2]))}
+    return with_client_batches(plan_of(*rows), size), conditions
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -80,7 +105,8 @@ def test_compiled_loop_and_oracle_agree_request_by_request(seed, plan_of):
                 continue
             other = fast[name, seen.arrival_ms]
             assert other.latency_ms == pytest.approx(seen.latency_ms, rel=1e-9, abs=1e-9)
-            assert (other.batch, other.partition) == (seen.batch, part.servers[seen.server].partition)
+            server = part.servers[seen.server]
+            assert (other.batch, other.partition) == (seen.batch * server.client_batch, server.partition)
             answered += 1
     assert answered == len(fast) > 0
     for workload in result.workloads:
@@ -104,6 +130,38 @@ def test_a_lone_server_is_the_queue_of_theory(plan_of, batch, load):
     assert only(result).mean_ms == pytest.approx(law.mean_ms[0], rel=0.03)
     assert only(result).p99_ms == pytest.approx(law.p99_ms[0], rel=0.06)
     assert only(result).utilisation == pytest.approx(load, rel=0.02)
+
+
+@pytest.mark.parametrize("client_batch", [2, 4, 8])
+def test_client_batches_make_a_queue_of_requests(plan_of, client_batch):
+    batch = 8
+    rate = 1000 * 0.7 * batch / AFFINE[batch - 1]
+    plan = with_client_batches(
+        plan_of(("g", "p", ServedModel("a", batch), [("w", rate)])), {"a": client_batch}
+    )
+    result = only(simulate(plan, TRUTH, Question(1000.0)))
+    law = solve(rate / client_batch, AFFINE[client_batch - 1 :: client_batch], batch // client_batch)
+    assert result.requests == pytest.approx(1000.0 * rate / client_batch, rel=0.02)
+    assert result.p99_ms == pytest.approx(law.p99_ms[0], rel=0.06)
+    assert result.throughput_rps == pytest.approx(rate, rel=0.02)
+    assert result.utilisation == pytest.approx(0.7, rel=0.02)
+
+
+@pytest.mark.parametrize(("batch", "client_batch", "most", "together"), SEEN_OF_TRITON)
+def test_requests_that_do_not_fill_a_batch_go_together_as_in_triton(
+    plan_of, batch, client_batch, most, together
+):
+    plan = with_client_batches(
+        plan_of(("g", "p", ServedModel("a", batch), [("w", 100.0)])), {"a": client_batch}
+    )
+    slow = {"t4": KnownService({"a": (100.0,)})}
+    arrivals = Trace(tuple(0.004 * i for i in range(sum(together))))
+    question = Question(5.0, demands={"w": arrivals}, answers=100)
+    ends = Counter(
+        round(a.arrival_ms + a.latency_ms)
+        for a in simulate(plan, slow, question, Conditions(max_batch={"a": most})).answers
+    )
+    assert tuple(ends[at] for at in sorted(ends)) == together
 
 
 def test_exponential_service_makes_mm1(plan_of):
