@@ -86,7 +86,7 @@ def own(totals: Totals, losses: Losses, minute: Mapping[tuple[str, str], Latency
         "Of inferences of the last minute, from arrival at the gateway to the last byte of the answer.",
         labels=[*where, "quantile"],
     )
-    rate = GaugeMetricFamily("trisect_request_rate", "Inferences a second, last minute.", labels=where)
+    rate = GaugeMetricFamily("trisect_request_rate", "Requests a second, last minute.", labels=where)
     errors = GaugeMetricFamily("trisect_request_errors", "Failures of the last minute.", labels=where)
     for (endpoint, server), window in minute.items():
         labels = [endpoint, server, *placed(server)]

@@ -47,6 +47,23 @@ def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
             )
 
 
+def refuse_large_requests(plan: Plan, repository: Path) -> None:
+    """Raise InputError for a workload whose clients send more in a request than its model takes."""
+    for _, _, placement in plan.placements():
+        if placement.client_batch == 1:
+            continue
+        source = read_source(repository, placement.model)
+        largest = max(source.config.max_batch_size, 1)
+        if placement.client_batch > largest:
+            raise InputError(
+                f"workload {placement.name!r} sends {placement.client_batch} inferences in a request, and "
+                f"the model takes {largest} at most: send smaller ones (client_batch in the spec), or raise "
+                "max_batch_size here and profile the model again",
+                file=f"{source.directory}/{CONFIG_NAME}",
+                field="max_batch_size",
+            )
+
+
 def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str, SourceModel]) -> Tree:
     """The same from models already read: paths to texts and links. Weights are linked, never copied.
 

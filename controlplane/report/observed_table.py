@@ -54,7 +54,7 @@ def _teaches(row: Seen) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How a workload's promise was kept on one partition, from the record.
+    """How a workload's promise was kept on one partition, from the record. Rates count inferences.
 
     `p99_ms` is the median minute's, `worst_p99_ms` the worst's, of those with enough answers for one;
     `unmeasured` says what is missing where none has.

@@ -169,14 +169,21 @@ def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute])
         partition=partition.id,
         minutes=round(sum(m.seconds for m in mine) / 60.0),
         unmeasured=None if p99s else why,
-        planned_rps=placement.rate_rps / placement.client_batch,
-        rate_rps=sum(m.requests for m in mine) / sum(m.seconds for m in mine) if mine else None,
+        planned_rps=placement.rate_rps,
+        rate_rps=_inferences_rps(placement, mine),
         failed=sum(m.failed for m in mine),
         predicted_p99_ms=placement.predicted.p99_ms,
         p99_ms=float(np.median(p99s)) if p99s else None,
         worst_p99_ms=max(p99s, default=None),
         slo_ms=placement.slo_ms,
     )
+
+
+def _inferences_rps(placement: Placement, minutes: Sequence[Minute]) -> float | None:
+    """What arrived, counted as a plan counts it: the record has requests."""
+    if not minutes:
+        return None
+    return placement.client_batch * sum(m.requests for m in minutes) / sum(m.seconds for m in minutes)
 
 
 def _all_rows(watched: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:

@@ -89,7 +89,8 @@ def devices_for(
 ) -> tuple[dict[str, PlanningDevice], dict[str, dict[str, Profile]]]:
     """What is known about a spec's GPU types, and every profile on them by type and model.
 
-    Raises InputError naming the file's line for an unknown device or model.
+    Raises InputError naming the file's line for an unknown device or model, and for a client batch that the
+    model refuses.
     """
     factors = read_calibration(profiles)
     devices: dict[str, PlanningDevice] = {}
@@ -116,7 +117,21 @@ def devices_for(
                 f"no profile of {workload.model!r} on {types}{hint} (`ctl profile` makes one)",
                 ("workloads", i, "model"),
             )
+        largest = _largest_request(workload.model, every.values())
+        if largest is not None and workload.client_batch > largest:
+            document.fail(
+                f"{workload.client_batch} is above the max_batch_size of {workload.model!r}, which takes "
+                f"requests of {largest} at most: send smaller ones, or raise it in the model's config.pbtxt "
+                "and profile it again",
+                ("workloads", i, "client_batch"),
+            )
     return devices, every
+
+
+def _largest_request(model: str, every: Iterable[Mapping[str, Profile]]) -> int | None:
+    """How many inferences a request to a model may have on any GPU type; None where that is not known."""
+    limits = [found[model].max_batch for found in every if model in found]
+    return None if None in limits else max(max(limit or 0, 1) for limit in limits)
 
 
 def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:

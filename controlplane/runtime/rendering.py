@@ -9,16 +9,17 @@ from controlplane.control.desired import Rendered
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.rendered import write_rendered
-from controlplane.render.repository import refuse_pooled_sequences, render_partition
+from controlplane.render.repository import refuse_large_requests, refuse_pooled_sequences, render_partition
 
 
 def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
     """Write OUTPUT/<fleet>/<partition>/<content hash> for every partition; returns them by partition id.
 
-    Raises InputError for a source model that cannot be served, or not by a pool; EngineError where the disk
-    refuses.
+    Raises InputError for a source model that cannot be served, not by a pool, or not requests of the size
+    that the plan's clients send; EngineError where the disk refuses.
     """
     refuse_pooled_sequences(plan, repository.resolve())
+    refuse_large_requests(plan, repository.resolve())
     trees = {
         partition.id: render_partition(partition, gpu_type=gpu.type, repository=repository.resolve())
         for gpu, partition in plan.partitions()

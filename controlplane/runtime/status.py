@@ -37,7 +37,10 @@ def status_rows(
     plan: Plan | None,
     windows: Mapping[str, LatencyWindow],
 ) -> list[StatusRow]:
-    """One row a server, in the order of its name. Figures of an endpoint stand at the servers it leads to."""
+    """One row a server, in the order of its name. Figures of an endpoint stand at the servers it leads to.
+
+    Rates count inferences, as those of a plan do.
+    """
     routes = gateway.routes()
     led_to = {
         name: {e for e, route in routes.items() if name in {m.server for m in route.members}}
@@ -74,19 +77,26 @@ def _role(server: Server, *, routed: bool, served: bool) -> Role:
 
 
 def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> list[WorkloadRow]:
-    """One row a workload, in the plan's order."""
+    """One row a workload, in the plan's order; rates count inferences, as those of a plan do."""
     rows: dict[str, WorkloadRow] = {}
+    client_batch: dict[str, int] = {}
     for _, partition, placement in plan.placements() if plan is not None else ():
         row = rows.get(placement.name) or WorkloadRow(
             placement.name, placement.endpoint, (), placement.slo_ms, planned_rps=0.0
         )
+        client_batch[placement.endpoint] = placement.client_batch
         rows[placement.name] = replace(
             row, partitions=(*row.partitions, partition.id), planned_rps=row.planned_rps + placement.rate_rps
         )
     return [
         row
         if (seen := windows.get(row.endpoint)) is None
-        else replace(row, p99_ms=seen.p99_ms, rate_rps=seen.requests / seen.seconds, errors=seen.errors)
+        else replace(
+            row,
+            p99_ms=seen.p99_ms,
+            rate_rps=seen.requests * client_batch[row.endpoint] / seen.seconds,
+            errors=seen.errors,
+        )
         for row in rows.values()
     ]
 
@@ -163,9 +173,10 @@ def _row(
     rates: Mapping[str, float],
     windows: Mapping[str, LatencyWindow],
 ) -> StatusRow:
-    seen = [windows[e] for e in sorted(routed) if e in windows]
+    seen = {e: windows[e] for e in sorted(routed) if e in windows}
+    inferences = {e: w.requests * (promised[e].client_batch if e in promised else 1) for e, w in seen.items()}
     slos = [promised[e].slo_ms for e in routed if e in promised]
-    p99s = [w.p99_ms for w in seen if w.p99_ms is not None]
+    p99s = [w.p99_ms for w in seen.values() if w.p99_ms is not None]
     return StatusRow(
         partition=server.spec.labels.partition,
         role=role.value,
@@ -180,6 +191,6 @@ def _row(
         slo_ms=min(slos, default=None),
         p99_ms=max(p99s, default=None),
         planned_rps=sum(rates[e] for e in routed if e in rates) if routed else None,
-        rate_rps=sum(w.requests / w.seconds for w in seen) if seen else None,
-        errors=sum(w.errors for w in seen) if seen else None,
+        rate_rps=sum(inferences[e] / w.seconds for e, w in seen.items()) if seen else None,
+        errors=sum(w.errors for w in seen.values()) if seen else None,
     )

@@ -11,7 +11,11 @@ from controlplane.cli.exits import EXIT_INPUT, exit_code
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.tree import Link, Tree
-from controlplane.render.repository import refuse_pooled_sequences, render_partition
+from controlplane.render.repository import (
+    refuse_large_requests,
+    refuse_pooled_sequences,
+    render_partition,
+)
 from controlplane.render.source import read_source
 
 pytestmark = pytest.mark.unit
@@ -48,6 +52,23 @@ def test_the_model_is_linked_under_its_endpoint(repository: Path) -> None:
     config = tree.entries["W2/config.pbtxt"]
     assert isinstance(config, str)
     assert 'name: "W2"' in config
+
+
+@pytest.mark.parametrize("most", [0, 8])
+def test_requests_larger_than_the_model_takes_are_refused(repository: Path, most: int) -> None:
+    (repository / "m" / "config.pbtxt").write_text(f'backend: "b" max_batch_size: {most}')
+    part = partition("W1", batch=16)
+    sent = replace(part, workloads=(replace(part.workloads[0], client_batch=16),))
+    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("g", "cpu", (sent,)),))
+    with pytest.raises(InputError) as refused:
+        refuse_large_requests(plan, repository)
+    assert refused.value.file == str(repository / "m" / "config.pbtxt")
+    assert refused.value.field == "max_batch_size"
+    assert f"'W1' sends 16 inferences in a request, and the model takes {max(most, 1)} at most" in str(
+        refused.value
+    )
+    alone = replace(part, workloads=(replace(part.workloads[0], client_batch=max(most, 1)),))
+    refuse_large_requests(replace(plan, gpus=(PlannedGpu("g", "cpu", (alone,)),)), repository)
 
 
 def test_the_workloads_of_one_model_are_one_model_and_aliases_of_it(repository: Path) -> None:

@@ -48,7 +48,10 @@ def test_what_is_refused_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) -> None:
     files = FleetFiles(tmp_path / "state", "f")
-    placements = (Placement("W2", "b", "ssd", 40, 60), Placement("W1", "a", "ssd", 60, 50))
+    placements = (
+        Placement("W2", "b", "ssd", 40, 60, client_batch=4),
+        Placement("W1", "a", "ssd", 60, 50, client_batch=4),
+    )
     partition = Partition("P", 50.0, (ServedModel("ssd", 8),), placements)
     plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
     files.write_plans(plan, None)
@@ -64,7 +67,8 @@ def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) 
     assert unseen == []
     assert [(row.partition, row.batch, row.observation.batches) for row in seen] == [("P", 8, 200)]
     told = {one.workload: (one.rate_rps, one.failed, one.p99_ms, one.slo_ms) for one in kept}
-    assert told == {"W1": (15.0, 0, 31.0, 50.0), "W2": (10.0, 2, 33.0, 60.0)}
+    assert told == {"W1": (60.0, 0, 31.0, 50.0), "W2": (40.0, 2, 33.0, 60.0)}
+    assert {one.planned_rps for one in kept} == {60.0, 40.0}, "inferences, as what is observed"
     assert _model_name(partition) == "a", "who counts every execution"
 
 

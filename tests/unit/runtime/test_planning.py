@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.domain.device import ShareKind
+from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
+from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.files.profiles import write_profile
 from controlplane.files.specs import read_spec
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.planning import Choices, make_plan, mean_execution_ms
@@ -24,6 +28,25 @@ def planned(directory: Path, strategy: str) -> Plan:
     (directory / "spec.yaml").write_text(SPEC)
     spec, document = read_spec(directory / "spec.yaml")
     return make_plan(spec, document, Choices(strategy), profiles=directory, cores=1, clock=SystemClock())
+
+
+@pytest.mark.parametrize("max_batch", [0, 8])
+def test_requests_larger_than_the_model_takes_are_refused_with_the_line(
+    tmp_path: Path, max_batch: int
+) -> None:
+    points = tuple(Measurement(percent, 1, 200.0 / percent) for percent in (10.0, 50.0, 100.0))
+    profile = Profile("mine", "v100", ShareKind.MPS_PERCENT, Environment(), points, max_batch=max_batch)
+    write_profile(tmp_path, profile)
+    text = "schema_version: 1\ngpus: [{type: v100}]\nworkloads:\n" + (
+        "  - {name: W, model: mine, slo_ms: 400, rate_rps: 4}\n"
+        f"  - {{name: V, model: mine, slo_ms: 400, rate_rps: 4, client_batch: {max_batch + 2}}}\n"
+    )
+    (tmp_path / "spec.yaml").write_text(text)
+    spec, document = read_spec(tmp_path / "spec.yaml")
+    with pytest.raises(InputError) as refused:
+        make_plan(spec, document, Choices("joint"), profiles=tmp_path, cores=1, clock=SystemClock())
+    assert (refused.value.line, refused.value.field) == (5, "workloads[1].client_batch")
+    assert f"takes requests of {max(max_batch, 1)} at most" in str(refused.value)
 
 
 def test_what_is_expected_is_the_mean_and_what_is_promised_leaves_room(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import pytest
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.observation import LatencyWindow
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.execute import backend
 from controlplane.runtime.fleet import Fleet
-from controlplane.runtime.status import fleet_status, status_rows
+from controlplane.runtime.status import fleet_status, status_rows, workload_rows
 
 pytestmark = pytest.mark.unit
 
@@ -53,6 +55,18 @@ def test_the_role_shown_is_what_a_server_does_now(
     rows = status_rows(running, running, "f", None, {})
     assert [row.role for row in rows] == roles
     assert [row.routed for row in rows] == [s in routed for s in servers]
+
+
+def test_rates_count_inferences_as_the_plan_does() -> None:
+    placement = Placement("W", "w", "m", 80.0, 50.0, client_batch=8)
+    partition = Partition("p", 30.0, (ServedModel("m", 8),), (placement,))
+    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),))
+    windows = {"w": LatencyWindow("w", 10.0, 90, 0, 20.0, 30.0)}
+    running = cast(Any, Running((PLANNED,), (PLANNED,)))
+    (row,) = status_rows(running, running, "f", plan, windows)
+    (workload,) = workload_rows(plan, windows)
+    assert (row.rate_rps, row.planned_rps) == (72.0, 80.0)
+    assert (workload.rate_rps, workload.planned_rps) == (72.0, 80.0)
 
 
 class NoMonitor:
