@@ -208,10 +208,16 @@ class Crew:
                     deadline_s=self._limits.drain_s,
                     interval_s=0.2,
                 )
-            self._launcher.stop(server, drain_s=allowed_s[ending])
+            if not self._is_routed(server):
+                self._launcher.stop(server, drain_s=allowed_s[ending])
         except Exception as error:  # of any kind: nothing is to be left behind
             again = partial(self._stop, server, Ending.AT_ONCE)
             self._later(server.name, f"could not be stopped: {error or repr(error)}", self._ends, again)
+
+    def _is_routed(self, server: Server) -> bool:
+        """Whether a command has led a route to this name again since its end was decided: it stays then."""
+        routes = self._gateway.routes().values()
+        return any(member.server == server.name for route in routes for member in route.members)
 
     def _later(self, subject: str, problem: str, pool: ThreadPoolExecutor, again: Callable[[], None]) -> None:
         """Put off what the engine or the disk does not let be done now; said once."""

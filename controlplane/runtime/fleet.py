@@ -156,6 +156,7 @@ class Fleet:
                         "keep them in the spec and plan again, or accept it with --rename-endpoints",
                         field="endpoints",
                     )
+                self._announce_output(settings.output)
                 # First: what cannot be rendered is refused with nothing started.
                 desired = self.desired(plan, settings)
                 self.gateway.start(endpoints=len({p.endpoint for _, _, p in plan.placements()}))
@@ -300,6 +301,12 @@ class Fleet:
 
     def _journal(self) -> FleetJournal:
         return FleetJournal(self.files, self.clock)
+
+    def _announce_output(self, output: str) -> None:
+        """Write down that something may lie there, before it does: whatever is killed next, it is removed."""
+        known = self.files.settings()
+        if known is not None and output not in (known.output, *known.former_outputs):
+            self.files.write_settings(replace(known, former_outputs=(*known.former_outputs, output)))
 
     def _forget_rendered(self, settings: FleetSettings, specs: Sequence[ServerSpec]) -> None:
         """Remove the repositories that none of `specs` reads; a rollback renders its plan again."""

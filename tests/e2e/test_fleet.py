@@ -2,163 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
-from guard_rig import cgroups_of
-from host_ports import free_ports
+from ctl_host import ROOT, Host, X, ended, infer_http, partition, plan
 
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).parents[2]
-CTL = Path(sys.executable).parent / "ctl"
-MODELS = ROOT / "tests" / "data" / "models"
 PERF = ROOT / ".tools" / "perf"
-
-
-def partition(name: str, percent: float, *, model: str = "echo", shadow: bool = True) -> dict[str, Any]:
-    """With an SLO that the guard has no cause to act on: here only commands do."""
-    return {
-        "id": name,
-        "percent": percent,
-        "shadow": {"policy": "hot", "gpu": "cpu-0", "extra_percent": 10, "percent": percent + 10}
-        if shadow
-        else None,
-        "models": [{"model": model, "batch": 4}],
-        "workloads": [{"name": name, "endpoint": name, "model": model, "rate_rps": 100, "slo_ms": 2000}],
-    }
-
-
-def plan(*partitions: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "schema_version": 1,
-        "strategy": "igniter",
-        "rule": "half-slo",
-        "latency_model": "igniter",
-        "gpus": [{"id": "cpu-0", "type": "cpu", "partitions": list(partitions)}],
-    }
-
-
-class Host:
-    """`ctl` with a state directory, ports and a fleet name of its own."""
-
-    def __init__(self, directory: Path, fleet: str) -> None:
-        self.directory = directory
-        self.fleet = fleet
-        self.http, self.grpc, self.metrics = free_ports(3)
-        self.environment = {
-            **os.environ,
-            "XDG_STATE_HOME": str(directory / "state"),
-            "TRISECT_TRITON_HOME": str(ROOT / ".tools" / "triton"),
-        }
-        self.repository = directory / "models"
-        shutil.copytree(MODELS, self.repository)
-
-    def command(self, *arguments: str) -> list[str]:
-        return [str(CTL), *arguments, "--fleet", self.fleet]
-
-    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.directory,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    def apply_command(self, document: dict[str, Any], *more: str, ports: bool = True) -> list[str]:
-        path = self.directory / "plan.json"
-        path.write_text(json.dumps(document, indent=1))
-        told = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
-        told += ["--metrics-port", str(self.metrics)]
-        where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
-        return ["apply", str(path), "--allow-violations", "--yes", *(told if ports else ()), *where, *more]
-
-    def apply(
-        self, document: dict[str, Any], *more: str, ports: bool = True
-    ) -> subprocess.CompletedProcess[str]:
-        return self.ctl(*self.apply_command(document, *more, ports=ports))
-
-    def servers(self) -> list[dict[str, Any]]:
-        told = self.ctl("status", "--json")
-        assert told.returncode == 0, told.stderr
-        return list(json.loads(told.stdout)["servers"])
-
-    def kill(self, partition: str, role: str) -> None:
-        """End a server as the kernel does that is out of memory."""
-        for process in psutil.process_iter(["name", "environ"]):
-            name = (process.info["environ"] or {}).get("TRISECT_NAME", "")
-            if (
-                name.startswith(f"{self.fleet}.{partition}.{role}.")
-                and process.info["name"] == "tritonserver"
-            ):
-                process.kill()
-
-    def kill_controller(self) -> None:
-        """The controller too, and wait until it is gone."""
-        pid = json.loads(self.ctl("status", "--json").stdout)["controller"]
-        if pid is not None:
-            controller = psutil.Process(pid)
-            controller.kill()
-            controller.wait(30)
-
-    def leftovers(self) -> list[str]:
-        """Processes, ports, cgroups and shared memory that carry this fleet's name or listen on its ports."""
-        found = []
-        for process in psutil.process_iter(["cmdline", "environ"]):
-            environ = process.info["environ"] or {}
-            if environ.get("TRISECT_FLEET") == self.fleet or str(self.directory) in " ".join(
-                process.info["cmdline"] or []
-            ):
-                found.append(f"process {process.pid} {process.info['cmdline']}")
-        for port in (self.http, self.grpc, self.metrics):
-            with socket.socket() as s:
-                if s.connect_ex(("127.0.0.1", port)) == 0:
-                    found.append(f"port {port}")
-        found += [str(p) for p in Path("/dev/shm").iterdir() if self.fleet in p.name]
-        return found + cgroups_of(self.fleet)
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    here = Host(tmp_path, f"e2e{os.getpid()}x{time.monotonic_ns() % 10**6}")
-    try:
+    with ended(Host(tmp_path, f"e2e{os.getpid()}x{time.monotonic_ns() % 10**6}")) as here:
         yield here
-    finally:
-        here.ctl("destroy", "--yes")
-        left = here.leftovers()
-        for process in psutil.process_iter(["environ"]):
-            if (process.info["environ"] or {}).get("TRISECT_FLEET") == here.fleet:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-        assert left == []
-
-
-X = np.arange(4, dtype=np.float32)[None, :]
-
-
-def infer_http(client: triton_http.InferenceServerClient, endpoint: str) -> None:
-    x = triton_http.InferInput("X", [1, 4], "FP32")
-    x.set_data_from_numpy(X)
-    np.testing.assert_array_equal(client.infer(endpoint, [x]).as_numpy("Y"), X)
 
 
 def infer_grpc(client: triton_grpc.InferenceServerClient, endpoint: str) -> None:

@@ -165,7 +165,7 @@ class Pool:
 class InlinePool:
     """`ThreadPoolExecutor` that calls at once."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
     def __enter__(self) -> InlinePool:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from controlplane.control.guard_state import DrainAndStop, Ending
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.runtime.crew import Crew
-from controlplane.runtime.execute import Limits
+from controlplane.runtime.execute import Limits, backend
 
 pytestmark = pytest.mark.unit
 
@@ -27,8 +27,12 @@ class Engine:
 
 
 class Gateway:
-    def __init__(self) -> None:
+    def __init__(self, routes: Routes | None = None) -> None:
         self.asked = 0
+        self.present = routes or {}
+
+    def routes(self) -> Routes:
+        return self.present
 
     def in_flight(self, backend: object) -> int:
         self.asked += 1
@@ -55,3 +59,14 @@ def test_only_who_serves_well_is_waited_for(ending: Ending, allowed_s: float, dr
     crew.close(wait=True)
     assert engine.stopped == [allowed_s]
     assert (answering.asked > 0) is drained
+
+
+@pytest.mark.parametrize("ending", [Ending.DRAINED, Ending.AT_ONCE])
+def test_a_server_that_a_command_routes_to_again_while_it_drains_is_not_stopped(ending: Ending) -> None:
+    engine: Any = Engine()
+    gateway: Any = Gateway({"w1": Route((backend(SERVER),))})
+    crew = Crew(engine, gateway, lambda subject, reason: None, LIMITS)
+    crew.adopt(SERVER)
+    crew.stop(DrainAndStop(SERVER.name, ending))
+    crew.close(wait=True)
+    assert engine.stopped == []
