@@ -62,7 +62,13 @@ class Company:
     def of(
         device: Device, alone: Alone, models: Sequence[int], batch: IntArray, quantile: float | None
     ) -> Company | None:
-        """`batch` (batches,) rise; None where a neighbour speeds somebody up or several do not add up."""
+        """`batch` (batches,) rise.
+
+        None where a neighbour speeds somebody up or several do not add up, and where a model does not serve
+        all these batches, as one whose batches count requests of several inferences.
+        """
+        if not np.isfinite(alone.execution[np.array(models)][:, batch - 1]).all():
+            return None
         percents = np.array(device.pool.device.grid.percents())
         if not adds_up(device.latency, models, batch, percents, quantile):
             return None

@@ -57,6 +57,15 @@ def test_nobody_is_slowed_less_than_by_what_each_neighbour_does(
             assert (told[:, 0] >= own[model[:, 0], batch[:, 0] - 1, share[:, 0]] * (1.0 + effect)).all()
 
 
+def test_nothing_is_said_where_a_model_serves_fewer_batches_than_the_others() -> None:
+    device = planning.v100("ours")
+    alone = Alone.of(device, 0.95)
+    batch = batches_told_apart(alone, Rule.P99)
+    assert Company.of(device, alone, EVERY, batch, 0.95) is not None
+    alone.execution[0, 4:] = np.inf
+    assert Company.of(device, alone, EVERY, batch, 0.95) is None
+
+
 def test_lone_requests_are_slowed_by_who_slows_full_batches() -> None:
     company, alone = company_of("ours", 0.95)
     assert company is not None
