@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
@@ -20,7 +21,7 @@ from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.statistics import Statistics
 from controlplane.gateway.facade.streams import Stream, StreamFailed
 from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, unconnected
-from controlplane.gateway.facade.wire import sequence_of, text_field
+from controlplane.gateway.facade.wire import Malformed, sequence_of, text_field
 
 _BY_NAME = ("ModelReady", "ModelMetadata", "ModelConfig")
 _REFUSED = "models are loaded and unloaded by the control plane, not by clients"
@@ -70,7 +71,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         if method == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(self._stream)
         handler = self._unary.get(method)
-        return None if handler is None else grpc.unary_unary_rpc_method_handler(handler)
+        return None if handler is None else grpc.unary_unary_rpc_method_handler(_refusing_malformed(handler))
 
     async def _live(self, _: bytes, context: Any) -> bytes:
         return _bytes(service_pb2.ServerLiveResponse(live=True))
@@ -96,7 +97,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         await _abort(context, grpc.StatusCode.PERMISSION_DENIED, _REFUSED)
 
     async def _infer(self, message: bytes, context: Any) -> bytes:
-        name = text_field(message, 1) or ""
+        name = text_field(message, 1)
         if name not in self._fleet.routes:
             await _abort(
                 context, grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found"
@@ -150,7 +151,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _by_name(self, method: str) -> _Unary:
         async def forward(message: bytes, context: Any) -> bytes:
-            name = text_field(message, 1) or ""
+            name = text_field(message, 1)
             backend = self._fleet.choose(name)
             if backend is None:
                 if method == "ModelReady":
@@ -161,7 +162,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         return forward
 
     async def _model_statistics(self, message: bytes, context: Any) -> bytes:
-        name = text_field(message, 1) or ""
+        name = text_field(message, 1)
         if not name:
             return _statistics_bytes(await self._statistics.of_fleet())
         backend = self._fleet.choose(name)
@@ -169,7 +170,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             await _abort(
                 context, grpc.StatusCode.INVALID_ARGUMENT, f"requested model '{name}' is not available"
             )
-        found = await self._statistics.of_endpoint(name, text_field(message, 2) or "")
+        found = await self._statistics.of_endpoint(name, text_field(message, 2))
         if found is not None:
             return _statistics_bytes(found)
         return await self._ask(backend, "ModelStatistics", message, context)
@@ -189,7 +190,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _register(self, kind: str) -> _Unary:
         async def register(message: bytes, context: Any) -> bytes:
-            name = text_field(message, 1) or ""
+            name = text_field(message, 1)
             undo = getattr(service_pb2, f"{kind}SharedMemoryUnregisterRequest")(name=name).SerializeToString()
             method = f"{kind}SharedMemoryRegister"
             answer = await self._send(
@@ -203,7 +204,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _unregister(self, kind: str) -> _Unary:
         async def unregister(message: bytes, context: Any) -> bytes:
-            name = text_field(message, 1) or ""
+            name = text_field(message, 1)
             method = f"{kind}SharedMemoryUnregister"
             answer = await self._send(await self._all(context), method, message, None, b"", context)
             prefix = f"/v2/{kind.lower()}sharedmemory/region/"
@@ -313,6 +314,16 @@ async def serve(service: Service, address: str) -> Any:
     server.add_insecure_port(address)
     await server.start()
     return server
+
+
+def _refusing_malformed(handler: _Unary) -> _Unary:
+    async def handle(message: bytes, context: Any) -> bytes:
+        try:
+            return await handler(message, context)
+        except (Malformed, DecodeError) as error:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"unable to parse the request: {error}")
+
+    return handle
 
 
 async def _abort(context: Any, code: Any, details: str) -> NoReturn:

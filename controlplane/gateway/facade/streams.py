@@ -24,7 +24,7 @@ from controlplane.gateway.facade.fleet import Fleet
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.sequences import Key
 from controlplane.gateway.facade.upstream import Upstream, unconnected
-from controlplane.gateway.facade.wire import Sequence, sequence_of, text_field
+from controlplane.gateway.facade.wire import Malformed, Sequence, sequence_of, text_field
 
 
 @dataclass(slots=True)
@@ -104,7 +104,10 @@ class Stream:
 
     async def _pump(self, messages: AsyncIterator[bytes]) -> None:
         async for message in messages:
-            await self._route(message)
+            try:
+                await self._route(message)
+            except Malformed as error:
+                raise StreamFailed(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         for leg in tuple(self._legs):
             await self._half_close(leg)
         while readers := [leg.reader for leg in self._legs if leg.reader is not None]:
@@ -112,7 +115,7 @@ class Stream:
         await self._serve()
 
     async def _route(self, message: bytes) -> None:
-        endpoint = text_field(message, 1) or ""
+        endpoint = text_field(message, 1)
         traits = self._fleet.traits(endpoint)
         ticket = Ticket(time.monotonic(), len(message), None)
         if traits.sequence_idle_us is None:
@@ -123,7 +126,7 @@ class Stream:
                 (endpoint, ticket.sequence.id), start=ticket.sequence.start
             )
         if backend is None:
-            await self._unknown(endpoint, message)
+            await self._unknown(endpoint, text_field(message, 3))
             return
         leg = self._taking.get((endpoint, backend.server)) or self._open(endpoint, backend, traits.decoupled)
         leg.waiting.append(ticket)
@@ -202,10 +205,10 @@ class Stream:
             while self._tickets and self._tickets[0].answer is not None:
                 await self._context.write(self._tickets.popleft().answer)
 
-    async def _unknown(self, endpoint: str, message: bytes) -> None:
+    async def _unknown(self, endpoint: str, request_id: str) -> None:
         words = f"Request for unknown model: '{endpoint}' is not found"
         answer = service_pb2.ModelStreamInferResponse(error_message=words)
-        answer.infer_response.id = text_field(message, 3) or ""
+        answer.infer_response.id = request_id
         self._tickets.append(Ticket(0.0, 0, None, answer.SerializeToString()))
         await self._serve()
 
