@@ -176,7 +176,7 @@ class Demo:
                     triton.StatisticsClient(servers[partition.id])
                 )
                 loop = stack.enter_context(
-                    ClosedLoop(target, request.SerializeToString(), in_flight(served.batch))
+                    ClosedLoop(target, [request.SerializeToString()], in_flight(served.batch))
                 )
             loop.run(_WARM_UP_S)
             before = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}

@@ -72,7 +72,7 @@ def drive(
     request = service_pb2.ModelInferRequest(model_name=endpoint)
     request.inputs.append(x._get_tensor())
     request.raw_input_contents.append(x._get_content())
-    with ClosedLoop(triton.grpc, request.SerializeToString(), loops) as loop:
+    with ClosedLoop(triton.grpc, [request.SerializeToString()], loops) as loop:
         loop.wait_for(n // 10, deadline_s=60)
         first, before = loop.answered, cpu_s(process)
         loop.wait_for(first + n, deadline_s=120)

@@ -70,7 +70,7 @@ def pooled() -> Iterator[Pooled]:
 def added(pool: Pooled, model: Served) -> Overhead:
     """What a Triton adds, measured at one without the gateway; the front end's share with it."""
     bare = overhead(pool.tritons[0], model)
-    with ClosedLoop(pool.grpc, request(model), 1) as lone:
+    with ClosedLoop(pool.grpc, [request(model)], 1) as lone:
         lone.run(2.0)
         alone_ms = float(np.median(lone.answers(5).latency_ms))
     frontend_ms = max(alone_ms - FIXED_MS - EACH_MS - bare.occupied_ms, 0.0)
@@ -164,7 +164,7 @@ def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
             target = f"127.0.0.1:{fleet.grpc}"
             (slot,) = json.loads((fleet.files / "gateway" / "slots.json").read_text())["slots"]
             ports = [member["http_port"] for member in slot["members"]]
-            with ClosedLoop(target, request(model), 1) as lone:
+            with ClosedLoop(target, [request(model)], 1) as lone:
                 lone.run(3.0)
                 alone_ms = float(np.median(lone.answers(5).latency_ms))
             runs = []

@@ -177,11 +177,11 @@ def overhead(running: BareTriton, model: Served, seconds: float = 2.0) -> Overhe
     """Measured alone: a lone client, then a closed loop that keeps every batch full."""
     assert model.instances == 1
     assert model.delay_us == 0
-    with ClosedLoop(running.grpc, request(model), 1) as lone:
+    with ClosedLoop(running.grpc, [request(model)], 1) as lone:
         lone.run(seconds)
         alone_ms = float(np.median(lone.answers(5).latency_ms))
     # Two clients that send full batches: one always waits, so batches run back to back.
-    with ClosedLoop(running.grpc, request(model, model.batch), 2) as full:
+    with ClosedLoop(running.grpc, [request(model, model.batch)], 2) as full:
         full.run(seconds)
         ended = full.answers(4).ended_s
     gaps = 1000.0 * np.diff(ended)

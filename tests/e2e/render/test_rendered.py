@@ -113,7 +113,7 @@ def test_the_preferred_size_caps_the_dynamic_batch_and_takes_a_clients_larger_on
     request = requests_for(read_source(REPOSITORY, model))[0]
     request.model_name = endpoint
     before = counted(triton, endpoint, model)
-    with ClosedLoop(triton.grpc, request.SerializeToString(), 4 * batch + 8) as loop:
+    with ClosedLoop(triton.grpc, [request.SerializeToString()], 4 * batch + 8) as loop:
         loop.wait_for(40 * batch, deadline_s=60)
     seen = since(before, counted(triton, endpoint, model))
     assert sum(b * n for b, n in seen.items()) == loop.answered
@@ -143,8 +143,8 @@ def test_two_endpoints_of_one_model_are_one_queue(triton: BareTriton) -> None:
     while max(seen, default=0) < BATCH["alexnet_tiny"]:
         assert time.monotonic() < deadline, seen
         with (
-            ClosedLoop(triton.grpc, bodies[model], 3) as own,
-            ClosedLoop(triton.grpc, bodies[alias], 3) as other,
+            ClosedLoop(triton.grpc, [bodies[model]], 3) as own,
+            ClosedLoop(triton.grpc, [bodies[alias]], 3) as other,
         ):
             own.wait_for(60, deadline_s=60)
             other.wait_for(60, deadline_s=60)
