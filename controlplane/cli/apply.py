@@ -58,9 +58,9 @@ def apply(
     from controlplane.domain.errors import TrisectError
     from controlplane.files.plans import read_plan
     from controlplane.report.terms_line import terms_line
-    from controlplane.runtime import preflight, service, spare_core
-    from controlplane.runtime.compiling import say_when_compiling
-    from controlplane.runtime.execute import commands, describe
+    from controlplane.runtime.fleet import controller_process, preflight, spare_core
+    from controlplane.runtime.fleet.execute import commands, describe
+    from controlplane.runtime.jobs.compiling import say_when_compiling
 
     if not allow_violations:
         say_when_compiling(wiring.say)  # only the judge compiles
@@ -98,10 +98,10 @@ def apply(
         # What was applied before runs on, and needs its controller.
         if not no_serve and built.files.planned_s() is not None:
             with contextlib.suppress(TrisectError):
-                service.start_detached(built.files)
+                controller_process.start_detached(built.files)
         raise
     if not no_serve:
-        service.start_detached(built.files)
+        controller_process.start_detached(built.files)
     if not outcome.actions:
         print(terms_line(outcome.terms))
         return

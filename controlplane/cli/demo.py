@@ -36,8 +36,8 @@ def demo(
     from controlplane.report.plan_table import show
     from controlplane.report.progress import Bar
     from controlplane.report.repair_table import repair_lines, repair_table
-    from controlplane.runtime.compiling import say_when_compiling
-    from controlplane.runtime.demo import Demo, Scene, run
+    from controlplane.runtime.demo.demo import Demo, Scene, run
+    from controlplane.runtime.jobs.compiling import say_when_compiling
 
     say_when_compiling(wiring.say)
     perf = Path(".tools/perf")

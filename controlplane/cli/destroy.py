@@ -21,11 +21,11 @@ def destroy(
     What happened to it stays to be read: `ctl events`.
     """
     from controlplane.cli import wiring
-    from controlplane.runtime import happened, service
+    from controlplane.runtime.fleet import controller_process, events
 
     found = wiring.fleet_to_end(fleet)
     if not yes and not options.agreed(f"Drain and stop fleet {fleet!r}?"):
         raise typer.Exit(0)
-    service.stop(found.files)
-    happened.destroy(found)
+    controller_process.stop(found.files)
+    events.destroy(found)
     print(f"fleet {fleet}: destroyed")

@@ -21,7 +21,7 @@ def doctor(json: options.Json = False) -> None:
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json
     from controlplane.report.plan_table import show
-    from controlplane.runtime.doctor import examine
+    from controlplane.runtime.jobs.doctor import examine
 
     found = examine(wiring.every_launcher())
     if json:

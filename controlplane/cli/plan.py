@@ -84,9 +84,9 @@ def plan(
     from controlplane.planners import registry
     from controlplane.report.plan_table import plan_table, show
     from controlplane.runtime.clock import SystemClock
-    from controlplane.runtime.compiling import say_when_compiling
-    from controlplane.runtime.planning import Choices, explain_workload, make_plan, refuse_violations
-    from controlplane.runtime.spare_core import check_planned
+    from controlplane.runtime.fleet.spare_core import check_planned
+    from controlplane.runtime.jobs.compiling import say_when_compiling
+    from controlplane.runtime.jobs.plan import Choices, explain_workload, make_plan, refuse_violations
 
     compiled = say_when_compiling(say)
     parsed, document = read_spec(spec)

@@ -14,7 +14,7 @@ from controlplane.cli.model_inputs import model_inputs
 from controlplane.domain.errors import EngineError, InputError
 
 if TYPE_CHECKING:
-    from controlplane.runtime.profiling import Counters, Failed, Written
+    from controlplane.runtime.jobs.profile import Counters, Failed, Written
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +63,7 @@ def profile(
     from controlplane.report.plan_table import counted
     from controlplane.report.progress import Bar
     from controlplane.runtime.clock import SystemClock
-    from controlplane.runtime.profiling import (
+    from controlplane.runtime.jobs.profile import (
         Failed,
         profile_models,
         profile_neighbours,
@@ -105,7 +105,7 @@ def _tell(one: Written | Failed) -> None:
     """A model's line: its file on stdout, what is wrong with it on stderr."""
     from controlplane.cli.wiring import say
     from controlplane.report import profile_line
-    from controlplane.runtime.profiling import Failed
+    from controlplane.runtime.jobs.profile import Failed
 
     if isinstance(one, Failed):
         if one.refused is not None:
@@ -124,7 +124,7 @@ def _tell(one: Written | Failed) -> None:
 def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:
     """What the exports tell. Raises InputError for a file that is none, or a batch that is not said."""
     from controlplane.files import nsight
-    from controlplane.runtime.profiling import Counters
+    from controlplane.runtime.jobs.profile import Counters
 
     if (nsys or ncu) and len(models) != 1:
         raise InputError("is of one model: name it", field="--nsys" if nsys else "--ncu")

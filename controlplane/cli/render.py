@@ -22,7 +22,7 @@ def render(
 ) -> None:
     """Write one model repository per partition of PLAN, with config.pbtxt in each."""
     from controlplane.files.plans import read_plan
-    from controlplane.runtime.rendering import render_plan
+    from controlplane.runtime.fleet.rendering import render_plan
 
     parsed, _ = read_plan(plan)
     for rendered in render_plan(parsed, repository=repository, output=output, fleet=fleet).values():

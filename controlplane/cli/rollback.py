@@ -18,7 +18,7 @@ def rollback(fleet: options.Fleet = options.DEFAULT_FLEET, yes: options.Yes = Fa
     """Converge onto the plan that ran before the present one."""
     from controlplane.cli import wiring
     from controlplane.report.terms_line import terms_line
-    from controlplane.runtime.execute import describe
+    from controlplane.runtime.fleet.execute import describe
 
     found, _ = wiring.existing_fleet(fleet)
     if not yes and sys.stdin.isatty():

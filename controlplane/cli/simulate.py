@@ -44,8 +44,8 @@ def simulate(
     from controlplane.files.plans import read_plan
     from controlplane.report.plan_table import show
     from controlplane.report.simulation_table import simulation_table
-    from controlplane.runtime.compiling import say_when_compiling
-    from controlplane.runtime.simulation import run
+    from controlplane.runtime.jobs.compiling import say_when_compiling
+    from controlplane.runtime.jobs.simulate import run
 
     say_when_compiling(say)
     simulated = read_plan(plan)[0]

@@ -39,7 +39,7 @@ def train(
     """
     from controlplane.report.progress import Bar
     from controlplane.runtime.clock import SystemClock
-    from controlplane.runtime.training import Lesson, train_policy
+    from controlplane.runtime.jobs.train import Lesson, train_policy
 
     with Bar() as bar:
         learnt = train_policy(

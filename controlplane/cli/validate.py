@@ -44,7 +44,7 @@ def validate(
     from controlplane.files.documents import to_json
     from controlplane.report.plan_table import show
     from controlplane.report.validation_table import validation_table
-    from controlplane.runtime.validation import validation
+    from controlplane.runtime.jobs.validate import validation
 
     found = validation(catalogue, pairs, profile)
     if json:
@@ -58,7 +58,7 @@ def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bo
     from controlplane.files.documents import to_json
     from controlplane.report.observed_table import kept_table, observed_document, observed_table
     from controlplane.report.plan_table import show
-    from controlplane.runtime.calibrating import learn, observe, recall
+    from controlplane.runtime.fleet.calibrate import learn, observe, recall
 
     found = wiring.existing_fleet(fleet)[0]
     if seconds is None:

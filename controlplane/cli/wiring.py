@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from controlplane.gateway.haproxy import HaproxyGateway
     from controlplane.profiler.session import Place
     from controlplane.report.status_table import Status
-    from controlplane.runtime.fleet import Fleet
-    from controlplane.runtime.history import Event
+    from controlplane.runtime.fleet.fleet import Fleet
+    from controlplane.runtime.fleet.history import Event
 
 
 def say(line: str) -> None:
@@ -64,7 +64,7 @@ def every_launcher() -> tuple[Launcher, ...]:
 
 def fleet(name: str, *, launcher_name: LauncherName | None, endpoints: Endpoints) -> Fleet:
     """A fleet with its files, launcher and gateway."""
-    from controlplane.runtime.fleet import Fleet
+    from controlplane.runtime.fleet.fleet import Fleet
 
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
@@ -187,7 +187,7 @@ def fleet_to_end(name: str) -> Fleet:
 def status_source(name: str) -> Callable[[], Status]:
     """A function that looks at a fleet anew each time it is called."""
     from controlplane.monitor.telemetry import GatewayTelemetry
-    from controlplane.runtime.status import fleet_status
+    from controlplane.runtime.fleet.status import fleet_status
 
     found, settings = existing_fleet(name)
     telemetry = GatewayTelemetry(gateway(found.files, settings.endpoints).telemetry_socket)
@@ -196,7 +196,7 @@ def status_source(name: str) -> Callable[[], Status]:
 
 def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> None:
     """Be the controller of a fleet; events are JSON lines on stderr."""
-    from controlplane.runtime import serving
+    from controlplane.runtime.controller import serve
 
     def tell(event: Event) -> None:
         # Its log may be on a full disk, or its reader gone: no reason to stop guarding.
@@ -204,7 +204,7 @@ def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> No
             say(json.dumps(asdict(event)))
 
     found, _ = existing_fleet(name)
-    serving.guard(found, tell, once=once, plan_only=plan_only, host=host, port=port)
+    serve.guard(found, tell, once=once, plan_only=plan_only, host=host, port=port)
     with contextlib.suppress(OSError):
         sys.stderr.flush()
     # A start under way would hold a normal exit up for its whole deadline; its server is found by its labels.
@@ -213,7 +213,7 @@ def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> No
 
 def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Event, ...]:
     """What happened to a fleet, or to the last one of that name that was destroyed, which is said."""
-    from controlplane.runtime import happened
+    from controlplane.runtime.fleet import events
 
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
@@ -222,4 +222,4 @@ def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Even
     else:
         say(f"fleet {name!r} was destroyed; what happened until then:")
     begin = 0.0 if since_s is None else time.time() - since_s
-    return happened.events(files, since_s=begin, limit=limit)
+    return events.events(files, since_s=begin, limit=limit)

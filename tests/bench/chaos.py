@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import guard_rig as rig
 import psutil
 
-from controlplane.runtime.history import History
+from controlplane.runtime.fleet.history import History
 
 RATE_RPS = 60.0
 SLO_MS = 150.0

@@ -38,7 +38,7 @@ from rich.table import Table
 from controlplane.profiler.load import off_core, poisson_times
 from controlplane.profiler.requests import Inputs, requests_for
 from controlplane.render.source import read_source
-from controlplane.runtime import clients
+from controlplane.runtime.demo import clients
 
 CORE = 0
 PERF = ROOT / ".tools" / "perf"

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import guard_rig as rig
 
 from controlplane.domain.errors import EngineError
-from controlplane.runtime import clients
+from controlplane.runtime.demo import clients
 
 RATE_RPS = 100.0
 SLO_MS = 50.0

@@ -33,11 +33,13 @@ from controlplane.files import rendered as rendered_files
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.monitor import canary, inference
-from controlplane.runtime import clock, controller, crew, execute, observer
-from controlplane.runtime import fleet as fleet_module
-from controlplane.runtime.controller import Controller
-from controlplane.runtime.execute import observe
-from controlplane.runtime.fleet import Fleet, Outcome
+from controlplane.runtime import clock
+from controlplane.runtime.controller import loop, observer, workers
+from controlplane.runtime.controller.loop import Controller
+from controlplane.runtime.fleet import execute
+from controlplane.runtime.fleet import fleet as fleet_module
+from controlplane.runtime.fleet.execute import observe
+from controlplane.runtime.fleet.fleet import Fleet, Outcome
 
 pytestmark = pytest.mark.unit
 
@@ -163,13 +165,13 @@ def world() -> Iterator[World]:
         made = World(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="trisect-test"))))
         host = made.host
         pool = partial(Pool, host)
-        for module in (clock, controller, crew, execute, observer, canary):
+        for module in (clock, loop, workers, execute, observer, canary):
             stack.enter_context(mock.patch.object(module, "time", host.clock))
-        stack.enter_context(mock.patch.object(crew, "ThreadPoolExecutor", pool))
+        stack.enter_context(mock.patch.object(workers, "ThreadPoolExecutor", pool))
         for module in (execute, observer, canary):
             stack.enter_context(mock.patch.object(module, "ThreadPoolExecutor", InlinePool))
         for name in ("Recorder", "Board", "EventLog"):
-            stack.enter_context(mock.patch.object(controller, name, Silent))
+            stack.enter_context(mock.patch.object(loop, name, Silent))
         stack.enter_context(mock.patch.object(fleet_module, "History", Silent))
 
         def infer(_: object, server: Server, endpoint: str, *__: object) -> None:

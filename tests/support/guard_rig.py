@@ -27,7 +27,7 @@ from gateway_rig import NOBODY_READY, NOTICED_S
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Server, ServerState
-from controlplane.runtime.history import Event, History
+from controlplane.runtime.fleet.history import Event, History
 from launchers.process import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from controlplane.control.guard_state import GuardState, Redirect
 from controlplane.domain.observation import FleetSeen
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.runtime_socket import RuntimeSocket
-from controlplane.runtime import controller, observer
-from controlplane.runtime.crew import Crew
+from controlplane.runtime.controller import loop, observer
+from controlplane.runtime.controller.workers import Crew
 from launchers import readiness
 from launchers.process import ProcessLauncher
 
@@ -35,10 +35,10 @@ class Point:
 
 POINTS = {
     "violation seen": Point(observer._Split, "ask"),
-    "verdict": Point(controller.Controller, "_act"),
+    "verdict": Point(loop.Controller, "_act"),
     "routes written": Point(HaproxyGateway, "_apply"),
     "HAProxy half told": Point(RuntimeSocket, "replace_map", 1),
-    "routes committed": Point(controller, "turned_over"),
+    "routes committed": Point(loop, "turned_over"),
     "told to drain and stop": Point(Crew, "stop"),
     "draining": Point(HaproxyGateway, "in_flight"),
     "launching": Point(ProcessLauncher, "start"),

@@ -17,10 +17,10 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles
-from controlplane.runtime import calibrating
 from controlplane.runtime.clock import SystemClock
-from controlplane.runtime.execute import backend
-from controlplane.runtime.fleet import Fleet
+from controlplane.runtime.fleet import calibrate
+from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime.fleet.fleet import Fleet
 
 pytestmark = pytest.mark.unit
 
@@ -64,7 +64,7 @@ def validated(directory: Path, watching: Watching, servers: list[Server]) -> dic
     files, running = FleetFiles(directory / "state", "f"), cast(Any, Running(servers))
     files.write_plans(Plan("joint", Rule.P99, "igniter", (PlannedGpu("v100-0", "v100", partitions),)), None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibrating, "threading", SimpleNamespace(Event=lambda: watching))
+        patch.setattr(calibrate, "threading", SimpleNamespace(Event=lambda: watching))
         patch.setattr(
             wiring, "existing_fleet", lambda name: (Fleet(files, running, running, SystemClock(), print),)
         )

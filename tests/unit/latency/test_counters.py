@@ -11,7 +11,7 @@ from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Environment, KernelTrace, Measurement, Profile
 from controlplane.latency import counters, igniter
 from controlplane.latency.protocol import Slots
-from controlplane.runtime.profiling import Counters, with_fits
+from controlplane.runtime.jobs.profile import Counters, with_fits
 
 pytestmark = pytest.mark.unit
 

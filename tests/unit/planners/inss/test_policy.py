@@ -117,7 +117,7 @@ import sys
 from pathlib import Path
 from controlplane.files.specs import read_spec
 from controlplane.runtime.clock import SystemClock
-from controlplane.runtime.planning import Choices, make_plan
+from controlplane.runtime.jobs.plan import Choices, make_plan
 import controlplane.files.catalogue as catalogue
 spec, document = read_spec(Path(catalogue.__file__).parent / "inss_policy.yaml")
 asked = Choices("inss", iterations=1)

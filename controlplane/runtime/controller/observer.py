@@ -1,0 +1,352 @@
+"""What the guard is shown: the requests that ended and the health of every server, cheaply.
+
+A launcher tells of deaths by itself. Asking costs: the engine is asked now and then, and at once when it told
+of a death or requests fail, off the loop, since it may be away. Triton's statistics and HAProxy's sessions
+are asked only of a server under suspicion. An idle server and one that stands by get a canary.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from controlplane.control import sequential
+from controlplane.control.guard_state import GuardState, Watch
+from controlplane.domain.errors import EngineError, GatewayError
+from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, News, ServerSeen
+from controlplane.monitor.canary import Canaries
+from controlplane.monitor.records import Record
+from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, inferences_each, queue_ms
+from controlplane.ports import Gateway, Host, Launcher
+from controlplane.runtime.controller.workers import Crew
+from controlplane.runtime.fleet.execute import backend
+
+ENGINE_EVERY_S = 5.0
+ENGINE_HURRIED_S = 0.5
+_ENGINE_LATE_S = 5.0
+_DEAF_S = 5.0
+_GATEWAY_AGAIN_S = 2.0
+CANARY_EVERY_S = 5.0
+STATISTICS_EVERY_S = 0.5
+SILENT_S = 0.2
+_SUSPICIOUS = 0.25
+_SILENT_REQUESTS = 3.0
+_FAILED_IN_A_ROW = 5
+_HURRIED_S = 0.5
+_READY = ServerSeen(Health.READY)
+
+
+class Requests(Protocol):
+    """Every request that ended."""
+
+    def take(self) -> Iterable[Record]:
+        """Those that ended since the call before, in order."""
+
+    @property
+    def heard_since_s(self) -> float:
+        """Since when (monotonic) none can have passed unheard."""
+
+
+class Observer:
+    """Looks at one fleet, a tick at a time."""
+
+    def __init__(
+        self, launcher: Launcher, gateway: Gateway, fleet: str, crew: Crew, requests: Requests, host: Host
+    ) -> None:
+        self._host = host
+        self._gateway = gateway
+        self._crew = crew
+        self._requests = requests
+        self._canaries = Canaries()
+        self._split = _Split()
+        self._watch = launcher.watch(fleet)
+        self._lost: dict[str, str] = {}
+        self._impaired: dict[str, str] = {}
+        self._told: list[tuple[float, News]] = []
+        self._engine = _Engine(launcher, fleet)
+        self._known: dict[str, Server] = {}
+        self._by_address: dict[tuple[str, int], str] = {}
+        self._since_s: dict[str, float] = {}
+        self._asked_s: dict[str, float] = {}
+        self._answered_s: dict[str, float] = {}
+        self._failed: dict[str, int] = {}
+        self._active_s: dict[str, float] = {}
+        self._owed: dict[str, tuple[float, int]] = {}
+        self._heard_s = time.monotonic()
+        self._gateway_again_s = -math.inf
+        self._state = GuardState({})
+
+    def look(self, state: GuardState) -> FleetSeen:
+        """The fleet now."""
+        now = time.monotonic()
+        conditions = self._crew.conditions()
+        servers = self._crew.servers()
+        answers = self._answers(servers, now)
+        failed = any(a.failed and a.server for a in answers)
+        self._ask_engine(servers, failed, now)
+        seen: dict[str, ServerSeen] = {}
+        self._state = state
+        actives = {w.active.server: w for w in state.watches.values()}
+        for name, condition in conditions.items():
+            server = servers.get(name)
+            health, reason = condition.health, condition.reason
+            if server is not None and health is Health.UNLOADED:
+                self._impaired.pop(server.name, None)  # of a model that was unloaded
+            if server is not None and health in (Health.READY, Health.UNLOADED) and server.name in self._lost:
+                health, reason = Health.GONE, self._lost[server.name]
+            elif server is not None and health is Health.READY:
+                if self._engine.misses(server.name, self._since_s.setdefault(name, now)):
+                    health, reason = Health.GONE, "its process ended"
+                else:
+                    health, reason = self._canary(name, server, now)
+                    if health is Health.READY and server.name in self._impaired:
+                        health, reason = Health.IMPAIRED, self._impaired[server.name]
+            watch = actives.get(name)
+            if watch is None or server is None or health not in (Health.READY, Health.IMPAIRED):
+                seen[name] = _READY if health is Health.READY else ServerSeen(health, reason=reason)
+                continue
+            split = self._split_of(watch, server, now)
+            owed = self._in_flight(watch, server, now)
+            if health is Health.READY and not owed and split is _UNKNOWN:
+                seen[name] = _READY
+            else:
+                seen[name] = ServerSeen(
+                    health, owed, split.queue_ms, split.compute_ms, reason, split.inferences
+                )
+        suspicious = any(_strength(watch) > _SUSPICIOUS for watch in state.watches.values())
+        return FleetSeen(now, tuple(answers), seen, self._host.seen() if suspicious else None)
+
+    def probe(self, name: str) -> None:
+        """Try a server now: an inference through each queue, by way of an alias where it has one."""
+        server = self._crew.server(name)
+        if server is not None:
+            self._asked_s[name] = time.monotonic()
+            # Where all else fails, silence is an answer too: a dead stub takes a second for each refusal.
+            hurry = self._failed.get(name, 0) >= _FAILED_IN_A_ROW
+            self._canaries.ask(server, self._tried(server), deadline_s=_HURRIED_S if hurry else None)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._watch.close()
+        self._engine.close()
+        self._canaries.close()
+        self._split.close()
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Who does not do its part, and why; empty words for one that does."""
+        silent_s = time.monotonic() - self._heard_s
+        deaf = f"no word of requests for {_DEAF_S:g} s: that a server is slow goes unseen"
+        return {"engine": self._engine.trouble, "monitor": deaf if silent_s > _DEAF_S else ""}
+
+    def _ask_engine(self, servers: Mapping[str, Server], failed: bool, now: float) -> None:
+        news = self._watch.news(servers.values())
+        self._told += [(now, one) for one in news]
+        self._engine.ask(now, 0.0 if self._told else ENGINE_HURRIED_S if failed else ENGINE_EVERY_S)
+        # An engine that is itself going away tells of many deaths and answers nothing: it is not believed.
+        for at, one in self._told:
+            if self._engine.answered_s >= at:
+                which = self._impaired if one.impaired else self._lost
+                which.update(dict.fromkeys(one.servers, one.reason))
+        self._told = [(at, one) for at, one in self._told if self._engine.answered_s < at]
+
+    def _answers(self, servers: dict[str, Server], now: float) -> list[Answer]:
+        if servers != self._known:
+            self._forget({name: s for name, s in self._known.items() if name not in servers})
+            self._known = servers
+            self._by_address = {
+                (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
+            }
+        answers = []
+        # Lines tell the time of day, which may be set meanwhile.
+        ahead_s = time.time() - now
+        ends = self._requests.take()
+        if self._requests.heard_since_s < now:
+            self._heard_s = now
+        for end in ends:
+            name = self._by_address.get((end.host, end.port), "")
+            answers.append(
+                Answer(min(now, end.ended_s - ahead_s), end.latency_ms, end.failed, end.endpoint, name)
+            )
+            if not name:
+                continue  # nothing about anybody's health
+            if end.failed:
+                self._failed[name] = self._failed.get(name, 0) + 1
+            else:
+                self._failed[name] = 0
+                self._answered_s[name] = now
+        return answers
+
+    def _forget(self, gone: Mapping[str, Server]) -> None:
+        """What was kept for servers that are stopped: a controller lives long, and a canary may be large."""
+        kept: tuple[dict[str, Any], ...] = (
+            self._since_s, self._asked_s, self._answered_s, self._failed, self._active_s, self._owed,
+        )  # fmt: skip
+        for name, server in gone.items():
+            self._canaries.forget(server.name)
+            self._lost.pop(server.name, None)
+            self._impaired.pop(server.name, None)
+            for one in kept:
+                one.pop(name, None)
+
+    def _tried(self, server: Server) -> tuple[str, ...]:
+        """One endpoint of each of its queues, an alias where there is one: the whole way of a request."""
+        watch = self._state.watches.get(server.spec.labels.partition)
+        if watch is None:
+            return server.spec.endpoints
+        return tuple(promise.endpoints[-1] for promise in watch.ward.promises)
+
+    def _canary(self, name: str, server: Server, now: float) -> tuple[Health, str]:
+        verdict = self._canaries.verdict(server.name)
+        answered = self._answered_s.get(name, -1e9)
+        latest = max(answered, self._asked_s.get(name, -1e9))
+        first_failure = verdict is not None and verdict.failures == 1 and verdict.at_s > latest
+        if first_failure or now - latest > CANARY_EVERY_S:
+            self.probe(name)
+        # One canary may be unlucky; one beside requests that all fail is not.
+        enough = 1 if self._failed.get(name, 0) >= _FAILED_IN_A_ROW else 2
+        if verdict is not None and verdict.failures >= enough and verdict.at_s > answered:
+            return Health.FAILING, verdict.reason
+        return Health.READY, ""
+
+    def _split_of(self, watch: Watch, server: Server, now: float) -> _Times:
+        if _strength(watch) > _SUSPICIOUS:
+            # The models' own: an alias does not count the wait in its model's queue.
+            self._split.ask(server, [promise.endpoint for promise in watch.ward.promises], now)
+        return self._split.found(server.name, now)
+
+    def _in_flight(self, watch: Watch, server: Server, now: float) -> int:
+        """What it owes, asked only where it fell silent under load."""
+        name = watch.active.server
+        asked, owed = self._owed.get(name, (-math.inf, 0))
+        # Silence is a server's own only while its answers would be heard, from when it was routed to, though
+        # it never answered anybody, and since it was last known to owe nothing.
+        since = max(
+            self._answered_s.get(name, -math.inf),
+            self._active_s.setdefault(name, now),
+            self._requests.heard_since_s,
+            -math.inf if owed else asked,
+        )
+        expected = (now - since) * sum(rates[0] for rates in watch.rates_rps)
+        if now - since < SILENT_S or (expected < _SILENT_REQUESTS and not owed):
+            return 0
+        if now - asked > SILENT_S and now > self._gateway_again_s:
+            try:
+                owed = self._gateway.in_flight(backend(server))
+            except GatewayError:
+                # A gateway that hangs takes its time, which is not to be lost at every look for every server.
+                owed, self._gateway_again_s = 0, time.monotonic() + _GATEWAY_AGAIN_S
+            self._owed[name] = (now, owed)
+        return owed
+
+
+def _strength(watch: Watch) -> float:
+    """The strongest evidence against one of its promises; 1 is an alarm."""
+    return max(sequential.strength(e, p) for e, p in zip(watch.evidence, watch.ward.promises, strict=True))
+
+
+class _Engine:
+    """Which servers the engine says run, asked off the loop."""
+
+    def __init__(self, launcher: Launcher, fleet: str) -> None:
+        self._launcher = launcher
+        self._fleet = fleet
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._running: frozenset[str] = frozenset()
+        self._asked_s = -math.inf
+        self._under_way = False
+        self.answered_s = -math.inf
+        """When it was asked what it answered last."""
+        self.trouble = ""
+
+    def ask(self, now: float, every_s: float) -> None:
+        """Have it asked, unless that was done a moment ago or it has not answered yet."""
+        if self._under_way and now - self._asked_s > _ENGINE_LATE_S:
+            self.trouble = f"the engine has not answered for {_ENGINE_LATE_S:g} s"
+        if not self._under_way and now - self._asked_s >= every_s:
+            self._asked_s, self._under_way = now, True
+            self._pool.submit(self._ask, now)
+
+    def misses(self, name: str, since_s: float) -> bool:
+        """Whether it was asked after `since_s` and did not name this server."""
+        return self.answered_s > since_s and name not in self._running
+
+    def close(self) -> None:
+        """End the thread."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, now: float) -> None:
+        try:
+            found = self._launcher.servers(self._fleet)
+            self._running = frozenset(s.name for s in found if s.state is ServerState.RUNNING)
+            self.trouble, self.answered_s = "", now
+        except Exception as error:  # of any kind: deaths are not believed while it answers nothing
+            self.trouble = str(error) or repr(error)
+        finally:
+            self._under_way = False
+
+
+class _Times(NamedTuple):
+    """A suspect's mean times, of several models the slowest's, and how many inferences a request carried."""
+
+    queue_ms: float | None = None
+    compute_ms: float | None = None
+    inferences: Mapping[str, float] = MappingProxyType({})
+
+
+_UNKNOWN = _Times()
+
+
+class _Split:
+    """Queue against compute time of suspects, from two readings of Triton's counters, off the loop."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
+        self._lock = threading.Lock()
+        self._asked_s: dict[str, float] = {}
+        self._before: dict[tuple[str, str], ModelStatistics] = {}
+        self._found: dict[str, tuple[float, _Times]] = {}
+
+    def ask(self, server: Server, models: Sequence[str], now: float) -> None:
+        """Read the counters of its models, unless that was done a moment ago."""
+        if now - self._asked_s.get(server.name, -1e9) < STATISTICS_EVERY_S:
+            return
+        self._asked_s[server.name] = now
+        self._pool.submit(self._read, server, models)
+
+    def found(self, name: str, now: float) -> _Times:
+        """The times of late; `_UNKNOWN` where nobody asked."""
+        with self._lock:
+            at, times = self._found.get(name, (-math.inf, _UNKNOWN))
+        return times if now - at < 4 * STATISTICS_EVERY_S else _UNKNOWN
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, server: Server, models: Sequence[str]) -> None:
+        passed = {}
+        try:
+            with StatisticsClient(server, deadline_s=2.0) as client:
+                for model in models:
+                    now = client.read(model)
+                    before = self._before.get((server.name, model))
+                    self._before[server.name, model] = now
+                    if before is not None:
+                        passed[model] = difference(before, now)
+        except EngineError:
+            return
+
+        def slowest(mean_of: Callable[[ModelStatistics], float | None]) -> float | None:
+            return max((mean for p in passed.values() if (mean := mean_of(p)) is not None), default=None)
+
+        each = {model: n for model, p in passed.items() if (n := inferences_each(p)) is not None}
+        times = _Times(slowest(queue_ms), slowest(compute_ms), each)
+        with self._lock:
+            self._found[server.name] = (time.monotonic(), times)

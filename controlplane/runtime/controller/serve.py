@@ -1,0 +1,56 @@
+"""The controller at work: its locks, its ears and its endpoint around the one loop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+
+from controlplane.control.guard_state import Limits
+from controlplane.gateway.places import Places
+from controlplane.monitor.request_log import RequestLog
+from controlplane.runtime.controller.exporter import Meters, serve
+from controlplane.runtime.controller.loop import Controller, Notice
+from controlplane.runtime.controller.plan_only import Onlooker
+from controlplane.runtime.fleet.controller_process import only_controller
+from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import Event, History
+
+
+def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: str, port: int) -> None:
+    """Be the fleet's controller until SIGTERM or SIGINT, or with `once` until nothing is left to do.
+
+    With `plan_only` nothing is done, only said; a controller may run beside it.
+    Raises EngineError where the fleet has a controller, GatewayError for a taken port. The gateway is started
+    with the fleet held, by the first look: a fleet that is being destroyed gets none.
+    """
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    kind = Onlooker if plan_only else Controller
+    with contextlib.nullcontext() if plan_only else only_controller(fleet.files) as died:
+        log = RequestLog(Places.of(fleet.files.gateway).monitor_socket)
+        history = History(fleet.files.history)
+        meters = Meters(history)
+
+        def both(event: Event) -> None:
+            meters.count(event)
+            notice(event)
+
+        if died is not None:
+            reason = f"the one before (pid {died}) did not end by itself; this one goes on"
+            event = Event(fleet.clock.wall(), "warning", "controller", fleet.name, reason)
+            history.write(event)
+            both(event)
+        controller = kind(fleet, log, history, both, Limits())
+        exporter = serve(controller, meters, host, port) if port else None
+        try:
+            if once:
+                controller.repair(stopping)
+            else:
+                controller.run(stopping)
+        finally:
+            controller.close()
+            log.close()
+            if exporter is not None:
+                exporter.shutdown()

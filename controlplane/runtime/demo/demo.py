@@ -1,0 +1,258 @@
+"""The whole story on this host, every number measured while you watch.
+
+Profile the sample models, plan them, apply the plan, hold what clients see against what was predicted, make
+a prediction wrong and watch the guard repair it, destroy the fleet.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
+from controlplane.domain.fleet import Endpoints, Role, Server
+from controlplane.domain.plan import Partition, Placement, Plan
+from controlplane.files.fleets import FleetSettings
+from controlplane.files.plans import write_plan
+from controlplane.files.specs import read_spec
+from controlplane.monitor import triton
+from controlplane.ports import Launcher, Progress
+from controlplane.profiler.load import ClosedLoop, poisson_times
+from controlplane.profiler.requests import requests_for
+from controlplane.profiler.session import Place, Profiler
+from controlplane.profiler.subject import Wishes
+from controlplane.profiler.sweep import in_flight
+from controlplane.render.source import read_source
+from controlplane.report.demo_table import DemoRow
+from controlplane.report.repair_table import Repair
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.demo import clients, violation
+from controlplane.runtime.devices import host_devices
+from controlplane.runtime.fleet import controller_process
+from controlplane.runtime.fleet.execute import Say
+from controlplane.runtime.fleet.fleet import Fleet, map_devices
+from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms
+from controlplane.runtime.jobs.profile import Failed, profile_models, read_subjects
+
+_WARM_UP_S = 1.0
+_RATES = (1.0, 0.6, 0.35)
+"""A slower host is asked for less: what is to be seen needs some share to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where the story plays. `perf_home` holds perf_analyzer, None where it is not installed."""
+
+    spec: Path
+    repository: Path
+    output: Path
+    scratch: Path
+    endpoints: Endpoints
+    perf_home: Path | None
+    profile_budget_s: float = 20.0
+    closed_loop_s: float = 6.0
+    poisson_s: float = 15.0
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """The story's actors."""
+
+    scene: Scene
+    launcher: Launcher
+    fleet: Fleet
+    place: Place
+    progress: Progress
+    say: Say
+
+    def plan(self, profiles: Path) -> Plan:
+        """Profile the spec's models and plan them. Raises InfeasibleError where this host is too slow."""
+        spec, document = read_spec(self.scene.spec)
+        models = sorted({w.model for w in spec.workloads})
+        self.say(
+            f"profile {', '.join(models)} on {self.place.name}: one Triton per share, driven back to back"
+        )
+        profiler = Profiler(self.launcher, SystemClock(), self.progress, profiles, self.scene.scratch)
+        wishes = Wishes(budget_s=self.scene.profile_budget_s)
+        subjects = read_subjects(self.scene.repository, models, self.place, wishes)
+        for one in profile_models(profiler, subjects, self.place, resume=False):
+            if isinstance(one, Failed):
+                raise EngineError(f"{one.model}: {one.words}")
+            profile = one.profile
+            alone = next(p for p in profile.points if p.percent == 100 and p.batch == 1)
+            error = 100 * profile.holdout_error["igniter"]
+            self.say(
+                f"  {profile.model}: {len(profile.points)} points, {alone.execution_ms:.1f} ms alone at "
+                f"batch 1, Eq 11 errs by {error:.1f} % on points left out"
+            )
+        for part in _RATES:
+            workloads = tuple(replace(w, rate_rps=part * w.rate_rps) for w in spec.workloads)
+            asked = replace(spec, workloads=workloads)
+            plan = make_plan(
+                asked, document, Choices("joint"), profiles=profiles, cores=1, clock=SystemClock()
+            )
+            if not plan.infeasible and any(violation.covered(p) for _, p in plan.partitions()):
+                return plan
+            self.say(
+                f"at {part:g} of the rates in {self.scene.spec} this host, as busy as it is now, has no "
+                "share to spare for a larger shadow"
+            )
+        reasons = "; ".join(f"{i.workload}: {i.reason}" for i in plan.infeasible) or "no share to spare"
+        raise InfeasibleError(f"this host is too slow, or too busy now, for {self.scene.spec}: {reasons}")
+
+    def apply(self, plan: Plan) -> None:
+        """Run the plan."""
+        settings = FleetSettings(
+            launcher=self.launcher.name,
+            repository=str(self.scene.repository.resolve()),
+            output=str(self.scene.output.resolve()),
+            devices=map_devices(plan, host_devices()),
+            endpoints=self.scene.endpoints,
+        )
+        self.fleet.apply(plan, settings)
+
+    def measure(self, plan: Plan, expected_ms: Mapping[str, float]) -> list[DemoRow]:
+        """Hold the running fleet against what is expected of its partitions, all loaded at once."""
+        placed = [(partition, placement) for _, partition, placement in plan.placements()]
+        self.say(f"closed loop at the planned batch, all {len(placed)} at once: execution latency")
+        execution = self._executions(placed)
+        self.say(f"Poisson arrivals at the planned rates for {self.scene.poisson_s:g} s: P99")
+        seen = self._poisson(placed)
+        rows = []
+        for partition, placement in placed:
+            served = next(m for m in partition.models if m.model == placement.model)
+            client = seen[placement.endpoint]
+            rows.append(
+                DemoRow(
+                    workload=placement.name,
+                    model=placement.model,
+                    percent=partition.percent,
+                    batch=served.batch,
+                    predicted_ms=expected_ms[partition.id],
+                    observed_ms=execution[placement.endpoint],
+                    rate_rps=placement.rate_rps,
+                    client=client.client,
+                    answered=client.latency_ms.size,
+                    failed=len(client.failures),
+                    p50_ms=float(np.percentile(client.latency_ms, 50)),
+                    p99_ms=float(np.percentile(client.latency_ms, 99)),
+                    slo_ms=placement.slo_ms,
+                )
+            )
+        return rows
+
+    def violate(self, plan: Plan, rows: Sequence[DemoRow]) -> Repair:
+        """Cut one server's quota under load and let the guard find out. Raises EngineError."""
+        placed = [(partition, placement) for _, partition, placement in plan.placements()]
+        busy = {row.workload: row.rate_rps * row.observed_ms / (1000.0 * row.batch) for row in rows}
+        hit = violation.victim(placed, self._active(), busy)
+        self.say(
+            f"forced violation: all workloads loaded, then {hit.placement.name}'s server is held to "
+            f"{100 * hit.part:.0f} % of its quota behind the controller's back"
+        )
+        turns = {placement.endpoint: i for i, (_, placement) in enumerate(placed)}
+
+        def load(placement: Placement, due_s: Iterator[float]) -> clients.Seen:
+            return self._tritonclient(turns[placement.endpoint], placement, due_s)
+
+        return violation.force(self.fleet, placed, hit, load, self.scene.seed)
+
+    def _executions(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, float]:
+        servers = self._active()
+        target = f"{self.scene.endpoints.host}:{self.scene.endpoints.grpc_port}"
+        with ExitStack() as stack:
+            readers = {}
+            for partition, placement in placed:
+                (request,) = requests_for(read_source(self.scene.repository, placement.model))
+                request.model_name = placement.endpoint
+                served = next(m for m in partition.models if m.model == placement.model)
+                readers[placement.endpoint] = stack.enter_context(
+                    triton.StatisticsClient(servers[partition.id])
+                )
+                loop = stack.enter_context(
+                    ClosedLoop(target, [request.SerializeToString()], in_flight(served.batch))
+                )
+            loop.run(_WARM_UP_S)
+            before = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}
+            loop.run(self.scene.closed_loop_s)
+            after = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}
+        observed = {}
+        for partition, placement in placed:
+            served = next(m for m in partition.models if m.model == placement.model)
+            window = triton.difference(before[placement.endpoint], after[placement.endpoint])
+            if served.batch not in window.batches:
+                raise EngineError(f"{placement.name}: no batch of {served.batch} was formed under load")
+            observed[placement.endpoint] = triton.execution_ms(window.batches[served.batch])
+        return observed
+
+    def _poisson(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, clients.Seen]:
+        random = np.random.default_rng(self.scene.seed)
+        work = []
+        with ThreadPoolExecutor(len(placed)) as pool:
+            for i, (_, placement) in enumerate(placed):
+                due = poisson_times(placement.rate_rps, self.scene.poisson_s, random)
+                work.append((placement.endpoint, pool.submit(self._client, i, placement, due)))
+            return {endpoint: future.result() for endpoint, future in work}
+
+    def _client(self, turn: int, placement: Placement, due_s: Sequence[float]) -> clients.Seen:
+        """Workloads take turns with the three clients."""
+        at, seconds = self.scene.endpoints, self.scene.poisson_s
+        if turn % 3 == 2 and self.scene.perf_home is not None:
+            grpc, deadline_s = f"{at.host}:{at.grpc_port}", 6 * seconds + 60
+            home, rate_rps = self.scene.perf_home, placement.rate_rps
+            return clients.perf_analyzer(home, grpc, placement.endpoint, rate_rps, seconds, deadline_s)
+        return self._tritonclient(turn, placement, due_s)
+
+    def _tritonclient(self, turn: int, placement: Placement, due_s: Iterable[float]) -> clients.Seen:
+        (request,) = requests_for(read_source(self.scene.repository, placement.model))
+        at, tensors = self.scene.endpoints, clients.tensors_of(request)
+        if turn % 3 == 1:
+            return clients.over_http(f"{at.host}:{at.http_port}", placement.endpoint, tensors, due_s)
+        return clients.over_grpc(f"{at.host}:{at.grpc_port}", placement.endpoint, tensors, due_s)
+
+    def _active(self) -> dict[str, Server]:
+        return {
+            s.spec.labels.partition: s
+            for s in self.launcher.servers(self.fleet.name)
+            if s.spec.labels.role is Role.ACTIVE
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What was seen: the plan held against reality, and the repair of a forced violation.
+
+    `untold` says why there was no violation to repair, where this host allows none.
+    """
+
+    rows: tuple[DemoRow, ...]
+    repair: Repair | None
+    untold: str = ""
+
+
+def run(demo: Demo, keep_plan: Path | None) -> Story:
+    """The whole story; whatever happens, the fleet is gone afterwards."""
+    with tempfile.TemporaryDirectory() as profiles:
+        plan = demo.plan(Path(profiles))
+        expected_ms = mean_execution_ms(plan, Path(profiles))
+    if keep_plan is not None:
+        write_plan(keep_plan, plan)
+    try:
+        demo.say(f"apply: {sum(1 for _ in plan.partitions())} partitions, each with a shadow standing by")
+        demo.apply(plan)
+        rows = tuple(demo.measure(plan, expected_ms))
+        try:
+            return Story(rows, demo.violate(plan, rows))
+        except TrisectError as error:
+            return Story(rows, None, str(error))
+    finally:
+        demo.say("destroy")
+        controller_process.stop(demo.fleet.files)
+        demo.fleet.destroy()

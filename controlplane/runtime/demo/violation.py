@@ -1,0 +1,166 @@
+"""A violation made on purpose, and what the guard makes of it, as a client sees it.
+
+Every workload is loaded at its planned rate; then one server's quota is cut behind the controller's back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Server
+from controlplane.domain.plan import Partition, Placement
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.report.repair_table import Repair, Span
+from controlplane.runtime.clock import wait_until
+from controlplane.runtime.demo.clients import Seen
+from controlplane.runtime.fleet import controller_process
+from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import Event, History
+
+_BEFORE_S = 5.0
+_AFTER_S = 5.0
+_BACKLOG_S = 1.0
+"""After the redirect the old server's queue is still being answered."""
+_GUARDED_S = 30.0
+_HALF = 0.5
+_OVERLOAD = 0.7
+"""A cut that leaves less than this part of what the workload uses cannot go unnoticed for long."""
+
+Load = Callable[[Placement, Iterator[float]], Seen]
+"""A client that sends requests for a workload at these times from now, until they end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """The workload whose server is cut, and to which part of its quota."""
+
+    partition: Partition
+    placement: Placement
+    server: Server
+    part: float
+
+
+def covered(partition: Partition) -> bool:
+    """Whether a larger shadow stands by for it, ready to take over."""
+    shadow = partition.shadow
+    return shadow is not None and shadow.policy is ShadowPolicy.HOT and shadow.percent > partition.percent
+
+
+def victim(
+    placed: Sequence[tuple[Partition, Placement]], servers: dict[str, Server], busy: Mapping[str, float]
+) -> Victim:
+    """The busiest partition with a larger hot shadow. Raises EngineError where no partition has one.
+
+    `busy` is workload -> the part of its capacity that is used, as measured.
+    """
+    candidates = [(partition, placement) for partition, placement in placed if covered(partition)]
+    if not candidates:
+        raise EngineError("no partition has a larger shadow: nothing could cover a slow server")
+    partition, placement = max(candidates, key=lambda one: busy[one[1].name])
+    part = min(_HALF, _OVERLOAD * busy[placement.name])
+    return Victim(partition, placement, servers[partition.id], part)
+
+
+def force(
+    fleet: Fleet, placed: Sequence[tuple[Partition, Placement]], hit: Victim, load: Load, seed: int
+) -> Repair:
+    """Start the controller, load every workload, cut one server, wait for the guard.
+
+    Raises EngineError where the quota cannot be cut, or where nothing came of it.
+    """
+    history = History(fleet.files.history)
+    controller_process.start_detached(fleet.files)
+    for partition, _ in placed:
+        _await(history, "said", partition.id, 0.0, "stands by")
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(placed)) as pool, _set_at_end(stop):
+        streams = np.random.default_rng(seed).spawn(len(placed))
+        clients = {
+            placement.endpoint: pool.submit(load, placement, _poisson(placement.rate_rps, random, stop))
+            for (_, placement), random in zip(placed, streams, strict=True)
+        }
+        stop.wait(_BEFORE_S)
+        cut_s = time.time()
+        fleet.launcher.resize(hit.server, hit.server.spec.percent * hit.part)
+        moved = _await(history, "redirect", hit.partition.id, cut_s)
+        guarded = _await(history, "said", hit.partition.id, moved.at_s, "stands by")
+        stop.wait(_AFTER_S)
+        stop.set()
+        seen = clients[hit.placement.endpoint].result()
+    said = next(e.reason for e in history.events(since_s=moved.at_s) if e.kind == "said")
+    return _repair(hit, seen, cut_s, moved, said, guarded)
+
+
+def _repair(hit: Victim, seen: Seen, cut_s: float, moved: Event, said: str, guarded: Event) -> Repair:
+    settled_s = moved.at_s + _BACKLOG_S
+    first_s, last_s = float(seen.due_s.min()), float(seen.due_s.max())
+    spans = tuple(
+        _span(name, seen, begin, end, cut_s)
+        for name, begin, end in (
+            ("before the cut", first_s, cut_s),
+            ("until redirected", cut_s, moved.at_s),
+            ("while the backlog ends", moved.at_s, settled_s),
+            ("served by the shadow", settled_s, last_s),
+        )
+    )
+    answered_s = (seen.due_s + seen.latency_ms / 1000.0)[seen.due_s >= moved.at_s]
+    percent = hit.partition.percent
+    return Repair(
+        workload=hit.placement.name,
+        slo_ms=hit.placement.slo_ms,
+        percent=percent,
+        cut_percent=percent * hit.part,
+        redirected_s=moved.at_s - cut_s,
+        reason=said,
+        served_s=float(answered_s.min()) - cut_s,
+        guarded_s=guarded.at_s - cut_s,
+        shadow=guarded.reason,
+        spans=spans,
+    )
+
+
+def _span(name: str, seen: Seen, begin_s: float, end_s: float, zero_s: float) -> Span:
+    within = seen.latency_ms[(seen.due_s >= begin_s) & (seen.due_s < end_s)]
+    failed = sum(begin_s <= at < end_s for at in seen.failed_s)
+    p50, p99 = np.percentile(within, (50, 99)) if within.size else (None, None)
+    return Span(name, begin_s - zero_s, end_s - zero_s, int(within.size) + failed, failed, p50, p99)
+
+
+def _poisson(rate_rps: float, random: np.random.Generator, stop: threading.Event) -> Iterator[float]:
+    due = 0.0
+    while not stop.is_set():
+        due += float(random.exponential(1.0 / rate_rps))
+        yield due
+
+
+def _await(history: History, kind: str, subject: str, since_s: float, says: str = "") -> Event:
+    found: list[Event] = []
+
+    def look() -> bool:
+        found.extend(
+            e
+            for e in history.events(since_s=since_s)
+            if e.kind == kind and e.subject == subject and says in e.reason
+        )
+        return bool(found)
+
+    if not wait_until(look, deadline_s=_GUARDED_S, interval_s=0.1):
+        raise EngineError(f"{subject}: no {says or kind} within {_GUARDED_S:g} s")
+    return found[0]
+
+
+@contextlib.contextmanager
+def _set_at_end(stop: threading.Event) -> Iterator[None]:
+    """Clients end whatever happens."""
+    try:
+        yield
+    finally:
+        stop.set()

@@ -1,0 +1,12 @@
+"""A person's commands on a fleet. Start reading at `fleet`: from a plan to running servers.
+
+fleet               apply, rollback, redirect, destroy
+execute             runs converge's actions, with a journal
+preflight           what is checked before a plan changes anything
+rendering           a plan's model repositories on disk
+spare_core          the core that a plan for this host must leave free
+controller_process  start, find and stop the fleet's controller
+status, events      what runs now, and what happened
+history             the record on disk
+calibrate           predicted against observed, from the record
+"""

@@ -1,0 +1,255 @@
+"""Predicted against observed, watched or from the record, and what the next plan learns from it.
+
+Triton's counters give exact means per batch size. A neighbour that is busy half the time costs about half of
+what one that is always busy does, so the prediction lies between alone and all busy, by how busy they were.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.observation import BatchStatistics, ModelStatistics
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
+from controlplane.files.calibration import read_calibration, write_calibration
+from controlplane.latency import calibration, registry
+from controlplane.latency.calibration import Observation, Seen
+from controlplane.latency.protocol import LatencyModel, Slots
+from controlplane.monitor import triton
+from controlplane.report.observed_table import Kept, Unseen
+from controlplane.runtime.devices import known_device, known_profiles
+from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import History, Minute
+
+_READ_EVERY_S = 1.0
+
+FEWEST_ANSWERS = 100
+"""Of a minute: fewer have no P99, only a slowest."""
+
+Batches = Mapping[int, BatchStatistics]
+"""What was executed, by batch size."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """One partition's executions in successive windows, on the share it had, and for how long."""
+
+    gpu: PlannedGpu
+    partition: Partition
+    windows: tuple[Batches, ...]
+    seconds: float
+
+    @property
+    def busy(self) -> float:
+        """The part of the time that it executed."""
+        spent_ms = sum(triton.execution_ms(b) * b.executions for w in self.windows for b in w.values())
+        return min(1.0, spent_ms / self.seconds / 1000.0)
+
+
+def observe(fleet: Fleet, profiles: Path, seconds: float) -> tuple[list[Seen], list[Unseen]]:
+    """Watch the servers that answer for a while; partitions without an execution come second, with why.
+
+    Raises InputError for a fleet without a plan or without requests, EngineError where a server is restarted
+    meanwhile.
+    """
+    plan = fleet.files.plan()
+    if plan is None:
+        raise InputError(f"fleet {fleet.name!r} has no plan", field="--fleet")
+    routed = {m.server for route in fleet.gateway.routes().values() for m in route.members}
+    servers = [s for s in fleet.launcher.servers(fleet.name) if s.name in routed]
+    watched = _watch(plan, servers, seconds)
+    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
+    if not seen:
+        raise InputError(f"no batch was executed within {seconds:g} s; is there traffic?", field="--fleet")
+    answering = {one.partition.id for one in watched}
+    silent = f"no batch was executed within {seconds:g} s"
+    return seen, [
+        Unseen(partition, silent if partition in answering else "no server answers for it now")
+        for partition in _missing(plan, seen)
+    ]
+
+
+def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list[Kept]]:
+    """What the controller wrote down since the present plan was applied: executions, and P99s.
+
+    Partitions without an execution come second, with why.
+
+    Raises InputError where it wrote nothing.
+    """
+    plan, since_s = fleet.files.plan(), fleet.files.planned_s()
+    minutes = History(fleet.files.history).minutes(since_s or 0.0)
+    if plan is None or not any(minute.requests for minute in minutes):
+        raise InputError(
+            "nothing was recorded since its plan was applied: let its controller run under traffic for some "
+            "minutes, or watch it now with --seconds",
+            field="--fleet",
+        )
+    watched = []
+    for gpu, partition in plan.partitions():
+        mine = [m for m in minutes if m.partition == partition.id]
+        for percent in sorted({m.percent for m in mine}):
+            counted = [(m.seconds, m.batches) for m in mine if m.percent == percent and m.batches is not None]
+            if counted:
+                present = replace(partition, percent=percent)
+                windows = tuple(batches for _, batches in counted)
+                watched.append(_Watched(gpu, present, windows, sum(seconds for seconds, _ in counted)))
+    kept = [_kept(partition, placement, minutes) for _, partition, placement in plan.placements()]
+    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
+    counted_of = {one.partition.id for one in watched}
+    uncounted = "no server of it answered through two minutes: only then executions are counted"
+    silent = "no batch was executed"
+    unseen = [Unseen(p, silent if p in counted_of else uncounted) for p in _missing(plan, seen)]
+    return seen, unseen, kept
+
+
+def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
+    """Update the calibration file beside the profiles; None where nothing taught anything."""
+    usable = [row.observation for row in seen if row.refused is None]
+    if not usable:
+        return None
+    return write_calibration(profiles, calibration.update(read_calibration(profiles), usable))
+
+
+def _missing(plan: Plan, seen: Sequence[Seen]) -> list[str]:
+    """The plan's partitions of which nothing was seen to execute."""
+    known = {row.partition for row in seen}
+    return [partition.id for _, partition in plan.partitions() if partition.id not in known]
+
+
+def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watched]:
+    active = {s.spec.labels.partition: s for s in servers if s.state is ServerState.RUNNING}
+    placed = [(g, p) for g, p in plan.partitions() if p.id in active]
+    rounds = max(2, round(seconds / _READ_EVERY_S))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(triton.StatisticsClient(active[p.id])) for _, p in placed]
+        readings: list[list[ModelStatistics]] = [[] for _ in placed]
+        pause = threading.Event()
+        for turn in range(rounds + 1):
+            if turn:
+                pause.wait(_READ_EVERY_S)
+            for (_, partition), client, kept in zip(placed, clients, readings, strict=True):
+                kept.append(client.read(_model_name(partition)))
+    return [
+        _Watched(
+            gpu,
+            replace(partition, percent=active[partition.id].spec.percent),
+            tuple(triton.difference(a, b).batches for a, b in pairwise(kept)),
+            rounds * _READ_EVERY_S,
+        )
+        for (gpu, partition), kept in zip(placed, readings, strict=True)
+    ]
+
+
+def _model_name(partition: Partition) -> str:
+    """What the server calls the partition's model: the endpoint that counts every execution of it."""
+    return partition.queues()[partition.models[0].model][0].endpoint
+
+
+def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute]) -> Kept:
+    mine = [m for m in minutes if (m.partition, m.endpoint) == (partition.id, placement.endpoint)]
+    full = [m for m in mine if m.requests - m.failed >= FEWEST_ANSWERS]
+    p99s = [m.p99_ms for m in full if m.p99_ms is not None]
+    if any(m.requests for m in mine):
+        most = max(m.requests - m.failed for m in mine)
+        why = f"at most {most} answers a minute, {FEWEST_ANSWERS} are needed"
+    else:
+        why = "no request was recorded" if mine else "no minute was recorded yet"
+    return Kept(
+        workload=placement.name,
+        partition=partition.id,
+        minutes=round(sum(m.seconds for m in mine) / 60.0),
+        unmeasured=None if p99s else why,
+        planned_rps=placement.rate_rps,
+        rate_rps=_inferences_rps(placement, mine),
+        failed=sum(m.failed for m in mine),
+        predicted_p99_ms=placement.predicted.p99_ms,
+        p99_ms=float(np.median(p99s)) if p99s else None,
+        worst_p99_ms=max(p99s, default=None),
+        slo_ms=placement.slo_ms,
+    )
+
+
+def _inferences_rps(placement: Placement, minutes: Sequence[Minute]) -> float | None:
+    """What arrived, counted as a plan counts it: the record has requests."""
+    if not minutes:
+        return None
+    return placement.client_batch * sum(m.requests for m in minutes) / sum(m.seconds for m in minutes)
+
+
+def _all_rows(watched: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
+    return [row for one in watched for row in _rows(one, watched, plan, profiles, at_s)]
+
+
+def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
+    others = [
+        w for w in every if w.gpu.id == one.gpu.id and w.partition.id != one.partition.id and w.busy > 0
+    ]
+    known = known_profiles(one.gpu.type, profiles)
+    latency = registry.build(plan.latency_model, known_device(one.gpu.type), known)
+    rows = []
+    for batch in sorted({size for window in one.windows for size in window}):
+        executions = sum(w[batch].executions for w in one.windows if batch in w)
+        means = [(triton.execution_ms(w[batch]), w[batch].executions) for w in one.windows if batch in w]
+        observation = Observation(
+            model=one.partition.models[0].model,
+            device=one.gpu.type,
+            neighbours=tuple(sorted(w.partition.models[0].model for w in others)),
+            predicted_ms=_predicted_ms(latency, one, others, batch),
+            observed_ms=sum(mean * n for mean, n in means) / executions,
+            batches=executions,
+            variation=_variation(means),
+            at_s=at_s,
+        )
+        quota = one.gpu.type == CPU_DEVICE
+        queued = _waits_for_another(one.partition, batch)
+        rows.append(Seen.of(one.partition.id, batch, one.busy, observation, quota=quota, queued=queued))
+    return rows
+
+
+def _waits_for_another(partition: Partition, batch: int) -> bool:
+    """Whether a batch of this size forms only while another executes.
+
+    Without a queue delay, that is one that holds more than a single request.
+    """
+    largest_request = max(placement.client_batch for placement in partition.workloads)
+    return batch > largest_request and partition.models[0].max_queue_delay_us == 0
+
+
+def _predicted_ms(latency: LatencyModel, one: _Watched, others: Sequence[_Watched], batch: int) -> float:
+    names = [one.partition.models[0].model, *(w.partition.models[0].model for w in others)]
+    for name in names:
+        if name not in latency.models:
+            raise InputError(
+                f"no profile on {one.gpu.type} to predict it from; `ctl profile {name}` makes one", field=name
+            )
+    models = [latency.models.index(name) for name in names]
+    batches = [float(batch), *(float(w.partition.models[0].batch) for w in others)]
+    percents = [one.partition.percent, *(w.partition.percent for w in others)]
+    alone = latency.estimate(Slots.alone(models[:1], batches[:1], percents[:1])).execution_ms[0, 0]
+    together = latency.estimate(Slots.of([models], [batches], [percents])).execution_ms[0, 0]
+    busy = float(np.mean([w.busy for w in others])) if others else 0.0
+    return float(alone + busy * (together - alone))
+
+
+def _variation(windows: Sequence[tuple[float, int]]) -> float:
+    """Coefficient of variation of windows' means, given as (mean, batches).
+
+    Not of single batches: a host drifts by some percent from minute to minute, which the mean of hundreds of
+    batches shows and a single batch's spread hides; a host that stalled shows in both.
+    """
+    if len(windows) < 2:
+        return 0.0
+    means, weights = (np.array(column, dtype=float) for column in zip(*windows, strict=True))
+    mean = float(np.average(means, weights=weights))
+    variance = float(np.average((means - mean) ** 2, weights=weights)) * len(windows) / (len(windows) - 1)
+    return math.sqrt(variance) / mean

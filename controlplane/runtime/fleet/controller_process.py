@@ -1,0 +1,159 @@
+"""The controller as a process: one a fleet, in the foreground or detached, found again by its lock.
+
+The lock is the kernel's: it is free the moment its holder dies. The file beside it says the holder's pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+
+from controlplane.domain.errors import EngineError
+from controlplane.files.fleets import FleetFiles
+from controlplane.runtime.clock import wait_until
+from controlplane.runtime.fleet.history import Event, History
+
+_LOG_LIMIT_BYTES = 8 * 2**20
+_START_S = 60.0
+"""For a controller to be there, also on a busy host; one that ends is not waited for."""
+_STOP_S = 10.0
+_ASKED_S = 1.0
+_MOMENT_S = 0.02
+
+
+@contextlib.contextmanager
+def only_controller(files: FleetFiles) -> Iterator[int | None]:
+    """Be this fleet's controller; the pid of the one before where it did not end by itself, else None.
+
+    Raises EngineError where another process is.
+    """
+    lock = _lock(files)
+    try:
+        # Whoever asks for the controller's pid holds the lock for a moment too.
+        lock.acquire(timeout=_ASKED_S, poll_interval=0.01)
+    except filelock.Timeout:
+        raise EngineError(f"fleet {files.fleet!r} already has a controller (pid {pid(files)})") from None
+    try:
+        before = _told_pid(files)
+        with contextlib.suppress(OSError):  # a full disk: the kernel knows who holds the lock
+            _pid_file(files).write_text(f"{os.getpid()}\n")
+        yield before
+    finally:
+        with contextlib.suppress(OSError):
+            _pid_file(files).unlink(missing_ok=True)
+        lock.release()
+
+
+def pid(files: FleetFiles) -> int | None:
+    """The living controller's pid; None where there is none."""
+    lock = _lock(files)
+    if not files.directory.is_dir():
+        return None
+    try:
+        # Another one who asks is no controller.
+        lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
+    except filelock.Timeout:
+        return _holder(files)
+    lock.release()
+    return None
+
+
+def start_detached(files: FleetFiles) -> int:
+    """Have a controller running; its pid. One that runs stays. Raises EngineError where it does not start."""
+    running = pid(files)
+    if running is not None:
+        return running
+    dead = _forget_dead(files)
+    log = files.directory / "controller.log"
+    if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:
+        log.replace(log.with_suffix(".log.1"))
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "controlplane.cli.main", "serve", "--fleet", files.fleet],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    if not wait_until(lambda: child.poll() is not None or pid(files) == child.pid, deadline_s=_START_S):
+        child.kill()
+        raise EngineError(f"the controller did not start in {_START_S:g} s (log: {log})")
+    if dead is not None:
+        reason = f"the one before (pid {dead}) did not end by itself; it was started again by hand"
+        History(files.history).write(Event(time.time(), "info", "controller", files.fleet, reason))
+    if child.poll() is None:
+        return child.pid
+    # Somebody else, as systemd, may have been quicker.
+    another = pid(files)
+    if another is None:
+        raise EngineError(f"the controller ended at once (log: {log})")
+    return another
+
+
+def stop(files: FleetFiles) -> bool:
+    """End the fleet's controller, if there is one; returns whether there was. Servers and traffic go on."""
+    running = pid(files)
+    if running is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(running, signal.SIGTERM)
+    if not wait_until(lambda: pid(files) != running, deadline_s=_STOP_S):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running, signal.SIGKILL)
+        wait_until(lambda: pid(files) != running, deadline_s=_STOP_S)
+    return True
+
+
+def _forget_dead(files: FleetFiles) -> int | None:
+    """The pid of a controller that did not end by itself; the next one has nothing to warn of then."""
+    lock = _lock(files)
+    try:
+        lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
+    except filelock.Timeout:
+        return None  # another one starts just now
+    try:
+        dead = _told_pid(files)
+        with contextlib.suppress(OSError):
+            _pid_file(files).unlink(missing_ok=True)
+        return dead
+    finally:
+        lock.release()
+
+
+def _lock(files: FleetFiles) -> filelock.FileLock:
+    return filelock.FileLock(files.directory / "controller.lock", timeout=0)
+
+
+def _holder(files: FleetFiles) -> int | None:
+    """Who has the lock's file open: the pid that is told may be a dead controller's, and another's by now."""
+    lock, told = os.path.realpath(_lock(files).lock_file), _told_pid(files)
+    others = (int(name) for name in os.listdir("/proc") if name.isdigit() and name != str(os.getpid()))
+    candidates = others if told is None else (told, *others)
+    return next((pid for pid in candidates if _has_open(pid, lock)), None)
+
+
+def _has_open(pid: int, path: str) -> bool:
+    with contextlib.suppress(OSError):  # gone, or another user's
+        for handle in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                if os.readlink(f"/proc/{pid}/fd/{handle}") == path:
+                    return True
+    return False
+
+
+def _told_pid(files: FleetFiles) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(_pid_file(files).read_text())
+    return None
+
+
+def _pid_file(files: FleetFiles) -> Path:
+    return files.directory / "controller.pid"

@@ -1,0 +1,70 @@
+"""All that happened to a fleet: its history, and what the gateway's supervisor wrote down by itself.
+
+The supervisor needs no controller and knows of no history: what it writes is put in between by who asks.
+What happened to a fleet outlives it, in a file beside its directory, until a fleet of that name ends again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import EngineError
+from controlplane.files.fleets import FleetFiles
+from controlplane.files.gateway import read_restarts
+from controlplane.gateway.places import Places
+from controlplane.runtime.fleet.history import Event, History
+
+if TYPE_CHECKING:
+    from controlplane.runtime.fleet.fleet import Fleet, Outcome
+
+_KEPT_EVENTS = 1000
+_KEPT_FLEETS = 20
+"""That have ended."""
+
+
+def restarts(files: FleetFiles) -> tuple[Event, ...]:
+    """The gateway's processes that died and were started again lately, oldest first."""
+    told = read_restarts(Places.of(files.gateway).restarts)
+    return tuple(Event(one.at_s, "warning", "restart", one.role, one.reason) for one in told)
+
+
+def events(files: FleetFiles, *, since_s: float, limit: int) -> tuple[Event, ...]:
+    """The newest `limit` events from `since_s` on, oldest first; of a fleet that has ended, those until then.
+
+    Raises EngineError for a broken history.
+    """
+    if not files.exists() and files.ended.exists():
+        return History(files.ended).events(since_s=since_s, limit=limit)
+    told = History(files.history).events(since_s=since_s, limit=limit)
+    again = (event for event in restarts(files) if event.at_s >= since_s)
+    return tuple(sorted((*told, *again), key=lambda event: event.at_s)[-limit:])
+
+
+def destroy(fleet: Fleet) -> Outcome:
+    """End a fleet and keep what happened to it, its end included. Raises as `Fleet.destroy` does."""
+    from controlplane.control.converge import Stop
+    from controlplane.report.plan_table import counted
+
+    known, told = fleet.files.exists(), tuple[Event, ...]()
+    if known:
+        with contextlib.suppress(EngineError):
+            told = events(fleet.files, since_s=0.0, limit=_KEPT_EVENTS)
+    outcome = fleet.destroy()
+    if known or outcome.actions:
+        stopped = counted(sum(isinstance(a, Stop) for a in outcome.actions), "server")
+        end = Event(fleet.clock.wall(), "info", "destroy", fleet.name, f"by hand: {stopped} stopped")
+        with contextlib.suppress(OSError):
+            fleet.files.ended.unlink(missing_ok=True)
+            History(fleet.files.ended).write(*told, end)
+            for old in _oldest(fleet.files.ended.parent):
+                old.unlink()
+    return outcome
+
+
+def _oldest(directory: Path) -> Iterator[Path]:
+    """All but the newest histories of ended fleets."""
+    newest = sorted(directory.glob("*.sqlite"), key=lambda path: path.stat().st_mtime, reverse=True)
+    yield from newest[_KEPT_FLEETS:]

@@ -1,0 +1,350 @@
+"""Apply, roll back and destroy a fleet: plan -> rendered files -> converge's actions -> running servers.
+
+One command at a time works on a fleet: a lock file says so, and the kernel frees it when its holder dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from controlplane.control.converge import (
+    Action,
+    Actual,
+    Commit,
+    Drain,
+    Remove,
+    Start,
+    Stop,
+    converge,
+    destroy,
+)
+from controlplane.control.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
+from controlplane.control.redirect import companions, moves, redirected
+from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
+from controlplane.domain.fleet import Server, ServerSpec, ServerState
+from controlplane.domain.plan import Plan
+from controlplane.files.documents import nearest
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.plans import plan_hash
+from controlplane.files.rendered import forget_rendered
+from controlplane.planners.changes import TermChange, endings, terms
+from controlplane.ports import Clock, Gateway, Launcher
+from controlplane.report.ending_line import ending_line
+from controlplane.report.plan_table import counted
+from controlplane.runtime.fleet.execute import Executor, Limits, Say, named, observe
+from controlplane.runtime.fleet.history import Event, History
+
+
+class FleetJournal:
+    """`execute.Journal` in the fleet's files."""
+
+    def __init__(self, files: FleetFiles, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+
+    def write(self, event: str, **details: Any) -> None:
+        """Append one event with the time; a full disk must not fail a redirect, and nothing is replayed."""
+        with contextlib.suppress(EngineError):
+            self._files.append_journal(self._clock.wall(), event, details)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run did: its actions (none: nothing to do) and the servers that run now.
+
+    `terms` are what the workloads ask for otherwise than before: an SLO or a rate alone needs no action.
+    """
+
+    actions: tuple[Action, ...]
+    servers: tuple[Server, ...]
+    terms: tuple[TermChange, ...] = ()
+
+
+@contextlib.contextmanager
+def locked(files: FleetFiles, *, patience_s: float = 5.0) -> Iterator[None]:
+    """Hold the fleet. Raises FleetBusy where another command does for longer than `patience_s`.
+
+    A controller holds it for moments, a command until it has ended. EngineError: the disk refuses.
+    """
+    lock = filelock.FileLock(files.lock, timeout=patience_s)
+    try:
+        files.directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout:
+        raise FleetBusy(f"another command is working on fleet {files.fleet!r}; wait for it to end") from None
+    except OSError as error:
+        raise EngineError(f"{files.lock}: cannot be held: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One fleet and what it is run with."""
+
+    files: FleetFiles
+    launcher: Launcher
+    gateway: Gateway
+    clock: Clock
+    say: Say
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def name(self) -> str:
+        """The fleet's name."""
+        return self.files.fleet
+
+    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
+        """The fleet a plan means, rendered on disk."""
+        # Here, because it takes protobuf and numpy with it, which looking at a fleet needs not.
+        from controlplane.runtime.fleet.rendering import render_plan
+
+        rendered = render_plan(
+            plan, repository=Path(settings.repository), output=Path(settings.output), fleet=self.name
+        )
+        return desired_fleet(
+            plan, fleet=self.name, plan_hash=plan_hash(plan), rendered=rendered, devices=settings.devices
+        )
+
+    def preview(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> tuple[Action, ...]:
+        """What `apply` would do now; says which endpoints would end."""
+        self._tell_endings(plan)
+        desired, actual = self.desired(plan, settings), observe(self.launcher, self.gateway, self.name)
+        return converge(self._wanted(plan, desired, actual, as_planned), actual)
+
+    def changed_terms(self, plan: Plan) -> tuple[TermChange, ...]:
+        """What the workloads of a plan ask for otherwise than in the plan applied last."""
+        before = self.files.plan()
+        return terms(before, plan) if before is not None else ()
+
+    def apply(
+        self,
+        plan: Plan,
+        settings: FleetSettings,
+        *,
+        as_planned: bool = False,
+        rename_endpoints: bool = False,
+    ) -> Outcome:
+        """Converge onto a plan.
+
+        Partitions that were redirected since this very plan was applied stay where they are, unless
+        `as_planned`. Raises InputError, EngineError, GatewayError; traffic on what stays flows. InputError
+        too, with nothing touched, where a workload stays and its endpoint ends, unless `rename_endpoints`.
+        """
+        return self._apply(
+            plan, settings, as_planned=as_planned, verb="apply", rename_endpoints=rename_endpoints
+        )
+
+    def _apply(
+        self, plan: Plan, settings: FleetSettings, *, as_planned: bool, verb: str, rename_endpoints: bool
+    ) -> Outcome:
+        with locked(self.files):
+            with self._no_trace_of_a_refusal():
+                if (renamed := self._tell_endings(plan)) and not rename_endpoints:
+                    raise InputError(
+                        f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: "
+                        "keep them in the spec and plan again, or accept it with --rename-endpoints",
+                        field="endpoints",
+                    )
+                self._announce_output(settings.output)
+                # First: what cannot be rendered is refused with nothing started.
+                desired = self.desired(plan, settings)
+                self.gateway.start(endpoints=len({p.endpoint for _, _, p in plan.placements()}))
+            actual = observe(self.launcher, self.gateway, self.name)
+            actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
+            before, known, changed_terms = self.files.plan(), self.files.settings(), self.changed_terms(plan)
+            settings = settings.after(known)
+            if actions or before != plan or known != settings:
+                # Written first: whatever happens next, `status` and `destroy` know how to look.
+                self.files.write_settings(settings)
+                leaving = tuple(a for a in actions if isinstance(a, Drain | Stop))
+                try:
+                    self._execute(actions[: len(actions) - len(leaving)], actual)
+                    # Before anything is drained, which takes long: a controller that goes on after a kill
+                    # would route by the plan before.
+                    changed = before is not None and plan_hash(before) != plan_hash(plan)
+                    self.files.write_plans(plan, before if changed else None)
+                    self._run(leaving, actual)
+                except TrisectError as error:
+                    self._tell("warning", verb, self.name, f"plan {plan_hash(plan)} by hand, failed: {error}")
+                    raise
+                self._tell("info", verb, self.name, told_of(plan, before, actions))
+            servers = self.launcher.servers(self.name)
+            self._forget_rendered(settings, (*desired.servers.values(), *(s.spec for s in servers)))
+            return Outcome(actions, servers, changed_terms)
+
+    def preview_rollback(self) -> tuple[Action, ...]:
+        """What `rollback` would do now. Raises InputError where there is no plan before."""
+        return self.preview(*self._before())
+
+    def rollback(self) -> Outcome:
+        """Apply the plan before. Raises InputError where there is none."""
+        previous, settings = self._before()
+        # These endpoints were served before, and asking for them is consent; what ends is told.
+        return self._apply(previous, settings, as_planned=False, verb="rollback", rename_endpoints=True)
+
+    def _before(self) -> tuple[Plan, FleetSettings]:
+        settings, previous = self.files.settings(), self.files.previous_plan()
+        if settings is None or previous is None:
+            raise InputError(f"fleet {self.name!r} has no plan to go back to")
+        return previous, settings
+
+    def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
+        """Turn workloads over to their shadows, or back, in one commit; returns the routes they now have.
+
+        A partition is turned over as a whole: what it serves besides goes with them.
+        Raises InputError for an unknown workload or one without a hot shadow.
+        """
+        with locked(self.files):
+            plan = self.files.plan()
+            if plan is None:
+                raise InputError(f"fleet {self.name!r} has no plan")
+            endpoints = {p.name: p.endpoint for _, _, p in plan.placements()}
+            for workload in workloads:
+                if workload not in endpoints:
+                    raise InputError(
+                        f"is no workload of fleet {self.name!r}{nearest(workload, endpoints)}", field=workload
+                    )
+            actual = observe(self.launcher, self.gateway, self.name)
+            running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
+            # As they stand: of a pool that lost a server the others go on.
+            current = named(self.gateway.routes())
+            present = as_moved(self.desired(plan, settings), running, current)
+            asked = [endpoints[w] for w in workloads]
+            if others := companions(present, asked):
+                self.say(f"{', '.join(others)}: served together with {', '.join(asked)}, so moving too")
+            turned = [*asked, *others]
+            routes = redirected(present, current, turned, {spec.name for spec in running})
+            self._run((Commit(routes),), actual)
+            partitions = {s.name: s.spec.labels.partition for s in actual.servers}
+            for partition, source, target in moves(current, routes, turned, partitions):
+                self._tell("info", "redirect", partition, f"{source} -> {target}: by hand")
+            return {e: routes[e] for e in turned}
+
+    def destroy(self) -> Outcome:
+        """Drain and stop everything with this fleet's labels, the gateway too, and forget the fleet."""
+        with locked(self.files):
+            settings = self.files.settings()
+            actual = observe(self.launcher, self.gateway, self.name)
+            actions = destroy(actual)
+            try:
+                self._run(actions, actual)
+            except GatewayError as error:
+                self.say(f"{error}; the servers are stopped all the same")
+                self._run(tuple(a for a in actions if isinstance(a, Remove | Stop)), actual)
+            self.gateway.stop()
+            self.launcher.sweep(self.name)
+            for output in () if settings is None else (settings.output, *settings.former_outputs):
+                forget_rendered(Path(output), self.name, ())
+        shutil.rmtree(self.files.directory, ignore_errors=True)
+        return Outcome(actions, ())
+
+    @contextlib.contextmanager
+    def _no_trace_of_a_refusal(self) -> Iterator[None]:
+        """Where a fleet's first command is refused before anything runs, its directory goes too."""
+        first = set(self.files.directory.iterdir()) <= {self.files.lock}
+        try:
+            yield
+        except TrisectError:
+            if first:
+                shutil.rmtree(self.files.directory, ignore_errors=True)
+            raise
+
+    def _tell_endings(self, plan: Plan) -> list[str]:
+        """Say which endpoints that are served now a plan serves no more; those whose workload stays."""
+        before = self.files.plan()
+        ended = endings(before, plan) if before is not None else ()
+        served = set(self.gateway.routes()) if ended else set()
+        ended = tuple(e for e in ended if e.endpoint in served)
+        for ending in ended:
+            self.say(ending_line(ending))
+        return [e.endpoint for e in ended if e.heirs]
+
+    def _wanted(self, plan: Plan, desired: Desired, actual: Actual, as_planned: bool) -> Desired:
+        """What a plan means here and now; says what it keeps or undoes of what was redirected since."""
+        running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
+        before = self.files.plan()
+        keep = not as_planned and before is not None and plan_hash(before) == plan_hash(plan)
+        for one in moved(desired, running, actual.routes):
+            has = f"{one.partition} was redirected to {one.present.percent:g} % of {one.present.device}"
+            planned = f"{one.planned.percent:g} % of {one.planned.device}"
+            same = (one.present.percent, one.present.device) == (one.planned.percent, one.planned.device)
+            back = "" if same else f"; `--as-planned` brings back the plan's {planned}"
+            self.say(
+                f"{has} and stays there{back}" if keep else f"{has}: that is undone, {planned} is planned"
+            )
+        return as_moved(desired, running, actual.routes) if keep else desired
+
+    def _run(self, actions: tuple[Action, ...], actual: Actual) -> None:
+        self._execute(actions, actual)
+        if any(isinstance(a, Stop) for a in actions):
+            self.launcher.sweep(self.name)
+        self._journal().write("converged")
+
+    def _execute(self, actions: tuple[Action, ...], actual: Actual) -> None:
+        Executor(self.launcher, self.gateway, self.name, self._journal(), self.say, self.limits).run(
+            actions, actual
+        )
+
+    def _tell(self, level: str, kind: str, subject: str, reason: str) -> None:
+        History(self.files.history).write(Event(self.clock.wall(), level, kind, subject, reason))
+
+    def _journal(self) -> FleetJournal:
+        return FleetJournal(self.files, self.clock)
+
+    def _announce_output(self, output: str) -> None:
+        """Write down that something may lie there, before it does: whatever is killed next, it is removed."""
+        known = self.files.settings()
+        if known is not None and output not in (known.output, *known.former_outputs):
+            self.files.write_settings(replace(known, former_outputs=(*known.former_outputs, output)))
+
+    def _forget_rendered(self, settings: FleetSettings, specs: Sequence[ServerSpec]) -> None:
+        """Remove the repositories that none of `specs` reads; a rollback renders its plan again."""
+        needed = {spec.repository for spec in specs}
+        forget_rendered(Path(settings.output), self.name, needed)
+        former = settings.former_outputs
+        left = tuple(output for output in former if forget_rendered(Path(output), self.name, needed))
+        if left != former:
+            self.files.write_settings(replace(settings, former_outputs=left))
+
+
+def told_of(plan: Plan, before: Plan | None, actions: Sequence[Action]) -> str:
+    """What an apply did, in words, for the history."""
+    started = sum(isinstance(a, Start) for a in actions)
+    stopped = sum(isinstance(a, Stop) for a in actions)
+    now = {partition.id for _, partition in plan.partitions()}
+    gone = sorted({p.id for _, p in before.partitions()} - now) if before is not None else []
+    ended = f"; ended: {', '.join(gone)}" if gone else ""
+    totals = f"{counted(started, 'server')} started, {stopped} stopped, {counted(len(now), 'partition')}"
+    return f"plan {plan_hash(plan)} by hand: {totals}{ended}"
+
+
+def map_devices(plan: Plan, available: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """A plan's GPU ids to the launcher's names: `cpu-1` is core 1, `v100-3` the fourth of the host's v100s.
+
+    `available` maps a type to the host's devices of it. Raises InputError naming what the host lacks.
+    """
+    mapping = {}
+    for gpu in plan.gpus:
+        devices = available.get(gpu.type, ())
+        if not devices:
+            known = ", ".join(sorted(t for t, found in available.items() if found)) or "none"
+            raise InputError(f"this host has no device of type {gpu.type!r}; it has: {known}", field=gpu.id)
+        index = gpu.id.removeprefix(f"{gpu.type}-")
+        if gpu.type == CPU_DEVICE and gpu.id in devices:
+            mapping[gpu.id] = gpu.id
+        elif gpu.type != CPU_DEVICE and index.isdigit() and int(index) < len(devices):
+            mapping[gpu.id] = devices[int(index)]
+        else:
+            raise InputError(f"this host has {len(devices)}: {', '.join(devices)}", field=gpu.id)
+    return mapping

@@ -1,0 +1,59 @@
+"""What is checked before a plan touches anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.fleet import Endpoints
+from controlplane.domain.plan import Plan
+from controlplane.files.documents import Document
+from controlplane.files.fleets import FleetSettings
+from controlplane.ports import Launcher
+from controlplane.runtime.devices import host_devices
+from controlplane.runtime.fleet.execute import Say
+from controlplane.runtime.fleet.fleet import Fleet, map_devices
+
+
+def settings(
+    plan: Plan, fleet: Fleet, *, repository: Path, output: Path, endpoints: Endpoints
+) -> FleetSettings:
+    """How this plan is applied on this host. Raises InputError where the host lacks a device."""
+    return FleetSettings(
+        launcher=fleet.launcher.name,
+        repository=str(repository.resolve()),
+        output=str(output.resolve()),
+        devices=map_devices(plan, host_devices()),
+        endpoints=endpoints,
+    )
+
+
+def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:
+    """Warn, or with `required` raise EngineError, where nothing enforces shares."""
+    if launcher.enforcement() is not None:
+        return
+    problem = "nothing on this host can enforce shares: partitions will take what they can get"
+    if required:
+        raise EngineError(f"{problem} (--require-quota); `ctl doctor` says what is missing")
+    say(f"warning: {problem}")
+
+
+def check_promises(plan: Plan, document: Document, profiles: Path, *, allow_violations: bool) -> None:
+    """Verify the plan again, with the profiles here and now, unless its violations are accepted unseen.
+
+    Raises InputError for a plan that does not keep its promises, or without a profile to judge it by.
+    """
+    if allow_violations:
+        return
+    from controlplane.runtime.jobs.plan import verify_plan
+
+    violations = verify_plan(plan, profiles)
+    if not violations:
+        return
+    shown = "; ".join(f"{v.subject}: {v.reason}" for v in violations[:3])
+    more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""
+    raise InputError(
+        f"the plan does not keep its promises: {shown}{more}; plan again, or accept them with "
+        "--allow-violations",
+        file=document.file,
+    )

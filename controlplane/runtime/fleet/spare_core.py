@@ -1,0 +1,51 @@
+"""The core that a plan for this host must leave free.
+
+`cpu-i` is core i of the host that plans and applies. The gateway, the controller and often the clients run
+on the same cores, outside of any quota: where servers are pinned to every core, requests wait for the gateway
+and P99s break that a plan has verified.
+"""
+
+from __future__ import annotations
+
+from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.plan import Plan
+from controlplane.domain.spec import Spec
+from controlplane.files.documents import Document, Location
+from controlplane.runtime.fleet.execute import Say
+
+
+def shortage(plan: Plan, cores: int) -> str | None:
+    """What is wrong where a plan takes every one of this host's `cores`; None where one stays free."""
+    # A core where only shadows stand by is idle until one of them is redirected to.
+    planned = len({gpu.id for gpu in plan.gpus if gpu.type == CPU_DEVICE and gpu.partitions})
+    if planned < cores:
+        return None
+    has = f"this host has {cores} core{'' if cores == 1 else 's'} and {planned}"
+    return f"{has} are planned: none is left for the gateway, the controller and clients, and P99s will break"
+
+
+def check_planned(
+    plan: Plan, spec: Spec, document: Document, cores: int, say: Say, *, accepted: bool
+) -> None:
+    """Raise InputError at the spec's count for a plan that takes every core; `accepted`: warn instead."""
+    at = next((i for i, gpu in enumerate(spec.gpus) if gpu.type == CPU_DEVICE), 0)
+    field = "type" if spec.gpus[at].count is None else "count"
+    _refuse_or_warn(document, ("gpus", at, field), shortage(plan, cores), cores, say, accepted)
+
+
+def check_applied(plan: Plan, document: Document, cores: int, say: Say, *, accepted: bool) -> None:
+    """Raise InputError at the plan's last core for one that takes every core; `accepted`: warn instead."""
+    at = max((i for i, gpu in enumerate(plan.gpus) if gpu.type == CPU_DEVICE), default=0)
+    _refuse_or_warn(document, ("gpus", at, "id"), shortage(plan, cores), cores, say, accepted)
+
+
+def _refuse_or_warn(
+    document: Document, location: Location, problem: str | None, cores: int, say: Say, accepted: bool
+) -> None:
+    if problem is None:
+        return
+    if accepted:
+        say(f"warning: {problem}")
+        return
+    way_out = f"plan with `count: {cores - 1}`" if cores > 1 else "take a host with two cores"
+    document.fail(f"{problem}; {way_out}, or accept it with --all-cores", location)

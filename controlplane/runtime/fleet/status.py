@@ -1,0 +1,196 @@
+"""What a fleet looks like now: the engine's servers beside the plan, the routes and what clients see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from controlplane.control.guard_state import Level
+from controlplane.domain.errors import EngineError, GatewayError
+from controlplane.domain.fleet import Role, Server
+from controlplane.domain.observation import Guarding, LatencyWindow
+from controlplane.domain.plan import Placement, Plan
+from controlplane.files.guarding import read_guarding
+from controlplane.ports import Gateway, Launcher, Telemetry
+from controlplane.report.status_table import WINDOW_S, GuardRow, Status, StatusRow, WorkloadRow
+from controlplane.runtime.fleet import controller_process
+from controlplane.runtime.fleet.events import restarts
+from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import Event, History
+
+_WARNINGS = (Level.WARNING.value, Level.CRITICAL.value)
+_LEVELS = (Level.INFO.value, *_WARNINGS)
+
+
+def seen_windows(telemetry: Telemetry) -> Mapping[str, LatencyWindow]:
+    """What clients saw within the last minute; nothing where the gateway's monitor is away."""
+    try:
+        return telemetry.windows(WINDOW_S)
+    except GatewayError:
+        return {}
+
+
+def status_rows(
+    launcher: Launcher,
+    gateway: Gateway,
+    fleet: str,
+    plan: Plan | None,
+    windows: Mapping[str, LatencyWindow],
+) -> list[StatusRow]:
+    """One row a server, in the order of its name. Figures of an endpoint stand at the servers it leads to.
+
+    Rates count inferences, as those of a plan do.
+    """
+    routes = gateway.routes()
+    led_to = {
+        name: {e for e, route in routes.items() if name in {m.server for m in route.members}}
+        for name in {m.server for route in routes.values() for m in route.members}
+    }
+    promised: dict[str, Placement] = {}
+    rates: dict[str, float] = {}
+    for _, _, placement in plan.placements() if plan is not None else ():
+        promised[placement.endpoint] = placement
+        rates[placement.endpoint] = rates.get(placement.endpoint, 0.0) + placement.rate_rps
+    servers = launcher.servers(fleet)
+    served = {server.spec.labels.partition for server in servers if server.name in led_to}
+    return [
+        _row(
+            server,
+            _role(server, routed=server.name in led_to, served=server.spec.labels.partition in served),
+            frozenset(led_to.get(server.name, ())),
+            promised,
+            rates,
+            windows,
+        )
+        for server in servers
+    ]
+
+
+def _role(server: Server, *, routed: bool, served: bool) -> Role:
+    """What a server does now, which a redirect changes.
+
+    Where its partition has no route yet (`served`), what it was started for.
+    """
+    if not served:
+        return server.spec.labels.role
+    return Role.ACTIVE if routed else Role.SHADOW
+
+
+def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> list[WorkloadRow]:
+    """One row a workload, in the plan's order; rates count inferences, as those of a plan do."""
+    rows: dict[str, WorkloadRow] = {}
+    client_batch: dict[str, int] = {}
+    for _, partition, placement in plan.placements() if plan is not None else ():
+        row = rows.get(placement.name) or WorkloadRow(
+            placement.name, placement.endpoint, (), placement.slo_ms, planned_rps=0.0
+        )
+        client_batch[placement.endpoint] = placement.client_batch
+        rows[placement.name] = replace(
+            row, partitions=(*row.partitions, partition.id), planned_rps=row.planned_rps + placement.rate_rps
+        )
+    return [
+        row
+        if (seen := windows.get(row.endpoint)) is None
+        else replace(
+            row,
+            p99_ms=seen.p99_ms,
+            rate_rps=seen.requests * client_batch[row.endpoint] / seen.seconds,
+            errors=seen.errors,
+        )
+        for row in rows.values()
+    ]
+
+
+def guard_rows(
+    plan: Plan | None,
+    told: Sequence[Guarding],
+    redirects: Mapping[str, Event],
+    warnings: Mapping[str, Event],
+    now_s: float,
+) -> list[GuardRow]:
+    """One row a planned partition. `told` is what the controller told last, nothing where none runs."""
+    guarding = {one.partition: one for one in told}
+    rows = []
+    for _, partition in plan.partitions() if plan is not None else ():
+        row = GuardRow(partition.id)
+        if (known := guarding.get(partition.id)) is not None:
+            row = replace(
+                row,
+                phase=known.phase,
+                phase_since_s=now_s - known.since_s,
+                shadow=known.standby,
+                shadow_ready=known.standby_ready,
+                failed_starts=known.failed_starts,
+                breaker_open=known.breaker_open,
+                retry_in_s=None if known.retry_at_s is None else max(0.0, known.retry_at_s - now_s),
+            )
+        if (moved := redirects.get(partition.id)) is not None:
+            row = replace(row, redirected_s=now_s - moved.at_s, redirect=moved.reason)
+        if (said := warnings.get(partition.id)) is not None:
+            row = replace(row, said_s=now_s - said.at_s, said=said.reason)
+        rows.append(row)
+    return rows
+
+
+def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Status:
+    """A fleet now. Raises InputError for files nobody of ours wrote."""
+    controller = controller_process.pid(fleet.files)
+    windows = seen_windows(telemetry)
+    again = {event.subject: event for event in restarts(fleet.files)}
+    servers: Sequence[StatusRow] = ()
+    redirects: Mapping[str, Event] = {}
+    warnings: Mapping[str, Event] = {}
+    trouble = history_trouble = None
+    try:
+        servers = status_rows(fleet.launcher, fleet.gateway, fleet.name, plan, windows)
+    except EngineError as error:
+        trouble = str(error)
+    try:
+        history = History(fleet.files.history)
+        redirects, warnings = history.latest("redirect", _LEVELS), history.latest("said", _WARNINGS)
+    except EngineError as error:
+        history_trouble = str(error)
+    told = read_guarding(fleet.files.guarding) if controller is not None else ()
+    return Status(
+        servers=tuple(servers),
+        workloads=tuple(workload_rows(plan, windows)),
+        guard=tuple(guard_rows(plan, told, redirects, warnings, fleet.clock.wall())),
+        controller=controller,
+        trouble=trouble,
+        restarts=tuple(
+            (fleet.clock.wall() - one.at_s, f"{one.subject} {one.reason}")
+            for one in sorted(again.values(), key=lambda one: one.at_s)
+        ),
+        history_trouble=history_trouble,
+    )
+
+
+def _row(
+    server: Server,
+    role: Role,
+    routed: frozenset[str],
+    promised: Mapping[str, Placement],
+    rates: Mapping[str, float],
+    windows: Mapping[str, LatencyWindow],
+) -> StatusRow:
+    seen = {e: windows[e] for e in sorted(routed) if e in windows}
+    inferences = {e: w.requests * (promised[e].client_batch if e in promised else 1) for e, w in seen.items()}
+    slos = [promised[e].slo_ms for e in routed if e in promised]
+    p99s = [w.p99_ms for w in seen.values() if w.p99_ms is not None]
+    return StatusRow(
+        partition=server.spec.labels.partition,
+        role=role.value,
+        state=server.state.value,
+        device=server.spec.device,
+        percent=server.spec.percent,
+        enforced_by=server.enforced_by,
+        endpoints=server.spec.endpoints,
+        routed=bool(routed),
+        http_port=server.http_port,
+        grpc_port=server.grpc_port,
+        slo_ms=min(slos, default=None),
+        p99_ms=max(p99s, default=None),
+        planned_rps=sum(rates[e] for e in routed if e in rates) if routed else None,
+        rate_rps=sum(inferences[e] / w.seconds for e, w in seen.items()) if seen else None,
+        errors=sum(w.errors for w in seen.values()) if seen else None,
+    )

@@ -1,0 +1,1 @@
+"""Jobs that touch no fleet: plan, profile, simulate, train, validate, doctor. One file each."""

@@ -1,0 +1,88 @@
+"""From a spec to a trained policy and its learning curve on disk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import InputError, MissingTool
+from controlplane.files.documents import nearest
+from controlplane.files.learning_curves import write_curve
+from controlplane.files.policies import SUFFIX, write_policy
+from controlplane.files.specs import read_spec
+from controlplane.learning.curve import Check
+from controlplane.planners.inss import strategy as inss
+from controlplane.planners.protocol import PlanRequest
+from controlplane.ports import Clock, Progress
+from controlplane.runtime.jobs.plan import devices_for
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What to train on and where to put it; None: the default."""
+
+    spec: Path
+    output: Path
+    most_models: int | None
+    rounds: int | None
+    reward: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """The learning curve, and a line about what came of it."""
+
+    curve: tuple[Check, ...]
+    told: str
+
+
+def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: Clock) -> Learnt:
+    """Train, write policy and curve, and drop the checkpoint, which an interrupted run leaves.
+
+    Raises InputError for the spec's mistakes, MissingTool without torch or gymnasium.
+    """
+    if lesson.output.suffix != SUFFIX:
+        raise InputError(f"{lesson.output} must end in {SUFFIX}", field="--output")
+    spec, document = read_spec(lesson.spec)
+    try:
+        from controlplane.learning.environment import Reward
+        from controlplane.learning.training import TrainSettings, sizes_up_to, train
+    except ImportError as error:
+        raise MissingTool(f"training needs {error.name}: pip install 'trisect[rl]'") from None
+    known = [kind.value for kind in Reward]
+    if lesson.reward not in known:
+        raise InputError(f"{lesson.reward!r} is no reward{nearest(lesson.reward, known)}", field="--reward")
+    for i, gpu in enumerate(spec.gpus):
+        if gpu.count is None:
+            document.fail("say how many: inss fills a fixed set of GPUs", ("gpus", i, "type"))
+    cores = len(os.sched_getaffinity(0))
+    devices, _ = devices_for(spec, document, inss.NAME, profiles=profiles, cores=cores)
+    strategy = inss.strategy()
+    base = inss.problem_of(PlanRequest(spec.workloads, devices, strategy.rule, clock))
+    settings = TrainSettings(seed=lesson.seed, reward=Reward(lesson.reward))
+    if lesson.rounds is not None:
+        settings = settings.of_length(lesson.rounds)
+    sizes = sizes_up_to(min(lesson.most_models or len(base.model), len(base.model)), len(base.type_of))
+    checkpoint = lesson.output.with_suffix(".checkpoint")
+    began = clock.monotonic()
+    trained = train(base, sizes, settings, checkpoint=checkpoint, progress=progress, clock=clock)
+    about = {
+        "seed": lesson.seed,
+        "reward": lesson.reward,
+        "rounds": trained.curve[-1].round,
+        "spec_sha256": document.sha256,
+        "sizes": [list(size) for size in sizes],
+    }
+    write_policy(lesson.output, trained.weights, about)
+    write_curve(lesson.output.with_suffix(".csv"), trained.curve)
+    checkpoint.unlink(missing_ok=True)
+    best = max(trained.curve, key=lambda check: check.value)
+    return Learnt(
+        trained.curve,
+        f"{lesson.output}: {best.goodput_percent:.1f} % of the offered requests within their SLO, "
+        f"{best.violations_percent:.2f} % late, on problems not trained on; best of "
+        f"{len(trained.curve)} checks at round {best.round} ({trained.stopped_by}), "
+        f"{clock.monotonic() - began:.0f} s",
+    )

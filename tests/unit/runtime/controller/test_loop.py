@@ -1,0 +1,162 @@
+"""What a command does between the controller's look and its act: no real command can be timed to do it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controlplane.control.desired import NamedRoute
+from controlplane.control.guard_state import GuardState, Limits
+from controlplane.domain.errors import FleetBusy
+from controlplane.domain.fleet import Backend, Route, Routes, Server
+from controlplane.domain.observation import News
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.monitor.records import Record
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.controller import serve
+from controlplane.runtime.controller.loop import Adopted, Controller
+from controlplane.runtime.controller.plan_only import Onlooker
+from controlplane.runtime.fleet.fleet import Fleet, locked
+from controlplane.runtime.fleet.history import History
+
+pytestmark = pytest.mark.unit
+
+OLD = Backend("old", "127.0.0.1", 1, 2, 3)
+NEW = Backend("new", "127.0.0.1", 4, 5, 6)
+
+
+class Gateway:
+    """Routes that another command may have replaced since."""
+
+    def __init__(self, routes: Routes) -> None:
+        self.present = dict(routes)
+        self.committed: list[Routes] = []
+        self.started = False
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self.started = True
+
+    def routes(self) -> Routes:
+        return self.present
+
+    def commit(self, routes: Routes) -> None:
+        self.committed.append(routes)
+        self.meanwhile()
+
+
+class Launcher:
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        return ()
+
+    def watch(self, fleet: str) -> Launcher:
+        return self
+
+    def news(self, servers: Collection[Server]) -> tuple[News, ...]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+class NoRequests:
+    heard_since_s = 0.0
+
+    def take(self) -> list[Record]:
+        return []
+
+
+@contextlib.contextmanager
+def controlled(
+    kind: type[Controller], directory: Path, routed: Backend, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[Controller, Gateway, FleetFiles]]:
+    """A controller that knows the old server; its next look would route elsewhere, here to nobody."""
+    gateway = Gateway({"w": Route((routed,), None)})
+    files = FleetFiles(directory, "f")
+    fleet = Fleet(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
+    controller = kind(fleet, NoRequests(), History(files.history), lambda e: tell(e.kind), Limits())
+    routes = {"w": NamedRoute(("old",), None)}
+    controller._adopted = Adopted(GuardState({}), {}, {}, frozenset(), routes, {"old": OLD})
+    controller._adopted.plan_mark = files.planned_s()
+    controller._looked_s = float("inf")
+    try:
+        yield controller, gateway, files
+    finally:
+        controller.close()
+
+
+@pytest.mark.parametrize(("found", "commits"), [(OLD, 1), (NEW, 0)])
+def test_what_another_command_left_meanwhile_is_not_undone(
+    tmp_path: Path, found: Backend, commits: int
+) -> None:
+    with controlled(Controller, tmp_path, found) as (controller, gateway, _):
+        controller.step()
+    assert len(gateway.committed) == commits
+    assert (controller.state is None) == (commits == 0), "what the command left is adopted anew"
+
+
+def test_a_command_that_works_on_the_fleet_costs_no_evidence(tmp_path: Path) -> None:
+    with controlled(Controller, tmp_path, OLD) as (controller, gateway, files):
+        with locked(files):
+            with pytest.raises(FleetBusy):
+                controller.step()
+            assert gateway.committed == []
+            assert controller.state is not None, "what was heard is kept"
+        controller.step()
+        assert len(gateway.committed) == 1, "it is decided again"
+
+
+def test_waiting_for_a_command_is_no_warning(tmp_path: Path) -> None:
+    told: list[str] = []
+    with controlled(Controller, tmp_path, OLD) as (controller, _, files):
+        controller._notice = lambda event: told.append(event.level)
+        files.directory.mkdir(exist_ok=True)
+        files.write_settings(FleetSettings("process", "/m", "/o", {}))
+        stop = threading.Event()
+        with locked(files):
+            running = threading.Thread(target=controller.run, args=(stop,))
+            running.start()
+            while not told:
+                stop.wait(0.01)
+        stop.set()
+        running.join(30.0)
+    assert set(told) == {"info"}
+
+
+def test_one_that_only_looks_is_in_no_controllers_way(tmp_path: Path) -> None:
+    told: list[str] = []
+    with controlled(Onlooker, tmp_path, OLD, told.append) as (onlooker, gateway, files):
+        with locked(files):
+            onlooker.step()
+        assert gateway.committed == []
+        assert told == []
+        assert onlooker.state is not None
+
+
+def test_a_gateway_is_started_only_with_the_fleet_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    # A destroy that holds it has ended the gateway, perhaps.
+    with (
+        controlled(Controller, tmp_path, OLD) as (controller, gateway, files),
+        locked(files),
+        pytest.raises(FleetBusy),
+    ):
+        serve.guard(controller._fleet, lambda e: None, once=True, plan_only=False, host="", port=0)
+    assert not gateway.started
+
+
+def test_clients_come_before_whoever_reads_what_was_done(tmp_path: Path) -> None:
+    order: list[str] = []
+    with controlled(Controller, tmp_path, OLD) as (controller, gateway, _):
+        gateway.meanwhile = lambda: order.append("committed")
+        controller._board.show = lambda *_, **__: order.append("told")  # type: ignore[method-assign]
+        controller.step()
+    assert order == ["committed", "told"]

@@ -1,0 +1,466 @@
+"""What the guard is shown while the engine is away: what no real engine does on demand."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from asked_triton import asked_triton
+
+from controlplane.control.guard import begin
+from controlplane.control.guard_state import (
+    DrainAndStop,
+    Ending,
+    GuardState,
+    Launch,
+    Limits,
+    Load,
+    Seat,
+    Ward,
+)
+from controlplane.control.sequential import Promise
+from controlplane.domain.errors import EngineError, GatewayError, NotNow
+from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.observation import Health, HostSeen, News
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.monitor.canary import Canaries
+from controlplane.monitor.records import Record
+from controlplane.runtime.clock import wait_until
+from controlplane.runtime.controller import observer as observer_module
+from controlplane.runtime.controller.observer import Observer
+from controlplane.runtime.controller.workers import Crew
+from controlplane.runtime.fleet.execute import Limits as Waits
+
+pytestmark = pytest.mark.unit
+
+SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+# Nobody listens there: a canary would fail, but none is due to a server that answers requests.
+SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
+
+
+@dataclass
+class Engine:
+    """An engine that is there, away, or silent; it tells of deaths all the same."""
+
+    away: bool = False
+    silent: threading.Event | None = None
+    news: list[News] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    starts: int = 0
+    stuck: threading.Event | None = None
+    waited_for: bool = False
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        self.starts += 1
+        if self.away:
+            raise NotNow("the engine does not answer")
+        raise EngineError("no such weights")
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        if self.silent is not None and not self.silent.wait(30.0):
+            self.waited_for = True
+        if self.away:
+            raise EngineError("the engine does not answer")
+        return (SERVER,)
+
+    def watch(self, fleet: str) -> Watch:
+        return Watch(self.news)
+
+    def stop(self, server: Server, *, drain_s: float) -> None:
+        if self.stuck is not None:
+            self.stuck.wait(60.0)
+        if self.away:
+            raise EngineError("the engine does not answer")
+        self.stopped.append(server.name)
+
+
+@dataclass
+class Watch:
+    told: list[News]
+
+    def news(self, servers: Collection[Server]) -> tuple[News, ...]:
+        fresh, self.told[:] = tuple(self.told), []
+        return fresh
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Requests:
+    answered: tuple[Record, ...] = (Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, 1.0, 1.0, False),)
+    heard_since_s: float = 0.0
+
+    def take(self) -> tuple[Record, ...]:
+        return self.answered
+
+
+@dataclass
+class Gateway:
+    """`owed` is what a server owes; `away` one that does not answer."""
+
+    owed: int = 0
+    away: bool = False
+    asked: int = 0
+
+    def in_flight(self, backend: object) -> int:
+        self.asked += 1
+        if self.away:
+            raise GatewayError("HAProxy does not answer")
+        return self.owed
+
+    def routes(self) -> dict[str, Route]:
+        return {}
+
+
+def state() -> GuardState:
+    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
+    return begin((ward,), {"W1": (Seat(SERVER.name, "cpu-0", 50.0),)}, Limits())
+
+
+class NoHost:
+    """Nothing is known of it."""
+
+    def seen(self) -> None:
+        return None
+
+
+@dataclass
+class Bench:
+    engine: Engine
+    gateway: Gateway
+    crew: Crew
+    observer: Observer
+    requests: Requests
+    failed: list[str]
+
+    def owes(self) -> int:
+        return self.observer.look(state()).servers[SERVER.name].in_flight
+
+    def health(self) -> Health:
+        return self.observer.look(state()).servers[SERVER.name].health
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    engine, answering, failed = Engine(), Gateway(), list[str]()
+    launcher: Any = engine
+    gateway: Any = answering
+    crew = Crew(launcher, gateway, lambda subject, reason: failed.append(reason), Waits())
+    crew.adopt(SERVER)
+    requests = Requests()
+    observer = Observer(launcher, gateway, "f", crew, requests, NoHost())
+    try:
+        yield Bench(engine, answering, crew, observer, requests, failed)
+    finally:
+        if engine.silent is not None:
+            engine.silent.set()
+        observer.close()
+        crew.close(wait=True)
+
+
+def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias() -> None:
+    launcher: Any = Engine()
+    gateway: Any = Gateway()
+    promise = Promise("w1", 100.0, 10.0, aliases=("w2", "w3"))
+    ward = Ward("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
+    shared = begin((ward,), {"W1": (Seat(SERVER.name, "cpu-0", 50.0),)}, Limits())
+    watch = shared.watches["W1"]
+    suspicious = replace(watch, evidence=tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence))
+    shared = replace(shared, watches={"W1": suspicious})
+    spec = replace(SPEC, endpoints=promise.endpoints)
+    crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
+    with asked_triton() as (port, asked):
+        crew.adopt(replace(SERVER, spec=spec, http_port=port))
+        observer = Observer(launcher, gateway, "f", crew, Requests(answered=()), NoHost())
+        try:
+
+            def timed() -> bool:
+                seen = observer.look(shared).servers[SERVER.name]
+                return seen.compute_ms == pytest.approx(3.0)
+
+            assert wait_until(timed, deadline_s=30.0)
+            # A server that has answered nobody yet gets a canary.
+            wanted = {f"/v2/models/{path}" for path in ("w1/stats", "w3/config", "w3/infer")}
+            assert wait_until(lambda: set(asked) == wanted, deadline_s=30.0), asked
+            verdict = observer._canaries.verdict
+            assert wait_until(lambda: verdict(SERVER.name) is not None, deadline_s=30.0)
+            crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+            observer.look(shared)
+            assert verdict(SERVER.name) is None, "nothing is kept for what is stopped"
+            assert observer._canaries._requests == {}
+        finally:
+            observer.close()
+            crew.close(wait=True)
+
+
+def test_a_silent_engine_holds_no_look_up(bench: Bench) -> None:
+    bench.engine.silent = threading.Event()
+    assert [bench.health() for _ in range(3)] == [Health.READY] * 3
+    assert not bench.engine.waited_for
+
+
+def test_deaths_told_by_an_engine_that_goes_away_are_believed_once_it_answers(bench: Bench) -> None:
+    bench.engine.away = True
+    bench.engine.news.append(News((SERVER.name,), "died"))
+    assert bench.health() is Health.READY
+    assert wait_until(lambda: (bench.health(), bench.observer.troubles)[1]["engine"] != "", deadline_s=30.0)
+    assert bench.health() is Health.READY
+    bench.engine.away = False
+    assert wait_until(lambda: bench.health() is Health.GONE, deadline_s=30.0)
+    assert bench.observer.troubles["engine"] == ""
+
+
+def test_a_model_whose_process_died_impairs_its_server(bench: Bench) -> None:
+    # It goes on answering some requests all the same.
+    bench.engine.news.append(News((SERVER.name,), "a process of its models ended", impaired=True))
+    assert wait_until(lambda: bench.health() is Health.IMPAIRED, deadline_s=30.0)
+    assert bench.health() is Health.IMPAIRED
+
+
+def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Bench) -> None:
+    bench.crew.adopt(SERVER, Health.UNLOADED)
+    bench.engine.news.append(News((SERVER.name,), "a process of its models ended", impaired=True))
+    assert wait_until(lambda: (bench.health(), bench.observer._told)[1] == [], deadline_s=30.0)
+    assert bench.engine.news == []
+    bench.crew.adopt(SERVER)
+    assert bench.health() is Health.READY
+
+
+@pytest.fixture
+def hangs(bench: Bench) -> Iterator[None]:
+    """The server takes requests and answers none; its canaries have not given it up yet."""
+    bench.observer._canaries = Canaries(deadline_s=60.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bench.crew.adopt(replace(SERVER, http_port=silent.getsockname()[1]))
+        yield
+
+
+@pytest.mark.usefixtures("hangs")
+def test_one_that_never_answered_anybody_owes_what_it_owes(bench: Bench) -> None:
+    # A shadow that hung while it stood by, and was redirected to.
+    bench.gateway.owed, bench.requests.answered = 4, ()
+    assert bench.owes() == 0, "it has only just been routed to"
+    assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+
+
+def test_a_log_that_falls_silent_is_a_trouble(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.health()
+    assert bench.observer.troubles == {"engine": "", "monitor": ""}
+    bench.requests.heard_since_s = math.inf  # as of a log that hears nothing, it is never before now
+    monkeypatch.setattr(observer_module, "_DEAF_S", 0.0)
+    bench.health()
+    assert "goes unseen" in bench.observer.troubles["monitor"]
+    bench.requests.heard_since_s = 0.0
+    monkeypatch.undo()
+    bench.health()
+    assert bench.observer.troubles["monitor"] == ""
+
+
+@pytest.mark.usefixtures("hangs")
+def test_one_that_hangs_after_a_lull_is_asked_again(bench: Bench) -> None:
+    bench.owes()
+    bench.requests.answered = ()
+    assert wait_until(lambda: (bench.owes(), bench.gateway.asked)[1] > 0, deadline_s=30.0)
+    bench.gateway.owed = 4
+    assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+
+
+@dataclass
+class Hand:
+    """Clocks that are set by hand: the time of day, and the one that nobody sets."""
+
+    wall_s: float = 1e9
+    now_s: float = 1e3
+
+    def time(self) -> float:
+        return self.wall_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.usefixtures("hangs")
+def test_a_gateway_that_hangs_is_not_asked_at_every_look(bench: Bench) -> None:
+    bench.gateway.away = True
+    bench.owes()
+    bench.requests.answered = ()
+    assert wait_until(lambda: (bench.owes(), bench.gateway.asked)[1] == 1, deadline_s=30.0)
+    bench.observer._gateway_again_s = math.inf
+    assert not wait_until(lambda: (bench.owes(), bench.gateway.asked)[1] > 1, deadline_s=0.6)
+    bench.gateway.away, bench.gateway.owed, bench.observer._gateway_again_s = False, 4, 0.0
+    assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+
+
+def test_answers_are_told_by_a_clock_that_nobody_sets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Hand()
+    monkeypatch.setattr(observer_module, "time", clock)
+
+    def ended(at_s: float) -> float:
+        line = Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, at_s, 1.0, False)
+        bench.requests.answered = (line,)
+        (answer,) = bench.observer.look(state()).answers
+        return answer.ended_s
+
+    assert ended(clock.wall_s - 0.5) == clock.now_s - 0.5
+    before = clock.wall_s
+    clock.wall_s -= 86400.0  # set back
+    assert ended(clock.wall_s - 0.5) == clock.now_s - 0.5
+    assert ended(before) == clock.now_s, "written before it was set back"
+
+
+def test_a_failure_that_no_known_server_made_is_told_as_nobodys(bench: Bench) -> None:
+    def failed(host: str, port: int) -> Record:
+        return Record("h", 1, "w1", host, port, 503, None, 1, 1, 1.0, 1.0, False)
+
+    bench.requests.answered = (failed("-", 0), failed("127.0.0.1", 99), failed("127.0.0.1", 9))
+    told = bench.observer.look(state()).answers
+    assert [(a.server, a.failed) for a in told] == [("", True), ("", True), (SERVER.name, True)]
+
+
+class Stumbling(Engine):
+    """A launcher that fails as none should."""
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_start_that_fails_as_none_should_is_one_that_failed() -> None:
+    launcher: Any = Stumbling()
+    gateway: Any = Gateway()
+    crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
+    crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    crew.close(wait=True)
+    found = crew.conditions()["W1.1"]
+    assert (found.health, found.reason) == (Health.GONE, "can't start new thread")
+
+
+class Slow(Engine):
+    """Its starts end once they may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may, self.begun = threading.Event(), threading.Event()
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        self.begun.set()
+        self.may.wait(60.0)
+        return SERVER
+
+
+@pytest.mark.parametrize(("taken_over", "stopped"), [([], [SERVER.name]), ([SERVER.name], [])])
+def test_what_starts_while_the_fleet_is_adopted_anew_is_nobodys_unless_it_was_seen(
+    taken_over: list[str], stopped: list[str]
+) -> None:
+    engine = Slow()
+    launcher: Any = engine
+    gateway: Any = Gateway()
+    crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
+    crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), replace(SPEC, endpoints=()), unload=False)
+    assert engine.begun.wait(60.0)
+    crew.hand_over(taken_over)
+    engine.may.set()
+    crew.close(wait=True)
+    assert engine.stopped == stopped
+
+
+def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(bench: Bench) -> None:
+    bench.gateway.owed = 1
+    for n in range(20):
+        old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
+        bench.crew.adopt(replace(SERVER, spec=old))
+        bench.crew.stop(DrainAndStop(old.name, Ending.DRAINED))
+    bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    assert wait_until(lambda: bench.engine.starts == 1, deadline_s=30.0)
+    bench.gateway.away = True
+    asked = bench.gateway.asked
+    assert wait_until(lambda: bench.gateway.asked > asked + 5, deadline_s=30.0)
+    assert bench.engine.stopped == []
+    assert [reason for reason in bench.failed if "stopped" in reason] == []
+    bench.gateway.away, bench.gateway.owed = False, 0
+    assert wait_until(lambda: len(bench.engine.stopped) == 20, deadline_s=30.0)
+
+
+def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
+    bench.engine.away = True
+    bench.crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+    assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
+    assert "tried again" in bench.failed[0]
+    bench.engine.away = False
+    bench.crew.retry(0.0)
+    assert bench.engine.stopped == [], "not at once: the engine has just failed"
+    bench.crew.retry(1e12)
+    assert wait_until(lambda: bool(bench.engine.stopped), deadline_s=30.0)
+
+
+def test_a_warm_shadow_is_loaded_though_the_engine_answers_no_stop(bench: Bench) -> None:
+    bench.engine.stuck = threading.Event()
+    try:
+        for n in range(20):
+            old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
+            bench.crew.adopt(replace(SERVER, spec=old))
+            bench.crew.stop(DrainAndStop(old.name, Ending.AT_ONCE))
+        bench.crew.adopt(SERVER, Health.UNLOADED)
+        bench.crew.load(Load(SERVER.name))
+        # Nobody listens there: that the load was tried is all there is to see.
+        tried = wait_until(
+            lambda: bench.crew.conditions()[SERVER.name].health is Health.GONE, deadline_s=30.0
+        )
+        assert tried
+        assert bench.engine.stopped == []
+    finally:
+        bench.engine.stuck.set()
+
+
+def test_a_start_the_engine_is_away_for_is_put_off_and_no_failed_one(bench: Bench) -> None:
+    def conditions_after(starts: int) -> Health:
+        def tried() -> bool:
+            bench.crew.retry(1e12)
+            return bench.engine.starts >= starts
+
+        assert wait_until(tried, deadline_s=30.0)
+        return bench.crew.conditions()["W1.1"].health
+
+    bench.engine.away = True
+    bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    assert conditions_after(3) is Health.STARTING
+    assert bench.crew.conditions()["W1.1"].reason == "the engine does not answer"
+    # Said by the thread of the first start, which may be the last to go on.
+    assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
+    assert len(bench.failed) == 1, "said once"
+    bench.engine.away = False
+    bench.crew.retry(1e12)
+    assert wait_until(lambda: conditions_after(4) is Health.GONE, deadline_s=30.0)
+    assert bench.crew.conditions()["W1.1"].reason == "no such weights"
+
+
+def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench: Bench) -> None:
+    bench.engine.away = True
+    bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
+    bench.crew.stop(DrainAndStop("W1.1", Ending.AT_ONCE))
+    bench.engine.away, starts = False, bench.engine.starts
+    bench.crew.retry(1e12)
+    bench.crew.close(wait=True)
+    assert bench.engine.starts == starts
+
+
+def test_the_host_is_read_under_suspicion_only(bench: Bench) -> None:
+    told = HostSeen(waiting=0.8)
+
+    class Host:
+        def seen(self) -> HostSeen:
+            return told
+
+    bench.observer._host = Host()
+    calm = state()
+    watch = calm.watches["W1"]
+    scores = tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence)
+    suspicious = replace(calm, watches={"W1": replace(watch, evidence=scores)})
+    assert bench.observer.look(calm).host is None
+    assert bench.observer.look(suspicious).host == told

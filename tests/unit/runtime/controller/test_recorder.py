@@ -1,0 +1,171 @@
+"""What is written down of each minute, and read again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from asked_triton import asked_triton
+
+from controlplane.control.guard import begin
+from controlplane.control.guard_state import Limits, Seat, Ward
+from controlplane.control.sequential import Promise
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.observation import Answer, BatchStatistics
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.monitor.triton import StatisticsClient
+from controlplane.runtime.clock import wait_until
+from controlplane.runtime.controller import recorder as recorder_module
+from controlplane.runtime.controller.recorder import Recorder
+from controlplane.runtime.fleet.history import History, Minute
+
+pytestmark = pytest.mark.unit
+
+
+@dataclass
+class Hand:
+    """A clock that is set by hand."""
+
+    now_s: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wall(self) -> float:
+        return self.now_s
+
+
+def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
+    history, clock = History(tmp_path / "h.sqlite"), Hand()
+    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
+    state = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits())
+    spec = ServerSpec(Labels("f", "p", "W1", Role.SHADOW, "r"), "/r", ("w1",), "cpu-0", 60.0)
+    # Nobody listens there: a server that does not answer leaves its counters out, not the minute.
+    server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
+    watch = state.watches["W1"]
+    recorder = Recorder(history, clock)
+    recorder.hear((Answer(0.0, float(i), i == 100, "w1", "s") for i in range(1, 101)), [watch])
+    assert not recorder.is_due()
+    clock.now_s += 61.0
+    assert recorder.is_due()
+    recorder.write([(watch, server)])
+    assert not recorder.is_due()
+    recorder.close([(watch, server)])
+    (minute,) = history.minutes(0.0)
+    assert (minute.partition, minute.percent, minute.requests, minute.failed) == ("W1", 60.0, 100, 1)
+    assert minute.p99_ms == pytest.approx(98.0, abs=0.1)
+    assert minute.batches is None
+
+
+def test_of_a_minute_a_killed_controller_takes_only_the_last_moments_along(tmp_path: Path) -> None:
+    history, clock = History(tmp_path / "h.sqlite"), Hand()
+    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
+    watch = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
+    recorder, active = Recorder(history, clock), [(watch, None)]
+    told: list[list[tuple[float, int, int, float | None]]] = []
+
+    def written(moment_s: float, *answers: tuple[float, bool]) -> None:
+        """So much later, and after these answers: latency, failed."""
+        recorder.hear([Answer(0.0, ms, failed, "w1", "s") for ms, failed in answers], [watch])
+        clock.now_s += moment_s
+        assert recorder.is_due()
+        recorder.write(active)
+        at_s = clock.now_s
+        assert wait_until(lambda: any(m.at_s == at_s for m in history.minutes(0.0)), deadline_s=30.0)
+        told.append([(m.seconds, m.requests, m.failed, m.p99_ms) for m in history.minutes(0.0)])
+
+    written(5.0, (1.0, False), (1.0, False))
+    written(5.0)
+    written(51.0, (3.0, True))
+    written(6.0, (9.0, False))
+    minute = (61.0, 3, 1, 1.0)
+    assert told == [[(5.0, 2, 0, 1.0)], [(10.0, 2, 0, 1.0)], [minute], [minute, (6.0, 1, 0, 9.0)]]
+    recorder.hear([Answer(0.0, 9.0, False, "w1", "s")], [watch])
+    clock.now_s += 1.0
+    recorder.close(active)
+    assert [(m.seconds, m.requests) for m in history.minutes(0.0)] == [(61.0, 3), (7.0, 2)]
+
+
+def test_a_full_disk_costs_the_minute_nothing_once_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    path.mkdir()
+    history, clock = History(path), Hand()
+    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
+    watch = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
+    recorder = Recorder(history, clock)
+    recorder.hear([Answer(0.0, 1.0, False, "w1", "s")], [watch])
+    clock.now_s += 5.0
+    recorder.write([(watch, None)])
+    assert wait_until(lambda: history.lost == 1, deadline_s=30.0)
+    path.rmdir()
+    recorder.close([(watch, None)])
+    (minute,) = history.minutes(0.0)
+    assert (minute.requests, minute.seconds) == (1, 5.0)
+
+
+def test_one_that_heard_nothing_writes_nothing_at_its_end(tmp_path: Path) -> None:
+    history, clock = History(tmp_path / "h.sqlite"), Hand()
+    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
+    watch = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
+    Recorder(history, clock).close([(watch, None)])
+    assert history.minutes(0.0) == ()
+
+
+def test_a_minute_holds_what_was_asked_before_a_redirect_and_what_nobody_answered(tmp_path: Path) -> None:
+    history, clock = History(tmp_path / "h.sqlite"), Hand()
+    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "cpu-0", 0.0)
+    # A pool's second partition: what is known to be the first's is not counted here.
+    other = Ward("W1-2", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
+    first, shadow, second = (Seat(name, "cpu-0", 50.0) for name in ("s", "s.1", "t"))
+    before = begin((ward, other), {"W1": (first, shadow), "W1-2": (second,)}, Limits()).watches
+    after = begin((ward, other), {"W1": (shadow,), "W1-2": (second,)}, Limits()).watches
+    recorder = Recorder(history, clock)
+    recorder.hear([Answer(0.0, 5.0, False, "w1", name) for name in ("s", "s", "t")], before.values())
+    # Both of its servers died: what they owed fails, then nobody is there to take a request.
+    recorder.hear([Answer(0.0, 1.0, True, "w1", name) for name in ("s", "s.1", "")], after.values())
+    recorder.hear([Answer(0.0, 1.0, True, "unheard-of", "")], after.values())
+    clock.now_s += 61.0
+    recorder.close([(watch, None) for watch in after.values()])
+    told = {m.partition: (m.requests, m.failed, m.p99_ms, m.batches) for m in history.minutes(0.0)}
+    assert told == {"W1": (5, 3, 5.0, None), "W1-2": (1, 0, 5.0, None)}
+
+
+def test_what_a_queue_executed_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A busy host may stand still for longer than a minute's end waits for an answer.
+    monkeypatch.setattr(
+        recorder_module,
+        "StatisticsClient",
+        lambda server, deadline_s: StatisticsClient(server, deadline_s=30.0),
+    )
+    history, clock = History(tmp_path / "h.sqlite"), Hand()
+    promise = Promise("w1", 100.0, 10.0, aliases=("w2",))
+    ward = Ward("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
+    state = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits())
+    spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w2", "w1"), "cpu-0", 60.0)
+    recorder = Recorder(history, clock)
+    with asked_triton() as (port, asked):
+        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
+        for turn in (1, 2):
+            answers = [Answer(0.0, 5.0, False, "w1", "s"), Answer(0.0, 7.0, False, "w2", "s")]
+            recorder.hear(answers, state.watches.values())
+            clock.now_s += 61.0
+            recorder.write([(state.watches["W1"], server)])
+            assert wait_until(lambda n=turn: len(history.minutes(0.0)) == 2 * n, deadline_s=30.0)
+    recorder.close([])
+    assert asked == ["/v2/models/w1/stats"] * 2, "an alias counts requests, not executions"
+    told = {minute.endpoint: minute for minute in history.minutes(0.0)[2:]}
+    assert (told["w1"].requests, told["w1"].p99_ms, told["w2"].p99_ms) == (1, 5.0, 7.0)
+    assert told["w2"].batches is None
+    assert told["w1"].batches is not None
+    assert told["w1"].batches[4].executions == 10
+
+
+def test_minutes_keep_their_batches(tmp_path: Path) -> None:
+    history = History(tmp_path / "h.sqlite")
+    first = Minute(10.0, 60.0, "W1", "w1", 50.0, 7, 0, 12.5, {4: BatchStatistics(3, 1, 2, 3)})
+    idle = Minute(70.0, 60.0, "W1", "w1", 60.0, 0, 0, None, {})
+    unknown = Minute(130.0, 60.0, "W1", "w1", 60.0, 5, 1, 9.5, None)
+    history.write_minutes([first, idle, unknown])
+    assert history.minutes(0.0) == (first, idle, unknown)
+    assert history.minutes(71.0) == (unknown,)

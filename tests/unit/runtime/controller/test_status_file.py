@@ -1,0 +1,157 @@
+"""The controller's parts that need no server: its history, its log, who sits where after a restart."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from controlplane.control.desired import Desired, NamedRoute
+from controlplane.control.guard_state import Cause, Launch, Limits, Redirect, Ward
+from controlplane.control.sequential import Promise
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.fleets import FleetSettings
+from controlplane.runtime.controller.adopt import take_over
+from controlplane.runtime.controller.loop import found_dead, turned_over
+from controlplane.runtime.controller.workers import spec_for
+from controlplane.runtime.fleet import history as history_module
+from controlplane.runtime.fleet.history import Event, EventLog, History
+
+pytestmark = pytest.mark.unit
+
+
+def test_history_is_bounded_and_read_oldest_first(tmp_path: Path) -> None:
+    history = History(tmp_path / "h.sqlite", keep=300)
+    assert history.events() == ()
+    every = [Event(float(i), "info", "said", "w", str(i)) for i in range(600)]
+    for i in range(0, 600, 20):
+        history.write(*every[i : i + 20])
+    kept = history.events(limit=10_000)
+    assert 300 <= len(kept) <= 300 + 256 + 20
+    assert [e.reason for e in kept] == [str(i) for i in range(600 - len(kept), 600)]
+    assert [e.at_s for e in history.events(since_s=597.0)] == [597.0, 598.0, 599.0]
+
+
+def test_a_disk_that_refuses_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "in-the-way").write_text("")
+    history = History(tmp_path / "in-the-way" / "h.sqlite")
+    history.write(Event(1.0, "info", "said", "w", "x"))
+    assert history.lost == 1
+
+
+def test_a_locked_history_holds_nobody_up_and_gets_what_was_told_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "_PATIENCE_S", 60.0)
+    history = History(tmp_path / "h.sqlite")
+    history.write(Event(0.0, "info", "said", "w", "before"))
+    log = EventLog(history)
+    with contextlib.closing(sqlite3.connect(tmp_path / "h.sqlite")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began_s = time.monotonic()
+        for i in range(30):
+            log.write(Event(float(i), "info", "said", "w", str(i)))
+        assert time.monotonic() - began_s < 30.0, "one that waits for the other writer has a minute"
+        other.rollback()
+    log.close()
+    assert [e.reason for e in history.events()] == ["before", *map(str, range(30))]
+    log.write(Event(31.0, "info", "said", "w", "late"))
+    assert history.events()[-1].reason == "late", "also what is told while the controller ends"
+
+
+def test_commands_write_beside_the_controller(tmp_path: Path) -> None:
+    def write(kind: str) -> int:
+        for i in range(20):
+            history = History(tmp_path / "h.sqlite")
+            history.write(Event(float(i), "info", kind, "w", "x"))
+        return history.lost
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(write, "abcd")) == 0
+    assert len(History(tmp_path / "h.sqlite").events()) == 80
+
+
+def test_a_broken_history_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "h.sqlite").write_text("no database" * 100)
+    with pytest.raises(EngineError, match="delete it"):
+        History(tmp_path / "h.sqlite").events()
+
+
+def spec(role: Role, percent: float, revision: str, partition: str = "W1") -> ServerSpec:
+    return ServerSpec(Labels("f", "p", partition, role, revision), "/r", ("w1",), "cpu-0", percent)
+
+
+def server(made: ServerSpec, state: ServerState = ServerState.RUNNING) -> Server:
+    return Server(made.name, made, state, "127.0.0.1", 1, 2, 3)
+
+
+ACTIVE, SHADOW, LARGER = spec(Role.ACTIVE, 50, "a"), spec(Role.SHADOW, 60, "b"), spec(Role.SHADOW, 70, "a-c")
+OTHER = spec(Role.SHADOW, 70, "o")
+"""Of another plan."""
+DESIRED = Desired({ACTIVE.name: ACTIVE, SHADOW.name: SHADOW}, {"w1": NamedRoute((ACTIVE.name,), SHADOW.name)})
+SETTINGS = FleetSettings("process", "/m", "/o", {"cpu-0": "cpu-0"})
+WARD = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "cpu-0", 10.0)
+
+
+@pytest.mark.parametrize(
+    ("running", "route", "active", "standby", "surplus"),
+    [
+        ((ACTIVE, SHADOW), NamedRoute((ACTIVE.name,), SHADOW.name), ACTIVE, SHADOW, ()),
+        # Killed after the redirect, before the old server was stopped: that is finished.
+        ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,)), SHADOW, None, (ACTIVE,)),
+        # Killed while the next shadow started.
+        ((SHADOW, LARGER), NamedRoute((SHADOW.name,)), SHADOW, LARGER, ()),
+        # An apply of another plan was killed before its routes moved: what it started stands by for nobody.
+        ((ACTIVE, OTHER), NamedRoute((ACTIVE.name,)), ACTIVE, None, (OTHER,)),
+        # Turned over by hand: the planned server is the way back.
+        ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), SHADOW, ACTIVE, ()),
+        # The active one died while nobody looked.
+        ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), SHADOW, None, ()),
+        ((OTHER,), NamedRoute((ACTIVE.name,)), ACTIVE, None, (OTHER,)),
+        # Nothing lives: the planned server's seat is kept for its successor.
+        ((), NamedRoute((ACTIVE.name,), SHADOW.name), ACTIVE, None, ()),
+    ],
+)
+def test_who_sits_where_after_a_restart(
+    running: tuple[ServerSpec, ...],
+    route: NamedRoute,
+    active: ServerSpec,
+    standby: ServerSpec | None,
+    surplus: tuple[ServerSpec, ...],
+) -> None:
+    dead = server(spec(Role.SHADOW, 80, "d"), ServerState.EXITED)
+    taken = take_over(
+        (WARD,), DESIRED, SETTINGS, (*map(server, running), dead), {"w1": route}, Limits(), int(time.time())
+    )
+    watch = taken.state.watches["W1"]
+    assert watch.active.server == active.name
+    assert (watch.standby.server if watch.standby else None) == (standby.name if standby else None)
+    assert {s.name for s in taken.surplus} == {s.name for s in surplus}
+    assert {s.name for s in taken.kept} == {s.name for s in running} - {s.name for s in surplus}
+
+
+def test_each_launch_is_a_server_of_its_own() -> None:
+    first = spec_for(Launch("W1", "W1.1", "cpu-0", 60.0, 1), ACTIVE, "cpu-0")
+    second = spec_for(Launch("W1", "W1.2", "cpu-0", 60.0, 2), ACTIVE, "cpu-0")
+    assert first.name != second.name
+    assert (first.labels.partition, first.labels.role, first.percent) == ("W1", Role.SHADOW, 60.0)
+
+
+def test_a_server_found_dead_at_the_take_over_is_told_as_a_redirect() -> None:
+    before = {"w1": NamedRoute((ACTIVE.name,), SHADOW.name)}
+    taken = take_over((WARD,), DESIRED, SETTINGS, (server(SHADOW),), before, Limits(), 0)
+    ((partition, reason),) = found_dead(taken.state, before, ())
+    assert (partition, reason) == ("W1", f"{ACTIVE.name} -> {SHADOW.name}: found dead at the take-over")
+    told = Redirect("W1", ACTIVE.name, SHADOW.name, Cause.CRASH)
+    assert found_dead(taken.state, before, (told,)) == [], "it is told once"
+    assert found_dead(taken.state, {"w1": NamedRoute((SHADOW.name,))}, ()) == []
+    assert turned_over(before, {"w1": NamedRoute((SHADOW.name,))}) == f"w1 -> {SHADOW.name}"
+    assert turned_over(before, {"w1": NamedRoute((ACTIVE.name,))}) == "", "another backup is no news"
+    together = dict.fromkeys(("w2", "w1"), NamedRoute((SHADOW.name,)))
+    assert turned_over(before, together) == f"w1, w2 -> {SHADOW.name}"

@@ -1,0 +1,72 @@
+"""How long a server may take to end, by why it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controlplane.control.guard_state import DrainAndStop, Ending
+from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.runtime.controller.workers import Crew
+from controlplane.runtime.fleet.execute import Limits, backend
+
+pytestmark = pytest.mark.unit
+
+SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
+LIMITS = Limits(drain_s=30.0, grace_s=2.0)
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.stopped: list[float] = []
+
+    def stop(self, server: Server, *, drain_s: float) -> None:
+        self.stopped.append(drain_s)
+
+
+class Gateway:
+    def __init__(self, routes: Routes | None = None) -> None:
+        self.asked = 0
+        self.present = routes or {}
+
+    def routes(self) -> Routes:
+        return self.present
+
+    def in_flight(self, backend: object) -> int:
+        self.asked += 1
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("ending", "allowed_s", "drained"),
+    [
+        (Ending.DRAINED, 30.0, True),
+        (Ending.GRACE, 2.0, False),
+        # One batch is refused, and what waits behind it goes to the shadow.
+        (Ending.REFUSED, 1.0, False),
+        (Ending.AT_ONCE, 0.0, False),
+    ],
+)
+def test_only_who_serves_well_is_waited_for(ending: Ending, allowed_s: float, drained: bool) -> None:
+    engine, answering = Engine(), Gateway()
+    launcher: Any = engine
+    gateway: Any = answering
+    crew = Crew(launcher, gateway, lambda subject, reason: None, LIMITS)
+    crew.adopt(SERVER)
+    crew.stop(DrainAndStop(SERVER.name, ending))
+    crew.close(wait=True)
+    assert engine.stopped == [allowed_s]
+    assert (answering.asked > 0) is drained
+
+
+@pytest.mark.parametrize("ending", [Ending.DRAINED, Ending.AT_ONCE])
+def test_a_server_that_a_command_routes_to_again_while_it_drains_is_not_stopped(ending: Ending) -> None:
+    engine: Any = Engine()
+    gateway: Any = Gateway({"w1": Route((backend(SERVER),))})
+    crew = Crew(engine, gateway, lambda subject, reason: None, LIMITS)
+    crew.adopt(SERVER)
+    crew.stop(DrainAndStop(SERVER.name, ending))
+    crew.close(wait=True)
+    assert engine.stopped == []

@@ -1,0 +1,134 @@
+"""One controller a fleet, and those who ask for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import EngineError
+from controlplane.files.fleets import FleetFiles
+from controlplane.runtime.fleet import controller_process
+from controlplane.runtime.fleet.history import History
+
+pytestmark = pytest.mark.unit
+
+
+HOLD = """
+import filelock, sys
+lock = filelock.FileLock(sys.argv[1])
+lock.acquire()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FleetFiles:
+    made = FleetFiles(tmp_path, "f")
+    made.directory.mkdir(parents=True)
+    return made
+
+
+def test_there_is_one_and_it_is_found(files: FleetFiles) -> None:
+    assert controller_process.pid(files) is None
+    with controller_process.only_controller(files):
+        assert controller_process.pid(files) == os.getpid()
+        with (
+            pytest.raises(EngineError, match=f"already has a controller .pid {os.getpid()}"),
+            controller_process.only_controller(files),
+        ):
+            pass
+    assert controller_process.pid(files) is None
+    assert not controller_process.stop(files)
+
+
+def test_one_that_follows_a_killed_one_knows_it(files: FleetFiles) -> None:
+    with controller_process.only_controller(files) as before:
+        assert before is None
+    with controller_process.only_controller(files) as before:
+        assert before is None, "that one ended by itself"
+    (files.directory / "controller.pid").write_text("4711\n")  # as a kill leaves it
+    assert controller_process.pid(files) is None
+    with controller_process.only_controller(files) as before:
+        assert before == 4711
+
+
+def test_a_pid_that_is_somebody_elses_by_now_is_nobodys_controller(files: FleetFiles) -> None:
+    told = files.directory / "controller.pid"
+    with subprocess.Popen(["sleep", "60"]) as innocent:
+        try:
+            told.write_text(f"{innocent.pid}\n")
+            with controller_process._lock(files):  # before its holder wrote a pid
+                assert controller_process.pid(files) is None
+            asking = [sys.executable, "-c", HOLD, str(controller_process._lock(files).lock_file)]
+            with subprocess.Popen(asking, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as controller:
+                assert controller.stdout is not None
+                controller.stdout.readline()
+                assert controller_process.pid(files) == controller.pid
+                assert controller_process.stop(files)
+            assert innocent.poll() is None
+        finally:
+            innocent.kill()
+
+
+def test_where_somebody_else_was_quicker_his_is_the_controller(
+    files: FleetFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))  # whoever runs this may have a fleet f
+    at_first, real = [None], controller_process.pid  # nobody yet; then as it is
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))  # as one ends that is not the first
+    with monkeypatch.context() as patch, controller_process.only_controller(files):
+        patch.setattr(controller_process, "pid", lambda given: at_first.pop() if at_first else real(given))
+        assert controller_process.start_detached(files) == os.getpid()
+    with pytest.raises(EngineError, match="ended at once"):
+        controller_process.start_detached(files)
+
+
+def test_a_dead_controller_that_a_command_replaces_is_no_warning(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (files.directory / "controller.pid").write_text("4711\n")
+    answers = iter((None, Started.pid))
+    monkeypatch.setattr(controller_process, "pid", lambda given: next(answers))
+    monkeypatch.setattr(controller_process.subprocess, "Popen", lambda *_, **__: Started())
+    assert controller_process.start_detached(files) == Started.pid
+    (event,) = History(files.history).events()
+    assert (event.level, event.kind) == ("info", "controller")
+    assert event.reason == "the one before (pid 4711) did not end by itself; it was started again by hand"
+    with controller_process.only_controller(files) as before:
+        assert before is None, "what is known already is told once"
+
+
+class Started:
+    """A controller's process."""
+
+    pid = 4712
+
+    def poll(self) -> None:
+        return None
+
+
+def test_one_that_starts_while_somebody_asks_for_it_starts(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_process, "_ASKED_S", 30.0)  # a busy host may stand still between two tries
+    held = threading.Event()
+
+    def ask() -> None:
+        with controller_process._lock(files):
+            held.set()
+            time.sleep(0.1)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert held.wait(30.0)
+    with controller_process.only_controller(files):
+        assert controller_process.pid(files) == os.getpid()
+    asking.join()

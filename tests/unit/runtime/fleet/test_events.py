@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controlplane.control.desired import NamedRoute
+from controlplane.control.redirect import moves
+from controlplane.domain.fleet import Routes, Server
+from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
+from controlplane.files.gateway import Restart, append_restart
+from controlplane.gateway.places import Places
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.fleet import events
+from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import Event, History
+
+pytestmark = pytest.mark.unit
+
+
+def test_what_the_supervisor_wrote_stands_between_what_the_others_did(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path, "f")
+    history = History(files.history)
+    for at_s, kind in ((1.0, "apply"), (3.0, "redirect")):
+        history.write(Event(at_s, "info", kind, "f", "x"))
+    assert events.restarts(files) == ()
+    files.gateway.mkdir()
+    append_restart(Places.of(files.gateway).restarts, Restart(2.0, "haproxy", "ended by signal 9"))
+    every = events.events(files, since_s=0.0, limit=10)
+    assert [(e.at_s, e.kind) for e in every] == [(1.0, "apply"), (2.0, "restart"), (3.0, "redirect")]
+    assert (every[1].subject, every[1].reason) == ("haproxy", "ended by signal 9")
+    assert events.events(files, since_s=1.5, limit=10) == every[1:]
+    assert events.events(files, since_s=0.0, limit=2) == every[1:]
+
+
+class Nothing:
+    """A launcher and a gateway of a fleet whose servers are gone already."""
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        return ()
+
+    def routes(self) -> Routes:
+        return {}
+
+    def stop(self) -> None:
+        pass
+
+    def sweep(self, fleet: str) -> tuple[str, ...]:
+        return ()
+
+
+def ended(root: Path, name: str, *reasons: str) -> FleetFiles:
+    files = FleetFiles(root, name)
+    files.write_settings(FleetSettings("process", "/m", str(root / "out"), {}))
+    History(files.history).write(*(Event(1.0, "info", "apply", name, reason) for reason in reasons))
+    nothing = cast(Any, Nothing())
+    events.destroy(Fleet(files, nothing, nothing, SystemClock(), print))
+    return files
+
+
+def test_what_happened_outlives_the_fleet_until_the_next_of_its_name_ends(tmp_path: Path) -> None:
+    files = ended(tmp_path, "f", "first")
+    assert not files.directory.exists()
+    told = events.events(files, since_s=0.0, limit=10)
+    assert [(e.kind, e.reason) for e in told] == [
+        ("apply", "first"),
+        ("destroy", "by hand: 0 servers stopped"),
+    ]
+    files.write_settings(FleetSettings("process", "/m", "/o", {}))
+    assert events.events(files, since_s=0.0, limit=10) == (), "another one of that name"
+    assert events.events(ended(tmp_path, "f", "second"), since_s=0.0, limit=1)[0].kind == "destroy"
+    assert "first" not in {e.reason for e in events.events(files, since_s=0.0, limit=10)}
+    assert fleets(tmp_path) == []
+
+
+def test_histories_of_ended_fleets_are_bounded(tmp_path: Path) -> None:
+    for number in range(22):
+        files = ended(tmp_path, f"f{number}", "x")
+        os.utime(files.ended, (number, number))
+    kept = {path.stem for path in files.ended.parent.iterdir()}
+    assert kept == {f"f{number}" for number in range(2, 22)}
+
+
+def test_a_history_that_cannot_be_read_holds_no_end_up(tmp_path: Path) -> None:
+    FleetFiles(tmp_path, "f").directory.mkdir()
+    FleetFiles(tmp_path, "f").history.write_text("no database")
+    files = ended(tmp_path, "f")
+    assert not files.directory.exists()
+    assert [e.kind for e in events.events(files, since_s=0.0, limit=10)] == ["destroy"]
+
+
+def test_a_redirect_by_hand_is_told_a_partition() -> None:
+    partitions = {"a1": "A", "a2": "A", "b1": "B", "b2": "B"}
+    before = {"w": NamedRoute(("a1", "b1")), "v": NamedRoute(("a1",)), "x": NamedRoute(("gone",))}
+    after = {"w": NamedRoute(("a2", "b2")), "v": NamedRoute(("a2",)), "x": NamedRoute(("b2",))}
+    assert moves(before, after, ["w", "v"], partitions) == [("A", "a1", "a2"), ("B", "b1", "b2")]
+    assert moves(before, after, ["x"], partitions) == [("B", "nobody", "b2")]
+    assert moves(before, before, ["w"], partitions) == []

@@ -1,0 +1,271 @@
+"""An apply that is cut short: no real server can be made to refuse to end just then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controlplane.control.converge import Start, Stop
+from controlplane.control.desired import Desired, NamedRoute
+from controlplane.domain.errors import EngineError, GatewayError, InputError
+from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.plans import plan_hash
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime.fleet.fleet import Fleet, locked, told_of
+from controlplane.runtime.fleet.history import History
+
+pytestmark = pytest.mark.unit
+
+SETTINGS = FleetSettings("process", "/m", "/o", {"v100-0": "GPU-uuid"})
+
+
+def plan(*names: str) -> Plan:
+    partitions = tuple(
+        Partition(n, 30.0, (ServedModel("m", 4),), (Placement(n, n, "m", 10, 50),)) for n in names
+    )
+    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
+
+
+def server(name: str) -> Server:
+    spec = ServerSpec(Labels("f", "h", name, Role.ACTIVE, "r"), "/r", (name,), "GPU-uuid", 30.0)
+    return Server("1", spec, ServerState.RUNNING, "127.0.0.1", ord(name), 2, 3)
+
+
+class Gateway:
+    def __init__(self, routes: Routes) -> None:
+        self.present = routes
+
+    def start(self, endpoints: int = 0) -> None:
+        pass
+
+    def routes(self) -> Routes:
+        return self.present
+
+    def commit(self, routes: Routes) -> None:
+        self.present = routes
+
+    def in_flight(self, leads_to: object) -> int:
+        return 0
+
+
+class Launcher:
+    """Its servers do not end."""
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        return server("a"), server("b")
+
+    def stop(self, left: Server, *, drain_s: float) -> None:
+        raise EngineError("it does not end")
+
+
+class Rendered(Fleet):
+    """A fleet whose plan needs no rendering."""
+
+    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
+        specs = [server(partition.id).spec for _, partition in plan.partitions()]
+        return Desired(
+            {spec.name: spec for spec in specs},
+            {spec.endpoints[0]: NamedRoute((spec.name,), None) for spec in specs},
+        )
+
+
+def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Path) -> None:
+    gateway: Any = Gateway({n: Route((backend(server(n)),)) for n in "ab"})
+    files = FleetFiles(tmp_path, "f")
+    files.write_plans(plan("a", "b"), None)
+    fleet = Rendered(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
+    with pytest.raises(EngineError, match="does not end"):
+        fleet.apply(plan("a"), SETTINGS)
+    assert set(gateway.present) == {"a"}
+    # By the plan before, a controller would lead b to whatever of its partition is left.
+    assert files.plan() == plan("a")
+    assert files.previous_plan() == plan("a", "b")
+    (told,) = History(files.history).events()
+    assert (told.kind, told.level, told.subject) == ("apply", "warning", "f")
+    assert told.reason == f"plan {plan_hash(plan('a'))} by hand, failed: it does not end"
+
+
+class Started(Gateway):
+    def start(self) -> None:
+        raise AssertionError("a gateway was started for a plan that cannot be served")
+
+
+def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, repository=str(tmp_path / "none"), output=str(tmp_path / "out"))
+    files, gateway = FleetFiles(tmp_path, "f"), cast(Any, Started({}))
+    fleet = Fleet(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
+    with pytest.raises(InputError, match="--repository"):
+        fleet.apply(plan("a"), settings)
+    assert not files.directory.exists()
+
+
+class Taken(Gateway):
+    """Its ports are another's."""
+
+    def start(self, endpoints: int = 0) -> None:
+        raise GatewayError("port 8000 cannot be used")
+
+
+def test_a_first_apply_that_is_refused_leaves_no_directory_and_a_later_one_all_there_was(
+    tmp_path: Path,
+) -> None:
+    files = FleetFiles(tmp_path, "f")
+    fleet = Rendered(files, cast(Any, Launcher()), cast(Any, Taken({})), SystemClock(), lambda line: None)
+    with pytest.raises(GatewayError, match="8000"):
+        fleet.apply(plan("a"), SETTINGS)
+    assert not files.directory.exists()
+    files.write_settings(SETTINGS)
+    files.write_plans(plan("b"), None)
+    with pytest.raises(GatewayError, match="8000"):
+        fleet.apply(plan("a"), SETTINGS)
+    assert files.plan() == plan("b")
+    assert files.settings() == SETTINGS
+
+
+class NoGateway(Gateway):
+    """One that ended before its servers."""
+
+    def commit(self, routes: Routes) -> None:
+        raise GatewayError("waited 10 s for HAProxy to come back")
+
+    def stop(self) -> None:
+        pass
+
+
+class Obliging(Launcher):
+    def __init__(self) -> None:
+        self.stopped: list[str] = []
+
+    def stop(self, left: Server, *, drain_s: float) -> None:
+        self.stopped.append(left.name)
+
+    def sweep(self, fleet: str) -> tuple[str, ...]:
+        return ()
+
+
+def test_a_fleet_whose_gateway_is_dead_is_destroyed_all_the_same(tmp_path: Path) -> None:
+    gateway: Any = NoGateway({n: Route((backend(server(n)),)) for n in "ab"})
+    launcher, said = Obliging(), list[str]()
+    files = FleetFiles(tmp_path, "f")
+    files.write_settings(SETTINGS)
+    Rendered(files, cast(Any, launcher), gateway, SystemClock(), said.append).destroy()
+    assert sorted(launcher.stopped) == [server("a").name, server("b").name]
+    assert any("HAProxy to come back; the servers are stopped all the same" in line for line in said)
+    assert not files.directory.exists()
+
+
+def test_a_rollback_finds_the_devices_of_the_plan_before(tmp_path: Path) -> None:
+    gateway: Any = Gateway({n: Route((backend(server(n)),)) for n in "ab"})
+    files = FleetFiles(tmp_path, "f")
+    fleet = Rendered(files, cast(Any, Obliging()), gateway, SystemClock(), lambda line: None)
+    (tmp_path / "out" / "f").mkdir(parents=True)
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    fleet.apply(plan("a", "b"), settings)
+    fleet.apply(plan("a"), replace(settings, devices={"v100-1": "GPU-other"}))
+    kept = files.settings()
+    assert kept is not None
+    assert kept.devices == {"v100-0": "GPU-uuid", "v100-1": "GPU-other"}
+
+
+def test_a_state_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "in-the-way").write_text("")
+    with (
+        pytest.raises(EngineError, match="cannot be held: Not a directory"),
+        locked(FleetFiles(tmp_path / "in-the-way", "f")),
+    ):
+        pass
+
+
+def test_an_apply_is_told_by_its_plan_and_totals() -> None:
+    started = (Start(server("c").spec), Stop("b"))
+    totals = "1 server started, 1 stopped, 2 partitions"
+    hashed = plan_hash(plan("a", "c"))
+    assert told_of(plan("a", "c"), plan("a", "b"), started) == f"plan {hashed} by hand: {totals}; ended: b"
+    assert told_of(plan("a", "c"), None, started) == f"plan {hashed} by hand: {totals}"
+
+
+class Called(Fleet):
+    """Rendered for one workload `rank` on one server, by the endpoint that the plan gives it."""
+
+    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
+        spec = server("a").spec
+        return Desired(
+            {spec.name: spec}, {p.endpoint: NamedRoute((spec.name,), None) for _, _, p in plan.placements()}
+        )
+
+
+def called(endpoint: str) -> Plan:
+    placement = Placement("rank", endpoint, "ssd", 10, 50)
+    partition = Partition("a", 30.0, (ServedModel("ssd", 4),), (placement,))
+    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
+
+
+def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: Path) -> None:
+    gateway: Any = Gateway({"ssd": Route((backend(server("a")),))})
+    files, said = FleetFiles(tmp_path, "f"), list[str]()
+    files.write_plans(called("ssd"), None)
+    (tmp_path / "out" / "f").mkdir(parents=True)
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    fleet = Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append)
+    fleet.preview(called("rank"), settings)
+    (warning,) = said
+    assert warning.startswith(
+        "warning: endpoint ssd ends, its clients will get 404: workload rank is called rank"
+    )
+    with pytest.raises(InputError, match=r"workloads stay: ssd; nothing was touched: .*--rename-endpoints"):
+        fleet.apply(called("rank"), settings)
+    assert said == [warning, warning]
+    assert set(gateway.present) == {"ssd"}
+    assert files.plan() == called("ssd")
+    said.clear()
+    fleet.apply(called("rank"), settings, rename_endpoints=True)
+    assert said[0] == warning
+    assert set(gateway.present) == {"rank"}
+    # Back is asked for by asking for it; what ends by it is told.
+    said.clear()
+    fleet.rollback()
+    assert set(gateway.present) == {"ssd"}
+    assert said[0].startswith("warning: endpoint rank ends")
+
+
+def test_an_endpoint_that_is_routed_no_more_needs_no_consent(tmp_path: Path) -> None:
+    # An apply with consent that was cut short: the routes have moved, the plan is not yet written.
+    gateway: Any = Gateway({"rank": Route((backend(server("a")),))})
+    files, said = FleetFiles(tmp_path, "f"), list[str]()
+    files.write_plans(called("ssd"), None)
+    (tmp_path / "out" / "f").mkdir(parents=True)
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append).apply(called("rank"), settings)
+    assert files.plan() == called("rank")
+    assert not [line for line in said if "ends" in line]
+
+
+@pytest.mark.parametrize(
+    ("percent", "told"), [(40.0, "; `--as-planned` brings back the plan's 30 %"), (30.0, "")]
+)
+def test_a_redirect_to_the_same_share_leaves_nothing_to_bring_back(
+    tmp_path: Path, percent: float, told: str
+) -> None:
+    planned = server("a")
+    spec = replace(planned.spec, percent=percent, labels=replace(planned.spec.labels, revision="r-x"))
+    present = replace(planned, spec=spec)
+
+    class Redirected(Obliging):
+        def servers(self, fleet: str) -> tuple[Server, ...]:
+            return (present,)
+
+    gateway: Any = Gateway({"a": Route((backend(present),))})
+    files, said = FleetFiles(tmp_path, "f"), list[str]()
+    files.write_plans(plan("a"), None)
+    same = files.plan()
+    assert same is not None
+    Rendered(files, cast(Any, Redirected()), gateway, SystemClock(), said.append).preview(same, SETTINGS)
+    (line,) = said
+    assert line.startswith(f"a was redirected to {percent:g} % of GPU-uuid and stays there{told}")
+    assert ("--as-planned" in line) == bool(told)

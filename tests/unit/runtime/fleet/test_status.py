@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controlplane.domain.errors import GatewayError
+from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.observation import LatencyWindow
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.fleets import FleetFiles
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.status import fleet_status, status_rows, workload_rows
+
+pytestmark = pytest.mark.unit
+
+
+def server(revision: str, role: Role, state: ServerState = ServerState.RUNNING) -> Server:
+    spec = ServerSpec(Labels("f", "p", "W", role, revision), "/r", ("w",), "cpu-0", 30.0)
+    return Server(revision, spec, state, "127.0.0.1", 1, 2, 3)
+
+
+class Running:
+    """Engine and gateway at once: these servers, and a route to those of `routed`."""
+
+    def __init__(self, servers: tuple[Server, ...], routed: tuple[Server, ...]) -> None:
+        self._servers, self._routed = servers, routed
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        return self._servers
+
+    def routes(self) -> dict[str, Route]:
+        return {"w": Route(tuple(map(backend, self._routed)))} if self._routed else {}
+
+
+PLANNED, SHADOW, NEXT = server("a", Role.ACTIVE), server("b", Role.SHADOW), server("c", Role.SHADOW)
+
+
+@pytest.mark.parametrize(
+    ("servers", "routed", "roles"),
+    [
+        ((PLANNED, SHADOW), (PLANNED,), ["active", "shadow"]),
+        ((PLANNED, SHADOW), (SHADOW,), ["shadow", "active"]),  # turned over by hand
+        ((SHADOW, NEXT), (SHADOW,), ["active", "shadow"]),  # the planned one crashed
+        ((PLANNED, SHADOW), (), ["active", "shadow"]),  # not routed yet
+    ],
+)
+def test_the_role_shown_is_what_a_server_does_now(
+    servers: tuple[Server, ...], routed: tuple[Server, ...], roles: list[str]
+) -> None:
+    running = cast(Any, Running(servers, routed))
+    rows = status_rows(running, running, "f", None, {})
+    assert [row.role for row in rows] == roles
+    assert [row.routed for row in rows] == [s in routed for s in servers]
+
+
+def test_rates_count_inferences_as_the_plan_does() -> None:
+    placement = Placement("W", "w", "m", 80.0, 50.0, client_batch=8)
+    partition = Partition("p", 30.0, (ServedModel("m", 8),), (placement,))
+    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),))
+    windows = {"w": LatencyWindow("w", 10.0, 90, 0, 20.0, 30.0)}
+    running = cast(Any, Running((PLANNED,), (PLANNED,)))
+    (row,) = status_rows(running, running, "f", plan, windows)
+    (workload,) = workload_rows(plan, windows)
+    assert (row.rate_rps, row.planned_rps) == (72.0, 80.0)
+    assert (workload.rate_rps, workload.planned_rps) == (72.0, 80.0)
+
+
+class NoMonitor:
+    def windows(self, seconds: float) -> dict[str, Any]:
+        raise GatewayError("the gateway's monitor does not answer")
+
+
+def test_a_broken_history_hides_what_happened_and_nothing_else(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path, "f")
+    files.directory.mkdir()
+    files.history.write_text("no database" * 100)
+    running = cast(Any, Running((PLANNED,), (PLANNED,)))
+    fleet = Fleet(files, running, running, SystemClock(), lambda line: None)
+    status = fleet_status(fleet, None, cast(Any, NoMonitor()))
+    assert [row.role for row in status.servers] == ["active"]
+    assert status.trouble is None
+    assert "delete it to begin anew" in str(status.history_trouble)

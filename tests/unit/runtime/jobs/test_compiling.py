@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controlplane.runtime.jobs import compiling
+from controlplane.runtime.jobs.compiling import say_when_compiling
+
+pytestmark = pytest.mark.unit
+
+
+def test_kernels_are_announced_as_they_are_compiled_and_parts_of_numba_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listeners: list[Callable[[str], None]] = []
+    said: list[str] = []
+    monkeypatch.setattr(compiling, "on_compilation", listeners.append)
+    compiled = say_when_compiling(said.append)
+    for name in ("numba.np.arrayobj.impl", "controlplane.latency.queueing_kernel.chain"):
+        assert not compiled()
+        listeners[0](name)
+    assert compiled()
+    assert said == [
+        "compiling for this processor, once in an installation:",
+        "  latency.queueing_kernel.chain",
+    ]

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.device import ShareKind
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Plan
+from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.files.profiles import write_profile
+from controlplane.files.specs import read_spec
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms
+
+pytestmark = pytest.mark.unit
+
+SPEC = """
+schema_version: 1
+gpus: [{type: v100}]
+workloads:
+  - {name: search, model: resnet50, slo_ms: 40, rate_rps: 400}
+  - {name: ads, model: alexnet, slo_ms: 20, rate_rps: 500}
+"""
+
+
+def planned(directory: Path, strategy: str) -> Plan:
+    (directory / "spec.yaml").write_text(SPEC)
+    spec, document = read_spec(directory / "spec.yaml")
+    return make_plan(spec, document, Choices(strategy), profiles=directory, cores=1, clock=SystemClock())
+
+
+@pytest.mark.parametrize("max_batch", [0, 8])
+def test_requests_larger_than_the_model_takes_are_refused_with_the_line(
+    tmp_path: Path, max_batch: int
+) -> None:
+    points = tuple(Measurement(percent, 1, 200.0 / percent) for percent in (10.0, 50.0, 100.0))
+    profile = Profile("mine", "v100", ShareKind.MPS_PERCENT, Environment(), points, max_batch=max_batch)
+    write_profile(tmp_path, profile)
+    text = "schema_version: 1\ngpus: [{type: v100}]\nworkloads:\n" + (
+        "  - {name: W, model: mine, slo_ms: 400, rate_rps: 4}\n"
+        f"  - {{name: V, model: mine, slo_ms: 400, rate_rps: 4, client_batch: {max_batch + 2}}}\n"
+    )
+    (tmp_path / "spec.yaml").write_text(text)
+    spec, document = read_spec(tmp_path / "spec.yaml")
+    with pytest.raises(InputError) as refused:
+        make_plan(spec, document, Choices("joint"), profiles=tmp_path, cores=1, clock=SystemClock())
+    assert (refused.value.line, refused.value.field) == (5, "workloads[1].client_batch")
+    assert f"takes requests of {max(max_batch, 1)} at most" in str(refused.value)
+
+
+def test_what_is_expected_is_the_mean_and_what_is_promised_leaves_room(tmp_path: Path) -> None:
+    means, promised = planned(tmp_path, "igniter"), planned(tmp_path, "joint")
+    for plan, least, most in ((means, 1.0, 1.0), (promised, 1.001, 2.0)):
+        expected_ms = mean_execution_ms(plan, tmp_path)
+        for _, partition, placement in plan.placements():
+            told = placement.predicted.execution_ms
+            assert told is not None
+            assert least - 1e-6 <= told / expected_ms[partition.id] <= most + 1e-6

@@ -1,0 +1,159 @@
+"""Measuring several models: what each comes to, and what holds up the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controlplane.domain.device import CPU_GRID, Device, ShareKind
+from controlplane.domain.errors import EngineError, FleetBusy, InputError, MissingTool, NotNow, RequestRefused
+from controlplane.domain.profile import Environment, Measurement, Profile, RequestSet
+from controlplane.files.profiles import read_profile
+from controlplane.profiler.requests import Inputs
+from controlplane.profiler.session import Place, Profiler, resumed
+from controlplane.profiler.subject import Subject, Wishes
+from controlplane.profiler.sweep import Point
+from controlplane.report import profile_line
+from controlplane.runtime.jobs.profile import Failed, Written, profile_models, read_subjects
+
+pytestmark = pytest.mark.unit
+
+PLACE = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")
+CONFIG = 'backend: "b"\ninput [ { name: "T", data_type: TYPE_STRING, dims: [ 1 ] } ]\n'
+
+
+@dataclass
+class Measures:
+    """A profiler whose every model takes 7.5 s and has three points, or fails."""
+
+    profiles: Path
+    fails: Mapping[str, EngineError] = field(default_factory=dict)
+    measured: list[str] = field(default_factory=list)
+    now_s: float = 0.0
+    clock: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = self
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def measure(self, subject: Subject, *_: object, **__: object) -> Profile:
+        self.now_s += 7.5
+        model = subject.source.name
+        self.measured.append(model)
+        if model in self.fails:
+            raise self.fails[model]
+        points = tuple(Measurement(percent=50.0, batch=b, execution_ms=2.0 * b) for b in (1, 2, 4))
+        return Profile(model, "cpu", ShareKind.CPU_QUOTA, Environment(), points, inputs=subject.inputs)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for model in ("a", "b", "c"):
+        (tmp_path / "models" / model / "1").mkdir(parents=True)
+        (tmp_path / "models" / model / "config.pbtxt").write_text(CONFIG)
+    return tmp_path / "models"
+
+
+def profiled(profiler: Measures, repository: Path, wishes: Wishes | None = None) -> list[Written | Failed]:
+    subjects = read_subjects(repository, [], PLACE, wishes or Wishes())
+    return list(profile_models(cast(Profiler, profiler), subjects, PLACE, resume=True))
+
+
+def test_each_is_told_with_its_file_its_points_and_its_time(tmp_path: Path, repository: Path) -> None:
+    told = [one for one in profiled(Measures(tmp_path / "profiles"), repository) if isinstance(one, Written)]
+    assert [(one.profile.model, one.seconds) for one in told] == [("a", 7.5), ("b", 7.5), ("c", 7.5)]
+    assert [len(read_profile(one.path).points) for one in told] == [3, 3, 3]
+    line = profile_line.written_line(told[0].path, len(told[0].profile.points), told[0].seconds, 0.0741)
+    assert line == (
+        f"{tmp_path}/profiles/cpu/a.json: 3 points written after 8 s, Eq 11 errs by 7.4 % on points left out"
+    )
+    assert profile_line.written_line(Path("b.json"), 1, 0.4, None) == "b.json: 1 point written after 0 s"
+
+
+def test_a_model_that_fails_is_named_and_the_others_go_on(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "in.json").write_text(json.dumps({"data": [{"T": ["real"]}]}))
+    fails = {"a": RequestRefused("empty content"), "b": EngineError("b.0: did not become ready within 60 s")}
+    told = profiled(
+        Measures(tmp_path / "profiles", fails),
+        repository,
+        Wishes(inputs={"a": Inputs(data=tmp_path / "in.json")}),
+    )
+    refused, failed, written = told
+    assert isinstance(refused, Failed)
+    assert isinstance(failed, Failed)
+    assert isinstance(written, Written)
+    assert (refused.model, refused.words) == ("a", "empty content")
+    assert refused.refused is not None
+    assert refused.refused.file == str(tmp_path / "in.json")
+    assert (failed.model, failed.words, failed.refused) == (
+        "b",
+        "b.0: did not become ready within 60 s",
+        None,
+    )
+    assert written.profile.model == "c"
+    assert not (tmp_path / "profiles/cpu/a.json").exists()
+
+
+@pytest.mark.parametrize("error", [FleetBusy("busy"), MissingTool("no tritonserver"), NotNow("disk full")])
+def test_what_would_hit_every_model_ends_the_run(
+    tmp_path: Path, repository: Path, error: EngineError
+) -> None:
+    profiler = Measures(tmp_path / "profiles", {"a": error})
+    with pytest.raises(type(error)):
+        profiled(profiler, repository)
+    assert profiler.measured == ["a"]
+
+
+def test_everything_is_checked_before_the_first_model_is_measured(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "in.json").write_text('{"data": [\n {"T": [1]}\n]}')
+    given = Wishes(inputs={"c": Inputs(data=tmp_path / "in.json")})
+    with pytest.raises(InputError, match=r"in\.json:2: data\[0\]\.T: element 0 must be a string"):
+        read_subjects(repository, [], PLACE, given)
+    with pytest.raises(InputError, match=r"c: inputs are given for it, and it is not measured"):
+        read_subjects(repository, ["a", "b"], PLACE, given)
+    with pytest.raises(InputError, match=r"bb: is no model of .*did you mean 'b'"):
+        read_subjects(repository, ["bb"], PLACE, Wishes())
+
+
+def test_points_measured_with_other_inputs_are_not_resumed() -> None:
+    fresh = Profile(
+        "a", "cpu", ShareKind.CPU_QUOTA, Environment(), (), inputs=RequestSet("in.json", 2, "hash of two")
+    )
+    points = (Measurement(percent=50.0, batch=1, execution_ms=2.0),)
+    partial = replace(fresh, points=points, inputs=RequestSet("elsewhere.json", 2, "hash of two"))
+    wanted = [Point(50.0, 1)]
+    assert resumed(fresh, partial, wanted).points == points
+    assert resumed(fresh, replace(partial, inputs=RequestSet(None, 1, "other")), wanted) == fresh
+    assert resumed(fresh, replace(partial, inputs=None), wanted) == fresh
+
+
+def test_lines_name_the_model_the_words_and_the_way_out() -> None:
+    assert profile_line.refused_line("ocr", "empty content", None) == (
+        "ocr: not profiled: its server refused a generated input: empty content; give inputs that it takes: "
+        "--input-data ocr:FILE (perf_analyzer's JSON)"
+    )
+    assert profile_line.refused_line("ocr", "too small", "in.json") == (
+        "ocr: not profiled: its server refused an input of in.json: too small"
+    )
+    assert profile_line.failed_line("ocr", "not ready") == "ocr: not profiled: not ready"
+    assert "5.0 times is to be expected; set intra_op_num_threads to 1" in profile_line.spinning_line(
+        "ocr", 20, 100, 2.27, 12.9
+    )
+
+
+def test_a_folder_without_config_is_called_that(tmp_path: Path) -> None:
+    bare = tmp_path / "bare-models"
+    (bare / "bare" / "1").mkdir(parents=True)
+    with pytest.raises(
+        InputError, match=r"bare/config\.pbtxt: is missing, and every model's folder needs one"
+    ):
+        read_subjects(bare, ["bare"], PLACE, Wishes())
+    with pytest.raises(InputError, match=r"has no model .*; folders without one: bare$"):
+        read_subjects(bare, [], PLACE, Wishes())

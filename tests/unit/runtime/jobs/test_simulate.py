@@ -1,0 +1,48 @@
+"""What `ctl simulate` takes and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.runtime.jobs.simulate import run
+
+pytestmark = pytest.mark.unit
+
+
+def plan(rate_rps: float) -> Plan:
+    placements = (Placement("W1", "W1", "ssd", rate_rps, 100.0),)
+    partition = Partition("P", 50.0, (ServedModel("ssd", 4),), placements)
+    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
+
+
+def test_more_requests_than_anybody_waits_for_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--seconds: 5e\+09 requests .* shorter time"):
+        run(plan(50.0), profiles=tmp_path, truth=None, arrivals=[], seconds=1e8, seed=1)
+    told = run(plan(50.0), profiles=tmp_path, truth="ours*1.", arrivals=[], seconds=2.0, seed=1)
+    assert told.workloads[0].requests > 50
+
+
+@pytest.mark.parametrize(
+    ("truth", "says"),
+    [
+        ("ours*1.2.3", "--truth: 'ours.*' is no latency model"),
+        ("ours*.", "--truth: 'ours.*' is no latency model"),
+        ("ours*0", "greater than 0"),
+        ("{folder}", "--truth: has no profile of v100"),
+    ],
+)
+def test_a_truth_that_is_none_is_named(tmp_path: Path, truth: str, says: str) -> None:
+    asked = truth.format(folder=tmp_path)
+    with pytest.raises(InputError, match=says):
+        run(plan(50.0), profiles=tmp_path, truth=asked, arrivals=[], seconds=1.0, seed=1)
+
+
+def test_arrivals_that_are_no_text_are_named(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"trace\.csv: is not UTF-8"):
+        run(plan(50.0), profiles=tmp_path, truth=None, arrivals=[str(trace)], seconds=1.0, seed=1)
