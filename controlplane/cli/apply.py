@@ -30,6 +30,7 @@ def apply(
     grpc_port: options.FleetsGrpcPort = None,
     metrics_port: options.FleetsMetricsPort = None,
     compress_answers: options.FleetsCompression = None,
+    fleet_wide_calls: options.FleetsFleetWideCalls = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; do nothing.")] = False,
     yes: options.Yes = False,
     require_quota: Annotated[
@@ -74,6 +75,7 @@ def apply(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         compress_answers=compress_answers,
+        fleet_wide_calls=fleet_wide_calls,
     )
     chosen = wiring.chosen_launcher(fleet, launcher)
     built = wiring.fleet(fleet, launcher_name=chosen, endpoints=endpoints)

@@ -64,6 +64,14 @@ FleetsCompression = Annotated[
         "the fleet has, not for a new one.",
     ),
 ]
+FleetsFleetWideCalls = Annotated[
+    bool | None,
+    typer.Option(
+        "--fleet-wide-calls/--no-fleet-wide-calls",
+        help="Let every client share memory with the servers and change their trace and log settings; by "
+        "default what the fleet has, not for a new one.",
+    ),
+]
 
 _FIGURES = (".svg", ".png", ".pdf")
 DEFAULT_FLEET = "default"

@@ -76,7 +76,13 @@ def gateway(files: FleetFiles, endpoints: Endpoints) -> HaproxyGateway:
     from controlplane.gateway.haproxy import HaproxyGateway, Ports
 
     ports = Ports(endpoints.http_port, endpoints.grpc_port, endpoints.metrics_port)
-    return HaproxyGateway(files.gateway, ports, endpoints.host, compress_answers=endpoints.compress_answers)
+    return HaproxyGateway(
+        files.gateway,
+        ports,
+        endpoints.host,
+        compress_answers=endpoints.compress_answers,
+        fleet_wide_calls=endpoints.fleet_wide_calls,
+    )
 
 
 def chosen_endpoints(
@@ -87,6 +93,7 @@ def chosen_endpoints(
     grpc_port: int | None = None,
     metrics_port: int | None = None,
     compress_answers: bool | None = None,
+    fleet_wide_calls: bool | None = None,
 ) -> Endpoints:
     """Where a fleet is to listen: what was told, else where it listens, else where a single Triton would.
 
@@ -101,6 +108,7 @@ def chosen_endpoints(
         grpc_port or known.grpc_port,
         metrics_port or known.metrics_port,
         known.compress_answers if compress_answers is None else compress_answers,
+        known.fleet_wide_calls if fleet_wide_calls is None else fleet_wide_calls,
     )
     ports = {
         "--http-port": chosen.http_port,

@@ -113,13 +113,18 @@ class ShareUsage:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the gateway listens, and whether it compresses HTTP answers for clients that accept it."""
+    """Where the gateway listens, and what it does for clients.
+
+    `compress_answers`: over HTTP, for clients that accept it. `fleet_wide_calls`: clients may share memory
+    with servers and change trace and log settings.
+    """
 
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
     compress_answers: bool = False
+    fleet_wide_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class _Endpoints(Strict):
     grpc_port: int
     metrics_port: int
     compress_answers: bool = False
+    fleet_wide_calls: bool = False
 
 
 class _Settings(Strict):

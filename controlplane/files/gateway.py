@@ -112,6 +112,7 @@ class GatewaySettings(Strict):
     members: int
     haproxy: str
     compress_answers: bool = False
+    fleet_wide_calls: bool = False
 
 
 class _Backend(Strict):

@@ -64,11 +64,13 @@ class HaproxyGateway:
         host: str = "127.0.0.1",
         *,
         compress_answers: bool = False,
+        fleet_wide_calls: bool = False,
     ) -> None:
         self._places = Places.of(state_dir)
         self._ports = ports or Ports()
         self._host = host
         self._compress_answers = compress_answers
+        self._fleet_wide_calls = fleet_wide_calls
         self._runtime = RuntimeSocket(self._places.runtime_socket)
         self._lock = FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
         self._table = Remembered(self._places.slots, self._read_table)
@@ -95,12 +97,8 @@ class HaproxyGateway:
                         "move: leave --host, --http-port, --grpc-port and --metrics-port out, or "
                         "`ctl destroy` the fleet first"
                     )
-                if present.compress_answers != self._compress_answers:
-                    has = "compresses" if present.compress_answers else "does not compress"
-                    raise GatewayError(
-                        f"this fleet's gateway {has} answers, which cannot change while it runs: leave "
-                        "--compress-answers and --no-compress-answers out, or `ctl destroy` the fleet first"
-                    )
+                _refuse_another("compress-answers", present.compress_answers, self._compress_answers)
+                _refuse_another("fleet-wide-calls", present.fleet_wide_calls, self._fleet_wide_calls)
             else:
                 _refuse_taken(self._host, self._ports)
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -121,6 +119,7 @@ class HaproxyGateway:
                     members=MOST_SERVERS,
                     haproxy=program,
                     compress_answers=self._compress_answers,
+                    fleet_wide_calls=self._fleet_wide_calls,
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
@@ -305,6 +304,14 @@ class HaproxyGateway:
                 for protocol in PROTOCOLS
             )
         }
+
+
+def _refuse_another(option: str, present: bool, wanted: bool) -> None:
+    if present != wanted:
+        raise GatewayError(
+            f"this fleet's gateway runs with --{'' if present else 'no-'}{option}, which cannot change while "
+            f"it runs: leave --{option} and --no-{option} out, or `ctl destroy` the fleet first"
+        )
 
 
 def _backends(those: Iterable[Slot]) -> list[str]:

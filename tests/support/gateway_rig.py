@@ -191,10 +191,14 @@ def tritons(
 
 
 @contextlib.contextmanager
-def a_gateway(directory: Path, *, compress_answers: bool = False) -> Iterator[tuple[HaproxyGateway, Ports]]:
+def a_gateway(
+    directory: Path, *, compress_answers: bool = False, fleet_wide_calls: bool = True
+) -> Iterator[tuple[HaproxyGateway, Ports]]:
     """A started gateway on free ports, stopped at the end."""
     ports = Ports(*free_ports(3))
-    gateway = HaproxyGateway(directory / "gateway", ports, compress_answers=compress_answers)
+    gateway = HaproxyGateway(
+        directory / "gateway", ports, compress_answers=compress_answers, fleet_wide_calls=fleet_wide_calls
+    )
     try:
         gateway.start()
         yield gateway, ports

@@ -18,6 +18,7 @@ from controlplane.gateway import store, supervision
 from controlplane.gateway.facade import control, over_grpc
 from controlplane.gateway.facade.broadcast import Broadcast
 from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.kept import Kept
 from controlplane.gateway.facade.memory import give_back
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
@@ -40,8 +41,9 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
     ) as session:
         fleet, upstream = Fleet(places, session), Upstream()
-        broadcast = Broadcast(fleet, session, places)
+        broadcast = Broadcast(session, Kept(places.broadcasts))
         settings = store.settings_of(places)
+        fleet_wide = settings.fleet_wide_calls
         statistics = Statistics(fleet)
         records = Records(settings.log_port)
         order = asyncio.Lock()
@@ -60,9 +62,9 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         # Before the first reading: a commit in between is then told to us, one before is in the file.
         commands = await control.serve(fleet, reload, str(places.control_socket))
         await reload()
-        service = over_grpc.Service(fleet, upstream, broadcast, records, statistics)
+        service = over_grpc.Service(fleet, upstream, broadcast, records, statistics, fleet_wide=fleet_wide)
         server = await over_grpc.serve(service, f"127.0.0.1:{settings.facade_grpc_port}")
-        app = Http(fleet, session, broadcast, records, statistics).application()
+        app = Http(fleet, session, broadcast, records, statistics).application(fleet_wide=fleet_wide)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", settings.facade_http_port).start()

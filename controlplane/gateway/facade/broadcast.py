@@ -1,26 +1,28 @@
-"""Calls that must reach every Triton or none, and are told again to every one that joins later.
+"""Calls that must reach every Triton or none, and are repeated to every one that joins later.
 
-Shared memory is registered with a process, not with a fleet; trace and log settings likewise.
+Shared memory is registered with a process, not with a fleet; trace and log settings likewise. A server that
+does not answer holds a call up for `ANSWER_S` and no longer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import aiohttp
+import grpc
 
-from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Backend
-from controlplane.files.documents import read, write_json
-from controlplane.gateway.facade.fleet import Fleet
-from controlplane.gateway.places import Places
+from controlplane.gateway.facade.kept import Body, Kept
 
 Answer = TypeVar("Answer")
+ANSWER_S = 5.0
+"""How long a server may take to answer one fleet-wide call."""
+_TIMEOUT = aiohttp.ClientTimeout(total=ANSWER_S)
+_SILENCES = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Refused(Exception):
     """A server said no. `first` says that it was the first one asked, so its own words tell all."""
 
     def __init__(self, backend: Backend, cause: Exception, *, first: bool) -> None:
-        super().__init__(str(cause))
+        super().__init__(str(cause) or f"no answer within {ANSWER_S:g} s")
         self.backend = backend
         self.cause = cause
         self.first = first
@@ -51,14 +53,12 @@ class HttpRefused(Exception):
 
 
 class Broadcast:
-    """One broadcast at a time, so that every server hears them in the same order."""
+    """One broadcast at a time, so that every server gets them in the same order."""
 
-    def __init__(self, fleet: Fleet, session: aiohttp.ClientSession, places: Places) -> None:
-        self._fleet = fleet
+    def __init__(self, session: aiohttp.ClientSession, kept: Kept) -> None:
         self._session = session
-        self._file = places.broadcasts
+        self._kept = kept
         self._lock = asyncio.Lock()
-        self._kept: dict[str, Any] = read(self._file).content if self._file.exists() else {}
         self._told: set[Backend] = set()
 
     async def send(
@@ -69,59 +69,80 @@ class Broadcast:
     ) -> Answer:
         """Every target's answer is a success, and the first one's is returned; or nothing has changed.
 
-        Raises Refused. The first server is asked alone: what it refuses, nobody else hears.
+        Raises Refused. The first server is asked alone: what it refuses, no other one gets. A server that did
+        not answer may have done it: it is undone there too.
         """
         async with self._lock:
             first, *others = targets
             try:
-                answer = await tell(first)
+                answer = await _bounded(tell(first))
             except Exception as cause:
+                if _silent(cause):
+                    await asyncio.gather(_bounded(undo(first)), return_exceptions=True)
                 raise Refused(first, cause, first=True) from cause
-            told = await asyncio.gather(*(tell(other) for other in others), return_exceptions=True)
-            refusals = [(b, e) for b, e in zip(others, told, strict=True) if isinstance(e, Exception)]
+            told = await asyncio.gather(*(_bounded(tell(other)) for other in others), return_exceptions=True)
+            outcomes = list(zip(others, told, strict=True))
+            refusals = [(backend, e) for backend, e in outcomes if isinstance(e, Exception)]
             if refusals:
-                done = [
-                    first,
-                    *(b for b, e in zip(others, told, strict=True) if not isinstance(e, Exception)),
-                ]
-                await asyncio.gather(*(undo(backend) for backend in done), return_exceptions=True)
+                changed = [first, *(b for b, e in outcomes if not isinstance(e, Exception) or _silent(e))]
+                await asyncio.gather(*(_bounded(undo(b)) for b in changed), return_exceptions=True)
                 raise Refused(*refusals[0], first=False)
             return answer
 
-    def keep(self, path: str, body: object) -> None:
-        """Tell this to every server that joins from now on; settings for one path are put together."""
-        old = self._kept.get(path)
-        if isinstance(old, dict) and isinstance(body, dict) and path.endswith(("/setting", "/logging")):
-            body = {**old, **body}
-        self._kept[path] = body
-        self._write()
+    def check(self, key: str, body: Body) -> None:
+        """Raises NotKept where `keep` would exceed the bounds; called before anything is sent."""
+        self._kept.check(key, body)
+
+    def keep(self, key: str, body: Body) -> None:
+        """Tell this to every server that joins from now on."""
+        self._kept.put(key, body)
 
     def forget(self, prefix: str) -> None:
         """Tell nothing below this path any more."""
-        self._kept = {path: body for path, body in self._kept.items() if not path.startswith(prefix)}
-        self._write()
+        self._kept.forget(prefix)
 
     async def tell_joining(self, servers: Sequence[Backend]) -> None:
-        """Bring servers that were not there before to what was told, before any request reaches them."""
+        """Bring servers that were not there before to what was told, before any request reaches them.
+
+        One that does not answer gets the rest at the next change of routes.
+        """
         async with self._lock:
             joining = [server for server in servers if server not in self._told]
-            for path, body in self._kept.items():
-                for server in joining:
+            heard = await asyncio.gather(*(self._bring(server) for server in joining))
+            silent = {server for server, well in zip(joining, heard, strict=True) if not well}
+            self._told = set(servers) - silent
+
+    async def _bring(self, server: Backend) -> bool:
+        """Whether the server answered, in `ANSWER_S` for everything."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                for path, body in self._kept.entries().items():
                     try:
                         await self.http(server, "POST", path, json.dumps(body).encode())
-                    except (HttpRefused, aiohttp.ClientError, TimeoutError) as refusal:
+                    except HttpRefused as refusal:
                         print(f"{server.server} does not take {path}: {refusal}", flush=True)
-            self._told = set(servers)
+        except (aiohttp.ClientError, TimeoutError) as silence:
+            print(f"{server.server} does not answer fleet-wide calls: {silence!r}", flush=True)
+            return False
+        return True
 
     async def http(self, backend: Backend, method: str, path: str, body: bytes) -> HttpAnswer:
-        """One server's answer. Raises HttpRefused, or aiohttp.ClientError where there is none."""
+        """One server's answer. Raises HttpRefused; aiohttp.ClientError or TimeoutError without one."""
         url = f"http://{backend.host}:{backend.http_port}{path}"
-        async with self._session.request(method, url, data=body or None) as response:
+        async with self._session.request(method, url, data=body or None, timeout=_TIMEOUT) as response:
             answer = HttpAnswer(response.status, await response.read(), response.content_type)
         if answer.status >= 300:
             raise HttpRefused(answer)
         return answer
 
-    def _write(self) -> None:
-        with contextlib.suppress(TrisectError):
-            write_json(self._file, self._kept)
+
+async def _bounded(answer: Awaitable[Answer]) -> Answer:
+    async with asyncio.timeout(ANSWER_S):
+        return await answer
+
+
+def _silent(error: BaseException) -> bool:
+    """Whether a server may have done what it did not answer."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code() in _SILENCES
+    return isinstance(error, TimeoutError | aiohttp.ClientError)

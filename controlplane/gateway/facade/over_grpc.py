@@ -17,6 +17,8 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.bodies import LARGEST_BYTES
 from controlplane.gateway.facade.broadcast import Broadcast, Refused
 from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.kept import Body, NotKept, region_key, setting_key
+from controlplane.gateway.facade.over_http import DENIED
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.statistics import Statistics
 from controlplane.gateway.facade.streams import Stream, StreamFailed
@@ -42,6 +44,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         broadcast: Broadcast,
         records: Records,
         statistics: Statistics,
+        *,
+        fleet_wide: bool,
     ) -> None:
         self._fleet = fleet
         self._statistics = statistics
@@ -57,13 +61,16 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             "RepositoryModelUnload": self._refuse,
             "ModelInfer": self._infer,
             "ModelStatistics": self._model_statistics,
+            **{name: self._by_name(name) for name in _BY_NAME},
+        }
+        fleet_wide_calls: dict[str, _Unary] = {
             "TraceSetting": self._trace,
             "LogSettings": self._log,
-            **{name: self._by_name(name) for name in _BY_NAME},
             **{f"{kind}SharedMemoryStatus": self._first(f"{kind}SharedMemoryStatus") for kind in _KINDS},
             **{f"{kind}SharedMemoryRegister": self._register(kind) for kind in _KINDS},
             **{f"{kind}SharedMemoryUnregister": self._unregister(kind) for kind in _KINDS},
         }
+        self._unary |= fleet_wide_calls if fleet_wide else dict.fromkeys(fleet_wide_calls, self._deny)
 
     def service(self, handler_call_details: Any) -> Any:
         """The handler of a method; None, which is UNIMPLEMENTED, for one that is not Triton's."""
@@ -95,6 +102,9 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _refuse(self, _: bytes, context: Any) -> bytes:
         await _abort(context, grpc.StatusCode.PERMISSION_DENIED, _REFUSED)
+
+    async def _deny(self, _: bytes, context: Any) -> bytes:
+        await _abort(context, grpc.StatusCode.PERMISSION_DENIED, DENIED)
 
     async def _infer(self, message: bytes, context: Any) -> bytes:
         name = text_field(message, 1)
@@ -193,11 +203,13 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             name = text_field(message, 1)
             undo = getattr(service_pb2, f"{kind}SharedMemoryUnregisterRequest")(name=name).SerializeToString()
             method = f"{kind}SharedMemoryRegister"
+            region = _region(getattr(service_pb2, f"{method}Request").FromString(message))
+            key = region_key(kind.lower(), name)
+            self._broadcast.check(key, region)
             answer = await self._send(
                 await self._all(context), method, message, f"{kind}SharedMemoryUnregister", undo, context
             )
-            request = getattr(service_pb2, f"{method}Request").FromString(message)
-            self._broadcast.keep(f"/v2/{kind.lower()}sharedmemory/region/{name}/register", _region(request))
+            self._broadcast.keep(key, region)
             return answer
 
         return register
@@ -221,27 +233,31 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         targets = everyone(self._fleet.routes[name]) if name else await self._all(context)
         if not request.settings:
             return await self._ask(targets[0], "TraceSetting", message, context)
-        answer = await self._settings(targets, "TraceSetting", message, context)
         values = {key: list(setting.value) or None for key, setting in request.settings.items()}
         body = {k: v if v is None or k == "trace_level" else v[0] for k, v in values.items()}
-        self._broadcast.keep(f"/v2/models/{name}/trace/setting" if name else "/v2/trace/setting", body)
-        return answer
+        return await self._settings(targets, "TraceSetting", message, context, name, body)
 
     async def _log(self, message: bytes, context: Any) -> bytes:
         request = service_pb2.LogSettingsRequest.FromString(message)
         targets = await self._all(context)
         if not request.settings:
             return await self._ask(targets[0], "LogSettings", message, context)
-        answer = await self._settings(targets, "LogSettings", message, context)
         settings = request.settings.items()
-        self._broadcast.keep(
-            "/v2/logging",
-            {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in settings},
-        )
-        return answer
+        body = {key: getattr(v, v.WhichOneof("parameter_choice") or "string_param") for key, v in settings}
+        return await self._settings(targets, "LogSettings", message, context, "", body)
 
-    async def _settings(self, targets: Sequence[Backend], method: str, message: bytes, context: Any) -> bytes:
+    async def _settings(
+        self,
+        targets: Sequence[Backend],
+        method: str,
+        message: bytes,
+        context: Any,
+        model: str,
+        kept: Body,
+    ) -> bytes:
         """What is refused by one server is put back on the others as it was on the first."""
+        key = setting_key("logging" if method == "LogSettings" else "trace/setting", model)
+        self._broadcast.check(key, kept)
         kind = getattr(service_pb2, f"{method}Request")
         asked = kind.FromString(message)
         query = kind(model_name=asked.model_name) if method == "TraceSetting" else kind()
@@ -251,7 +267,9 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         undo.CopyFrom(query)
         for key in asked.settings:
             undo.settings[key].CopyFrom(before.settings[key])
-        return await self._send(targets, method, message, method, _bytes(undo), context)
+        answer = await self._send(targets, method, message, method, _bytes(undo), context)
+        self._broadcast.keep(key, kept)
+        return answer
 
     async def _send(
         self,
@@ -273,9 +291,9 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             return await self._broadcast.send(targets, tell, take_back)
         except Refused as refused:
             error = refused.cause
-            if not isinstance(error, grpc.aio.AioRpcError):
-                raise
             where = "" if refused.first else f" (by {refused.backend.server}; nothing was changed anywhere)"
+            if not isinstance(error, grpc.aio.AioRpcError):
+                await _abort(context, grpc.StatusCode.UNAVAILABLE, f"{refused}{where}")
             await _abort(context, error.code(), f"{error.details()}{where}")
 
     async def _all(self, context: Any) -> Sequence[Backend]:
@@ -322,6 +340,8 @@ def _refusing_malformed(handler: _Unary) -> _Unary:
             return await handler(message, context)
         except (Malformed, DecodeError) as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"unable to parse the request: {error}")
+        except NotKept as refusal:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
 
     return handle
 

@@ -15,11 +15,13 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.bodies import LARGEST_BYTES, BadBody, is_encoded, read_body
 from controlplane.gateway.facade.broadcast import Broadcast, HttpAnswer, HttpRefused, Refused
 from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.kept import NotKept, region_key
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.statistics import Statistics
 from controlplane.gateway.facade.wire import Sequence as SequenceOf
 
 _REFUSED = "models are loaded and unloaded by the control plane, not by clients"
+DENIED = "this fleet allows no fleet-wide calls; `ctl apply --fleet-wide-calls` does, for a new fleet"
 _NOBODY = "no server runs in this fleet"
 _NOT_READY = "no server of this model is ready"
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"})
@@ -47,8 +49,12 @@ class Http:
         self._broadcast = broadcast
         self._records = records
 
-    def application(self) -> web.Application:
-        """All paths."""
+    def application(self, *, fleet_wide: bool) -> web.Application:
+        """All paths. Calls that change every server are refused unless `fleet_wide`."""
+        settings, memory_status = self._settings, self._memory
+        register, unregister = self._register, self._unregister
+        if not fleet_wide:
+            settings = memory_status = register = unregister = self._deny
         app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[_tritons_words])
         get, post, both = web.get, web.post, _get_and_post
         app.add_routes(
@@ -60,17 +66,17 @@ class Http:
                 post("/v2/repository/models/{name}/load", self._refuse),
                 post("/v2/repository/models/{name}/unload", self._refuse),
                 get("/v2/models/stats", self._fleet_statistics),
-                *both("/v2/trace/setting", self._settings),
-                *both(_MODEL + "/trace/setting", self._settings),
-                *both("/v2/logging", self._settings),
+                *both("/v2/trace/setting", settings),
+                *both(_MODEL + "/trace/setting", settings),
+                *both("/v2/logging", settings),
             ]
         )
         for kind in ("system", "cuda"):
             memory = f"/v2/{kind}sharedmemory"
             for scope in (memory, memory + "/region/{name}"):
-                app.router.add_get(scope + "/status", self._memory)
-                app.router.add_post(scope + "/unregister", self._unregister)
-            app.router.add_post(memory + "/region/{name}/register", self._register)
+                app.router.add_get(scope + "/status", memory_status)
+                app.router.add_post(scope + "/unregister", unregister)
+            app.router.add_post(memory + "/region/{name}/register", register)
         for prefix in (_MODEL, _MODEL + _VERSION):
             for suffix in ("", "/ready", "/config", "/stats"):
                 app.router.add_get(prefix + suffix, self._model)
@@ -101,6 +107,9 @@ class Http:
 
     async def _refuse(self, _: web.Request) -> web.Response:
         return _error(403, _REFUSED)
+
+    async def _deny(self, request: web.Request) -> web.Response:
+        return _error(403, DENIED)
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
@@ -178,18 +187,26 @@ class Http:
         if not servers:
             return _error(503, _NOBODY)
         try:
-            return _as_response(await self._broadcast.http(servers[0], request.method, request.raw_path, b""))
+            return _as_response(await self._broadcast.http(servers[0], request.method, _path(request), b""))
         except HttpRefused as refused:
             return _as_response(refused.answer)
         except (aiohttp.ClientError, TimeoutError) as error:
             return _error(503, f"{servers[0].server} does not answer: {error}")
 
     async def _register(self, request: web.Request) -> web.Response:
-        undo = request.raw_path.removesuffix("register") + "unregister"
+        path = _path(request)
+        kind, name = path.split("/")[2].removesuffix("sharedmemory"), path.split("/")[4]
         body = await read_body(request)
+        region = _object(body)
+        try:
+            key = region_key(kind, name)
+            self._broadcast.check(key, region)
+        except NotKept as refusal:
+            return _error(400, str(refusal))
+        undo = path.removesuffix("register") + "unregister"
         response = await self._send(request, body, self._fleet.servers(), undo, b"")
         if response.status == 200:
-            self._broadcast.keep(request.raw_path, json.loads(body))
+            self._broadcast.keep(key, region)
         return response
 
     async def _unregister(self, request: web.Request) -> web.Response:
@@ -197,7 +214,7 @@ class Http:
         response = await self._send(request, body, self._fleet.servers(), None, b"")
         if response.status == 200:
             whole = "name" not in request.match_info
-            self._broadcast.forget(request.raw_path.removesuffix("unregister") + ("region/" if whole else ""))
+            self._broadcast.forget(_path(request).removesuffix("unregister") + ("region/" if whole else ""))
         return response
 
     async def _settings(self, request: web.Request) -> web.Response:
@@ -210,15 +227,16 @@ class Http:
         body = await read_body(request)
         if request.method == "GET" or not body:
             return await self._first(request, targets)
-        status, before = await self._fleet.ask(targets[0], request.raw_path)
+        asked = _object(body)
         try:
-            asked = json.loads(body)
-            old = {key: before[key] for key in asked if key in before} if status == 200 else {}
-        except (ValueError, TypeError):
-            asked, old = None, {}
-        response = await self._send(request, body, targets, request.raw_path, json.dumps(old).encode())
-        if response.status == 200 and asked is not None:
-            self._broadcast.keep(request.raw_path, asked)
+            self._broadcast.check(_path(request), asked)
+        except NotKept as refusal:
+            return _error(400, str(refusal))
+        status, before = await self._fleet.ask(targets[0], _path(request))
+        old = {key: before[key] for key in asked if key in before} if status == 200 and before else {}
+        response = await self._send(request, body, targets, _path(request), json.dumps(old).encode())
+        if response.status == 200 and asked:
+            self._broadcast.keep(_path(request), asked)
         return response
 
     async def _send(
@@ -233,7 +251,7 @@ class Http:
             return _error(503, _NOBODY)
 
         async def tell(backend: Backend) -> HttpAnswer:
-            return await self._broadcast.http(backend, "POST", request.raw_path, body)
+            return await self._broadcast.http(backend, "POST", _path(request), body)
 
         async def take_back(backend: Backend) -> object:
             return await self._broadcast.http(backend, "POST", undo_path, undo) if undo_path else None
@@ -273,6 +291,20 @@ def _sequence_of(body: bytes, headers: Any) -> SequenceOf:
         )
     except (ValueError, AttributeError):
         return SequenceOf("", False, False)  # the server will say what is wrong with it
+
+
+def _path(request: web.Request) -> str:
+    """As the client wrote it, without its query: a Triton looks at no query and decodes no escapes."""
+    return request.rel_url.raw_path
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """A JSON object; empty where the body is none, which the servers will say."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _unknown(name: str, path: str) -> web.Response:

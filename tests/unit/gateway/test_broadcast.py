@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import pytest
+
+from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade import broadcast
+from controlplane.gateway.facade.broadcast import Broadcast, HttpAnswer, HttpRefused, Refused
+from controlplane.gateway.facade.kept import Kept, region_key
+
+pytestmark = pytest.mark.unit
+
+A, B, C = (Backend(name, "127.0.0.1", 1, 2, None) for name in "abc")
+REFUSAL = HttpRefused(HttpAnswer(400, b"no", "application/json"))
+Tell = Callable[[Backend], Awaitable[str]]
+
+
+class Servers:
+    """Servers that do what is sent, refuse it, or never answer."""
+
+    def __init__(self, *, refusing: tuple[Backend, ...] = (), silent: tuple[Backend, ...] = ()) -> None:
+        self._refusing, self._silent = refusing, silent
+        self.undone: list[Backend] = []
+
+    async def tell(self, backend: Backend) -> str:
+        if backend in self._refusing:
+            raise REFUSAL
+        if backend in self._silent:
+            await asyncio.Event().wait()
+        return backend.server
+
+    async def undo(self, backend: Backend) -> None:
+        self.undone.append(backend)
+        if backend in self._silent:
+            await asyncio.Event().wait()
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcast, "ANSWER_S", 0.05)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Broadcast:
+    return Broadcast(cast(aiohttp.ClientSession, None), Kept(tmp_path / "kept.json"))
+
+
+def refused(made: Broadcast, servers: Servers) -> Refused:
+    with pytest.raises(Refused) as caught:
+        asyncio.run(made.send((A, B, C), servers.tell, servers.undo))
+    return caught.value
+
+
+def test_the_first_answer_is_returned_where_all_agree(made: Broadcast) -> None:
+    servers = Servers()
+    assert asyncio.run(made.send((A, B, C), servers.tell, servers.undo)) == "a"
+    assert servers.undone == []
+
+
+def test_what_the_first_server_refuses_is_undone_nowhere(made: Broadcast) -> None:
+    servers = Servers(refusing=(A,))
+    assert refused(made, servers).first
+    assert servers.undone == []
+
+
+def test_what_a_later_server_refuses_is_undone_on_the_others(made: Broadcast) -> None:
+    servers = Servers(refusing=(B,))
+    assert refused(made, servers).backend == B
+    assert servers.undone == [A, C]
+
+
+@pytest.mark.parametrize(("silent", "undone"), [((A,), [A]), ((C,), [A, B, C]), ((B, C), [A, B, C])])
+def test_a_server_that_does_not_answer_is_a_refusal_and_undone_too(
+    made: Broadcast, silent: tuple[Backend, ...], undone: list[Backend]
+) -> None:
+    servers = Servers(silent=silent)
+    assert "no answer" in str(refused(made, servers))
+    assert servers.undone == undone
+
+
+def test_a_silent_server_does_not_keep_the_next_call_waiting(made: Broadcast) -> None:
+    async def run() -> object:
+        silent, well = Servers(silent=(A,)), Servers()
+        first = asyncio.create_task(made.send((A,), silent.tell, silent.undo))
+        await asyncio.sleep(0)
+        second = await asyncio.wait_for(made.send((A,), well.tell, well.undo), 30)
+        assert first.done()
+        first.exception()
+        return second
+
+    assert asyncio.run(run()) == "a"
+
+
+def test_a_server_that_was_silent_as_it_joined_is_brought_up_to_date_later(
+    made: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, told = {A}, []
+
+    async def http(backend: Backend, method: str, path: str, body: bytes) -> Any:
+        if backend in silent:
+            await asyncio.Event().wait()
+        told.append((backend, path))
+
+    monkeypatch.setattr(made, "http", http)
+    key = region_key("system", "mine")
+    made.keep(key, {})
+    asyncio.run(made.tell_joining((A, B)))
+    assert told == [(B, key)]
+    silent.clear()
+    asyncio.run(made.tell_joining((A, B)))
+    assert told == [(B, key), (A, key)]
