@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+LARGEST_BODY_BYTES = 2**30
+"""Of a request that goes on without being held in memory: a server holds it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerLine:
@@ -59,7 +62,11 @@ class HaproxyFrame:
 
 def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
     """The text of haproxy.cfg."""
-    return _environment().get_template("haproxy.cfg.j2").render(**asdict(frame), slots=slots)
+    return (
+        _environment()
+        .get_template("haproxy.cfg.j2")
+        .render(**asdict(frame), slots=slots, largest_body_bytes=LARGEST_BODY_BYTES)
+    )
 
 
 @functools.cache

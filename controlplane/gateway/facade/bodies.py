@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 
+import aiohttp
 from aiohttp import web
+
+from controlplane.render.haproxy import LARGEST_BODY_BYTES
 
 LARGEST_BYTES = 256 * 2**20
 """The largest body or message that the facade holds in memory, counted after decompression."""
@@ -64,7 +67,30 @@ class Decompression:
 
     def _refuse_more_than_the_limit(self, count: int) -> None:
         if count > self._limit_bytes:
-            raise BadBody(413, f"the request body is larger than {self._limit_bytes} bytes")
+            raise too_large(self._limit_bytes)
+
+
+class Counted:
+    """A body that goes on as it comes, up to a limit. aiohttp hides why it stopped: `exceeded` says so."""
+
+    def __init__(self, content: aiohttp.StreamReader, limit_bytes: int = LARGEST_BODY_BYTES) -> None:
+        self._content = content
+        self._limit_bytes = limit_bytes
+        self.exceeded = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        count = 0
+        async for part in self._content.iter_any():
+            count += len(part)
+            if count > self._limit_bytes:
+                self.exceeded = True
+                raise too_large(self._limit_bytes)
+            yield part
+
+
+def too_large(limit_bytes: int) -> BadBody:
+    """The refusal of a body beyond a limit."""
+    return BadBody(413, f"the request body is larger than {limit_bytes} bytes")
 
 
 def is_encoded(request: web.Request) -> bool:

@@ -12,13 +12,21 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.bodies import LARGEST_BYTES, BadBody, is_encoded, read_body
+from controlplane.gateway.facade.bodies import (
+    LARGEST_BYTES,
+    BadBody,
+    Counted,
+    is_encoded,
+    read_body,
+    too_large,
+)
 from controlplane.gateway.facade.broadcast import Broadcast, HttpAnswer, HttpRefused, Refused
 from controlplane.gateway.facade.fleet import Fleet, everyone
 from controlplane.gateway.facade.kept import NotKept, region_key
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.statistics import Statistics
 from controlplane.gateway.facade.wire import Sequence as SequenceOf
+from controlplane.render.haproxy import LARGEST_BODY_BYTES
 
 _REFUSED = "models are loaded and unloaded by the control plane, not by clients"
 DENIED = "this fleet allows no fleet-wide calls; `ctl apply --fleet-wide-calls` does, for a new fleet"
@@ -132,7 +140,7 @@ class Http:
 
     async def _stateless(self, request: web.Request, name: str) -> web.StreamResponse:
         """A request that a lost server did not answer goes to another one where its body is at hand."""
-        body = await read_body(request) if is_encoded(request) else request.content
+        body = await read_body(request) if is_encoded(request) else Counted(request.content)
         tried: set[str] = set()
         while True:
             backend = self._fleet.choose(name)
@@ -146,7 +154,7 @@ class Http:
                 return _error(503, _NOT_READY)
 
     async def _proxy(
-        self, request: web.Request, backend: Backend, name: str, body: aiohttp.StreamReader | bytes
+        self, request: web.Request, backend: Backend, name: str, body: Counted | bytes
     ) -> web.StreamResponse | None:
         """The server's answer, passed on as it comes; None where it was lost before it answered."""
         started = time.monotonic()
@@ -170,6 +178,9 @@ class Http:
                     await response.write_eof()
                     return response
         except aiohttp.ClientError:
+            if isinstance(body, Counted) and body.exceeded:
+                status = 413
+                raise too_large(LARGEST_BODY_BYTES) from None
             if sent or status:
                 raise
             status = 503

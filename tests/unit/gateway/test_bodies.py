@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import tracemalloc
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import cast
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.gateway.facade.bodies import BadBody, Decompression
+from controlplane.gateway.facade.bodies import BadBody, Counted, Decompression
 
 pytestmark = pytest.mark.unit
 
@@ -81,3 +84,20 @@ def test_what_is_larger_than_the_limit_while_compressed_is_refused() -> None:
     with pytest.raises(BadBody) as caught:
         decompressed(empty * 1000, step=1000, limit_bytes=len(empty) * 999)
     assert caught.value.status == 413
+
+
+def test_a_body_that_passes_is_counted() -> None:
+    class Content:
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            for _ in range(3):
+                yield b"1234"
+
+    async def passed(limit_bytes: int) -> tuple[bytes, bool]:
+        counted, found = Counted(cast(aiohttp.StreamReader, Content()), limit_bytes), b""
+        with contextlib.suppress(BadBody):
+            async for part in counted:
+                found += part
+        return found, counted.exceeded
+
+    assert asyncio.run(passed(12)) == (b"1234" * 3, False)
+    assert asyncio.run(passed(11)) == (b"1234" * 2, True)
