@@ -1,1 +1,5 @@
-"""Decisions about the running fleet: what differs, what to do. Values in, values out."""
+"""Decisions about the running fleet. Pure: values in, values out.
+
+converge   what differs between the plan and what runs, and the actions that close the gap
+guard      what to do where a server is slow, hangs or dies
+"""

@@ -25,8 +25,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.control import sequential
-from controlplane.control.sequential import Promise
+from controlplane.control.guard import sequential
+from controlplane.control.guard.sequential import Promise
 
 Floats = npt.NDArray[np.float64]
 

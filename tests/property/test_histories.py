@@ -22,8 +22,8 @@ from fake_host import Engine, FakeGateway, Host, InlinePool, Pool, Program
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.desired import as_moved, stands_for
-from controlplane.control.guard_state import Limits, Matter, validate_state
+from controlplane.control.converge.desired import as_moved, stands_for
+from controlplane.control.guard.state import Limits, Topic, validate_state
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
@@ -440,10 +440,10 @@ def is_guarded(here: World, plan: Plan) -> None:
     seated = set()
     for watch in state.watches.values():
         assert not watch.down
-        seated |= {seat.server for seat in (watch.active, watch.standby) if seat is not None}
-        if watch.ward.policy is not ShadowPolicy.NONE:
+        seated |= {placed.server for placed in (watch.active, watch.standby) if placed is not None}
+        if watch.partition.policy is not ShadowPolicy.NONE:
             waits = here.host.clock.now_s < watch.launches.retry_at_s
-            assert watch.standby is not None or waits or watch.has_told(Matter.NO_ROOM)
+            assert watch.standby is not None or waits or watch.has_told(Topic.NO_ROOM)
     named = {here.controller._crew.server(name) for name in seated}
     assert running == {server.name for server in named if server is not None}
     for endpoint, route in here.host.routes.items():

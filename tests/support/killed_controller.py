@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.control import guard
-from controlplane.control.guard_state import GuardState, Redirect
+from controlplane.control.guard import decisions
+from controlplane.control.guard.state import GuardState, Redirect
 from controlplane.domain.observation import FleetSeen
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.runtime_socket import RuntimeSocket
@@ -51,7 +51,7 @@ POINTS = {
 def arm(point: Point, *, at_once: bool) -> None:
     """Wrap the method; `at_once`: whatever the guard has decided."""
     method: Callable[..., Any] = getattr(point.owner, point.method)
-    decide = guard.decide
+    decide = decisions.decide
     left, armed = point.calls, at_once
 
     def watched(state: GuardState, seen: FleetSeen) -> Any:
@@ -68,7 +68,7 @@ def arm(point: Point, *, at_once: bool) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         return method(*given, **named)
 
-    guard.decide = watched
+    decisions.decide = watched
     setattr(point.owner, point.method, fatal)
 
 

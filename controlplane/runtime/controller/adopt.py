@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controlplane.control import guard
-from controlplane.control.desired import Desired, NamedRoute, stands_for
-from controlplane.control.guard_state import GuardState, Limits, Seat, Ward
+from controlplane.control.converge.desired import Desired, NamedRoute, stands_for
+from controlplane.control.guard import decisions
+from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings
@@ -24,7 +24,7 @@ class Taken:
 
 
 def take_over(
-    guarded: tuple[Ward, ...],
+    guarded: tuple[GuardedPartition, ...],
     desired: Desired,
     settings: FleetSettings,
     servers: tuple[Server, ...],
@@ -44,30 +44,30 @@ def take_over(
         s for s in servers if s.state is ServerState.RUNNING and s.spec.labels.role is not Role.PROFILE
     ]
     backups = {route.backup for route in routes.values()}
-    seats: dict[str, tuple[Seat, ...]] = {}
+    placed_servers: dict[str, tuple[PlacedServer, ...]] = {}
     kept: list[Server] = []
-    for ward in guarded:
-        routed = {m for e in ward.endpoints if e in routes for m in routes[e].members}
-        spec = planned[ward.id]
+    for partition in guarded:
+        routed = {m for e in partition.endpoints if e in routes for m in routes[e].members}
+        spec = planned[partition.id]
         # What an interrupted apply started serves what another plan says: nothing may be turned over to it.
         mine = [
             s
             for s in running
-            if s.spec.labels.partition == ward.id
+            if s.spec.labels.partition == partition.id
             and s.spec.device in gpus
             and (s.name in routed or s.name in backups or stands_for(s.spec, spec, desired))
         ]
         # Routed first, then as planned, then the others.
         mine.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
         chosen = mine[:1]
-        if ward.policy is not ShadowPolicy.NONE:
+        if partition.policy is not ShadowPolicy.NONE:
             # What is neither a backup nor as large as the active server was left for it.
             chosen += [s for s in mine[1:] if s.name in backups or s.spec.percent >= chosen[0].spec.percent][
                 :1
             ]
         kept += chosen
-        seats[ward.id] = tuple(Seat(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen) or (
-            Seat(spec.name, ward.gpu, ward.percent),
-        )
+        placed_servers[partition.id] = tuple(
+            PlacedServer(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen
+        ) or (PlacedServer(spec.name, partition.gpu, partition.percent),)
     surplus = tuple(s for s in running if s not in kept)
-    return Taken(guard.begin(guarded, seats, limits, generation), planned, tuple(kept), surplus)
+    return Taken(decisions.begin(guarded, placed_servers, limits, generation), planned, tuple(kept), surplus)

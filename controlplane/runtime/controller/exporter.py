@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controlplane.control import sequential
-from controlplane.control.guard_state import Phase, phase
+from controlplane.control.guard import sequential
+from controlplane.control.guard.state import Phase, phase
 from controlplane.domain.errors import GatewayError
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet.history import Event, History
@@ -72,7 +72,9 @@ class Meters(Collector):
             for each in Phase:
                 phases.add_metric([name, each.value], float(each is present))
             shares.add_metric([name, watch.active.gpu], watch.active.percent)
-            for promise, seen, rate in zip(watch.ward.promises, watch.evidence, watch.rates_rps, strict=True):
+            for promise, seen, rate in zip(
+                watch.partition.promises, watch.evidence, watch.rates_rps, strict=True
+            ):
                 where = [name, promise.endpoint]
                 rates.add_metric(where, rate[-1])
                 planned.add_metric(where, promise.rate_rps)

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.control import guard
-from controlplane.control.desired import NamedRoute
-from controlplane.control.guard_signals import hear, missed_s
-from controlplane.control.guard_state import (
+from controlplane.control.converge.desired import NamedRoute
+from controlplane.control.guard import decisions
+from controlplane.control.guard.signals import hear, missed_s
+from controlplane.control.guard.state import (
     DrainAndStop,
     Effect,
     Ending,
@@ -29,9 +29,9 @@ from controlplane.control.guard_state import (
     Redirect,
     Say,
     Watch,
-    wards,
+    guarded_partitions,
 )
-from controlplane.control.guard_state import Limits as GuardLimits
+from controlplane.control.guard.state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, TrisectError
 from controlplane.domain.fleet import Backend, Route, Server, ServerSpec
 from controlplane.domain.observation import FleetSeen, Health
@@ -148,8 +148,8 @@ class Controller:
             self._tell("warning", "controller", self._fleet.name, reason)
         # Kept, whatever becomes of what is decided now: an alarm is not to be waited for twice.
         adopted.state = hear(adopted.state, seen)
-        state, effects = guard.decide(adopted.state, seen)
-        routes = guard.routes(state, seen)
+        state, effects = decisions.decide(adopted.state, seen)
+        routes = decisions.routes(state, seen)
         try:
             if not effects and routes == adopted.routes:
                 adopted.state = state
@@ -239,7 +239,7 @@ class Controller:
                     planned = adopted.planned[effect.partition]
                     spec = spec_for(effect, planned, adopted.devices[effect.gpu])
                     watch = state.watches[effect.partition]
-                    warm = watch.ward.policy is ShadowPolicy.WARM and not watch.down
+                    warm = watch.partition.policy is ShadowPolicy.WARM and not watch.down
                     self._crew.launch(effect, spec, unload=warm)
                 case Load():
                     self._crew.load(effect)
@@ -298,7 +298,9 @@ class Controller:
             present = self._fleet.gateway.routes()
         # Of the moment, so that no name is given twice: more servers than milliseconds were never started.
         generation = int(1000.0 * self._fleet.clock.wall())
-        taken = take_over(wards(plan), desired, settings, servers, named(present), self._limits, generation)
+        taken = take_over(
+            guarded_partitions(plan), desired, settings, servers, named(present), self._limits, generation
+        )
         self._adopted = None
         self._observer.close()
         self._crew.hand_over([server.name for server in (*taken.kept, *taken.surplus)])
@@ -311,7 +313,7 @@ class Controller:
         for server in taken.kept:
             if server.name in backends:
                 self._crew.adopt(server, Health.READY)
-            elif taken.state.watches[server.spec.labels.partition].ward.policy is ShadowPolicy.WARM:
+            elif taken.state.watches[server.spec.labels.partition].partition.policy is ShadowPolicy.WARM:
                 self._crew.adopt(server, Health.UNLOADED)
             else:
                 self._take_on(server)
@@ -361,10 +363,10 @@ def found_dead(
     told = {effect.partition for effect in effects if isinstance(effect, Redirect)}
     found = []
     for watch in state.watches.values():
-        members = next((before[e].members for e in watch.ward.endpoints if e in before), ())
-        if members and watch.active.server not in members and watch.ward.id not in told:
+        members = next((before[e].members for e in watch.partition.endpoints if e in before), ())
+        if members and watch.active.server not in members and watch.partition.id not in told:
             reason = f"{', '.join(members)} -> {watch.active.server}: found dead at the take-over"
-            found.append((watch.ward.id, reason))
+            found.append((watch.partition.id, reason))
     return found
 
 

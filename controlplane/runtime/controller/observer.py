@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from controlplane.control import sequential
-from controlplane.control.guard_state import GuardState, Watch
+from controlplane.control.guard import sequential
+from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, News, ServerSeen
@@ -200,7 +200,7 @@ class Observer:
         watch = self._state.watches.get(server.spec.labels.partition)
         if watch is None:
             return server.spec.endpoints
-        return tuple(promise.endpoints[-1] for promise in watch.ward.promises)
+        return tuple(promise.endpoints[-1] for promise in watch.partition.promises)
 
     def _canary(self, name: str, server: Server, now: float) -> tuple[Health, str]:
         verdict = self._canaries.verdict(server.name)
@@ -218,7 +218,7 @@ class Observer:
     def _split_of(self, watch: Watch, server: Server, now: float) -> _Times:
         if _strength(watch) > _SUSPICIOUS:
             # The models' own: an alias does not count the wait in its model's queue.
-            self._split.ask(server, [promise.endpoint for promise in watch.ward.promises], now)
+            self._split.ask(server, [promise.endpoint for promise in watch.partition.promises], now)
         return self._split.found(server.name, now)
 
     def _in_flight(self, watch: Watch, server: Server, now: float) -> int:
@@ -248,7 +248,9 @@ class Observer:
 
 def _strength(watch: Watch) -> float:
     """The strongest evidence against one of its promises; 1 is an alarm."""
-    return max(sequential.strength(e, p) for e, p in zip(watch.evidence, watch.ward.promises, strict=True))
+    return max(
+        sequential.strength(e, p) for e, p in zip(watch.evidence, watch.partition.promises, strict=True)
+    )
 
 
 class _Engine:

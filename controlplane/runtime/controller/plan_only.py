@@ -6,9 +6,9 @@ import contextlib
 import threading
 from dataclasses import replace
 
-from controlplane.control import guard
-from controlplane.control.desired import NamedRoute
-from controlplane.control.guard_state import Effect, GuardState, Limits, Probe, Say, Seat
+from controlplane.control.converge.desired import NamedRoute
+from controlplane.control.guard import decisions
+from controlplane.control.guard.state import Effect, GuardState, Limits, PlacedServer, Probe, Say
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.runtime.controller.loop import TICK_S, Adopted, Controller, Notice, event_of, turned_over
@@ -84,8 +84,8 @@ class Onlooker(Controller):
 
 
 def _as_it_was(state: GuardState) -> GuardState:
-    """The same servers on the same seats, with nothing found out about them."""
-    seats: dict[str, tuple[Seat, ...]] = {}
+    """The same servers on the same placed_servers, with nothing found out about them."""
+    placed_servers: dict[str, tuple[PlacedServer, ...]] = {}
     for name, watch in state.watches.items():
-        seats[name] = (watch.active,) if watch.standby is None else (watch.active, watch.standby)
-    return guard.begin(tuple(w.ward for w in state.watches.values()), seats, state.limits)
+        placed_servers[name] = (watch.active,) if watch.standby is None else (watch.active, watch.standby)
+    return decisions.begin(tuple(w.partition for w in state.watches.values()), placed_servers, state.limits)

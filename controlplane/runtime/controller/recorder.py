@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.control.guard_state import Watch
+from controlplane.control.guard.state import Watch
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Answer, BatchStatistics, ModelStatistics
@@ -58,9 +58,9 @@ class Recorder:
         What no known server answered counts for the first partition that serves its endpoint.
         """
         for watch in watches:
-            for seat in (watch.active, watch.standby):
-                if seat is not None:
-                    self._partitions[seat.server] = watch.ward.id
+            for placed in (watch.active, watch.standby):
+                if placed is not None:
+                    self._partitions[placed.server] = watch.partition.id
         for answer in answers:
             partition = self._partitions.get(answer.server) or _serving(answer.endpoint, watches)
             if partition is None:
@@ -110,15 +110,15 @@ class Recorder:
         minutes = []
         for watch, server in active:
             # What executed is counted by the models; their aliases would count it once more.
-            models = {promise.endpoint for promise in watch.ward.promises}
+            models = {promise.endpoint for promise in watch.partition.promises}
             asked = server if over else None
-            for endpoint in watch.ward.endpoints:
-                latency, failed = told.get((watch.ward.id, endpoint), (np.empty(0, np.float32), 0))
+            for endpoint in watch.partition.endpoints:
+                latency, failed = told.get((watch.partition.id, endpoint), (np.empty(0, np.float32), 0))
                 minutes.append(
                     Minute(
                         at_s=self._clock.wall(),
                         seconds=seconds,
-                        partition=watch.ward.id,
+                        partition=watch.partition.id,
                         endpoint=endpoint,
                         percent=watch.active.percent,
                         requests=int(latency.size) + failed,
@@ -143,4 +143,4 @@ class Recorder:
 
 
 def _serving(endpoint: str, watches: Iterable[Watch]) -> str | None:
-    return next((watch.ward.id for watch in watches if endpoint in watch.ward.endpoints), None)
+    return next((watch.partition.id for watch in watches if endpoint in watch.partition.endpoints), None)

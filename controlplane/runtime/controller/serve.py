@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 
-from controlplane.control.guard_state import Limits
+from controlplane.control.guard.state import Limits
 from controlplane.gateway.places import Places
 from controlplane.monitor.request_log import RequestLog
 from controlplane.runtime.controller.exporter import Meters, serve

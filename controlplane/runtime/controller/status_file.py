@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from controlplane.control.guard_state import GuardState, Watch, phase
+from controlplane.control.guard.state import GuardState, Watch, phase
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import Guarding
 from controlplane.files.guarding import write_guarding
@@ -56,7 +56,7 @@ def _guarding(watch: Watch, now_s: float, ahead_s: float) -> Guarding:
     book, standby = watch.launches, watch.standby
     waits = book.retry_at_s > now_s
     return Guarding(
-        partition=watch.ward.id,
+        partition=watch.partition.id,
         phase=phase(watch, now_s).value,
         since_s=round(now_s + ahead_s, 3),
         standby=standby.server if standby is not None else None,

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from controlplane.control.desired import descendant
-from controlplane.control.guard_state import DrainAndStop, Ending, Launch, Load
+from controlplane.control.converge.desired import descendant
+from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
 from controlplane.domain.errors import MissingTool, NotNow
 from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Protocol
 
-from controlplane.control.converge import (
+from controlplane.control.converge.actions import (
     Action,
     Actual,
     Commit,
@@ -25,7 +25,7 @@ from controlplane.control.converge import (
     Stop,
     Unload,
 )
-from controlplane.control.desired import NamedRoute
+from controlplane.control.converge.desired import NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, TrisectError
 from controlplane.domain.fleet import Backend, Route, Routes, Server, ServerState
 from controlplane.ports import Gateway, Launcher

@@ -14,7 +14,7 @@ from typing import Any
 
 import filelock
 
-from controlplane.control.converge import (
+from controlplane.control.converge.actions import (
     Action,
     Actual,
     Commit,
@@ -25,8 +25,8 @@ from controlplane.control.converge import (
     converge,
     destroy,
 )
-from controlplane.control.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
-from controlplane.control.redirect import companions, moves, redirected
+from controlplane.control.converge.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
+from controlplane.control.converge.redirect import companions, moves, redirected
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
 from controlplane.domain.fleet import Server, ServerSpec, ServerState

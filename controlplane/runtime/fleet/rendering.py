@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from controlplane.control.desired import Rendered
+from controlplane.control.converge.desired import Rendered
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.rendered import write_rendered

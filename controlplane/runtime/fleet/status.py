@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.control.guard_state import Level
+from controlplane.control.guard.state import Level
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Role, Server
 from controlplane.domain.observation import Guarding, LatencyWindow

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from controlplane.control.desired import NamedRoute
-from controlplane.control.guard_state import GuardState, Limits
+from controlplane.control.converge.desired import NamedRoute
+from controlplane.control.guard.state import GuardState, Limits
 from controlplane.domain.errors import FleetBusy
 from controlplane.domain.fleet import Backend, Route, Routes, Server
 from controlplane.domain.observation import News

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from asked_triton import asked_triton
 
-from controlplane.control.guard import begin
-from controlplane.control.guard_state import (
+from controlplane.control.guard.decisions import begin
+from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.state import (
     DrainAndStop,
     Ending,
+    GuardedPartition,
     GuardState,
     Launch,
     Limits,
     Load,
-    Seat,
-    Ward,
+    PlacedServer,
 )
-from controlplane.control.sequential import Promise
 from controlplane.domain.errors import EngineError, GatewayError, NotNow
 from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health, HostSeen, News
@@ -119,8 +119,10 @@ class Gateway:
 
 
 def state() -> GuardState:
-    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
-    return begin((ward,), {"W1": (Seat(SERVER.name, "cpu-0", 50.0),)}, Limits())
+    partition = GuardedPartition(
+        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
+    )
+    return begin((partition,), {"W1": (PlacedServer(SERVER.name, "cpu-0", 50.0),)}, Limits())
 
 
 class NoHost:
@@ -168,8 +170,8 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
     launcher: Any = Engine()
     gateway: Any = Gateway()
     promise = Promise("w1", 100.0, 10.0, aliases=("w2", "w3"))
-    ward = Ward("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
-    shared = begin((ward,), {"W1": (Seat(SERVER.name, "cpu-0", 50.0),)}, Limits())
+    partition = GuardedPartition("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
+    shared = begin((partition,), {"W1": (PlacedServer(SERVER.name, "cpu-0", 50.0),)}, Limits())
     watch = shared.watches["W1"]
     suspicious = replace(watch, evidence=tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence))
     shared = replace(shared, watches={"W1": suspicious})

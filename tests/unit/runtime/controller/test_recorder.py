@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from asked_triton import asked_triton
 
-from controlplane.control.guard import begin
-from controlplane.control.guard_state import Limits, Seat, Ward
-from controlplane.control.sequential import Promise
+from controlplane.control.guard.decisions import begin
+from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Answer, BatchStatistics
 from controlplane.domain.workload import ShadowPolicy
@@ -38,8 +38,10 @@ class Hand:
 
 def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
     history, clock = History(tmp_path / "h.sqlite"), Hand()
-    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
-    state = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits())
+    partition = GuardedPartition(
+        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
+    )
+    state = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits())
     spec = ServerSpec(Labels("f", "p", "W1", Role.SHADOW, "r"), "/r", ("w1",), "cpu-0", 60.0)
     # Nobody listens there: a server that does not answer leaves its counters out, not the minute.
     server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
@@ -60,8 +62,10 @@ def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
 
 def test_of_a_minute_a_killed_controller_takes_only_the_last_moments_along(tmp_path: Path) -> None:
     history, clock = History(tmp_path / "h.sqlite"), Hand()
-    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
-    watch = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
+    partition = GuardedPartition(
+        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
+    )
+    watch = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
     recorder, active = Recorder(history, clock), [(watch, None)]
     told: list[list[tuple[float, int, int, float | None]]] = []
 
@@ -91,8 +95,10 @@ def test_a_full_disk_costs_the_minute_nothing_once_there_is_room(tmp_path: Path)
     path = tmp_path / "h.sqlite"
     path.mkdir()
     history, clock = History(path), Hand()
-    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
-    watch = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
+    partition = GuardedPartition(
+        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
+    )
+    watch = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
     recorder = Recorder(history, clock)
     recorder.hear([Answer(0.0, 1.0, False, "w1", "s")], [watch])
     clock.now_s += 5.0
@@ -106,20 +112,26 @@ def test_a_full_disk_costs_the_minute_nothing_once_there_is_room(tmp_path: Path)
 
 def test_one_that_heard_nothing_writes_nothing_at_its_end(tmp_path: Path) -> None:
     history, clock = History(tmp_path / "h.sqlite"), Hand()
-    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
-    watch = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
+    partition = GuardedPartition(
+        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
+    )
+    watch = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
     Recorder(history, clock).close([(watch, None)])
     assert history.minutes(0.0) == ()
 
 
 def test_a_minute_holds_what_was_asked_before_a_redirect_and_what_nobody_answered(tmp_path: Path) -> None:
     history, clock = History(tmp_path / "h.sqlite"), Hand()
-    ward = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "cpu-0", 0.0)
+    partition = GuardedPartition(
+        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "cpu-0", 0.0
+    )
     # A pool's second partition: what is known to be the first's is not counted here.
-    other = Ward("W1-2", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0)
-    first, shadow, second = (Seat(name, "cpu-0", 50.0) for name in ("s", "s.1", "t"))
-    before = begin((ward, other), {"W1": (first, shadow), "W1-2": (second,)}, Limits()).watches
-    after = begin((ward, other), {"W1": (shadow,), "W1-2": (second,)}, Limits()).watches
+    other = GuardedPartition(
+        "W1-2", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
+    )
+    first, shadow, second = (PlacedServer(name, "cpu-0", 50.0) for name in ("s", "s.1", "t"))
+    before = begin((partition, other), {"W1": (first, shadow), "W1-2": (second,)}, Limits()).watches
+    after = begin((partition, other), {"W1": (shadow,), "W1-2": (second,)}, Limits()).watches
     recorder = Recorder(history, clock)
     recorder.hear([Answer(0.0, 5.0, False, "w1", name) for name in ("s", "s", "t")], before.values())
     # Both of its servers died: what they owed fails, then nobody is there to take a request.
@@ -140,8 +152,8 @@ def test_what_a_queue_executed_is_counted_once(tmp_path: Path, monkeypatch: pyte
     )
     history, clock = History(tmp_path / "h.sqlite"), Hand()
     promise = Promise("w1", 100.0, 10.0, aliases=("w2",))
-    ward = Ward("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
-    state = begin((ward,), {"W1": (Seat("s", "cpu-0", 60.0),)}, Limits())
+    partition = GuardedPartition("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
+    state = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits())
     spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w2", "w1"), "cpu-0", 60.0)
     recorder = Recorder(history, clock)
     with asked_triton() as (port, asked):

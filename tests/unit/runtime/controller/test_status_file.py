@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.control.desired import Desired, NamedRoute
-from controlplane.control.guard_state import Cause, Launch, Limits, Redirect, Ward
-from controlplane.control.sequential import Promise
+from controlplane.control.converge.desired import Desired, NamedRoute
+from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.state import Cause, GuardedPartition, Launch, Limits, Redirect
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.workload import ShadowPolicy
@@ -96,7 +96,9 @@ OTHER = spec(Role.SHADOW, 70, "o")
 """Of another plan."""
 DESIRED = Desired({ACTIVE.name: ACTIVE, SHADOW.name: SHADOW}, {"w1": NamedRoute((ACTIVE.name,), SHADOW.name)})
 SETTINGS = FleetSettings("process", "/m", "/o", {"cpu-0": "cpu-0"})
-WARD = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "cpu-0", 10.0)
+GUARDED = GuardedPartition(
+    "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "cpu-0", 10.0
+)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ WARD = Ward("W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT
         # The active one died while nobody looked.
         ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), SHADOW, None, ()),
         ((OTHER,), NamedRoute((ACTIVE.name,)), ACTIVE, None, (OTHER,)),
-        # Nothing lives: the planned server's seat is kept for its successor.
+        # Nothing lives: the planned server's placed is kept for its successor.
         ((), NamedRoute((ACTIVE.name,), SHADOW.name), ACTIVE, None, ()),
     ],
 )
@@ -127,7 +129,13 @@ def test_who_sits_where_after_a_restart(
 ) -> None:
     dead = server(spec(Role.SHADOW, 80, "d"), ServerState.EXITED)
     taken = take_over(
-        (WARD,), DESIRED, SETTINGS, (*map(server, running), dead), {"w1": route}, Limits(), int(time.time())
+        (GUARDED,),
+        DESIRED,
+        SETTINGS,
+        (*map(server, running), dead),
+        {"w1": route},
+        Limits(),
+        int(time.time()),
     )
     watch = taken.state.watches["W1"]
     assert watch.active.server == active.name
@@ -145,7 +153,7 @@ def test_each_launch_is_a_server_of_its_own() -> None:
 
 def test_a_server_found_dead_at_the_take_over_is_told_as_a_redirect() -> None:
     before = {"w1": NamedRoute((ACTIVE.name,), SHADOW.name)}
-    taken = take_over((WARD,), DESIRED, SETTINGS, (server(SHADOW),), before, Limits(), 0)
+    taken = take_over((GUARDED,), DESIRED, SETTINGS, (server(SHADOW),), before, Limits(), 0)
     ((partition, reason),) = found_dead(taken.state, before, ())
     assert (partition, reason) == ("W1", f"{ACTIVE.name} -> {SHADOW.name}: found dead at the take-over")
     told = Redirect("W1", ACTIVE.name, SHADOW.name, Cause.CRASH)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.control.guard_state import DrainAndStop, Ending
+from controlplane.control.guard.state import DrainAndStop, Ending
 from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.runtime.controller.workers import Crew
 from controlplane.runtime.fleet.execute import Limits, backend

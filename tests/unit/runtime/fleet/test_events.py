@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from controlplane.control.desired import NamedRoute
-from controlplane.control.redirect import moves
+from controlplane.control.converge.desired import NamedRoute
+from controlplane.control.converge.redirect import moves
 from controlplane.domain.fleet import Routes, Server
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
 from controlplane.files.gateway import Restart, append_restart

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from controlplane.control.converge import Start, Stop
-from controlplane.control.desired import Desired, NamedRoute
+from controlplane.control.converge.actions import Start, Stop
+from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel

@@ -9,13 +9,14 @@ from typing import TypeVar
 
 import pytest
 
-from controlplane.control import guard
-from controlplane.control import guard_signals as signals
-from controlplane.control.guard_state import (
+from controlplane.control.guard import decisions, signals
+from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.state import (
     Cause,
     DrainAndStop,
     Effect,
     Ending,
+    GuardedPartition,
     GuardState,
     Launch,
     Launches,
@@ -24,16 +25,14 @@ from controlplane.control.guard_state import (
     Load,
     OpenBreaker,
     Phase,
+    PlacedServer,
     Probe,
     Redirect,
     Say,
-    Seat,
-    Ward,
+    guarded_partitions,
     phase,
     validate_state,
-    wards,
 )
-from controlplane.control.sequential import Promise
 from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, ServerSeen
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, Shadow
 from controlplane.domain.workload import ShadowPolicy
@@ -44,9 +43,11 @@ TICK_S = 0.2
 READY = ServerSeen(Health.READY)
 
 
-def ward(name: str = "W1", percent: float = 40.0, shadow_gpu: str = "g0", rate: float = 100.0) -> Ward:
+def partition(
+    name: str = "W1", percent: float = 40.0, shadow_gpu: str = "g0", rate: float = 100.0
+) -> GuardedPartition:
     promise = Promise(name, slo_ms=50.0, rate_rps=rate, execution_ms=20.0)
-    return Ward(name, "g0", percent, (promise,), ShadowPolicy.HOT, shadow_gpu, 10.0)
+    return GuardedPartition(name, "g0", percent, (promise,), ShadowPolicy.HOT, shadow_gpu, 10.0)
 
 
 @dataclass
@@ -72,13 +73,15 @@ class Bench:
                     continue
                 count = round(rate * TICK_S)
                 for i in range(count):
-                    took = 150.0 if watch.ward.id in late else 20.0
+                    took = 150.0 if watch.partition.id in late else 20.0
                     at = self.now_s + TICK_S * (i + 1) / count
                     answers.append(
-                        Answer(at, took, watch.ward.id in failed, watch.ward.promises[0].endpoint, name)
+                        Answer(
+                            at, took, watch.partition.id in failed, watch.partition.promises[0].endpoint, name
+                        )
                     )
             self.now_s += TICK_S
-            self.state, done = guard.tick(
+            self.state, done = decisions.tick(
                 self.state, FleetSeen(self.now_s, tuple(answers), dict(self.servers), self.host)
             )
             validate_state(self.state)
@@ -98,15 +101,15 @@ class Bench:
         self.servers = {n: READY if s.health is Health.STARTING else s for n, s in self.servers.items()}
 
 
-def bench(*kept: Ward, standby: bool = True, spare: float = 10.0) -> Bench:
-    seats, servers = {}, {}
+def bench(*kept: GuardedPartition, standby: bool = True, spare: float = 10.0) -> Bench:
+    placed_servers, servers = {}, {}
     for one in kept:
-        seats[one.id] = (Seat(f"{one.id}.a", one.gpu, one.percent),)
+        placed_servers[one.id] = (PlacedServer(f"{one.id}.a", one.gpu, one.percent),)
         servers[f"{one.id}.a"] = READY
         if standby:
-            seats[one.id] += (Seat(f"{one.id}.s", one.shadow_gpu, one.percent + spare),)
+            placed_servers[one.id] += (PlacedServer(f"{one.id}.s", one.shadow_gpu, one.percent + spare),)
             servers[f"{one.id}.s"] = READY
-    made = Bench(guard.begin(kept, seats, Limits()), servers)
+    made = Bench(decisions.begin(kept, placed_servers, Limits()), servers)
     made.tick()
     return made
 
@@ -123,13 +126,13 @@ def said(effects: Sequence[Effect], level: Level) -> str:
 
 
 def test_a_fleet_that_keeps_its_promises_is_left_alone() -> None:
-    b = bench(ward(), ward("W2"))
+    b = bench(partition(), partition("W2"))
     assert b.tick(200) == []
     assert b.phase() is Phase.GUARDED
 
 
 def test_a_slow_server_is_left_for_its_shadow_and_a_larger_one_is_started() -> None:
-    b = bench(ward())
+    b = bench(partition())
     effects = b.tick(10, late=["W1"])
     assert [type(e) for e in effects[:2]] == [Redirect, DrainAndStop]
     assert effects[0] == Redirect("W1", "W1.a", "W1.s", Cause.SLOW)
@@ -137,11 +140,11 @@ def test_a_slow_server_is_left_for_its_shadow_and_a_larger_one_is_started() -> N
     (launch,) = of(Launch, effects)
     assert (launch.gpu, launch.percent) == ("g0", 60.0)
     assert b.phase() is Phase.SETTLING
-    assert guard.routes(b.state, FleetSeen(b.now_s, (), b.servers))["W1"].members == ("W1.s",)
+    assert decisions.routes(b.state, FleetSeen(b.now_s, (), b.servers))["W1"].members == ("W1.s",)
 
 
 def test_no_second_redirect_before_it_has_settled() -> None:
-    b = bench(ward())
+    b = bench(partition())
     b.tick(10, late=["W1"])
     b.ready()
     assert not of(Redirect, b.tick(3, late=["W1"]))
@@ -150,7 +153,7 @@ def test_no_second_redirect_before_it_has_settled() -> None:
 
 
 def test_a_contended_host_is_named_in_the_evidence_and_in_the_way_out() -> None:
-    contended, calm = bench(ward(percent=80.0)), bench(ward(percent=80.0))
+    contended, calm = bench(partition(percent=80.0)), bench(partition(percent=80.0))
     contended.host, calm.host = HostSeen(waiting=0.8), HostSeen(waiting=0.1)
     for b in (contended, calm):
         for _ in range(300):
@@ -168,7 +171,7 @@ def test_a_contended_host_is_named_in_the_evidence_and_in_the_way_out() -> None:
 
 
 def test_larger_and_larger_until_nothing_is_left_and_then_loudly() -> None:
-    b = bench(ward(percent=80.0))
+    b = bench(partition(percent=80.0))
     for _ in range(300):
         b.tick(late=["W1"])
         b.ready()
@@ -184,7 +187,7 @@ def test_larger_and_larger_until_nothing_is_left_and_then_loudly() -> None:
 
 
 def test_more_traffic_than_planned_is_said_and_not_redirected() -> None:
-    b = bench(ward())
+    b = bench(partition())
     b.tick(3, rate=200.0)  # the queue takes its time to grow
     effects = b.tick(50, late=["W1"], rate=200.0)
     assert not of(Redirect, effects)
@@ -193,7 +196,7 @@ def test_more_traffic_than_planned_is_said_and_not_redirected() -> None:
 
 
 def test_a_slow_computation_is_the_servers_fault_at_any_rate() -> None:
-    b = bench(ward())
+    b = bench(partition())
     b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0)
     effects = b.tick(50, late=["W1"], rate=200.0)
     assert of(Redirect, effects)[0].cause is Cause.SLOW
@@ -201,7 +204,7 @@ def test_a_slow_computation_is_the_servers_fault_at_any_rate() -> None:
 
 
 def test_larger_requests_than_planned_are_more_traffic_and_no_slow_server() -> None:
-    b = bench(ward())
+    b = bench(partition())
     b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences={"W1": 8.0})
     effects = b.tick(50, late=["W1"])
     assert not of(Redirect, effects)
@@ -212,7 +215,7 @@ def test_larger_requests_than_planned_are_more_traffic_and_no_slow_server() -> N
 
 def test_many_small_requests_instead_of_few_large_ones_are_as_planned() -> None:
     promise = Promise("W1", 50.0, 25.0, execution_ms=20.0, inferences=4.0)
-    b = bench(replace(ward(), promises=(promise,)))
+    b = bench(replace(partition(), promises=(promise,)))
     b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences={"W1": 1.0})
     assert of(Redirect, b.tick(50, late=["W1"], rate=100.0))[0].cause is Cause.SLOW
 
@@ -221,7 +224,7 @@ def test_larger_requests_to_another_model_beside_it_excuse_nobody() -> None:
     promises = tuple(
         Promise(e, 50.0, 100.0, execution_ms=20.0, inferences=n) for e, n in (("W1", 1), ("V", 4))
     )
-    b = bench(replace(ward(), promises=promises))
+    b = bench(replace(partition(), promises=promises))
     each = {"W1": 1.0, "V": 4.0}
     b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=45.0, inferences=each)
     assert of(Redirect, b.tick(50, late=["W1"]))[0].cause is Cause.SLOW
@@ -229,7 +232,7 @@ def test_larger_requests_to_another_model_beside_it_excuse_nobody() -> None:
 
 def test_a_little_too_much_traffic_is_told_by_its_queue() -> None:
     # 15 % above plan drowns in the noise of the count; a batch as fast as predicted says whose fault it is.
-    b = bench(ward())
+    b = bench(partition())
     b.servers["W1.a"] = ServerSeen(Health.READY, queue_ms=90.0, compute_ms=19.0)
     for _ in range(200):
         b.tick(rate=120.0)
@@ -250,7 +253,7 @@ def test_a_little_too_much_traffic_is_told_by_its_queue() -> None:
 def test_a_dead_server_is_left_at_once_even_while_settling(
     seen: ServerSeen | None, cause: Cause, ending: Ending
 ) -> None:
-    b = bench(ward())
+    b = bench(partition())
     b.tick(10, late=["W1"])
     b.ready()
     b.tick()
@@ -266,7 +269,7 @@ def test_a_dead_server_is_left_at_once_even_while_settling(
 
 
 def test_an_impaired_server_serves_on_while_nothing_else_can() -> None:
-    b = bench(ward(), standby=False)
+    b = bench(partition(), standby=False)
     b.tick()
     b.servers["W1.a"] = ServerSeen(Health.IMPAIRED, reason="stub died")
     effects = b.tick(5)
@@ -279,7 +282,7 @@ def test_an_impaired_server_serves_on_while_nothing_else_can() -> None:
 
 
 def test_an_impaired_server_without_a_shadow_gets_a_successor() -> None:
-    b = bench(replace(ward(), policy=ShadowPolicy.NONE), standby=False)
+    b = bench(replace(partition(), policy=ShadowPolicy.NONE), standby=False)
     b.tick(3)
     assert not of(Launch, b.effects)
     b.servers["W1.a"] = ServerSeen(Health.IMPAIRED, reason="stub died")
@@ -290,7 +293,7 @@ def test_an_impaired_server_without_a_shadow_gets_a_successor() -> None:
 
 
 def test_an_impaired_shadow_is_replaced() -> None:
-    b = bench(ward())
+    b = bench(partition())
     b.servers["W1.s"] = ServerSeen(Health.IMPAIRED, reason="stub died")
     effects = b.tick()
     assert DrainAndStop("W1.s", Ending.AT_ONCE) in effects
@@ -298,7 +301,7 @@ def test_an_impaired_shadow_is_replaced() -> None:
 
 
 def test_a_hang_is_no_answer_while_answers_are_owed() -> None:
-    b = bench(ward(rate=5.0))
+    b = bench(partition(rate=5.0))
     b.tick(3, rate=5.0)
     b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=4)
     assert not of(Redirect, b.tick(2, rate=0.0))
@@ -308,7 +311,7 @@ def test_a_hang_is_no_answer_while_answers_are_owed() -> None:
 
 
 def test_a_pause_right_after_a_redirect_is_waited_out_longer() -> None:
-    b = bench(ward())
+    b = bench(partition())
     while b.phase() is not Phase.SETTLING:
         b.tick(late=["W1"])
     b.tick()
@@ -320,7 +323,7 @@ def test_a_pause_right_after_a_redirect_is_waited_out_longer() -> None:
 
 
 def test_a_host_that_stood_still_is_no_hang_and_no_violation() -> None:
-    b = bench(ward(), ward("W2"))
+    b = bench(partition(), partition("W2"))
     b.tick(3)
     b.now_s += 5.0  # as after a suspend, or with a host too busy to let anybody look
     b.servers["W2.a"] = ServerSeen(Health.READY, in_flight=300)
@@ -335,7 +338,7 @@ def test_a_host_that_stood_still_is_no_hang_and_no_violation() -> None:
 
 
 def test_a_host_that_stands_still_again_and_again_is_no_excuse() -> None:
-    b = bench(ward())
+    b = bench(partition())
     for _ in range(20):
         b.now_s += 2.5
         b.tick(late=["W1"])
@@ -343,7 +346,7 @@ def test_a_host_that_stands_still_again_and_again_is_no_excuse() -> None:
 
 
 def test_a_hang_that_outlasts_a_standstill_is_seen() -> None:
-    b = bench(ward())
+    b = bench(partition())
     b.tick(3)
     b.now_s += 5.0
     b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=300)
@@ -351,9 +354,9 @@ def test_a_hang_that_outlasts_a_standstill_is_seen() -> None:
 
 
 def test_who_cannot_act_forgets_nothing_and_decides_again() -> None:
-    b = bench(ward())
+    b = bench(partition())
     seen = FleetSeen(b.now_s, (), dict(b.servers))
-    while not of(Redirect, guard.decide(b.state, seen)[1]):
+    while not of(Redirect, decisions.decide(b.state, seen)[1]):
         b.now_s += TICK_S
         late = tuple(Answer(b.now_s, 150.0, False, "W1", "W1.a") for _ in range(20))
         seen = FleetSeen(b.now_s, late, dict(b.servers))
@@ -363,18 +366,18 @@ def test_who_cannot_act_forgets_nothing_and_decides_again() -> None:
 
 
 def test_an_idle_server_does_not_hang() -> None:
-    assert bench(ward()).tick(100, rate=0.0) == []
+    assert bench(partition()).tick(100, rate=0.0) == []
 
 
 def test_failed_requests_ask_for_a_probe_and_only_that() -> None:
-    b = bench(ward())
+    b = bench(partition())
     effects = b.tick(2, failed=["W1"])
     assert of(Probe, effects) == [Probe("W1.a")]
     assert not of(Redirect, effects)
 
 
 def test_nothing_stands_by_and_the_server_dies() -> None:
-    b = bench(ward(), standby=False)
+    b = bench(partition(), standby=False)
     b.tick()  # a shadow is on its way
     assert b.phase() is Phase.EXPOSED
     del b.servers["W1.a"]
@@ -388,7 +391,7 @@ def test_nothing_stands_by_and_the_server_dies() -> None:
 
 
 def test_a_lost_shadow_is_started_again_and_ever_more_rarely() -> None:
-    b = bench(ward())
+    b = bench(partition())
     launched = []
     for _ in range(400):
         for name in [n for n, s in b.servers.items() if s.health is Health.STARTING]:
@@ -416,7 +419,7 @@ def kill_starts(b: Bench, ticks: int) -> list[float]:
 
 
 def test_who_is_served_by_nothing_is_not_left_to_the_breaker() -> None:
-    b = bench(ward(), standby=False)
+    b = bench(partition(), standby=False)
     del b.servers["W1.a"]
     launched = kill_starts(b, 1000)
     assert len(of(OpenBreaker, b.effects)) == 1
@@ -425,7 +428,7 @@ def test_who_is_served_by_nothing_is_not_left_to_the_breaker() -> None:
 
 
 def test_a_shadow_that_cannot_start_keeps_no_successor_of_a_dead_server_waiting() -> None:
-    b = bench(ward(), standby=False)
+    b = bench(partition(), standby=False)
     kill_starts(b, 300)
     assert of(OpenBreaker, b.effects)
     del b.servers["W1.a"]
@@ -433,7 +436,7 @@ def test_a_shadow_that_cannot_start_keeps_no_successor_of_a_dead_server_waiting(
 
 
 def test_a_breaker_closes_where_nothing_is_to_stand_by() -> None:
-    b = bench(replace(ward(), policy=ShadowPolicy.NONE), standby=False)
+    b = bench(replace(partition(), policy=ShadowPolicy.NONE), standby=False)
     del b.servers["W1.a"]
     kill_starts(b, 300)
     assert b.state.watches["W1"].launches.open
@@ -446,7 +449,7 @@ def test_a_breaker_closes_where_nothing_is_to_stand_by() -> None:
 
 @pytest.mark.parametrize("apart", [0, 5])
 def test_two_that_die_one_after_the_other_may_have_been_asked_the_same(apart: int) -> None:
-    b = bench(ward(), ward("W2"))
+    b = bench(partition(), partition("W2"))
     del b.servers["W1.a"]
     if apart:
         b.tick(apart)
@@ -458,7 +461,7 @@ def test_two_that_die_one_after_the_other_may_have_been_asked_the_same(apart: in
 
 
 def test_deaths_far_apart_or_of_what_never_served_accuse_no_request() -> None:
-    b = bench(ward())
+    b = bench(partition())
     del b.servers["W1.a"]
     kill_starts(b, 40)
     b.tick(20)
@@ -468,7 +471,7 @@ def test_deaths_far_apart_or_of_what_never_served_accuse_no_request() -> None:
 
 
 def test_a_warm_shadow_is_loaded_when_it_is_needed() -> None:
-    b = bench(replace(ward(), policy=ShadowPolicy.WARM))
+    b = bench(replace(partition(), policy=ShadowPolicy.WARM))
     b.servers["W1.s"] = ServerSeen(Health.UNLOADED)
     b.tick()
     del b.servers["W1.a"]
@@ -480,7 +483,7 @@ def test_a_warm_shadow_is_loaded_when_it_is_needed() -> None:
 
 
 def test_a_fault_of_a_gpu_is_one_event() -> None:
-    b = bench(ward("W1", 30.0, "g1"), ward("W2", 30.0, "g1"))
+    b = bench(partition("W1", 30.0, "g1"), partition("W2", 30.0, "g1"))
     b.servers = {n: s for n, s in b.servers.items() if n.endswith(".s")}
     effects = b.tick()
     assert len(of(Redirect, effects)) == 2
@@ -491,7 +494,7 @@ def test_a_fault_of_a_gpu_is_one_event() -> None:
 
 
 def test_the_spare_share_goes_to_one_only() -> None:
-    b = bench(ward("W1", 45.0), ward("W2", 45.0))
+    b = bench(partition("W1", 45.0), partition("W2", 45.0))
     effects = b.tick(10, late=["W1"])
     assert of(Redirect, effects)[0].partition == "W1"
     # W2's shadow no longer fits: it is replaced by one of W2's own share.
@@ -504,7 +507,7 @@ def test_the_spare_share_goes_to_one_only() -> None:
 
 
 def test_two_deaths_at_once_overlap_and_give_back() -> None:
-    b = bench(ward("W1", 45.0), ward("W2", 45.0))
+    b = bench(partition("W1", 45.0), partition("W2", 45.0))
     del b.servers["W1.a"], b.servers["W2.a"]
     effects = b.tick()
     assert {r.partition for r in of(Redirect, effects)} == {"W1", "W2"}
@@ -525,13 +528,13 @@ def test_wards_of_a_plan_count_requests_not_inferences() -> None:
     partition = Partition("W1", 40.0, (), (placement,), shadow=shadow)
     bare = replace(partition, id="W2", shadow=None)
     plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition, bare)),))
-    first, second = wards(plan)
+    first, second = guarded_partitions(plan)
     assert first.promises == (Promise("w1", 50.0, 20.0, 12.0, inferences=4.0),)
     assert (first.shadow_gpu, first.policy) == ("v100-1", ShadowPolicy.HOT)
     assert (second.policy, second.step_percent) == (ShadowPolicy.NONE, 0.0)
 
 
-def shared_queue() -> Ward:
+def shared_queue() -> GuardedPartition:
     """Two workloads of one model: 60 and 40 req/s in one queue, held to the stricter one's 50 ms."""
     strict = Placement("W1", "strict", "m", 60.0, 50.0, predicted=Prediction(execution_ms=12.0))
     loose = Placement(
@@ -539,7 +542,7 @@ def shared_queue() -> Ward:
     )
     shadow = Shadow(ShadowPolicy.HOT, "g0", 10.0, 50.0)
     partition = Partition("P", 40.0, (), (strict, loose), shadow=shadow)
-    (found,) = wards(Plan("joint", Rule.P99, "ours", (PlannedGpu("g0", "v100", (partition,)),)))
+    (found,) = guarded_partitions(Plan("joint", Rule.P99, "ours", (PlannedGpu("g0", "v100", (partition,)),)))
     return found
 
 
@@ -554,7 +557,7 @@ def test_whoever_is_late_in_a_queue_is_evidence_for_all_and_all_are_redirected_t
     effects = b.tick(10, late=["P"])
     assert [r.target for r in of(Redirect, effects)] == ["P.s"]
     assert "loose + strict: more than 1 % above 50 ms" in said(effects, Level.WARNING)
-    routes = guard.routes(b.state, FleetSeen(b.now_s, (), b.servers))
+    routes = decisions.routes(b.state, FleetSeen(b.now_s, (), b.servers))
     assert {e: r.members for e, r in routes.items()} == {"loose": ("P.s",), "strict": ("P.s",)}
 
 
@@ -569,15 +572,15 @@ def test_the_rate_of_a_queue_is_the_sum_of_its_workloads() -> None:
 
 def test_of_a_long_queue_a_few_are_named() -> None:
     promise = Promise("a", 50.0, 100.0, aliases=("b", "c", "d", "e"))
-    b = bench(Ward("P", "g0", 40.0, (promise,), ShadowPolicy.HOT, "g0", 10.0))
+    b = bench(GuardedPartition("P", "g0", 40.0, (promise,), ShadowPolicy.HOT, "g0", 10.0))
     assert "a + b + c + 2 more: more than 1 %" in said(b.tick(10, late=["P"]), Level.WARNING)
 
 
 def test_the_state_that_breaks_an_invariant_is_caught() -> None:
-    kept = (ward("W1", 60.0), ward("W2", 60.0))
-    seats = {w.id: (Seat(f"{w.id}.a", w.gpu, w.percent),) for w in kept}
+    kept = (partition("W1", 60.0), partition("W2", 60.0))
+    placed_servers = {w.id: (PlacedServer(f"{w.id}.a", w.gpu, w.percent),) for w in kept}
     with pytest.raises(AssertionError, match="overdrawn"):
-        validate_state(guard.begin(kept, seats, Limits()))
-    twice = {w.id: (Seat("same", w.gpu, 10.0),) for w in kept}
-    with pytest.raises(AssertionError, match="sits twice"):
-        validate_state(guard.begin(kept, twice, Limits()))
+        validate_state(decisions.begin(kept, placed_servers, Limits()))
+    twice = {w.id: (PlacedServer("same", w.gpu, 10.0),) for w in kept}
+    with pytest.raises(AssertionError, match="has two places"):
+        validate_state(decisions.begin(kept, twice, Limits()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controlplane.control.desired import Desired, NamedRoute
+from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.fleet import Server, ServerSpec, ServerState
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.control.desired import (
+from controlplane.control.converge.desired import (
     Desired,
     NamedRoute,
     Rendered,
@@ -15,7 +15,7 @@ from controlplane.control.desired import (
     desired_fleet,
     moved,
 )
-from controlplane.control.redirect import companions, redirected
+from controlplane.control.converge.redirect import companions, redirected
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role, ServerSpec
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from controlplane.control import sequential
-from controlplane.control.sequential import Promise
+from controlplane.control.guard import sequential
+from controlplane.control.guard.sequential import Promise
 from controlplane.domain.observation import Answer
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.control.host import STEAL, THROTTLED, WAITING, contention
+from controlplane.control.guard.host import STEAL, THROTTLED, WAITING, contention
 from controlplane.domain.observation import HostSeen
 
 pytestmark = pytest.mark.unit

@@ -1,10 +1,9 @@
-"""Watches every partition and says what to do when a prediction was wrong or a server died. Pure.
+"""Decide what to do where a prediction was wrong or a server died. Pure.
 
-`tick(state, seen)` gives the next state and the effects, in the order they must happen: it hears what the
-answers say (`guard_signals.hear`), then decides. The table and the picture are in docs/design/guard.md. Three
-rules stand above all others:
+`tick(state, seen)` returns the next state and the effects in the order they must happen: `signals.hear`
+reads the answers, `decide` acts on them. The state table is in docs/design/guard.md. Three rules:
 
-* whoever has a live server has a route to it: a dead active server is left at once for a live one;
+* a partition with a live server has a route to it: a dead active server is left at once for a live one;
 * between two redirects of a partition lies its settling time, unless the server it left is dead;
 * no share has two owners: a shadow that no longer fits is replaced by one that does.
 """
@@ -14,34 +13,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controlplane.control import guard_signals as signals
-from controlplane.control import sequential, starts
-from controlplane.control.desired import NamedRoute
-from controlplane.control.guard_state import (
+from controlplane.control.converge.desired import NamedRoute
+from controlplane.control.guard import sequential, signals, starts
+from controlplane.control.guard.host import contention
+from controlplane.control.guard.state import (
     Cause,
     DrainAndStop,
     Effect,
     Ending,
+    GuardedPartition,
     GuardState,
     Launch,
     Launches,
     Level,
     Limits,
     Load,
-    Matter,
     OpenBreaker,
+    PlacedServer,
     Probe,
     Redirect,
     Say,
-    Seat,
-    Ward,
+    Topic,
     Watch,
     fits,
     overdrawn,
     room_percent,
     used_percent,
 )
-from controlplane.control.host import contention
 from controlplane.domain.device import noun_of
 from controlplane.domain.observation import FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
@@ -59,7 +57,10 @@ _ENDINGS = {
 
 
 def begin(
-    wards: tuple[Ward, ...], seats: Mapping[str, tuple[Seat, ...]], limits: Limits, generation: int = 0
+    partitions: tuple[GuardedPartition, ...],
+    placed_servers: Mapping[str, tuple[PlacedServer, ...]],
+    limits: Limits,
+    generation: int = 0,
 ) -> GuardState:
     """The first state: of each partition's servers the first is active, the second stands by.
 
@@ -67,13 +68,13 @@ def begin(
     Servers started from now on are numbered from `generation`, so that no name is given twice.
     """
     watches = {}
-    for ward in wards:
-        active, *others = seats[ward.id]
-        watches[ward.id] = Watch(
-            ward,
+    for partition in partitions:
+        active, *others = placed_servers[partition.id]
+        watches[partition.id] = Watch(
+            partition,
             active,
-            tuple(sequential.fresh(p) for p in ward.promises),
-            tuple((p.rate_rps,) * len(signals.MEMORIES) for p in ward.promises),
+            tuple(sequential.fresh(p) for p in partition.promises),
+            tuple((p.rate_rps,) * len(signals.MEMORIES) for p in partition.promises),
             standby=others[0] if others else None,
             generation=generation,
         )
@@ -85,7 +86,7 @@ def routes(state: GuardState, seen: FleetSeen) -> dict[str, NamedRoute]:
     members: dict[str, list[str]] = {}
     backups: dict[str, str] = {}
     for watch in state.watches.values():
-        for endpoint in watch.ward.endpoints:
+        for endpoint in watch.partition.endpoints:
             members.setdefault(endpoint, []).append(watch.active.server)
             if watch.standby is not None and _health(seen, watch.standby) is Health.READY:
                 backups.setdefault(endpoint, watch.standby.server)
@@ -145,12 +146,12 @@ class _Turn:
         """A fault of a GPU takes every server on it: one event, however many died."""
         died: dict[str, list[str]] = {}
         for watch in self.watches.values():
-            for seat in (watch.active, watch.standby):
-                if seat is None or died.get(seat.gpu) == []:
+            for placed in (watch.active, watch.standby):
+                if placed is None or died.get(placed.gpu) == []:
                     continue
                 # The first that lives settles it for its GPU.
-                gone = _health(self.seen, seat) is Health.GONE
-                died[seat.gpu] = [*died.get(seat.gpu, []), watch.ward.id] if gone else []
+                gone = _health(self.seen, placed) is Health.GONE
+                died[placed.gpu] = [*died.get(placed.gpu, []), watch.partition.id] if gone else []
         lost = frozenset(gpu for gpu, partitions in died.items() if len(partitions) > 1)
         for gpu in sorted(lost - self.state.lost_gpus):
             reason = f"all {len(died[gpu])} servers died: a fault of the whole {noun_of(gpu)}"
@@ -161,46 +162,48 @@ class _Turn:
             self.state = replace(self.state, lost_gpus=lost)
 
     def _standby_lives(self, watch: Watch) -> Watch:
-        seat = watch.standby
-        if seat is None:
+        placed = watch.standby
+        if placed is None:
             return watch
-        now, health = self.seen.now_s, _health(self.seen, seat)
-        if health in (Health.READY, Health.UNLOADED) and seat.since_s > now:
-            watch = replace(watch, standby=replace(seat, since_s=now))
+        now, health = self.seen.now_s, _health(self.seen, placed)
+        if health in (Health.READY, Health.UNLOADED) and placed.since_s > now:
+            watch = replace(watch, standby=replace(placed, since_s=now))
             self._say(
-                Level.INFO, watch.ward.id, f"{seat.server} stands by with {seat.percent:g} % of {seat.gpu}"
+                Level.INFO,
+                watch.partition.id,
+                f"{placed.server} stands by with {placed.percent:g} % of {placed.gpu}",
             )
         if health in (Health.GONE, Health.FAILING, Health.IMPAIRED):
-            reason = self.seen.servers.get(seat.server, signals.GONE).reason or str(health)
-            if seat.gpu not in self.state.lost_gpus:
-                self._say(Level.WARNING, watch.ward.id, f"shadow {seat.server} lost: {reason}")
-            self.effects.append(DrainAndStop(seat.server, Ending.AT_ONCE))
+            reason = self.seen.servers.get(placed.server, signals.GONE).reason or str(health)
+            if placed.gpu not in self.state.lost_gpus:
+                self._say(Level.WARNING, watch.partition.id, f"shadow {placed.server} lost: {reason}")
+            self.effects.append(DrainAndStop(placed.server, Ending.AT_ONCE))
             served = not watch.down and _health(self.seen, watch.active) is not Health.GONE
-            launches = self._failed(watch, seat, served=served)
+            launches = self._failed(watch, placed, served=served)
             if health is not Health.FAILING:
-                watch = self._died(watch, seat)
+                watch = self._died(watch, placed)
             watch = replace(watch, standby=None, launches=launches)
         return watch
 
-    def _died(self, watch: Watch, seat: Seat) -> Watch:
+    def _died(self, watch: Watch, placed: PlacedServer) -> Watch:
         """Two that die at once may have died of one request: whoever dies over it, it is sent to the next."""
         now, within_s = self.seen.now_s, self.state.limits.settle_s
-        if seat.since_s > now:
+        if placed.since_s > now:
             return watch  # it never served
-        if now - watch.died_s <= within_s and seat.gpu not in self.state.lost_gpus:
+        if now - watch.died_s <= within_s and placed.gpu not in self.state.lost_gpus:
             reason = f"two servers died within {within_s:g} s: what they were asked may crash every server"
-            self._say(Level.CRITICAL, watch.ward.id, reason)
+            self._say(Level.CRITICAL, watch.partition.id, reason)
         return replace(watch, died_s=now)
 
-    def _failed(self, watch: Watch, seat: Seat, *, served: bool) -> Launches:
-        """The book of starts after `seat` died."""
+    def _failed(self, watch: Watch, placed: PlacedServer, *, served: bool) -> Launches:
+        """The book of starts after `placed` died."""
         now, limits = self.seen.now_s, self.state.limits
-        book = starts.failed(watch.launches, now - seat.since_s, now, limits, served=served)
+        book = starts.failed(watch.launches, now - placed.since_s, now, limits, served=served)
         if book.open and not watch.launches.open:
-            self.effects.append(OpenBreaker(watch.ward.id, book.retry_at_s))
+            self.effects.append(OpenBreaker(watch.partition.id, book.retry_at_s))
             short = f"{book.failures} starts in a row did not live {limits.stable_s:g} s"
             reason = f"{short}; the next try is in {book.retry_at_s - now:g} s"
-            self._say(Level.CRITICAL, watch.ward.id, reason)
+            self._say(Level.CRITICAL, watch.partition.id, reason)
         return book
 
     def _dead(self, watch: Watch, cause: Cause, active: ServerSeen) -> Watch:
@@ -209,7 +212,7 @@ class _Turn:
         if not watch.down:
             reason = f"{cause}{f' ({active.reason})' if active.reason else ''}, and nothing stands by"
             if watch.active.gpu not in self.state.lost_gpus:
-                self._say(Level.CRITICAL, watch.ward.id, f"{watch.active.server}: {reason}")
+                self._say(Level.CRITICAL, watch.partition.id, f"{watch.active.server}: {reason}")
             standby_starts = watch.standby is not None
             book = watch.launches if standby_starts else self._failed(watch, watch.active, served=False)
             if cause is Cause.CRASH:
@@ -221,7 +224,7 @@ class _Turn:
         """Left as soon as something else can answer; until then it is not called dead: some it may answer."""
         if self._usable(watch):
             return self._redirect(watch, Cause.IMPAIRED, active)
-        watch = self._tell(watch, Matter.ERRORS, Level.WARNING, f"{active.reason}, and nothing stands by")
+        watch = self._tell(watch, Topic.ERRORS, Level.WARNING, f"{active.reason}, and nothing stands by")
         return self._wake(self._probe(watch))
 
     def _probe(self, watch: Watch) -> Watch:
@@ -235,7 +238,7 @@ class _Turn:
         now, limits = self.seen.now_s, self.state.limits
         if active.health is Health.READY:
             if watch.down:
-                self._say(Level.INFO, watch.ward.id, f"{watch.active.server} answers again")
+                self._say(Level.INFO, watch.partition.id, f"{watch.active.server} answers again")
                 watch = replace(watch, down=False)
             if watch.active.since_s > now:
                 watch = replace(watch, active=replace(watch.active, since_s=now))
@@ -243,7 +246,7 @@ class _Turn:
                 watch = replace(watch, launches=Launches())
         if watch.failed_in_a_row >= limits.failed_in_a_row:
             reason = f"{watch.failed_in_a_row} failed requests in a row"
-            watch = self._tell(self._probe(watch), Matter.ERRORS, Level.WARNING, reason)
+            watch = self._tell(self._probe(watch), Topic.ERRORS, Level.WARNING, reason)
         if now < watch.settled_s:
             return watch
         if watch.broken_s is not None:
@@ -258,20 +261,20 @@ class _Turn:
             return self._calm(_forget(watch))
         overrun = signals.over_plan(watch, active)
         if overrun is not None:
-            watch = self._tell(watch, Matter.TRAFFIC, Level.WARNING, f"more traffic than planned: {overrun}")
+            watch = self._tell(watch, Topic.TRAFFIC, Level.WARNING, f"more traffic than planned: {overrun}")
             return _forget(watch)
         standby = watch.standby
         if standby is not None and standby.percent > watch.active.percent and fits(self.used, watch, standby):
             if self._usable(watch):
                 return self._redirect(watch, Cause.SLOW, active)
             reason = f"{self._slowness(watch, active)}; its shadow is not ready yet"
-            return self._wake(self._tell(watch, Matter.WAITING, Level.WARNING, reason))
-        larger = self._next_seat(watch)
+            return self._wake(self._tell(watch, Topic.WAITING, Level.WARNING, reason))
+        larger = self._next_server(watch)
         if larger is not None and larger.percent > watch.active.percent:
             if standby is not None:
                 self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
             reason = f"{self._slowness(watch, active)}; a shadow with {larger.percent:g} % comes next"
-            return self._tell(replace(watch, standby=None), Matter.WAITING, Level.WARNING, reason)
+            return self._tell(replace(watch, standby=None), Topic.WAITING, Level.WARNING, reason)
         gpu = watch.active.gpu
         way_out = (
             "leave a core to the gateway and clients, or move them or other work away; then plan it anew"
@@ -280,7 +283,7 @@ class _Turn:
         )
         share = f"its {watch.active.percent:g} % of {gpu} is all there is"
         reason = f"{self._slowness(watch, active)}; {share}: {way_out}"
-        return _forget(self._tell(watch, Matter.EXHAUSTED, Level.CRITICAL, reason))
+        return _forget(self._tell(watch, Topic.EXHAUSTED, Level.CRITICAL, reason))
 
     def _slowness(self, watch: Watch, active: ServerSeen) -> str:
         """The evidence against a slow server, and against the host where that is contended."""
@@ -292,20 +295,20 @@ class _Turn:
             return watch
         now, limits = self.seen.now_s, self.state.limits
         kept = {
-            matter: at
-            for matter, at in watch.told.items()
-            if matter is Matter.NO_ROOM or now - max(at, watch.alarm_s) < limits.calm_s
+            topic: at
+            for topic, at in watch.told.items()
+            if topic is Topic.NO_ROOM or now - max(at, watch.alarm_s) < limits.calm_s
         }
         if len(kept) == len(watch.told):
             return watch
-        if Matter.EXHAUSTED in watch.told and Matter.EXHAUSTED not in kept:
-            self._say(Level.INFO, watch.ward.id, f"no sign of a broken SLO for {limits.calm_s:g} s")
+        if Topic.EXHAUSTED in watch.told and Topic.EXHAUSTED not in kept:
+            self._say(Level.INFO, watch.partition.id, f"no sign of a broken SLO for {limits.calm_s:g} s")
         return replace(watch, told=kept)
 
     def _redirect(self, watch: Watch, cause: Cause, active: ServerSeen) -> Watch:
         now, target = self.seen.now_s, watch.standby
         assert target is not None
-        self.effects.append(Redirect(watch.ward.id, watch.active.server, target.server, cause))
+        self.effects.append(Redirect(watch.partition.id, watch.active.server, target.server, cause))
         died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED)
         self.effects.append(DrainAndStop(watch.active.server, _ENDINGS[cause]))
         if watch.active.gpu not in self.state.lost_gpus:
@@ -313,7 +316,7 @@ class _Turn:
             level = Level.INFO if cause is Cause.SHARE else Level.WARNING
             share = f"{target.percent:g} % of {target.gpu}"
             reason = f"{cause}{f' ({said})' if said else ''}: redirected to {target.server}, {share}"
-            self._say(level, watch.ward.id, reason)
+            self._say(level, watch.partition.id, reason)
         launches = self._failed(watch, watch.active, served=True) if died else watch.launches
         if cause in (Cause.CRASH, Cause.IMPAIRED) and not watch.down:
             watch = self._died(watch, watch.active)
@@ -329,14 +332,14 @@ class _Turn:
             launches=launches,
             told={},
         )
-        self.set(watch.ward.id, moved)
+        self.set(watch.partition.id, moved)
         if overdrawn(self.used, target.gpu):
             self._say(Level.WARNING, target.gpu, "shares overlap until a smaller server has taken over")
         return moved
 
     def _upkeep(self, watch: Watch) -> Watch:
         """Have something stand by that fits; where the active server is dead, have something start."""
-        self.set(watch.ward.id, watch)
+        self.set(watch.partition.id, watch)
         now, standby = self.seen.now_s, watch.standby
         if standby is not None and not watch.down and not fits(self.used, watch, standby):
             self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
@@ -344,32 +347,32 @@ class _Turn:
         if watch.standby is not None or now < watch.launches.retry_at_s:
             return watch
         lame = watch.down or _health(self.seen, watch.active) is Health.IMPAIRED
-        if watch.ward.policy is ShadowPolicy.NONE and not lame:
+        if watch.partition.policy is ShadowPolicy.NONE and not lame:
             return watch
-        seat = self._next_seat(watch)
-        if seat is None:
+        placed = self._next_server(watch)
+        if placed is None:
             reason = "no share is free for a shadow: nothing covers a fault"
-            return self._tell(watch, Matter.NO_ROOM, Level.WARNING, reason)
+            return self._tell(watch, Topic.NO_ROOM, Level.WARNING, reason)
         attempt = watch.launches.failures + 1
-        self.effects.append(Launch(watch.ward.id, seat.server, seat.gpu, seat.percent, attempt))
-        told: dict[Matter, float] = {m: at for m, at in watch.told.items() if m is not Matter.NO_ROOM}
-        return replace(watch, standby=seat, generation=watch.generation + 1, told=told)
+        self.effects.append(Launch(watch.partition.id, placed.server, placed.gpu, placed.percent, attempt))
+        told: dict[Topic, float] = {m: at for m, at in watch.told.items() if m is not Topic.NO_ROOM}
+        return replace(watch, standby=placed, generation=watch.generation + 1, told=told)
 
-    def _next_seat(self, watch: Watch) -> Seat | None:
+    def _next_server(self, watch: Watch) -> PlacedServer | None:
         """The next larger share, or the same where no more is free; after a death, its own."""
-        ward, active = watch.ward, watch.active
+        partition, active = watch.partition, watch.active
         gpus = [active.gpu]
-        if ward.shadow_gpu != ward.gpu:
-            other = ward.gpu if active.gpu == ward.shadow_gpu else ward.shadow_gpu
+        if partition.shadow_gpu != partition.gpu:
+            other = partition.gpu if active.gpu == partition.shadow_gpu else partition.shadow_gpu
             gpus = [other, active.gpu]
-        step = 0.0 if watch.down else ward.step_percent
+        step = 0.0 if watch.down else partition.step_percent
         for gpu in gpus:
             if gpu in self.state.lost_gpus and gpu != gpus[-1]:
                 continue
             percent = min(active.percent + step, room_percent(self.used, watch, gpu))
-            if percent >= min(active.percent, ward.percent) - 1e-6:
-                name = f"{ward.id}.{watch.generation + 1}"
-                return Seat(name, gpu, percent)
+            if percent >= min(active.percent, partition.percent) - 1e-6:
+                name = f"{partition.id}.{watch.generation + 1}"
+                return PlacedServer(name, gpu, percent)
         return None
 
     def _gives_back(self, watch: Watch) -> bool:
@@ -389,12 +392,12 @@ class _Turn:
             self.effects.append(Load(watch.standby.server))
         return watch
 
-    def _tell(self, watch: Watch, matter: Matter, level: Level, reason: str) -> Watch:
-        at = watch.told.get(matter)
+    def _tell(self, watch: Watch, topic: Topic, level: Level, reason: str) -> Watch:
+        at = watch.told.get(topic)
         if at is not None and self.seen.now_s - at < self.state.limits.repeat_s:
             return watch
-        self._say(level, watch.ward.id, reason)
-        return replace(watch, told={**watch.told, matter: self.seen.now_s})
+        self._say(level, watch.partition.id, reason)
+        return replace(watch, told={**watch.told, topic: self.seen.now_s})
 
     def _say(self, level: Level, subject: str, reason: str) -> None:
         self.effects.append(Say(level, subject, reason))
@@ -405,5 +408,5 @@ def _forget(watch: Watch) -> Watch:
     return replace(watch, broken_s=None, evidence=tuple(sequential.restart(e) for e in watch.evidence))
 
 
-def _health(seen: FleetSeen, seat: Seat) -> Health:
-    return seen.servers.get(seat.server, signals.GONE).health
+def _health(seen: FleetSeen, placed: PlacedServer) -> Health:
+    return seen.servers.get(placed.server, signals.GONE).health

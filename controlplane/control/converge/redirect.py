@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from controlplane.control.desired import Desired, NamedRoute
+from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import InputError
 
 

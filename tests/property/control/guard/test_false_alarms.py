@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.control import sequential
-from controlplane.control.sequential import Promise
+from controlplane.control.guard import sequential
+from controlplane.control.guard.sequential import Promise
 from controlplane.domain.observation import Answer
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def served(requests: int, load: float, *, rate_rps: float, seed: int) -> list[tuple[float, float]]:

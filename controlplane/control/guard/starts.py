@@ -1,11 +1,11 @@
-"""The book of starts: how long to wait after one failed, and when what failed before counts no more. Pure.
+"""Back-off and breaker for servers that fail to start. Pure.
 
 A start has failed in a row if its server did not live for a while; the waits double, then the breaker opens.
 """
 
 from __future__ import annotations
 
-from controlplane.control.guard_state import Launches, Limits, Watch
+from controlplane.control.guard.state import Launches, Limits, Watch
 from controlplane.domain.workload import ShadowPolicy
 
 
@@ -27,7 +27,7 @@ def failed(book: Launches, lived_s: float, now_s: float, limits: Limits, *, serv
 
 def proven(watch: Watch, limits: Limits, now_s: float) -> bool:
     """Whether all that is to run of a partition has lived so long that no start of it counts as failed."""
-    if watch.standby is None and watch.ward.policy is not ShadowPolicy.NONE:
+    if watch.standby is None and watch.partition.policy is not ShadowPolicy.NONE:
         return False
-    seats = (watch.active, watch.standby)
-    return all(now_s - seat.since_s > limits.stable_s for seat in seats if seat is not None)
+    placed_servers = (watch.active, watch.standby)
+    return all(now_s - placed.since_s > limits.stable_s for placed in placed_servers if placed is not None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.control.converge import (
+from controlplane.control.converge.actions import (
     Action,
     Actual,
     Commit,
@@ -22,7 +22,7 @@ from controlplane.control.converge import (
     converge,
     destroy,
 )
-from controlplane.control.desired import Desired, NamedRoute, Rendered, desired_fleet
+from controlplane.control.converge.desired import Desired, NamedRoute, Rendered, desired_fleet
 from controlplane.domain.fleet import Server, ServerSpec, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy

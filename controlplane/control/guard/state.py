@@ -1,4 +1,4 @@
-"""What the guard knows, what it may do, and what must always be true of it. Values only."""
+"""The guard's values: its state, its effects, and the invariants of both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from controlplane.control.sequential import Evidence, Promise
+from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.domain.plan import Placement, Plan
 from controlplane.domain.workload import ShadowPolicy
 
@@ -37,8 +37,8 @@ class Cause(StrEnum):
     SHARE = "share given back"
 
 
-class Matter(StrEnum):
-    """What is said once, and again only after a while."""
+class Topic(StrEnum):
+    """The topic of a message that is repeated only after a while."""
 
     TRAFFIC = "traffic above plan"
     EXHAUSTED = "no larger share left"
@@ -147,8 +147,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ward:
-    """One partition as planned: what it promised, and what may stand by for it."""
+class GuardedPartition:
+    """A partition as planned: its promises, and where its shadow may run."""
 
     id: str
     gpu: str
@@ -165,8 +165,8 @@ class Ward:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A server on its share, by the server's unique name; `since_s`: when it was first seen ready."""
+class PlacedServer:
+    """A server by its unique name, its GPU and its percent; `since_s`: when it was first seen ready."""
 
     server: str
     gpu: str
@@ -193,11 +193,11 @@ class Watch:
     before this no redirect but from a dead server. `died_s`: when a server that had served died last.
     """
 
-    ward: Ward
-    active: Seat
+    partition: GuardedPartition
+    active: PlacedServer
     evidence: tuple[Evidence, ...]
     rates_rps: tuple[tuple[float, ...], ...]
-    standby: Seat | None = None
+    standby: PlacedServer | None = None
     down: bool = False
     heard_s: float = -math.inf
     settled_s: float = -math.inf
@@ -209,11 +209,11 @@ class Watch:
     died_s: float = -math.inf
     launches: Launches = Launches()
     generation: int = 0
-    told: Mapping[Matter, float] = field(default_factory=dict)
+    told: Mapping[Topic, float] = field(default_factory=dict)
 
-    def has_told(self, matter: Matter) -> bool:
+    def has_told(self, topic: Topic) -> bool:
         """Whether this stands said."""
-        return matter in self.told
+        return topic in self.told
 
 
 class Phase(StrEnum):
@@ -232,7 +232,7 @@ def phase(watch: Watch, now_s: float) -> Phase:
         return Phase.DOWN
     if now_s < watch.settled_s:
         return Phase.SETTLING
-    if watch.has_told(Matter.EXHAUSTED):
+    if watch.has_told(Topic.EXHAUSTED):
         return Phase.EXHAUSTED
     if watch.standby is not None and watch.standby.since_s <= now_s:
         return Phase.GUARDED
@@ -264,9 +264,9 @@ def room_percent(used: Mapping[str, float], watch: Watch, gpu: str) -> float:
     return WHOLE_PERCENT - used.get(gpu, 0.0) + own
 
 
-def fits(used: Mapping[str, float], watch: Watch, seat: Seat) -> bool:
-    """Whether this partition could move to `seat` with no share owned twice."""
-    return seat.percent <= room_percent(used, watch, seat.gpu) + _ROUNDING
+def fits(used: Mapping[str, float], watch: Watch, placed: PlacedServer) -> bool:
+    """Whether this partition could move to `placed` with no share owned twice."""
+    return placed.percent <= room_percent(used, watch, placed.gpu) + _ROUNDING
 
 
 def overdrawn(used: Mapping[str, float], gpu: str) -> bool:
@@ -274,15 +274,15 @@ def overdrawn(used: Mapping[str, float], gpu: str) -> bool:
     return used.get(gpu, 0.0) > WHOLE_PERCENT + _ROUNDING
 
 
-def wards(plan: Plan) -> tuple[Ward, ...]:
-    """What the guard has to keep of a plan."""
+def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
+    """The guarded partitions of a plan, in its order."""
     result = []
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
         policy = ShadowPolicy.NONE if shadow is None else shadow.policy
         promises = tuple(_promise(queue) for queue in partition.queues().values())
         result.append(
-            Ward(
+            GuardedPartition(
                 id=partition.id,
                 gpu=gpu.id,
                 percent=partition.percent,
@@ -322,13 +322,13 @@ def validate_state(state: GuardState) -> None:
     """
     names: set[str] = set()
     for watch in state.watches.values():
-        for seat in (watch.active, watch.standby):
-            if seat is None:
+        for placed in (watch.active, watch.standby):
+            if placed is None:
                 continue
-            assert seat.server not in names, f"{seat.server} sits twice"
-            assert 0.0 < seat.percent <= WHOLE_PERCENT + _ROUNDING, f"{seat} is no share"
-            names.add(seat.server)
-        assert len(watch.evidence) == len(watch.ward.promises) == len(watch.rates_rps)
+            assert placed.server not in names, f"{placed.server} has two places"
+            assert 0.0 < placed.percent <= WHOLE_PERCENT + _ROUNDING, f"{placed} is no share"
+            names.add(placed.server)
+        assert len(watch.evidence) == len(watch.partition.promises) == len(watch.rates_rps)
         assert watch.launches.failures >= 0
         assert not watch.launches.open or watch.launches.failures >= state.limits.failures
         assert watch.broken_s is None or watch.broken_s <= state.now_s
@@ -339,6 +339,6 @@ def validate_state(state: GuardState) -> None:
             moved = [
                 w
                 for w in state.watches.values()
-                if w.active.gpu == gpu and (w.ward.gpu != gpu or w.active.percent > w.ward.percent)
+                if w.active.gpu == gpu and (w.partition.gpu != gpu or w.active.percent > w.partition.percent)
             ]
-            assert moved, f"{gpu} is overdrawn and nobody on it can give back"
+            assert moved, f"{gpu} is overdrawn and no partition on it can give back"

@@ -1,4 +1,4 @@
-"""What one partition's traffic says: is its server slow, overrun, failing, hung or dead. Pure."""
+"""Signals of one partition: is its server slow, overloaded, failing, hung or dead. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controlplane.control import sequential
-from controlplane.control.guard_state import Cause, GuardState, Limits, Watch
-from controlplane.control.sequential import Promise
+from controlplane.control.guard import sequential
+from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.state import Cause, GuardState, Limits, Watch
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 
 GONE = ServerSeen(Health.GONE)
@@ -66,7 +66,7 @@ def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: 
     evidence, rates = [], []
     broken = False
     owed = max(0, seen.in_flight - watch.in_flight)
-    for old, rate, promise in zip(watch.evidence, watch.rates_rps, watch.ward.promises, strict=True):
+    for old, rate, promise in zip(watch.evidence, watch.rates_rps, watch.partition.promises, strict=True):
         endpoints = promise.endpoints
         mine = [a for a in answers if a.endpoint in endpoints]
         weighed, alarm = sequential.weigh(old, promise, mine)
@@ -99,7 +99,7 @@ def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause
         return Cause.FAILING
     # A pause is no reason to turn over twice.
     settling = 2.0 if now_s < watch.settled_s else 1.0
-    slo_s = max(p.slo_ms for p in watch.ward.promises) / 1000.0
+    slo_s = max(p.slo_ms for p in watch.partition.promises) / 1000.0
     patience_s = settling * max(limits.hang_s, HANG_SLOS * slo_s)
     if seen.in_flight > 0 and now_s - watch.heard_s > patience_s:
         return Cause.HANG
@@ -114,7 +114,7 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
     A batch that takes longer than predicted is the server's fault at any rate, unless requests carry more
     than planned. What counts are inferences: more of them in as many requests are more traffic, too.
     """
-    for rate, promise in zip(watch.rates_rps, watch.ward.promises, strict=True):
+    for rate, promise in zip(watch.rates_rps, watch.partition.promises, strict=True):
         each = seen.inferences.get(promise.endpoint, promise.inferences)
         carried = each / promise.inferences
         expected_ms = promise.execution_ms
@@ -142,7 +142,9 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
 def slowness(watch: Watch, seen: ServerSeen) -> str:
     """The evidence against a slow server, in words."""
     parts = []
-    for evidence, rate, promise in zip(watch.evidence, watch.rates_rps, watch.ward.promises, strict=True):
+    for evidence, rate, promise in zip(
+        watch.evidence, watch.rates_rps, watch.partition.promises, strict=True
+    ):
         if sequential.strength(evidence, promise) < 0.5:
             continue
         parts.append(

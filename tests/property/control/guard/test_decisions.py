@@ -11,24 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.control import guard
-from controlplane.control import guard_signals as signals
-from controlplane.control.guard_state import (
+from controlplane.control.guard import decisions, signals
+from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.state import (
     Cause,
     DrainAndStop,
+    GuardedPartition,
     GuardState,
     Launch,
     Limits,
     Load,
     OpenBreaker,
+    PlacedServer,
     Redirect,
-    Seat,
-    Ward,
     overdrawn,
     used_percent,
     validate_state,
 )
-from controlplane.control.sequential import Promise
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
@@ -55,7 +54,7 @@ class Machine:
 class World:
     """Servers that do what the effects say, and break when the test says."""
 
-    wards: tuple[Ward, ...]
+    partitions: tuple[GuardedPartition, ...]
     state: GuardState
     machines: dict[str, Machine]
     now_s: float = 0.0
@@ -76,7 +75,7 @@ class World:
             self.state = signals.hear(before, seen)
             validate_state(self.state)
             return
-        self.state, effects = guard.tick(before, seen)
+        self.state, effects = decisions.tick(before, seen)
         validate_state(self.state)
         # Who leaves a dead server takes its shadow whatever the account says, in the same tick too.
         died = any(isinstance(e, Redirect) and e.cause in DEAD for e in effects)
@@ -118,19 +117,21 @@ class World:
         return used_percent(self.state.watches.values())
 
     def check(self, seen: FleetSeen) -> None:
-        routes = guard.routes(self.state, seen)
-        for ward in self.wards:
-            watch = self.state.watches[ward.id]
-            assert watch.active.server == self.active[ward.id]
-            assert routes[ward.id].members == (watch.active.server,)
-            assert {routes[endpoint] for endpoint in ward.endpoints} == {routes[ward.id]}, "torn apart"
+        routes = decisions.routes(self.state, seen)
+        for partition in self.partitions:
+            watch = self.state.watches[partition.id]
+            assert watch.active.server == self.active[partition.id]
+            assert routes[partition.id].members == (watch.active.server,)
+            assert {routes[endpoint] for endpoint in partition.endpoints} == {routes[partition.id]}, (
+                "torn apart"
+            )
             standby = watch.standby and self.machines.get(watch.standby.server)
             active = seen.servers.get(watch.active.server)
             if active is None or active.health in (Health.GONE, Health.FAILING, Health.IMPAIRED):
                 # Dead and routed to: only because nothing of it lives.
                 assert standby is None or standby.health is not Health.READY
             if standby is not None and standby.health is Health.READY and active is not None:
-                assert routes[ward.id].backup is not None
+                assert routes[partition.id].backup is not None
         # What nobody sits on was told to stop: nothing is left behind.
         seated = {s.server for w in self.state.watches.values() for s in (w.active, w.standby) if s}
         alive = {name for name, m in self.machines.items() if m.health is not Health.GONE}
@@ -150,48 +151,51 @@ class World:
 
     def answers(self) -> Sequence[Answer]:
         ended = []
-        for ward in self.wards:
-            machine = self.machines.get(self.active[ward.id])
+        for partition in self.partitions:
+            machine = self.machines.get(self.active[partition.id])
             if machine is None or machine.health is not Health.READY:
                 continue
             if machine.hung:
                 machine.owed += 10
                 continue
             machine.owed = 0
-            promise = ward.promises[0]
-            rate = promise.rate_rps * (2.0 if ward.id in self.crowded else 1.0)
-            late = machine.slow or ward.id in self.crowded
+            promise = partition.promises[0]
+            rate = promise.rate_rps * (2.0 if partition.id in self.crowded else 1.0)
+            late = machine.slow or partition.id in self.crowded
             count = int(rate * TICK_S)
             for i in range(count):
                 at = self.now_s - TICK_S * (1.0 - (i + 1) / count)
                 took = promise.slo_ms * (3.0 if late else 0.4)
                 endpoint = promise.endpoints[i % len(promise.endpoints)]
-                ended.append(Answer(at, took, False, endpoint, self.active[ward.id]))
+                ended.append(Answer(at, took, False, endpoint, self.active[partition.id]))
         return ended
 
 
 def world(percents: Sequence[float], policy: ShadowPolicy, elsewhere: bool) -> World:
     spare = min(10.0, 100.0 - sum(percents))
-    wards, seats, machines = [], {}, {}
+    partitions, placed_servers, machines = [], {}, {}
     for i, percent in enumerate(percents):
         name = f"W{i}"
         shadow_gpu = "g1" if elsewhere else "g0"
         # Every other one serves two workloads through one queue.
         promise = Promise(name, 50.0, 100.0, aliases=(f"{name}b",) if i % 2 else ())
-        wards.append(
-            Ward(name, "g0", percent, (promise,), policy, shadow_gpu,
+        partitions.append(
+            GuardedPartition(name, "g0", percent, (promise,), policy, shadow_gpu,
                  0.0 if policy is ShadowPolicy.NONE else 10.0)
         )  # fmt: skip
-        active, shadow = Seat(f"{name}.a", "g0", percent), Seat(f"{name}.s", shadow_gpu, percent + spare)
+        active, shadow = (
+            PlacedServer(f"{name}.a", "g0", percent),
+            PlacedServer(f"{name}.s", shadow_gpu, percent + spare),
+        )
         machines[active.server] = Machine("g0", Health.READY)
         if policy is ShadowPolicy.NONE:
-            seats[name] = (active,)
+            placed_servers[name] = (active,)
             continue
-        seats[name] = (active, shadow)
+        placed_servers[name] = (active, shadow)
         standing = Health.READY if policy is ShadowPolicy.HOT else Health.UNLOADED
         machines[shadow.server] = Machine(shadow_gpu, standing)
-    made = World(tuple(wards), guard.begin(tuple(wards), seats, Limits()), machines)
-    made.active = {w.id: f"{w.id}.a" for w in wards}
+    made = World(tuple(partitions), decisions.begin(tuple(partitions), placed_servers, Limits()), machines)
+    made.active = {w.id: f"{w.id}.a" for w in partitions}
     return made
 
 
@@ -212,9 +216,9 @@ def test_served_owned_once_and_no_storm(
 ) -> None:
     fleet = world(percents, policy, elsewhere)
     for event, which, ticks in script:
-        ward = fleet.wards[which % len(fleet.wards)]
-        active = fleet.machines.get(fleet.active[ward.id])
-        watch = fleet.state.watches[ward.id]
+        partition = fleet.partitions[which % len(fleet.partitions)]
+        active = fleet.machines.get(fleet.active[partition.id])
+        watch = fleet.state.watches[partition.id]
         standby = fleet.machines.get(watch.standby.server) if watch.standby else None
         match event:
             case "crash" if active:
@@ -237,7 +241,7 @@ def test_served_owned_once_and_no_storm(
             case "impair" if active and active.health is Health.READY:
                 active.health = Health.IMPAIRED
             case "crowd":
-                fleet.crowded.add(ward.id)
+                fleet.crowded.add(partition.id)
             case "gpu":
                 for machine in fleet.machines.values():
                     if machine.gpu == "g0":
@@ -263,7 +267,7 @@ def test_served_owned_once_and_no_storm(
             fleet.tick()
         if all(
             (m := fleet.machines.get(fleet.active[w.id])) is not None and m.health is Health.READY
-            for w in fleet.wards
+            for w in fleet.partitions
         ) and not any(overdrawn(fleet.used, gpu) for gpu in GPUS):
             served = True
             break
@@ -280,8 +284,8 @@ def test_what_cannot_start_is_tried_ever_more_rarely(percents: tuple[float, ...]
         machine.health = Health.GONE
     for _ in range(400):
         fleet.tick()
-    per_ward = [at for p, at in fleet.launches_s if p == fleet.wards[0].id]
+    per_ward = [at for p, at in fleet.launches_s if p == fleet.partitions[0].id]
     assert len(per_ward) <= Limits().failures + 1
     gaps = [b - a for a, b in pairwise(per_ward)]
     assert gaps == sorted(gaps)
-    assert {b.partition for b in fleet.breakers} == {w.id for w in fleet.wards}
+    assert {b.partition for b in fleet.breakers} == {w.id for w in fleet.partitions}
