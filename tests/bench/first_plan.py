@@ -4,7 +4,7 @@
 
 Sections: cold, warm, greedy, look; all unless named. cold: `ctl plan` with an empty kernel cache, then what
 another verb compiles. warm: `ctl plan` with a full cache. greedy: `ctl plan --strategy igniter`. look: `ctl
-status` and `ctl events` of a fleet whose servers are gone. Warm figures are the least of five runs. Aims are
+status` and `ctl events` of a fleet whose servers are gone. Warm figures are the least of three runs. Aims are
 compared with CPU seconds, which other work on the host stretches less than wall seconds. Exits 1 where an aim
 is missed.
 """
@@ -32,7 +32,7 @@ COUNTS = (12, 200, 1000)
 COLD_AIMS = {12: 3.0, 200: 8.0}
 GREEDY_AIMS = {12: 0.35, 200: 0.45, 1000: 0.8}
 LOOK_AIM = 0.3
-RUNS = 5
+RUNS = 3
 
 
 @dataclass(frozen=True)

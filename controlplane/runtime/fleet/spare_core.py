@@ -7,11 +7,15 @@ and P99s break that a plan has verified.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document, Location
-from controlplane.runtime.fleet.execute import Say
+
+if TYPE_CHECKING:
+    from controlplane.runtime.fleet.execute import Say
 
 
 def shortage(plan: Plan, cores: int) -> str | None:
