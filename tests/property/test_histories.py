@@ -19,7 +19,7 @@ from unittest import mock
 
 import pytest
 from fake_host import Engine, FakeGateway, Host, InlinePool, Pool, Program
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.control.converge.desired import as_moved, stands_for
@@ -246,6 +246,10 @@ wishes = st.builds(
 )
 wish_lists = st.lists(st.none() | wishes, min_size=1, max_size=3)
 
+FIRST = Wish(0, False, 20.0, ShadowPolicy.HOT, False, 1, 50.0, 10.0, False, False)
+CROWDED: list[Wish | None] = [FIRST, FIRST, replace(FIRST, pooled=True, percent=30.0, away=True)]
+"""A shadow of the pool has no room: the controller ends it at its first look."""
+
 
 def plan_of(wanted: list[Wish | None]) -> Plan:
     """A plan for workloads `a`, `b`, `c`; one that joins shares the queue of the one before."""
@@ -384,9 +388,7 @@ histories = st.lists(steps(), min_size=1, max_size=14)
 def converges(history: list[tuple[str, tuple[Any, ...]]], last: list[Wish | None] | None) -> None:
     """Let it all happen, apply `last` (else the present plan) undisturbed, and look at what runs."""
     with world() as here:
-        edit(
-            here, [Wish(0, False, 20.0, ShadowPolicy.HOT, False, 1, 50.0, 10.0, False, False)], None, True, 0
-        )
+        edit(here, [FIRST], None, True, 0)
         for kind, given_ in history:
             HAPPENS[kind][0](here, *given_)
         plan = here.fleet.files.plan() if last is None else plan_of(last)
@@ -452,6 +454,7 @@ def is_guarded(here: World, plan: Plan) -> None:
 
 
 @given(histories, st.none() | wish_lists)
+@example([("kill controller", ())], CROWDED)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_history_ends_in_the_planned_fleet(history: list[Any], last: list[Wish | None] | None) -> None:
     converges(history, last)

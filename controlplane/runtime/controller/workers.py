@@ -80,7 +80,7 @@ class Crew:
         """A server that runs and may not be ready yet: waited for and proved like a new one."""
         with self._lock:
             self._conditions[server.name] = Condition(Health.STARTING)
-        self._starts.submit(self._launch, server.name, server.spec, False)
+        self._starts.submit(self._launch, server.name, server.spec, False, server)
 
     def server(self, name: str) -> Server | None:
         """The server behind a name of the guard's; None while it starts."""
@@ -147,11 +147,14 @@ class Crew:
             return spec.name in self._taken_over
         return name not in self._given_up
 
-    def _launch(self, name: str, spec: ServerSpec, unload: bool) -> None:
-        server: Server | None = None
+    def _launch(self, name: str, spec: ServerSpec, unload: bool, server: Server | None = None) -> None:
+        """Start `spec`, or wait for its `server` that runs; that one ends where it is unwanted by now."""
         with self._lock:
-            if not self._wanted(name, spec):
-                return
+            wanted = self._wanted(name, spec)
+        if not wanted:
+            if server is not None:
+                self._stop(server, Ending.AT_ONCE)
+            return
         try:
             server = self._launcher.start(spec, deadline_s=self._limits.start_s)
             for endpoint in spec.endpoints:
@@ -164,7 +167,7 @@ class Crew:
             with self._lock:
                 if name not in self._given_up:
                     self._conditions[name] = Condition(Health.STARTING, str(error))
-            again = partial(self._launch, name, spec, unload)
+            again = partial(self._launch, name, spec, unload, server)
             self._later(name, f"cannot be started now: {error}", self._starts, again)
             return
         except Exception as error:  # of any kind: it is not to be taken for a start under way

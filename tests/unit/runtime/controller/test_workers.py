@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from controlplane.control.guard.state import DrainAndStop, Ending
+from controlplane.control.guard.state import DrainAndStop, Ending, Launch
+from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
-from controlplane.runtime.controller.workers import Crew
+from controlplane.runtime.controller.workers import _THREADS, Crew
 from controlplane.runtime.fleet.execute import Limits, backend
 
 pytestmark = pytest.mark.unit
@@ -21,6 +24,11 @@ LIMITS = Limits(drain_s=30.0, grace_s=2.0)
 class Engine:
     def __init__(self) -> None:
         self.stopped: list[float] = []
+        self.may_start = threading.Event()
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        assert self.may_start.wait(60.0)
+        raise EngineError("ended before it was ready")
 
     def stop(self, server: Server, *, drain_s: float) -> None:
         self.stopped.append(drain_s)
@@ -70,3 +78,17 @@ def test_a_server_that_a_command_routes_to_again_while_it_drains_is_not_stopped(
     crew.stop(DrainAndStop(SERVER.name, ending))
     crew.close(wait=True)
     assert engine.stopped == []
+
+
+def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_began() -> None:
+    engine: Any = Engine()
+    gateway: Any = Gateway()
+    crew = Crew(engine, gateway, lambda subject, reason: None, LIMITS)
+    for n in range(_THREADS):
+        spec = replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n + 2}"))
+        crew.launch(Launch(f"W{n + 2}", f"W{n + 2}.1", "cpu-0", 50.0, 1), spec, unload=False)
+    crew.resume(SERVER)
+    crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+    engine.may_start.set()
+    crew.close(wait=True)
+    assert engine.stopped == [0.0]
