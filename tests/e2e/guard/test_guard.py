@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -291,6 +292,16 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(tmp_path: Path) -> N
         assert all(not e.kind.startswith("would") and e.kind != "redirect" for e in fleet.events())
 
 
+CALM_TRIES = 5
+
+
+def learned(told: subprocess.CompletedProcess[str]) -> dict[int, int]:
+    """Batch size -> batches that `ctl validate` learned from."""
+    assert told.returncode == 0, told.stderr
+    rows = json.loads(told.stdout)["observed"]
+    return {row["batch"]: row["batches"] for row in rows if not row["refused"]}
+
+
 def test_a_fleet_at_its_planned_rate_teaches_the_next_plan(fleet: Guarded, tmp_path: Path) -> None:
     work_s, profiles = 0.006, tmp_path / "profiles"
     points = tuple(
@@ -301,11 +312,14 @@ def test_a_fleet_at_its_planned_rate_teaches_the_next_plan(fleet: Guarded, tmp_p
     write_profile(profiles, Profile("spin", "cpu", ShareKind.CPU_QUOTA, Environment(), points))
     with Load(fleet.grpc, "w", RATE_RPS, work_s) as load:
         load.await_answers(40)
-        told = fleet.ctl("validate", "--profiles", str(profiles), "--seconds", "15", "--calibrate", "--json")
-    assert told.returncode == 0, told.stderr
-    taught = {
-        row["batch"]: row["batches"] for row in json.loads(told.stdout)["observed"] if not row["refused"]
-    }
-    assert [batch for batch in taught if batch > 1], told.stdout
+        for _ in range(CALM_TRIES):
+            taught = learned(
+                fleet.ctl("validate", "--profiles", str(profiles), "--seconds", "15", "--calibrate", "--json")
+            )
+            if any(batch > 1 for batch in taught):
+                break
+            # A host that stands still for a moment spreads the times of a window, which is refused, rightly.
+            (profiles / "calibration.json").unlink(missing_ok=True)
+    assert any(batch > 1 for batch in taught), f"no calm window in {CALM_TRIES}"
     (factor,) = read_calibration(profiles)
     assert (factor.model, factor.batches) == ("spin", sum(taught.values()))
