@@ -13,7 +13,7 @@ from controlplane.domain.plan import Rule
 from controlplane.planners.inss.bda import Bda
 
 if TYPE_CHECKING:
-    from controlplane.domain.plan import Plan
+    from controlplane.runtime.jobs.plan import Improve
 
 
 def register(app: typer.Typer) -> None:
@@ -53,8 +53,12 @@ def plan(
     ] = 0.95,
     iterations: Annotated[
         int | None,
-        typer.Option(help="The search's budget; from 100 on up to 12 workloads are settled.", min=0),
+        typer.Option(help="The search's budget: for joint attempts to empty a GPU, for inss rounds.", min=0),
     ] = None,
+    prove: Annotated[
+        bool,
+        typer.Option(help="For joint: a precise lower bound; up to 12 workloads the best plan itself."),
+    ] = False,
     budget: Annotated[
         float | None, typer.Option(help="A ceiling in seconds; the plan says if it was met.", min=0)
     ] = None,
@@ -81,7 +85,6 @@ def plan(
     from controlplane.files.documents import to_json
     from controlplane.files.plans import plan_document, read_plan, write_plan
     from controlplane.files.specs import read_spec
-    from controlplane.planners import registry
     from controlplane.report.plan_table import plan_table, show
     from controlplane.runtime.clock import SystemClock
     from controlplane.runtime.fleet.spare_core import check_planned
@@ -91,7 +94,7 @@ def plan(
     compiled = say_when_compiling(say)
     parsed, document = read_spec(spec)
     if explain is not None:
-        from controlplane.planners.explain import refuse_unknown
+        from controlplane.planners.diagnostics.explain import refuse_unknown
 
         refuse_unknown(explain, {w.name for w in parsed.workloads})
     previous = read_plan(against)[0] if against is not None else None
@@ -104,6 +107,7 @@ def plan(
         cores=cores,
         clock=SystemClock(),
         previous=previous,
+        improve=_proof(strategy) if prove else None,
     )
     check_planned(made, parsed, document, cores, say, accepted=all_cores)
     if json:
@@ -112,8 +116,6 @@ def plan(
         show(plan_table(made))
         if compiled():
             say("the time includes compiling; the next plan is made without")
-        if strategy == registry.DEFAULT:
-            _say_where_longer_pays(made, iterations)
         if previous is not None:
             from controlplane.report.change_table import change_table
 
@@ -134,9 +136,11 @@ def plan(
         raise typer.Exit(EXIT_INFEASIBLE)
 
 
-def _say_where_longer_pays(made: Plan, iterations: int | None) -> None:
-    from controlplane.cli.wiring import say
-    from controlplane.planners.exact import PATIENT_ITERATIONS, may_cost_less
+def _proof(strategy: str) -> Improve:
+    from controlplane.domain.errors import InputError
 
-    if may_cost_less(made, iterations):
-        say(f"a longer search may find a cheaper plan: --iterations {PATIENT_ITERATIONS} (some seconds)")
+    if strategy != "joint":
+        raise InputError(f"is for --strategy joint alone, not for {strategy}", field="--prove")
+    from controlplane.planners.bounds.prove import prove
+
+    return prove

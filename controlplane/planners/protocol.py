@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from controlplane.domain.device import GpuPool
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import LatencyModel
-from controlplane.planners.inss.bda import Bda
 from controlplane.ports import Clock
-
-if TYPE_CHECKING:
-    from controlplane.planners.inss.policy import Weights
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a strategy knows about one GPU type: how many there are, how fast, and what was measured.
+    """One GPU type: how many there are, how fast they are, and what was measured on them.
 
     `latency` speaks for the models of `profiles`, which maps a model's name to its profile.
     """
@@ -32,12 +28,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A question to a strategy. `devices` maps a GPU type to what is known about it.
+    """The question that a plan answers. `devices` maps a GPU type to what is known about it.
 
-    `iterations` is the search budget; `budget_s` only a ceiling, against `clock`. The same request with
-    the same seed gives the same plan, unless the ceiling stopped it (Totals.stopped_by says so).
-    `previous` is the plan that runs now: among plans of equal cost the one with the fewest moves wins.
-    `bda` and `policy` are inss's: how it decides batches, and the trained policy it begins with, if any.
+    The same request with the same seed gives the same plan, unless the limit `budget_s`, against `clock`,
+    stopped the strategy (`Totals.stopped_by` says so). `previous` is the plan that runs now: among plans of
+    equal cost the one with the fewest moves wins. A strategy's own options are not part of the question.
     """
 
     workloads: tuple[Workload, ...]
@@ -46,11 +41,13 @@ class PlanRequest:
     clock: Clock
     quantile: float = 0.95
     seed: int = 1
-    iterations: int | None = None
     budget_s: float | None = None
     previous: Plan | None = None
-    bda: Bda = Bda.EXACT
-    policy: Weights | None = None
+
+    @property
+    def deciding_quantile(self) -> float | None:
+        """The quantile of execution times that counts; None under half-SLO, where means count."""
+        return self.quantile if self.rule is Rule.P99 else None
 
 
 class Strategy(Protocol):
@@ -62,11 +59,11 @@ class Strategy(Protocol):
 
     @property
     def rule(self) -> Rule:
-        """The rule it plans for unless told otherwise."""
+        """The rule it plans for by default."""
 
     @property
     def latency_model(self) -> str:
-        """The latency model it plans with unless told otherwise."""
+        """The latency model it plans with by default."""
 
     def plan(self, request: PlanRequest) -> Plan:
         """A plan for every workload that can be held; the others in `infeasible`, with reasons."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 
@@ -10,33 +11,44 @@ from controlplane.domain.errors import InputError
 from controlplane.planners.protocol import Strategy
 
 
-def _made_by(module: str, function: str) -> Callable[[], Strategy]:
-    """A function of a module that is imported at the first call: a plan pays for the strategy it uses."""
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The function that makes a strategy, and the names of its options.
 
-    def make() -> Strategy:
-        made: Strategy = getattr(import_module(f"controlplane.planners.{module}"), function)()
-        return made
+    Its module is imported when the strategy is asked for: a plan pays for the one that it uses.
+    """
 
-    return make
+    module: str
+    function: str = "strategy"
+    options: tuple[str, ...] = ()
 
 
-STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
-    "joint": _made_by("joint", "strategy"),
-    "igniter": _made_by("igniter", "strategy"),
-    "inss": _made_by("inss.strategy", "strategy"),
-    "ffd+": _made_by("ffd", "plain"),
-    "ffd++": _made_by("ffd", "validated"),
+STRATEGIES: Mapping[str, _Entry] = {
+    "joint": _Entry("joint.strategy", options=("iterations",)),
+    "igniter": _Entry("greedy.igniter"),
+    "inss": _Entry("inss.strategy", options=("iterations", "bda", "policy")),
+    "ffd+": _Entry("greedy.first_fit", "plain"),
+    "ffd++": _Entry("greedy.first_fit", "validated"),
 }
-
 
 DEFAULT = "joint"
 
 
-def strategy(name: str) -> Strategy:
-    """The strategy called `name`. Raises InputError, with the nearest name, where there is none."""
-    make = STRATEGIES.get(name)
-    if make is None:
+def strategy(name: str, **options: object) -> Strategy:
+    """The strategy called `name`, with its own options; None leaves an option at its default.
+
+    Raises InputError, with the nearest name, where there is none, and for another strategy's option.
+    """
+    entry = STRATEGIES.get(name)
+    if entry is None:
         near = get_close_matches(name, STRATEGIES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(STRATEGIES)}"
         raise InputError(f"no strategy is called {name}; {hint}", field="strategy")
-    return make()
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        if option not in entry.options:
+            others = " or ".join(n for n, other in STRATEGIES.items() if option in other.options)
+            raise InputError(f"is for --strategy {others} alone, not for {name}", field=f"--{option}")
+    module = import_module(f"controlplane.planners.{entry.module}")
+    made: Strategy = getattr(module, entry.function)(**given)
+    return made

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from controlplane.domain.plan import Plan
 from controlplane.domain.workload import Workload
-from controlplane.planners.changes import changes, endings, feasibility, moves, terms
+from controlplane.planners.replan.differences import Place, changes, endings, feasibility, moves, terms
 from controlplane.report.ending_line import ending_line
 from controlplane.report.plan_table import counted, names
 
@@ -60,5 +60,8 @@ def _value(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def _told(place: tuple[str, float, int] | None) -> str:
-    return "–" if place is None else f"{place[1]:g} % of {place[0]}, batch {place[2]}"
+def _told(place: Place | None) -> str:
+    if place is None:
+        return "–"
+    gpu, percent, batches = place
+    return f"{percent:g} % of {gpu}, batch {'+'.join(map(str, batches))}"

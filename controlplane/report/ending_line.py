@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.planners.changes import Ending
+from controlplane.planners.replan.differences import Ending
 
 
 def ending_line(ending: Ending) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from controlplane.domain.plan import Infeasible
 from controlplane.domain.units import spoken
-from controlplane.planners.explain import Explanation
+from controlplane.planners.diagnostics.explain import Explanation
 from controlplane.report.plan_table import number
 
 

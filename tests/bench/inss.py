@@ -22,15 +22,16 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import inss_baselines
+import inss_instances as instances
 from inss_brute_force import capacities
 from inss_setup import devices, surfaces, workloads
 from planning import RealClock
 
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.policies import built_in_policy
-from controlplane.planners.board import Board, times
-from controlplane.planners.finish import gpu_of, partition_of
-from controlplane.planners.inss import instances
+from controlplane.planners.evaluation.estimates import times
+from controlplane.planners.evaluation.layout import Layout
+from controlplane.planners.evaluation.placements import gpu_of, partition_of
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.inss.place import moved, place, running
 from controlplane.planners.inss.policy import Weights
@@ -166,8 +167,8 @@ def capacity_rps(gpus: tuple[PlannedGpu, ...]) -> float:
     for kind, device in devices("ours").items():
         here = [g for g in gpus if g.type == kind]
         if here:
-            board = Board.of(here, device)
-            total += float(times(device.latency, board.slots, None).capacity_rps.sum())
+            slots = Layout.of(here, device).all_busy
+            total += float(times(device.latency, slots, None).capacity_rps.sum())
     return total
 
 

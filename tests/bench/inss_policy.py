@@ -23,13 +23,13 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+import inss_instances as instances
 import numpy as np
 from inss_setup import surfaces
 
 from controlplane.files import catalogue
 from controlplane.files.policies import built_in_policy, read_policy
 from controlplane.learning.distribution import greedy
-from controlplane.planners.inss import instances
 from controlplane.planners.inss.policy import Weights, decide, worth
 from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput
 from controlplane.planners.inss.search import WARM, search

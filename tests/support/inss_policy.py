@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inss_instances as instances
 import numpy as np
 import torch
 from inss_setup import surfaces
@@ -9,7 +10,6 @@ from inss_setup import surfaces
 from controlplane.learning.distribution import Around
 from controlplane.learning.export import exported
 from controlplane.learning.networks import ScoreNetwork
-from controlplane.planners.inss import instances
 from controlplane.planners.inss.features import Episodes, Observation
 from controlplane.planners.inss.policy import Weights
 from controlplane.planners.inss.problem import Problem

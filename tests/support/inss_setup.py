@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from inss_instances import MODELS
+
 from controlplane.domain.device import GpuPool
 from controlplane.domain.workload import Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
-from controlplane.planners.inss.instances import MODELS
 from controlplane.planners.inss.problem import Surfaces
 from controlplane.planners.protocol import Device
 

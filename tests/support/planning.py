@@ -16,6 +16,7 @@ from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
 from controlplane.planners import registry
 from controlplane.planners.protocol import Device, PlanRequest
+from controlplane.planners.serving.gpu_types import GpuType, gpu_types
 
 DATA = Path(__file__).parent.parent / "data"
 MODELS = ("alexnet", "resnet50", "vgg19", "ssd")
@@ -64,8 +65,21 @@ def request(
     return PlanRequest(tuple(workloads), devices, rule, **{"clock": StoppedClock(), **more})  # type: ignore[arg-type]
 
 
-def planned(strategy: str, workloads: Sequence[Workload], **more: object) -> Plan:
-    return registry.strategy(strategy).plan(request(workloads, **more))  # type: ignore[arg-type]
+def planned(
+    strategy: str, workloads: Sequence[Workload], *, iterations: int | None = None, **more: object
+) -> Plan:
+    chosen = registry.strategy(strategy, iterations=iterations)
+    return chosen.plan(request(workloads, **more))  # type: ignore[arg-type]
+
+
+def gpu_type(latency: str) -> GpuType:
+    """The V100 as planners see it, under the rule that fits the latency model: P99 with `ours`."""
+    rule = Rule.P99 if latency == "ours" else Rule.HALF_SLO
+    return gpu_types({"v100": v100(latency)}, rule, 0.95)["v100"]
+
+
+def types_of(asked: PlanRequest) -> dict[str, GpuType]:
+    return gpu_types(asked.devices, asked.rule, asked.quantile)
 
 
 def layout(plan: Plan) -> list[dict[str, tuple[float, int]]]:

@@ -17,13 +17,16 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
 from controlplane.latency.protocol import FloatArray
-from controlplane.planners.client_batches import refusal
-from controlplane.planners.finish import Draft, finish, gpu_of, memory_of, partition_of, too_large
-from controlplane.planners.igniter import nearest_rate, nearest_slo
+from controlplane.planners.diagnostics.nearest import nearest_rate, nearest_slo
+from controlplane.planners.evaluation.finalise import Draft, finalise
+from controlplane.planners.evaluation.placements import gpu_of, memory_of, partition_of, too_large
+from controlplane.planners.inss.bda import Bda
 from controlplane.planners.inss.place import Placed, place, running
+from controlplane.planners.inss.policy import Weights
 from controlplane.planners.inss.problem import REJECTED, Problem, Surfaces, fits, goodput, requests_of
 from controlplane.planners.inss.search import Previous
 from controlplane.planners.protocol import Device, PlanRequest
+from controlplane.planners.serving.client_batches import refusal
 
 NAME = "inss"
 TIGHTER = 0.9
@@ -33,9 +36,22 @@ MOST_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
+class InssOptions:
+    """`iterations`: rounds of local search, None for the usual number. `bda`: how batches are decided.
+
+    `policy`: the trained policy it begins with, None for the search alone.
+    """
+
+    iterations: int | None = None
+    bda: Bda = Bda.EXACT
+    policy: Weights | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Inss:
     """See the module."""
 
+    options: InssOptions = InssOptions()
     name: str = NAME
     rule: Rule = Rule.HALF_SLO
     latency_model: str = NAME
@@ -57,11 +73,11 @@ class Inss:
                     field=f"workloads.{w.name}.shadow",
                 )
         known = known_of(request)
-        task = _Task(request, known, surfaces_of(request, known) if known else None)
+        task = _Task(request, self.options, known, surfaces_of(request, known) if known else None)
         task.spent_ms["tables"] = (request.clock.monotonic() - started) * 1000.0
         care = np.ones(len(known))
         for attempt in range(MOST_TRIES + len(known) + 1):
-            plan = finish(self.name, request, task.draft(care), started)
+            plan = finalise(self.name, request, task.draft(care), started)
             reasons = {v.subject: v.reason for v in plan.violations}
             refused = np.array([w.name in reasons for w in known], dtype=np.bool_)
             if not refused.any():
@@ -72,9 +88,9 @@ class Inss:
         return plan
 
 
-def strategy() -> Inss:
-    """InSS."""
-    return Inss()
+def strategy(iterations: int | None = None, bda: Bda = Bda.EXACT, policy: Weights | None = None) -> Inss:
+    """InSS; see `InssOptions`."""
+    return Inss(InssOptions(iterations, bda, policy))
 
 
 def known_of(request: PlanRequest) -> list[Workload]:
@@ -120,6 +136,7 @@ class _Task:
     """One request as a problem, the time spent on it, and whom the judge refuses for good."""
 
     request: PlanRequest
+    options: InssOptions
     workloads: Sequence[Workload]
     surfaces: Surfaces | None
     spent_ms: dict[str, float] = field(default_factory=dict)
@@ -143,10 +160,17 @@ class _Task:
         ]
         problem = problem_of(self.request, tight, self.surfaces)
         request = self.request
+        options = self.options
         decided = place(
-            problem, request.clock, seed=request.seed, before=self._before(chosen), policy=request.policy,
-            rounds=request.iterations, budget_s=request.budget_s, bda=request.bda,
-        )  # fmt: skip
+            problem,
+            request.clock,
+            seed=request.seed,
+            before=self._before(chosen),
+            policy=options.policy,
+            rounds=options.iterations,
+            budget_s=request.budget_s,
+            bda=options.bda,
+        )
         for part, ms in decided.phases_ms:
             self.spent_ms[part] = self.spent_ms.get(part, 0.0) + ms
         placed = {chosen[i].name for i in np.flatnonzero(decided.gpu >= 0)}
@@ -207,7 +231,7 @@ class _Task:
             _, first = np.unique(problem.type_of, return_index=True)
             units = problem.units[first]
             alone = first[:, None], units[:, None]
-            held = ~goodput(problem, *alone, self.request.bda).violated[:, 0]
+            held = ~goodput(problem, *alone, self.options.bda).violated[:, 0]
             return bool((held & fits(problem, *alone)).any())
 
         sizes = ", ".join(f"{d.pool.count} {n}" for n, d in self.request.devices.items())

@@ -35,7 +35,7 @@ from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
-from controlplane.planners.changes import TermChange, endings, terms
+from controlplane.planners.replan.differences import TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
 from controlplane.report.ending_line import ending_line
 from controlplane.report.plan_table import counted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +19,10 @@ from controlplane.files.documents import Document, nearest, to_json
 from controlplane.files.profiles import profile_document
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated, Factor
-from controlplane.planners import registry, verify
-from controlplane.planners.board import Board, times
+from controlplane.planners import registry
+from controlplane.planners.evaluation import verify
+from controlplane.planners.evaluation.estimates import times
+from controlplane.planners.evaluation.layout import Layout
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest
@@ -28,18 +30,21 @@ from controlplane.ports import Clock
 from controlplane.runtime.devices import known_device, known_profiles
 
 if TYPE_CHECKING:
-    from controlplane.planners.explain import Explanation
+    from controlplane.planners.diagnostics.explain import Explanation
     from controlplane.planners.inss.policy import Weights
 
 _INSS = "inss"
 NO_POLICY = Path("none")
+Improve = Callable[[Plan, PlanRequest], Plan]
+"""What is done with a strategy's plan for a request before it is handed out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What a user chose on the command line; None: the strategy's own default.
 
-    `bda` and `policy` are inss's alone; `NO_POLICY` in place of a file is the search alone.
+    `iterations`, `bda` and `policy` are options of some strategies only; `NO_POLICY` in place of a file is
+    the search alone.
     """
 
     strategy: str
@@ -54,32 +59,35 @@ class Choices:
 
 
 def make_plan(
-    spec: Spec, document: Document, choices: Choices, *, profiles: Path, cores: int, clock: Clock,
+    spec: Spec,
+    document: Document,
+    choices: Choices,
+    *,
+    profiles: Path,
+    cores: int,
+    clock: Clock,
     previous: Plan | None = None,
-) -> Plan:  # fmt: skip
+    improve: Improve | None = None,
+) -> Plan:
     """Plan a spec. Raises InputError naming the file's line for an unknown device or model."""
-    strategy = registry.strategy(choices.strategy)
-    if choices.bda is not None and choices.strategy != _INSS:
-        raise InputError(f"is for --strategy {_INSS} alone, not for {choices.strategy}", field="--bda")
-    if choices.policy is not None and choices.strategy != _INSS:
-        raise InputError(f"is for --strategy {_INSS} alone, not for {choices.strategy}", field="--policy")
+    strategy = registry.strategy(
+        choices.strategy, iterations=choices.iterations, bda=choices.bda, policy=_policy(choices)
+    )
     latency_model = choices.latency_model or strategy.latency_model
     devices, every = devices_for(spec, document, latency_model, profiles=profiles, cores=cores)
-    plan = strategy.plan(
-        PlanRequest(
-            workloads=spec.workloads,
-            devices=devices,
-            rule=choices.rule or strategy.rule,
-            clock=clock,
-            quantile=choices.quantile,
-            seed=choices.seed,
-            iterations=choices.iterations,
-            budget_s=choices.budget_s,
-            previous=previous,
-            bda=choices.bda or Bda.EXACT,
-            policy=_policy(choices),
-        )
+    request = PlanRequest(
+        workloads=spec.workloads,
+        devices=devices,
+        rule=choices.rule or strategy.rule,
+        clock=clock,
+        quantile=choices.quantile,
+        seed=choices.seed,
+        budget_s=choices.budget_s,
+        previous=previous,
     )
+    plan = strategy.plan(request)
+    if improve is not None:
+        plan = improve(plan, request)
     used = {(p.model, g.type) for g, _, p in plan.placements()}
     return replace(plan, spec_sha256=document.sha256, profiles=_uses(used, every))
 
@@ -141,7 +149,7 @@ def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
 
 def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explanation, ...] | Infeasible:
     """Why a workload got its share and batch. Raises InputError for one the plan does not know."""
-    from controlplane.planners.explain import explain
+    from controlplane.planners.diagnostics.explain import explain
 
     return explain(plan, workload, _devices_of(plan, profiles))
 
@@ -155,14 +163,17 @@ def mean_execution_ms(plan: Plan, profiles: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for kind, device in _devices_of(plan, profiles).items():
         gpus = [gpu for gpu in plan.gpus if gpu.type == kind]
-        mean_ms = times(device.latency, Board.of(gpus, device).slots, None).execution_ms
+        mean_ms = times(device.latency, Layout.of(gpus, device).all_busy, None).execution_ms
         for gpu, row in zip(gpus, mean_ms.tolist(), strict=True):
             found.update((p.id, ms) for p, ms in zip(gpu.partitions, row, strict=False))
     return found
 
 
-def _policy(choices: Choices) -> Weights | None:
-    if choices.strategy != _INSS or choices.policy == NO_POLICY:
+def _policy(choices: Choices) -> Weights | Path | None:
+    """The policy that inss begins with; of another strategy what was chosen, which the registry refuses."""
+    if choices.strategy != _INSS:
+        return choices.policy
+    if choices.policy == NO_POLICY:
         return None
     from controlplane.files.policies import built_in_policy, read_policy
 

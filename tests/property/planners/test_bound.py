@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from controlplane.domain.plan import PlannedGpu, Rule
 from controlplane.domain.workload import Workload
-from controlplane.planners import bound
-from controlplane.planners.board import Board, loads
-from controlplane.planners.finish import gpu_of, partition_of
-from controlplane.planners.menu import Alone
+from controlplane.planners.bounds import bound_problem
+from controlplane.planners.bounds.lower_bound import lower_bound
+from controlplane.planners.evaluation.evaluate import Terms, evaluate
+from controlplane.planners.evaluation.layout import Layout
+from controlplane.planners.evaluation.placements import gpu_of, partition_of
 
 pytestmark = pytest.mark.unit
 
@@ -45,19 +46,18 @@ def asked_just_enough(
 ) -> list[Workload]:
     """Workloads that these partitions hold with `MARGIN` to spare, at this utilisation under P99."""
     device = {"v100": planning.v100(latency)}
-    board = Board.of(gpus, device["v100"])
-    told = loads({"v100": board}, device, Rule.HALF_SLO, quantile)["v100"].times
+    layout = Layout.of(gpus, device["v100"])
+    times = evaluate({"v100": layout}, device, Terms(Rule.HALF_SLO, quantile))["v100"].times
     part = busy if rule is Rule.P99 else 1.0 - MARGIN
-    board = replace(board, rate=told.capacity_rps * part)
-    slo = 2.0 * told.execution_ms
+    layout = replace(layout, rate=times.capacity_rps * part)
+    slo = 2.0 * times.execution_ms
     if rule is Rule.P99:
-        slo = loads({"v100": board}, device, rule, quantile)["v100"].p99_ms
+        slo = evaluate({"v100": layout}, device, Terms(rule, quantile))["v100"].p99_ms
         # Where a smaller batch takes longer than the full one, the queue may not settle.
-        assume(bool(np.isfinite(slo[board.slots.mask]).all()))
+        assume(bool(np.isfinite(slo[layout.mask]).all()))
     return [
-        planning.workload(p.id, p.models[0].model, float(slo[i, j]) * (1.0 + MARGIN), float(board.rate[i, j]))
-        for i, gpu in enumerate(gpus)
-        for j, p in enumerate(gpu.partitions)
+        planning.workload(q.partition.id, q.served.model, float(slo[at]) * (1.0 + MARGIN), layout.rate[at])
+        for at, q in layout.columns()
     ]
 
 
@@ -73,9 +73,9 @@ def test_gpus_that_hold_are_no_fewer_than_the_bound(latency: str, rule: Rule, se
 @pytest.mark.parametrize(("latency", "rule"), KINDS)
 @settings(max_examples=3)
 @given(seed=st.integers(0, 10**6), busy=st.floats(0.3, 0.9))
-def test_nor_where_neighbours_are_told_apart(latency: str, rule: Rule, seed: int, busy: float) -> None:
+def test_nor_where_neighbours_are_distinguished(latency: str, rule: Rule, seed: int, busy: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bound, "FEW_WORKLOADS", 0)
+        patch.setattr(bound_problem, "FEW_WORKLOADS", 0)
         no_more_than_these(latency, rule, seed, busy)
 
 
@@ -84,5 +84,4 @@ def no_more_than_these(latency: str, rule: Rule, seed: int, busy: float) -> None
     quantile = 0.95 if rule is Rule.P99 else None
     asked = asked_just_enough(gpus, latency, rule, quantile, busy)
     request = planning.request(asked, latency=latency, rule=rule)
-    alone = {"v100": Alone.of(request.devices["v100"], quantile)}
-    assert bound.lower_bound(asked, request.devices, alone, rule, quantile) <= 3.06 * len(gpus) + 1e-9
+    assert lower_bound(asked, planning.types_of(request)) <= 3.06 * len(gpus) + 1e-9

@@ -13,8 +13,8 @@ from planning import StoppedClock, layout, v100
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.planners import registry
+from controlplane.planners.evaluation.verify import verify
 from controlplane.planners.protocol import PlanRequest
-from controlplane.planners.verify import verify
 
 pytestmark = pytest.mark.unit
 

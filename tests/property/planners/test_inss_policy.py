@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import inss_instances as instances
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from inss_policy import weights
 from inss_setup import surfaces
 
-from controlplane.planners.inss import instances
 from controlplane.planners.inss.features import Episodes
 from controlplane.planners.inss.policy import decide, scores
 from controlplane.planners.inss.problem import Problem, fits

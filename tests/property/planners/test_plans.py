@@ -13,10 +13,10 @@ from planning import planned, workload
 
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
-from controlplane.planners import exact
-from controlplane.planners.bound import lower_bound
-from controlplane.planners.menu import Alone
-from controlplane.planners.verify import verify
+from controlplane.planners.bounds import exact
+from controlplane.planners.bounds.lower_bound import lower_bound
+from controlplane.planners.bounds.prove import prove
+from controlplane.planners.evaluation.verify import verify
 
 pytestmark = pytest.mark.unit
 
@@ -49,7 +49,7 @@ def placed_and_refused(plan: Plan) -> set[str]:
 @pytest.mark.parametrize("strategy", ["igniter", "ffd++", "joint"])
 @FEW
 @given(asked=workloads())
-def test_every_plan_returned_is_accepted_and_loses_nobody(strategy: str, asked: list[Workload]) -> None:
+def test_every_plan_returned_is_accepted_and_loses_no_workload(strategy: str, asked: list[Workload]) -> None:
     plan = planned(strategy, asked)
     assert verify(plan, {"v100": planning.v100()}, asked) == ()
     assert placed_and_refused(plan) == {w.name for w in asked}
@@ -87,7 +87,7 @@ def test_lower_rates_cost_no_more_than_what_runs(asked: list[Workload], part: fl
 @pytest.mark.parametrize(("latency", "rule"), [("igniter", Rule.HALF_SLO), ("ours", Rule.P99)])
 @settings(FEW, max_examples=6)
 @given(asked=workloads(most=16))
-def test_sharing_queues_costs_no_more_and_refuses_nobody(
+def test_sharing_queues_costs_no_more_and_refuses_no_workload(
     latency: str, rule: Rule, asked: list[Workload]
 ) -> None:
     together = planned("joint", asked, latency=latency, rule=rule)
@@ -135,10 +135,11 @@ def test_the_quick_bound_is_below_the_optimum(asked: list[Workload]) -> None:
     refused = {i.workload for i in plan.infeasible}
     request = planning.request([w for w in asked if w.name not in refused])
     assume(request.workloads)
-    alone = {"v100": Alone.of(request.devices["v100"], None)}
-    answer = exact.solve(request.workloads, request, alone, None, math.inf, lambda: False)
+    types = planning.types_of(request)
+    answer = exact.solve(request.workloads, types, math.inf, lambda: False)
     assume(answer is not None)  # some of six workloads have too many ways for the tree
     assert answer.proven
-    bound = lower_bound(request.workloads, request.devices, alone, request.rule, None)
+    bound = lower_bound(request.workloads, types)
     assert bound <= answer.bound + 1e-9
-    assert cost(plan) <= answer.bound + 1e-9
+    proven = prove(plan, request)
+    assert cost(proven) <= min(cost(plan), answer.bound) + 1e-9

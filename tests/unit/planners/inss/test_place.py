@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+import inss_instances as instances
 import numpy as np
 import pytest
 from inss_setup import surfaces
 from planning import StoppedClock
 
-from controlplane.planners.inss import instances
 from controlplane.planners.inss.place import Case, Placed, place, running
 from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 
+import inss_instances as instances
 import numpy as np
 import pytest
 from inss_brute_force import room
@@ -11,7 +12,6 @@ from inss_policy import around, base, play, weights
 from inss_setup import surfaces
 
 from controlplane.domain.errors import InputError
-from controlplane.planners.inss import instances
 from controlplane.planners.inss.features import Episodes
 from controlplane.planners.inss.place import running
 from controlplane.planners.inss.policy import Weights, decide, rollout, worth

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import math
 
+import inss_instances as instances
 import numpy as np
 import pytest
 from inss_brute_force import capacities
 from inss_setup import devices, surfaces
 
 from controlplane.latency.protocol import FloatArray, Slots
-from controlplane.planners.inss import instances
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput, taken, value
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from itertools import product
 
+import inss_instances as instances
 import numpy as np
 import pytest
 from inss_setup import surfaces
 from planning import StoppedClock
 
-from controlplane.planners.inss import instances
 from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput, value
 from controlplane.planners.inss.search import Previous, construct, search
 

@@ -9,10 +9,10 @@ from planning import RealClock, StoppedClock
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
-from controlplane.planners.changes import changes
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.registry import strategy
+from controlplane.planners.replan.differences import changes
 
 pytestmark = pytest.mark.unit
 
@@ -24,10 +24,14 @@ SIX = {
 
 
 def planned(
-    rates: dict[str, float], latency: str = "inss", rule: Rule = Rule.HALF_SLO, **more: object
+    rates: dict[str, float],
+    latency: str = "inss",
+    rule: Rule = Rule.HALF_SLO,
+    bda: Bda = Bda.EXACT,
+    **more: object,
 ) -> Plan:
     request = PlanRequest(workloads(rates), devices(latency), rule, **{"clock": StoppedClock(), **more})  # type: ignore[arg-type]
-    return strategy("inss").plan(request)
+    return strategy("inss", bda=bda).plan(request)
 
 
 def test_the_papers_cluster_serves_its_six_models() -> None:

@@ -1,0 +1,40 @@
+"""The nearest SLO and rate that fit, for workloads that do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from controlplane.domain.workload import Workload
+
+Fits = Callable[[Workload], bool]
+_LONGEST_SLO_MS = 60_000.0
+
+
+def nearest_slo(fits: Fits, workload: Workload) -> float | None:
+    """The smallest SLO, to 0.1 ms, found to fit by bisection upwards; None where not even a minute fits."""
+    low, high = workload.slo_ms, workload.slo_ms
+    while not fits(replace(workload, slo_ms=high)):
+        low, high = high, high * 2.0
+        if high > _LONGEST_SLO_MS:
+            return None
+    while high - low > max(0.05, 1e-4 * high):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if fits(replace(workload, slo_ms=middle)) else (middle, high)
+    rounded = math.ceil(high * 10.0) / 10.0
+    return rounded if fits(replace(workload, slo_ms=rounded)) else high
+
+
+def nearest_rate(fits: Fits, workload: Workload) -> float | None:
+    """The largest rate found to fit by bisection downwards; None where not even a thousandth does."""
+    low = high = workload.rate_rps
+    while not fits(replace(workload, rate_rps=low)):
+        high, low = low, low / 2.0
+        if low < workload.rate_rps / 1000.0:
+            return None
+    while high - low > 1e-4 * workload.rate_rps:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if fits(replace(workload, rate_rps=middle)) else (low, middle)
+    rounded = float(math.floor(low))
+    return rounded if rounded > 0 and fits(replace(workload, rate_rps=rounded)) else low

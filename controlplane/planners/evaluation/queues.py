@@ -1,0 +1,64 @@
+"""P99 and mean of queues, each solved once while a plan is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.domain.workload import Arrivals
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
+
+JITTER_P99 = 2.326
+"""Deviations by which the 99th percentile of a batch's own time lies above its mean, for a normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Time from arrival to answer in ms, (n,); infinite where a queue does not settle."""
+
+    mean_ms: FloatArray
+    p99_ms: FloatArray
+
+
+@dataclass(slots=True)
+class Queues:
+    """Queues solved so far: the judge asks about most of what the strategy has asked."""
+
+    known: dict[bytes, tuple[float, float]] = field(default_factory=dict)
+
+    def solve(
+        self, rate: FloatArray, curves: FloatArray, batch: IntArray, servers: IntArray, constant: BoolArray
+    ) -> FloatArray:
+        """Mean and P99 of each row's queue, (n, 2); see `latency.queueing`."""
+        from controlplane.latency import queueing
+
+        beyond = np.arange(curves.shape[1]) >= batch[:, None]
+        question = np.column_stack([rate, batch, servers, constant, np.where(beyond, 0.0, curves)])
+        keys = [row[: 4 + b].tobytes() for row, b in zip(question, batch.tolist(), strict=True)]
+        rows = {key: n for n, key in enumerate(keys) if key not in self.known}
+        if rows:
+            new = np.array(list(rows.values()))
+            arrivals = [Arrivals.CONSTANT if c else Arrivals.POISSON for c in constant[new].tolist()]
+            solved = queueing.solve(rate[new], curves[new], batch[new], servers[new], arrivals)
+            pairs = zip(solved.mean_ms.tolist(), solved.p99_ms.tolist(), strict=True)
+            self.known.update(zip(rows, pairs, strict=True))
+        return np.array([self.known[key] for key in keys])
+
+
+def waits(
+    rate: FloatArray,
+    curves: FloatArray,
+    batch: IntArray,
+    servers: IntArray,
+    constant: BoolArray,
+    frontend_ms: FloatArray,
+    jitter: FloatArray,
+    queues: Queues | None = None,
+) -> Waits:
+    """The queue of each row: `latency.queueing`, plus the time outside it and a batch's own spread."""
+    if not rate.size:
+        return Waits(np.empty(0), np.empty(0))
+    solved = (queues or Queues()).solve(rate, curves, batch, servers, constant)
+    own = curves[np.arange(rate.size), batch - 1]
+    return Waits(solved[:, 0] + frontend_ms, solved[:, 1] + frontend_ms + JITTER_P99 * jitter * own)

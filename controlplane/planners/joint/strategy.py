@@ -1,0 +1,65 @@
+"""The default strategy: batch, share, GPU, servers and shadow chosen together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from controlplane.domain.plan import Plan, Rule
+from controlplane.planners.evaluation.finalise import Draft, finalise
+from controlplane.planners.joint.choice import Choice
+from controlplane.planners.joint.context import Context
+from controlplane.planners.protocol import PlanRequest
+from controlplane.planners.replan.reuse import reused
+from controlplane.planners.replan.stable_ids import with_stable_ids
+from controlplane.planners.serving.client_batches import InRequests
+from controlplane.planners.serving.lower_bound import lower_bound
+
+
+@dataclass(frozen=True, slots=True)
+class JointOptions:
+    """`iterations`: attempts to empty a GPU in each search, None for the usual number.
+
+    More of them also widen what is tried of up to 12 workloads.
+    """
+
+    iterations: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """See the module."""
+
+    options: JointOptions = JointOptions()
+    name: str = "joint"
+    rule: Rule = Rule.P99
+    latency_model: str = "ours"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See `Strategy.plan`."""
+        started = request.clock.monotonic()
+        in_requests = InRequests.of(request)
+        context = Context.of(in_requests.request, started)
+        draft = Choice(context, self.options.iterations).draft()
+        draft = in_requests.counted_back(_bounded(draft, context))
+        if request.previous is None:
+            return finalise(self.name, request, draft, started)
+        renamed = replace(draft, gpus=with_stable_ids(draft.gpus, request.previous))
+        fresh = finalise(self.name, request, renamed, started)
+        gpus = reused(request.previous, request)
+        if gpus is None:
+            return fresh
+        same = finalise(self.name, request, replace(draft, gpus=gpus, infeasible=()), started)
+        # What runs now moves nothing: it stays unless another plan costs less.
+        worth = (len(fresh.infeasible), sum(g.price_per_hour for g in fresh.gpus))
+        return same if same.verified and (0, sum(g.price_per_hour for g in same.gpus)) <= worth else fresh
+
+
+def strategy(iterations: int | None = None) -> Joint:
+    """The default strategy; see `JointOptions`."""
+    return Joint(JointOptions(iterations))
+
+
+def _bounded(draft: Draft, context: Context) -> Draft:
+    lost = {i.workload for i in draft.infeasible}
+    placed = [w for w in context.workloads if w.name not in lost]
+    return draft.bounded(lower_bound(placed, context.gpu_types), context.request.devices)

@@ -1,0 +1,119 @@
+"""A cheap lower bound of what plans cost, and the rates that lower bounds count on.
+
+Every request is put on the share that serves it for the least money, with table errors in its favour, without
+neighbours, and with parts of GPUs for sale. `bounds.lower_bound` is closer and slower.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from controlplane.domain.plan import MOST_SERVERS, Rule
+from controlplane.domain.workload import Arrivals, Workload
+from controlplane.latency.calibration import Calibrated
+from controlplane.latency.protocol import FloatArray, IntArray, LatencyModel
+from controlplane.planners.evaluation.evaluate import SLACK
+from controlplane.planners.serving import waiting_times
+from controlplane.planners.serving.families import Group, families
+from controlplane.planners.serving.gpu_types import GpuType
+from controlplane.planners.serving.largest_rate import BatchTimes, largest_rate
+
+_ROUNDING = 1e-6
+_WAIT_ERROR = 0.05
+"""The table says a P99 that is at most so much too long, for the best of batches. It knows t(k) as a straight
+line: where t(k) bends by more, the error is as large."""
+
+
+def lower_bound(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType]) -> float:
+    """A cost that no plan for these workloads goes below, if each of them fits some GPU."""
+    if not workloads:
+        return 0.0
+    kin = families(workloads, next(iter(gpu_types.values())).rule)
+    return attainable(sum(_cost(family, gpu_types) for family in kin), gpu_types)
+
+
+def attainable(cost: float, gpu_types: Mapping[str, GpuType]) -> float:
+    """The least that a plan which costs at least this can cost: whole GPUs where all cost the same."""
+    prices = {gpu_type.price for gpu_type in gpu_types.values()}
+    one = min(prices)
+    return math.ceil(cost / one - _ROUNDING) * one if len(prices) == 1 and one else cost
+
+
+def _cost(family: Group, gpu_types: Mapping[str, GpuType]) -> float:
+    slo_ms, constant = np.array([w.slo_ms for w in family]), family[0].arrivals is Arrivals.CONSTANT
+    cheapest = np.full(slo_ms.size, np.inf)
+    for gpu_type in gpu_types.values():
+        model = gpu_type.number_of(family[0].model)
+        if model < 0:
+            continue
+        batch, spread = bound_batches(gpu_type), calibration_spread(gpu_type.device.latency)
+        alone = gpu_type.alone
+        execution, cycle = (a[None, model, batch - 1] / spread for a in (alone.execution, alone.cycle))
+        times = BatchTimes(batch, execution, cycle, execution[:, 0])
+        rate = bound_rate(gpu_type, family[0].model, times, slo_ms, constant).max(axis=(1, 2))
+        with np.errstate(divide="ignore"):
+            per_request = gpu_type.price * gpu_type.percents / 100.0 / rate
+        cheapest = np.minimum(cheapest, per_request.min(axis=1))
+    rates = np.array([w.rate_rps for w in family])
+    return float(rates[np.isfinite(cheapest)] @ cheapest[np.isfinite(cheapest)])
+
+
+def bound_batches(gpu_type: GpuType) -> IntArray:
+    """All batches that a partition may have, rising: under P99 those of the waiting-time table."""
+    known = gpu_type.alone.execution.shape[1]
+    every = waiting_times.BATCHES if gpu_type.rule is Rule.P99 else range(1, known + 1)
+    return np.array([b for b in every if b <= known])
+
+
+def bound_pool_sizes(rule: Rule) -> tuple[tuple[int, int], ...]:
+    """Sizes of pools that are distinguished, from and to: each carries what the largest one does.
+
+    Those of the waiting-time table: between two of them it says some waits too long.
+    """
+    if rule is not Rule.P99:
+        return ((1, MOST_SERVERS),)
+    ends = (0, *(c for c in waiting_times.POOL_SIZES if c < MOST_SERVERS), MOST_SERVERS)
+    return tuple((before + 1, end) for before, end in itertools.pairwise(ends))
+
+
+def bound_rate(
+    gpu_type: GpuType, model: str, times: BatchTimes, slo_ms: FloatArray, constant: bool
+) -> FloatArray:
+    """Requests per second into one server: (SLOs, pool sizes, cases, shares), 0 where none does.
+
+    With constant arrivals no request has to wait, so only times and capacity count.
+    """
+    sizes = [largest for _, largest in bound_pool_sizes(gpu_type.rule)]
+    if constant and gpu_type.rule is Rule.P99:
+        outside = gpu_type.device.profiles[model].frontend_ms or 0.0
+        most = 1000.0 * times.batch[:, None] / times.execution
+        in_time = [times.first[:, None] <= (slo - outside) * (1.0 + SLACK) for slo in slo_ms]
+        rates = np.array([np.where(held, most, 0.0).max(axis=1) for held in in_time])
+        return np.repeat(rates[:, None], len(sizes), axis=1)
+    bend = _bends(gpu_type.alone.execution[gpu_type.number_of(model)], times.batch)
+    return largest_rate(times, gpu_type, model, slo_ms, sizes, 1.0 - np.maximum(_WAIT_ERROR, bend))
+
+
+def _bends(execution: FloatArray, batch: IntArray) -> FloatArray:
+    """How far t(k) lies below the line from t(1) to t(b), relative to it: (batches, shares)."""
+    known = np.where(np.isfinite(execution), execution, 1.0)
+    found = np.zeros((batch.size, known.shape[1]))
+    for n, b in enumerate(batch.tolist()):
+        part = (np.arange(b) / max(b - 1, 1))[:, None]
+        line = known[0] * (1.0 - part) + known[b - 1] * part
+        found[n] = (1.0 - known[:b] / line).max(axis=0)
+    return found
+
+
+def calibration_spread(latency: LatencyModel) -> float:
+    """How much faster a model may be beside more neighbours than beside fewer, by measured factors."""
+    if not isinstance(latency, Calibrated):
+        return 1.0
+    factors: dict[str, list[float]] = {}
+    for f in latency.factors:
+        factors.setdefault(f.model, [1.0]).append(f.factor)
+    return max(max(own) / min(own) for own in factors.values())

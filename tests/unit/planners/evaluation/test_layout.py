@@ -1,0 +1,76 @@
+"""GPUs as arrays: one column for each model that a partition serves."""
+
+from __future__ import annotations
+
+import numpy as np
+import planning
+import pytest
+
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.planners.evaluation.evaluate import Terms, evaluate, layouts_of
+from controlplane.planners.evaluation.failover import active_here
+from controlplane.planners.evaluation.layout import Layout
+from controlplane.planners.evaluation.verify import verify
+from controlplane.planners.replan.differences import Change, changes
+
+pytestmark = pytest.mark.unit
+
+TERMS = Terms(Rule.P99, 0.95)
+
+
+def placement(name: str, model: str, rate_rps: float, slo_ms: float) -> Placement:
+    return Placement(name, name, model, rate_rps, slo_ms)
+
+
+def shared_gpu(batch: int = 4) -> PlannedGpu:
+    """A partition with two models, three workloads, beside a partition with one."""
+    two = Partition(
+        "both",
+        60.0,
+        (ServedModel("resnet50", 8), ServedModel("alexnet", batch)),
+        (
+            placement("a", "alexnet", 50.0, 40.0),
+            placement("r", "resnet50", 100.0, 60.0),
+            placement("b", "alexnet", 30.0, 30.0),
+        ),
+    )
+    one = Partition("one", 40.0, (ServedModel("vgg19", 2),), (placement("v", "vgg19", 20.0, 90.0),))
+    return PlannedGpu("v100-0", "v100", (two, one))
+
+
+def test_each_model_of_a_partition_has_its_own_column() -> None:
+    layout = Layout.of([shared_gpu()], planning.v100("ours"))
+    assert [q.served.model for q in layout.queues[0]] == ["resnet50", "alexnet", "vgg19"]
+    assert layout.partition[0].tolist() == [0, 0, 1]
+    assert layout.percent[0].tolist() == [60.0, 60.0, 40.0]
+    assert layout.rate[0].tolist() == [100.0, 80.0, 20.0]
+    assert layout.slo_ms[0].tolist() == [60.0, 30.0, 90.0]
+
+
+def test_every_model_of_a_partition_is_evaluated() -> None:
+    devices = {"v100": planning.v100("ours")}
+    found = evaluate(layouts_of([shared_gpu()], devices), devices, TERMS)["v100"]
+    assert np.isfinite(found.p99_ms).all()
+    assert (found.times.capacity_rps > 0.0).all()
+
+
+def test_an_active_shadow_changes_all_models_of_its_partition() -> None:
+    layout = Layout.of([shared_gpu()], planning.v100("ours"))
+    changed = active_here(layout, np.array([0]), np.array([0]), np.array([70.0]))
+    assert changed.percent[0].tolist() == [70.0, 70.0, 40.0]
+    assert layout.percent[0].tolist() == [60.0, 60.0, 40.0]
+
+
+def test_the_judge_refuses_what_no_evaluation_covers_yet() -> None:
+    plan = Plan("by-hand", Rule.P99, "ours", (shared_gpu(),), quantile=0.95)
+    found = verify(plan, {"v100": planning.v100("ours")})
+    assert [v.subject for v in found] == ["both"]
+    assert found[0].reason.startswith("serves 2 models")
+
+
+def test_another_batch_of_one_model_is_a_change() -> None:
+    before, after = (Plan("by-hand", Rule.P99, "ours", (shared_gpu(batch),)) for batch in (4, 6))
+    (change,) = changes(before, after)
+    assert change.change is Change.RESIZED
+    assert change.before == ("v100-0", 60.0, (8, 4))
+    assert change.after == ("v100-0", 60.0, (8, 6))
