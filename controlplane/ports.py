@@ -75,7 +75,10 @@ class Launcher(Protocol):
         """Every server with this fleet's labels, from the engine itself, sorted by name."""
 
     def stop(self, server: Server, *, drain_s: float) -> None:
-        """Let requests in flight finish for up to `drain_s`, end it, sweep what it owned. Idempotent."""
+        """Let requests in flight finish for up to `drain_s`, end it, sweep what it owned. Idempotent.
+
+        This very server: one that was started since under the same name is left alone.
+        """
 
     def resize(self, server: Server, percent: float) -> None:
         """Hold a running server to another percentage from now on, without a restart.

@@ -142,15 +142,21 @@ class DockerLauncher:
     def stop(self, server: Server, *, drain_s: float) -> None:
         """SIGTERM, up to `drain_s` for what is in flight, then the end and removal of the container."""
         with self._engine() as client:
-            with contextlib.suppress(docker.errors.NotFound):
-                one = self._ours(client, server.name)
-                if one is not None and one.status == "paused":
-                    one.unpause()
-                if one is not None and drain_s > 0:
-                    # The SDK's own limit on an answer must outlast the drain.
-                    client.api.timeout = max(client.api.timeout, drain_s + _KILL_S)
-                    one.stop(timeout=round(drain_s))
-            self._remove(client, server.spec)
+            one = self._ours(client, server.name)
+            if one is not None and one.id == server.id:
+                self._end(client, one, drain_s)
+            if self._ours(client, server.name) is None:
+                shared_memory.remove(labels.memory_prefix(server.spec))
+
+    def _end(self, client: docker.DockerClient, one: Any, drain_s: float) -> None:
+        with contextlib.suppress(docker.errors.NotFound):
+            if one.status == "paused":
+                one.unpause()
+            if drain_s > 0:
+                # The SDK's own limit on an answer must outlast the drain.
+                client.api.timeout = max(client.api.timeout, drain_s + _KILL_S)
+                one.stop(timeout=round(drain_s))
+        _remove_container(one)
 
     def resize(self, server: Server, percent: float) -> None:
         """A live update of the quota, a matter of 30 ms; requests under way go on."""

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from controlplane.domain.device import DeviceReading
@@ -37,7 +38,7 @@ from launchers.cores import core_of, pinned
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.gpus import is_gpu
 from launchers.process_ends import StubEnds, TritonEnds
-from launchers.process_table import Stub
+from launchers.process_table import Member, Stub
 from launchers.starting import ATTEMPTS, BAD_LUCK, Starting
 from launchers.watch import LauncherWatch
 
@@ -151,7 +152,7 @@ class ProcessLauncher:
         Raises EngineError where a process does not even end by SIGKILL.
         """
         deadline = time.monotonic() + drain_s
-        members = process_table.members(name=server.name)
+        members = process_table.members_of(server)
         stopped = any(process_table.is_stopped(member.pid) for member in members)
         for member in members:
             process_table.send(member, process_table.CONTINUE)
@@ -161,7 +162,9 @@ class ProcessLauncher:
         for leader in (m for m in members if m.leader):
             process_table.send(leader, process_table.TERMINATE)
             process_table.wait_gone(leader, deadline - time.monotonic())
-        self._remove(server.spec)
+        kill(server.spec, partial(process_table.members_of, server))
+        if not process_table.members(name=server.name):
+            self._clear(server.spec)
 
     def resize(self, server: Server, percent: float) -> None:
         """By the mechanism that holds it; a duty cycle cannot."""
@@ -313,12 +316,21 @@ class ProcessLauncher:
             time.sleep(_POLL_S)
 
     def _remove(self, spec: ServerSpec) -> list[str]:
-        """End every process of a server and remove what it owned; the groups and memory there were."""
-        left = process_table.kill_all(spec.name)
-        if left:
-            raise EngineError(f"{spec.name}: processes {left} do not end, not even by SIGKILL")
+        """End every process of that name and remove what it owned; the groups and memory there were."""
+        kill(spec, partial(process_table.members, name=spec.name))
+        return self._clear(spec)
+
+    def _clear(self, spec: ServerSpec) -> list[str]:
+        """Remove what a server owned that runs no more; the groups and memory there were."""
         removed = [what for m in self._mechanisms.values() for what in leave(m, Group.of(spec))]
         return removed + shared_memory.remove(labels.memory_prefix(spec))
+
+
+def kill(spec: ServerSpec, present: Callable[[], tuple[Member, ...]]) -> None:
+    """End the processes that are `present`. Raises EngineError where one does not even end by SIGKILL."""
+    left = process_table.kill_all(present)
+    if left:
+        raise EngineError(f"{spec.name}: processes {left} do not end, not even by SIGKILL")
 
 
 def detach(command: list[str], env: dict[str, str], log: Path, core: int | None) -> int:

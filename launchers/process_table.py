@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +50,16 @@ def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Membe
     """Every process of this user that carries our labels, of one fleet or one server where asked."""
     found = (m for m in _all() if fleet is None or m.fleet == fleet)
     return tuple(m for m in found if name is None or m.name == name)
+
+
+def members_of(server: Server) -> tuple[Member, ...]:
+    """The processes of this very server: one that was started since under its name has other ports."""
+    found = []
+    for member in members(name=server.name):
+        its = labels.server_of(member.text, id=str(member.pid), state=server.state)
+        if ports_of(its) == ports_of(server):
+            found.append(member)
+    return tuple(found)
 
 
 def find(pid: int) -> Member | None:
@@ -145,10 +155,10 @@ def wait_gone(member: Member, seconds: float) -> bool:
         os.close(handle)
 
 
-def kill_all(name: str, seconds: float = 10.0) -> tuple[int, ...]:
-    """Kill every process of a server, those it starts meanwhile too; the pids that would not go."""
+def kill_all(present: Callable[[], tuple[Member, ...]], seconds: float = 10.0) -> tuple[int, ...]:
+    """Kill every process that is `present`, those that start meanwhile too; the pids that would not go."""
     deadline = time.monotonic() + seconds
-    while found := members(name=name):
+    while found := present():
         for member in found:
             send(member, signal.SIGKILL)
         for member in found:

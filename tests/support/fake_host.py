@@ -225,13 +225,12 @@ class Engine:
     def stop(self, server: Server, *, drain_s: float) -> None:
         host = self._host
         host.program.effect()
-        present = host.running(server.name)
-        routed = {m for r in host.routes.values() for m in r.members}
-        if present is not None and any(
-            m.server == server.name and m.http_port == present.http_port for m in routed
-        ):
-            host.wrong.append(f"{server.name} was stopped while routes led to it")
-        host.servers.pop(server.name, None)
+        present = host.servers.get(server.name)
+        if present is not None and present.http_port == server.http_port:
+            routed = {(m.server, m.http_port) for r in host.routes.values() for m in r.members}
+            if present.state is ServerState.RUNNING and (server.name, server.http_port) in routed:
+                host.wrong.append(f"{server.name} was stopped while routes led to it")
+            del host.servers[server.name]
         host.program.effect()
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
