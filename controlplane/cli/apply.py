@@ -45,9 +45,7 @@ def apply(
         bool,
         typer.Option("--rename-endpoints", help="Let endpoints end whose workloads stay under other names."),
     ] = False,
-    no_serve: Annotated[
-        bool, typer.Option("--no-serve", help="Start no controller: nothing watches what was applied.")
-    ] = False,
+    no_serve: options.NoServe = False,
 ) -> None:
     """Make what runs match PLAN: start, prove, route, drain, stop, in that order.
 
@@ -56,7 +54,6 @@ def apply(
     another endpoint, nothing is done unless a person says yes, or --rename-endpoints.
     """
     from controlplane.cli import wiring
-    from controlplane.domain.errors import TrisectError
     from controlplane.files.plans import read_plan
     from controlplane.report.terms_line import terms_line
     from controlplane.runtime.fleet import controller_process, preflight, spare_core
@@ -92,18 +89,10 @@ def apply(
         if dry_run or (steps and not options.agreed("Go on?")):
             return
     wiring.say(f"launching with {built.launcher.name}")
-    try:
+    with contextlib.nullcontext() if no_serve else controller_process.left_running(built.files):
         outcome = built.apply(
             parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or asked
         )
-    except TrisectError:
-        # What was applied before runs on, and needs its controller.
-        if not no_serve and built.files.planned_s() is not None:
-            with contextlib.suppress(TrisectError):
-                controller_process.start_detached(built.files)
-        raise
-    if not no_serve:
-        controller_process.start_detached(built.files)
     if not outcome.actions:
         print(terms_line(outcome.terms))
         return

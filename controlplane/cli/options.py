@@ -29,6 +29,7 @@ Profiles = Annotated[Path, typer.Option(help="Measured profiles; they override t
 Launcher = Annotated[LauncherName | None, typer.Option(help="What runs the Tritons; by default what fits.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else there.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+NoServe = Annotated[bool, typer.Option("--no-serve", help="Start no controller: nothing watches what runs.")]
 AllowViolations = Annotated[
     bool, typer.Option("--allow-violations", help="Accept a plan that does not keep its promises.")
 ]

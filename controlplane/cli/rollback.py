@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import typer
@@ -14,10 +15,15 @@ def register(app: typer.Typer) -> None:
     app.command("rollback")(rollback)
 
 
-def rollback(fleet: options.Fleet = options.DEFAULT_FLEET, yes: options.Yes = False) -> None:
+def rollback(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    yes: options.Yes = False,
+    no_serve: options.NoServe = False,
+) -> None:
     """Converge onto the plan that ran before the present one."""
     from controlplane.cli import wiring
     from controlplane.report.terms_line import terms_line
+    from controlplane.runtime.fleet import controller_process
     from controlplane.runtime.fleet.execute import describe
 
     found, _ = wiring.existing_fleet(fleet)
@@ -26,5 +32,6 @@ def rollback(fleet: options.Fleet = options.DEFAULT_FLEET, yes: options.Yes = Fa
         print("\n".join(steps) or "nothing to do")
         if steps and not options.agreed("Go on?"):
             return
-    outcome = found.rollback()
+    with contextlib.nullcontext() if no_serve else controller_process.left_running(found.files):
+        outcome = found.rollback()
     print(f"fleet {fleet}: {len(outcome.servers)} servers" if outcome.actions else terms_line(outcome.terms))

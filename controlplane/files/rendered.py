@@ -19,9 +19,14 @@ _HASH_DIGITS = 16
 
 def write_rendered(output: Path, fleet: str, partition: str, tree: Tree) -> Path:
     """Have a partition's repository on disk; where it lies. Raises EngineError where the disk refuses."""
-    path = output.resolve() / fleet / partition / tree.content_hash[:_HASH_DIGITS]
+    path = rendered_path(output, fleet, partition, tree)
     write_tree(path, tree)
     return path
+
+
+def rendered_path(output: Path, fleet: str, partition: str, tree: Tree) -> Path:
+    """Where a partition's repository lies once it is written."""
+    return output.resolve() / fleet / partition / tree.content_hash[:_HASH_DIGITS]
 
 
 def forget_rendered(output: Path, fleet: str, needed: Collection[str]) -> bool:

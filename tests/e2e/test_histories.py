@@ -24,6 +24,7 @@ from controlplane.runtime.clock import wait_until
 pytestmark = pytest.mark.e2e
 
 NAMES = "ab"
+SLOWER = partition("a", 20)["workloads"][0] | {"slo_ms": 3000}
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,11 @@ def cut_short(host: Host, chance: random.Random) -> None:
         apply.wait()
 
 
+def controller(host: Host) -> int | None:
+    pid: int | None = json.loads(host.ctl("status", "--json").stdout)["controller"]
+    return pid
+
+
 HAPPENS = {
     "edit": lambda host, chance: host.apply(some_plan(chance), "--rename-endpoints", ports=False),
     "cut short": cut_short,
@@ -87,9 +93,9 @@ HAPPENS = {
 }
 
 
-def converges(host: Host, seed: int) -> None:
+def converges(host: Host, seed: int, length: int = 4) -> None:
     chance = random.Random(seed)
-    history = [chance.choice(sorted(HAPPENS)) for _ in range(4)]
+    history = [chance.choice(sorted(HAPPENS)) for _ in range(length)]
     for what in history:
         HAPPENS[what](host, chance)
     last = some_plan(chance)
@@ -116,9 +122,32 @@ def converges(host: Host, seed: int) -> None:
     assert (again.returncode, again.stdout.strip()) == (0, "nothing to do"), (seed, history, again.stderr)
 
 
-def test_histories_on_real_servers_end_in_the_planned_fleet(host: Host) -> None:
-    for seed in (1, 2):
-        converges(host, seed)
+def test_a_history_on_real_servers_ends_in_the_planned_fleet(host: Host) -> None:
+    """The gateway and a server are killed, then an apply."""
+    converges(host, seed=5, length=3)
+
+
+def test_a_command_that_fails_or_goes_back_leaves_a_controller(host: Host) -> None:
+    present = plan(partition("a", 20, shadow=False))
+    for document in (present, plan(partition("a", 20, shadow=False) | {"workloads": [SLOWER]})):
+        assert host.apply(document, "--as-planned", ports=False).returncode == 0
+    host.kill_controller()
+    failed = host.apply(plan(partition("a", 20, model="missing")), ports=False)
+    assert (failed.returncode, controller(host) is not None) == (2, True), failed.stderr
+    host.kill_controller()
+    back = host.ctl("rollback", "--yes")
+    assert (back.returncode, controller(host) is not None) == (0, True), back.stderr
+
+
+def test_a_dry_run_and_another_launcher_change_nothing(host: Host) -> None:
+    before, lying = host.servers(), sorted(host.directory.glob("rendered/*/*/*"))
+    other = plan(partition("a", 20) | {"models": [{"model": "echo", "batch": 2}]})
+    shown = host.apply(other, "--dry-run", ports=False)
+    assert (shown.returncode, "start " in shown.stdout) == (0, True), shown.stderr
+    refused = host.apply(other, "--launcher", "docker", ports=False)
+    assert refused.returncode == 2
+    assert f"--launcher: fleet '{host.fleet}' runs with process" in refused.stderr
+    assert (host.servers(), sorted(host.directory.glob("rendered/*/*/*"))) == (before, lying)
 
 
 @pytest.mark.soak

@@ -382,6 +382,9 @@ HAPPENS: dict[str, tuple[Any, ...]] = {
     "older": (older,),
 }
 
+WARM: list[Wish | None] = [replace(FIRST, percent=30.0, policy=ShadowPolicy.WARM)]
+KILLED_BEFORE_UNLOAD = [("kill controller", ()), ("edit", (WARM, 9, True, 0))]
+
 histories = st.lists(steps(), min_size=1, max_size=14)
 
 
@@ -446,6 +449,11 @@ def is_guarded(here: World, plan: Plan) -> None:
         if watch.partition.policy is not ShadowPolicy.NONE:
             waits = here.host.clock.now_s < watch.launches.retry_at_s
             assert watch.standby is not None or waits or watch.has_told(Topic.NO_ROOM)
+        if watch.partition.policy is ShadowPolicy.WARM and watch.standby is not None:
+            warm = here.controller._crew.server(watch.standby.server)
+            assert warm is None or not here.host.loaded[warm.name], (
+                "a warm shadow holds no memory for its models"
+            )
     named = {here.controller._crew.server(name) for name in seated}
     assert running == {server.name for server in named if server is not None}
     for endpoint, route in here.host.routes.items():
@@ -455,6 +463,7 @@ def is_guarded(here: World, plan: Plan) -> None:
 
 @given(histories, st.none() | wish_lists)
 @example([("kill controller", ())], CROWDED)
+@example(KILLED_BEFORE_UNLOAD, WARM)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_history_ends_in_the_planned_fleet(history: list[Any], last: list[Wish | None] | None) -> None:
     converges(history, last)

@@ -314,7 +314,7 @@ class Controller:
             if server.name in backends:
                 self._crew.adopt(server, Health.READY)
             elif taken.state.watches[server.spec.labels.partition].partition.policy is ShadowPolicy.WARM:
-                self._crew.adopt(server, Health.UNLOADED)
+                self._take_on_warm(server)
             else:
                 self._take_on(server)
         self._part_with(taken.surplus)
@@ -326,6 +326,10 @@ class Controller:
     def _take_on(self, server: Server) -> None:
         """A server that was left standing by, ready or not."""
         self._crew.resume(server)
+
+    def _take_on_warm(self, server: Server) -> None:
+        """One that is to stand by with its models unloaded."""
+        self._crew.resume_warm(server)
 
     def _part_with(self, surplus: tuple[Server, ...]) -> None:
         """What an interrupted command or controller left."""

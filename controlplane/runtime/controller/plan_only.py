@@ -78,6 +78,9 @@ class Onlooker(Controller):
     def _take_on(self, server: Server) -> None:
         self._crew.adopt(server, Health.READY)
 
+    def _take_on_warm(self, server: Server) -> None:
+        self._crew.adopt(server, Health.UNLOADED)
+
     def _part_with(self, surplus: tuple[Server, ...]) -> None:
         for server in surplus:
             self._tell("info", "stop", server.name, "left by what was interrupted")

@@ -82,6 +82,13 @@ class Crew:
             self._conditions[server.name] = Condition(Health.STARTING)
         self._starts.submit(self._launch, server.name, server.spec, False, server)
 
+    def resume_warm(self, server: Server) -> None:
+        """A warm shadow that runs: whoever left it may have been killed before its models were unloaded."""
+        with self._lock:
+            self._servers[server.name] = server
+            self._conditions[server.name] = Condition(Health.STARTING)
+        self._loads.submit(self._unload, server)
+
     def server(self, name: str) -> Server | None:
         """The server behind a name of the guard's; None while it starts."""
         with self._lock:
@@ -196,6 +203,17 @@ class Crew:
         with self._lock:
             if name in self._conditions:
                 self._conditions[name] = found
+
+    def _unload(self, server: Server) -> None:
+        try:
+            for endpoint in server.spec.endpoints:
+                inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
+            found = Condition(Health.UNLOADED)
+        except Exception as error:  # as in a launch
+            found = Condition(Health.GONE, str(error) or repr(error))
+        with self._lock:
+            if server.name in self._conditions:
+                self._conditions[server.name] = found
 
     def _stop(self, server: Server, ending: Ending) -> None:
         allowed_s = {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import filelock
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.files.fleets import FleetFiles
 from controlplane.runtime.clock import wait_until
 from controlplane.runtime.fleet.history import Event, History
@@ -64,6 +64,19 @@ def pid(files: FleetFiles) -> int | None:
         return _holder(files)
     lock.release()
     return None
+
+
+@contextlib.contextmanager
+def left_running(files: FleetFiles) -> Iterator[None]:
+    """Have a controller running after a command on a fleet, also where it fails: what runs needs one."""
+    try:
+        yield
+    except TrisectError:
+        if files.planned_s() is not None:
+            with contextlib.suppress(TrisectError):
+                start_detached(files)
+        raise
+    start_detached(files)
 
 
 def start_detached(files: FleetFiles) -> int:

@@ -104,12 +104,12 @@ class Fleet:
         """The fleet's name."""
         return self.files.fleet
 
-    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
-        """The fleet a plan means, rendered on disk."""
+    def desired(self, plan: Plan, settings: FleetSettings, *, write: bool = True) -> Desired:
+        """The fleet a plan means, rendered on disk; not `write`: only where it would lie."""
         # Here, because it takes protobuf and numpy with it, which looking at a fleet needs not.
-        from controlplane.runtime.fleet.rendering import render_plan
+        from controlplane.runtime.fleet.rendering import preview_plan, render_plan
 
-        rendered = render_plan(
+        rendered = (render_plan if write else preview_plan)(
             plan, repository=Path(settings.repository), output=Path(settings.output), fleet=self.name
         )
         return desired_fleet(
@@ -117,9 +117,10 @@ class Fleet:
         )
 
     def preview(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> tuple[Action, ...]:
-        """What `apply` would do now; says which endpoints would end."""
+        """What `apply` would do now; says which endpoints would end. Writes nothing."""
         self._tell_endings(plan)
-        desired, actual = self.desired(plan, settings), observe(self.launcher, self.gateway, self.name)
+        desired = self.desired(plan, settings, write=False)
+        actual = observe(self.launcher, self.gateway, self.name)
         return converge(self._wanted(plan, desired, actual, as_planned), actual)
 
     def changed_terms(self, plan: Plan) -> tuple[TermChange, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from controlplane.control.converge.desired import Rendered
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
-from controlplane.files.rendered import write_rendered
+from controlplane.files.rendered import rendered_path, write_rendered
 from controlplane.render.repository import refuse_large_requests, refuse_pooled_sequences, render_partition
 
 
@@ -18,17 +20,25 @@ def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> di
     Raises InputError for a source model that cannot be served, not by a pool, or not requests of the size
     that the plan's clients send; EngineError where the disk refuses.
     """
+    return _rendered(plan, repository, partial(write_rendered, output, fleet))
+
+
+def preview_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
+    """What `render_plan` would return; nothing is written."""
+    return _rendered(plan, repository, partial(rendered_path, output, fleet))
+
+
+def _rendered(plan: Plan, repository: Path, place: Callable[[str, Tree], Path]) -> dict[str, Rendered]:
     refuse_pooled_sequences(plan, repository.resolve())
     refuse_large_requests(plan, repository.resolve())
     trees = {
         partition.id: render_partition(partition, gpu_type=gpu.type, repository=repository.resolve())
         for gpu, partition in plan.partitions()
     }
-    rendered = {}
-    for partition_id, tree in trees.items():
-        path = write_rendered(output, fleet, partition_id, tree)
-        rendered[partition_id] = Rendered(str(path), _fingerprint(tree))
-    return rendered
+    return {
+        partition: Rendered(str(place(partition, tree)), _fingerprint(tree))
+        for partition, tree in trees.items()
+    }
 
 
 def _fingerprint(tree: Tree) -> str:

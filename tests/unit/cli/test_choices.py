@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_ENGINE, EXIT_INPUT, exit_code
 from controlplane.cli.main import app, main
+from controlplane.cli.options import LauncherName
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
@@ -40,6 +41,18 @@ def test_a_fleet_keeps_whether_its_gateway_compresses_answers(
     FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
     assert wiring.chosen_endpoints("shop").compress_answers
     assert not wiring.chosen_endpoints("shop", compress_answers=False).compress_answers
+
+
+def test_a_fleet_keeps_its_launcher_and_refuses_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    docker, process = LauncherName.DOCKER, LauncherName.PROCESS
+    assert [wiring.chosen_launcher("shop", told) for told in (None, docker)] == [None, docker]
+    FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}))
+    assert [wiring.chosen_launcher("shop", told) for told in (None, process)] == [process, process]
+    with pytest.raises(InputError, match="--launcher: fleet 'shop' runs with process: `ctl destroy`"):
+        wiring.chosen_launcher("shop", docker)
 
 
 def test_a_port_is_not_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

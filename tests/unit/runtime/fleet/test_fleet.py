@@ -67,7 +67,7 @@ class Launcher:
 class Rendered(Fleet):
     """A fleet whose plan needs no rendering."""
 
-    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
+    def desired(self, plan: Plan, settings: FleetSettings, *, write: bool = True) -> Desired:
         specs = [server(partition.id).spec for _, partition in plan.partitions()]
         return Desired(
             {spec.name: spec for spec in specs},
@@ -193,7 +193,7 @@ def test_an_apply_is_told_by_its_plan_and_totals() -> None:
 class Called(Fleet):
     """Rendered for one workload `rank` on one server, by the endpoint that the plan gives it."""
 
-    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
+    def desired(self, plan: Plan, settings: FleetSettings, *, write: bool = True) -> Desired:
         spec = server("a").spec
         return Desired(
             {spec.name: spec}, {p.endpoint: NamedRoute((spec.name,), None) for _, _, p in plan.placements()}
