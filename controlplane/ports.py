@@ -1,4 +1,4 @@
-"""The seams to the world. Everything behind them is an effect; everything before them is a value."""
+"""The ports: protocols of everything that has effects. Code on this side of a port handles values only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controlplane.domain.observation import HostSeen, LatencyWindow, News
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """One thing `ctl doctor` reports: is it there, and if not, how to get it."""
+    """One line of `ctl doctor`: whether something is available, and otherwise how to get it."""
 
     name: str
     available: bool
@@ -22,7 +22,7 @@ class Capability:
 
 
 class Clock(Protocol):
-    """Time, handed in."""
+    """The source of time."""
 
     def monotonic(self) -> float:
         """Seconds since some fixed point, never going back."""
@@ -32,13 +32,13 @@ class Clock(Protocol):
 
 
 class Watch(Protocol):
-    """Hears at once of servers that end. What makes no noise (a hang) has to be found by asking.
+    """Reports deaths of servers at once, and of their models' processes where it can see them.
 
-    An implementation that sees the processes of a server's models tells of their deaths too.
+    It does not report hangs; canaries find those.
     """
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """What was told of these servers since the call before; never waits, never tells a loss twice."""
+        """Return the reports about these servers since the call before. Never waits or repeats a report."""
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
@@ -55,13 +55,13 @@ class Launcher(Protocol):
         """`process`, `docker`, ..."""
 
     def enforcement(self) -> str | None:
-        """The mechanism that will hold shares on this host; None where nothing can."""
+        """Return the mechanism that enforces shares on this host; None where there is none."""
 
     def capabilities(self) -> tuple[Capability, ...]:
-        """What this launcher needs, and whether the host has it."""
+        """Return what this launcher needs, and whether the host has it."""
 
     def command(self, spec: ServerSpec) -> str:
-        """The command line a start would run now, for a person to read. Starts and changes nothing."""
+        """Return the command line of a start, for display. Starts and changes nothing."""
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         """Start one Triton and return once it answers with its own name and every model is ready.
@@ -72,32 +72,32 @@ class Launcher(Protocol):
         """
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
-        """Every server with this fleet's labels, from the engine itself, sorted by name."""
+        """Return every server with this fleet's labels, from the engine, sorted by name."""
 
     def stop(self, server: Server, *, drain_s: float) -> None:
-        """Let requests in flight finish for up to `drain_s`, end it, sweep what it owned. Idempotent.
+        """Let requests finish for up to `drain_s`, end the server and remove what it owned. Idempotent.
 
-        This very server: one that was started since under the same name is left alone.
+        A later server of the same name is not stopped.
         """
 
     def resize(self, server: Server, percent: float) -> None:
-        """Hold a running server to another percentage from now on, without a restart.
+        """Change the share of a running server, without a restart.
 
-        Its labels keep the share it was started with, which is what an apply compares.
-        Raises InputError where its share cannot change while it runs: on a GPU MPS fixes it.
+        Its labels keep the share of its start, which an apply compares. Raises InputError where the share
+        cannot change while the server runs: on a GPU, MPS fixes it.
         """
 
     def watch(self, fleet: str) -> Watch:
-        """Listen for this fleet's servers that end. An engine that is away is waited for."""
+        """Listen for deaths of this fleet's servers, and wait for an engine that is away."""
 
     def reading(self, device: str) -> DeviceReading:
-        """What the device does now, as NVML tells of a GPU; nothing of a core."""
+        """Return NVML's readings of a GPU; empty for a core."""
 
     def usage(self, server: Server) -> ShareUsage:
-        """Counters of the server's share."""
+        """Return the counters of the server's share."""
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
-        """Remove what dead servers of this fleet left behind; returns what was removed."""
+        """Remove and return what dead servers of this fleet left behind."""
 
 
 class Gateway(Protocol):
@@ -107,40 +107,40 @@ class Gateway(Protocol):
     """
 
     def start(self, endpoints: int = 0) -> None:
-        """Have the gateway listening, a new one with room for `endpoints`; one that does is left alone."""
+        """Start a gateway with room for `endpoints`, unless it listens already."""
 
     def routes(self) -> Routes:
-        """What is routed now."""
+        """Return the present routes."""
 
     def commit(self, routes: Routes) -> None:
-        """Make exactly these endpoints routable, all in one step: no request sees half of it.
+        """Replace all routes in one step: no request sees a mixture of old and new ones.
 
         New requests go to the new members once this returns; requests in flight finish where they are.
         """
 
     def in_flight(self, backend: Backend) -> int:
-        """Requests this server still owes an answer to, queued ones included."""
+        """Return how many requests of this server are unanswered, including queued ones."""
 
     def stop(self) -> None:
         """Stop listening and remove what the gateway owned. Idempotent."""
 
 
 class Telemetry(Protocol):
-    """What the fleet's requests looked like from the gateway."""
+    """Measurements of the fleet's requests at the gateway."""
 
     def windows(self, seconds: float) -> Mapping[str, LatencyWindow]:
-        """Endpoint -> its requests that ended within the last `seconds`."""
+        """Return the requests that ended within the last `seconds`, by endpoint."""
 
 
 class Host(Protocol):
     """The host that the gateway and the servers share."""
 
     def seen(self) -> HostSeen | None:
-        """How far it held up the gateway lately; None where nothing is known yet. Never waits."""
+        """Return how much the host delays the gateway; None where nothing is known yet. Never waits."""
 
 
 class Progress(Protocol):
-    """Tells a person how far a long run is."""
+    """Shows the progress of a long run."""
 
     def advance(self, what: str, done: int, total: int, seconds_left: float | None) -> None:
         """`done` of `total` steps are done; `what` is the present one."""

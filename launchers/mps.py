@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.domain.device import MOST_MPS_CLIENTS
+from controlplane.domain.device import MAX_MPS_CLIENTS
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerSpec
 from controlplane.ports import Capability
@@ -119,9 +119,9 @@ class MpsDaemons:
                 f"the MPS server of {uuid} is in state FAULT and takes nobody until its clients are gone: "
                 "stop what runs there (ctl destroy), then apply again"
             )
-        if len(clients(pipes)) >= MOST_MPS_CLIENTS:
+        if len(clients(pipes)) >= MAX_MPS_CLIENTS:
             raise EngineError(
-                f"{uuid} has {MOST_MPS_CLIENTS} MPS clients already, which is all it takes: plan fewer "
+                f"{uuid} has {MAX_MPS_CLIENTS} MPS clients already, which is all it takes: plan fewer "
                 "partitions or instances on it"
             )
 

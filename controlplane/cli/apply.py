@@ -1,4 +1,4 @@
-"""`ctl apply`: converge a fleet onto a plan, then return."""
+"""`ctl apply`: converge a fleet to a plan, then return."""
 
 from __future__ import annotations
 
@@ -31,27 +31,31 @@ def apply(
     metrics_port: options.FleetsMetricsPort = None,
     compress_answers: options.FleetsCompression = None,
     fleet_wide_calls: options.FleetsFleetWideCalls = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; do nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the steps and the servers' commands; change nothing.")
+    ] = False,
     yes: options.Yes = False,
     require_quota: Annotated[
-        bool, typer.Option("--require-quota", help="Fail where nothing can enforce the shares.")
+        bool, typer.Option("--require-quota", help="Fail where this host cannot enforce shares.")
     ] = False,
     allow_violations: options.AllowViolations = False,
     all_cores: options.AllCores = False,
     as_planned: Annotated[
-        bool, typer.Option("--as-planned", help="Undo redirects since this same plan was applied.")
+        bool,
+        typer.Option("--as-planned", help="Undo the controller's redirects since this plan was applied."),
     ] = False,
     rename_endpoints: Annotated[
         bool,
-        typer.Option("--rename-endpoints", help="Let endpoints end whose workloads stay under other names."),
+        typer.Option("--rename-endpoints", help="Accept that a workload's endpoint gets another name."),
     ] = False,
     no_serve: options.NoServe = False,
 ) -> None:
-    """Make what runs match PLAN: start, prove, route, drain, stop, in that order.
+    """Make the running fleet match PLAN.
 
-    The same plan twice does nothing, and keeps the larger shares the guard went over to. Interrupted
-    anywhere, the next apply goes on from what runs. Where clients would call a workload that stays by
-    another endpoint, nothing is done unless a person says yes, or --rename-endpoints.
+    New servers start and answer a test inference before traffic moves to them; old servers finish their
+    requests before they stop. Applying the same plan again changes nothing, and keeps the larger shares to
+    which the controller redirected. After an interruption, the next apply continues from what runs. A plan
+    that renames an endpoint in use is refused, unless you confirm it or give --rename-endpoints.
     """
     from controlplane.cli import wiring
     from controlplane.files.plans import read_plan
@@ -61,7 +65,7 @@ def apply(
     from controlplane.runtime.jobs.compiling import say_when_compiling
 
     if not allow_violations:
-        say_when_compiling(wiring.say)  # only the judge compiles
+        say_when_compiling(wiring.say)  # only verify compiles
     parsed, document = read_plan(plan)
     spare_core.check_applied(parsed, document, len(os.sched_getaffinity(0)), wiring.say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
@@ -78,8 +82,8 @@ def apply(
     built = wiring.fleet(fleet, launcher_name=chosen, endpoints=endpoints)
     settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
     preflight.check_quota(built.launcher, wiring.say, required=require_quota)
-    asked = not yes and sys.stdin.isatty()
-    if dry_run or asked:
+    interactive = not yes and sys.stdin.isatty()
+    if dry_run or interactive:
         actions = built.preview(parsed, settings, as_planned=as_planned)
         steps = describe(actions)
         print("\n".join(steps) or terms_line(built.changed_terms(parsed)))
@@ -91,7 +95,7 @@ def apply(
     wiring.say(f"launching with {built.launcher.name}")
     with contextlib.nullcontext() if no_serve else controller_process.left_running(built.files):
         outcome = built.apply(
-            parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or asked
+            parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or interactive
         )
     if not outcome.actions:
         print(terms_line(outcome.terms))

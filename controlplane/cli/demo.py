@@ -1,4 +1,4 @@
-"""`ctl demo`: the whole story on this host, with real Tritons."""
+"""`ctl demo`: every step on this host, with real Tritons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    spec: Annotated[Path, typer.Option(help="What is asked for.")] = Path("model_repository/demo.yaml"),
+    spec: Annotated[Path, typer.Option(help="The spec of the demo's workloads.")] = Path(
+        "model_repository/demo.yaml"
+    ),
     repository: options.Repository = options.DEFAULT_REPOSITORY,
     output: options.Output = options.DEFAULT_OUTPUT,
     launcher: options.Launcher = None,
@@ -29,7 +31,11 @@ def demo(
     metrics_port: options.MetricsPort = _DEFAULTS.metrics_port,
     plan_file: Annotated[Path | None, typer.Option(help="Keep the plan in this file.")] = None,
 ) -> None:
-    """Profile the sample models, plan, apply, load, compare, break a promise and see it repaired, destroy."""
+    """Run every step on this host with real Tritons: profile, plan, apply, load, repair, destroy.
+
+    Prints predicted beside measured latencies. The repair: the demo slows one server down until it breaks its
+    SLO, and the controller redirects its traffic to the shadow.
+    """
     from controlplane.cli import wiring
     from controlplane.files.fleets import state_root
     from controlplane.report.demo_table import demo_table
@@ -51,17 +57,17 @@ def demo(
     )
     with Bar() as bar:
         fleet = wiring.fleet(_FLEET, launcher_name=launcher, endpoints=scene.endpoints)
-        actors = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, wiring.say)
-        story = run(actors, plan_file)
-    show(demo_table(story.rows))
-    failed = sum(row.failed for row in story.rows)
-    print(f"\n{sum(row.answered for row in story.rows)} requests answered, {failed} failed\n")
-    if story.repair is None:
-        print(f"no violation was repaired: {story.untold}")
+        steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, wiring.say)
+        outcome = run(steps, plan_file)
+    show(demo_table(outcome.rows))
+    failed = sum(row.failed for row in outcome.rows)
+    print(f"\n{sum(row.answered for row in outcome.rows)} requests answered, {failed} failed\n")
+    if outcome.repair is None:
+        print(f"no violation was repaired: {outcome.no_repair}")
         raise typer.Exit(1)
-    print("\n".join(repair_lines(story.repair)), end="\n\n")
-    show(repair_table(story.repair))
-    lost = sum(span.failed for span in story.repair.spans)
+    print("\n".join(repair_lines(outcome.repair)), end="\n\n")
+    show(repair_table(outcome.repair))
+    lost = sum(span.failed for span in outcome.repair.spans)
     print(f"\n{lost} requests failed")
     if failed or lost:
         raise typer.Exit(1)

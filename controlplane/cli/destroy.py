@@ -16,9 +16,9 @@ def destroy(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     yes: options.Yes = False,
 ) -> None:
-    """Drain and stop everything that carries this fleet's labels, and nothing else.
+    """Drain and stop all servers of a fleet, its gateway and its controller.
 
-    What happened to it stays to be read: `ctl events`.
+    The fleet's history is kept: `ctl events` shows it.
     """
     from controlplane.cli import wiring
     from controlplane.runtime.fleet import controller_process, events

@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(json: options.Json = False) -> None:
-    """GPUs, Triton, HAProxy, engines and quotas: what is here, what is missing, how to get it."""
+    """Check this host for GPUs, Triton, HAProxy, Docker and quotas; say how to get what is missing."""
     from dataclasses import asdict
 
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""`ctl events`: what happened and why."""
+"""`ctl events`: the history of a fleet."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def register(app: typer.Typer) -> None:
 def events(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     since: Annotated[
-        float | None, typer.Option(help="Only those of the last so many seconds.", min=0.0)
+        float | None, typer.Option(help="Show the events of the last SINCE seconds only.", min=0.0)
     ] = None,
-    limit: Annotated[int, typer.Option(help="At most the newest so many.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(help="Show at most the newest LIMIT events.", min=1)] = 100,
     json: options.Json = False,
 ) -> None:
-    """Redirects, violations, plans, restarts and failures of a fleet, oldest first."""
+    """Show redirects, violations, plans, restarts and failures of a fleet, oldest first."""
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json
 

@@ -1,4 +1,4 @@
-"""Exit codes: what happened, for a shell."""
+"""Exit codes."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ _BY_KIND: tuple[tuple[type[TrisectError], int], ...] = (
 
 
 def exit_code(error: TrisectError) -> int:
-    """What the shell sees for an error."""
+    """Return the exit code of an error."""
     return next((code for kind, code in _BY_KIND if isinstance(error, kind)), EXIT_ENGINE)

@@ -1,4 +1,4 @@
-"""`ctl`: the verbs, and what each kind of error means to a shell."""
+"""`ctl`: the verbs, and the exit code of each kind of error."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        # A directory of ours that this user may not enter, a disk that is gone: the host's affair.
+        # The host's fault: a directory that this user may not enter, a disk that is gone.
         print(f"ctl: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(EXIT_ENGINE)
     except KeyboardInterrupt:
-        print("ctl: interrupted; the same command goes on from here", file=sys.stderr)
+        print("ctl: interrupted; run the same command again to continue", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
 

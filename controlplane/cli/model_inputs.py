@@ -1,4 +1,4 @@
-"""`--shape` and `--input-data`: what a user gives for the inputs of models."""
+"""The options `--shape` and `--input-data`: inputs of the models to measure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def model_inputs(shapes: Sequence[str], files: Sequence[str], models: Sequence[str]) -> dict[str, Inputs]:
-    """Inputs by model, for those of `models` that any are given for.
+    """Return the given inputs by model.
 
-    A shape that names no model is for every model. Raises InputError naming the option.
+    A shape without a model's name is for all `models`. Raises InputError naming the option.
     """
     from controlplane.profiler.requests import Inputs
 
@@ -23,8 +23,8 @@ def model_inputs(shapes: Sequence[str], files: Sequence[str], models: Sequence[s
     for text in shapes:
         name, colon, dims = text.rpartition(":")
         if not colon or not all(d.isdigit() and int(d) > 0 for d in dims.split(",")):
-            raise InputError(f"{text!r} is no MODEL:INPUT:DIM,DIM with dimensions above 0", field="--shape")
-        # An input's name may have a colon in it, a model's has none.
+            raise InputError(f"{text!r} is not MODEL:INPUT:DIM,DIM with dimensions above 0", field="--shape")
+        # An input's name may contain a colon, a model's name cannot.
         model, colon, tensor = name.partition(":")
         of_one = bool(colon) and model in models
         for each in (model,) if of_one else models:
@@ -33,7 +33,7 @@ def model_inputs(shapes: Sequence[str], files: Sequence[str], models: Sequence[s
     for text in files:
         model, colon, file = text.partition(":")
         if not colon or not model or not file:
-            raise InputError(f"{text!r} is no MODEL:FILE", field="--input-data")
+            raise InputError(f"{text!r} is not MODEL:FILE", field="--input-data")
         if model in file_of:
             raise InputError(f"{model!r} has two files; a model is measured with one", field="--input-data")
         file_of[model] = Path(file)

@@ -1,4 +1,4 @@
-"""Options that several verbs share, written once."""
+"""Options that several verbs share."""
 
 from __future__ import annotations
 
@@ -23,18 +23,25 @@ class LauncherName(StrEnum):
 
 
 Fleet = Annotated[str, typer.Option(help="The fleet's name.")]
-Repository = Annotated[Path, typer.Option(help="The source models, one folder each.")]
-Output = Annotated[Path, typer.Option(help="Where rendered model repositories are written.")]
-Profiles = Annotated[Path, typer.Option(help="Measured profiles; they override the built-in catalogue.")]
-Launcher = Annotated[LauncherName | None, typer.Option(help="What runs the Tritons; by default what fits.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else there.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-NoServe = Annotated[bool, typer.Option("--no-serve", help="Start no controller: nothing watches what runs.")]
+Repository = Annotated[Path, typer.Option(help="Your model repository: one folder for each model.")]
+Output = Annotated[Path, typer.Option(help="The folder for rendered model repositories.")]
+Profiles = Annotated[
+    Path, typer.Option(help="The folder of measured profiles; they override the built-in ones.")
+]
+Launcher = Annotated[
+    LauncherName | None,
+    typer.Option(help="How to start Tritons; by default docker where GPUs and an engine are, else process."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+NoServe = Annotated[
+    bool, typer.Option("--no-serve", help="Start no controller: dead and slow servers are not replaced.")
+]
 AllowViolations = Annotated[
-    bool, typer.Option("--allow-violations", help="Accept a plan that does not keep its promises.")
+    bool, typer.Option("--allow-violations", help="Accept a plan that breaks an SLO or a limit.")
 ]
 AllCores = Annotated[
-    bool, typer.Option("--all-cores", help="Accept a plan that leaves no core to the gateway and clients.")
+    bool, typer.Option("--all-cores", help="Accept a plan that leaves no core for gateway and clients.")
 ]
 Host = Annotated[str, typer.Option(help="The address the gateway listens on.")]
 HttpPort = Annotated[int, typer.Option(help="The gateway's HTTP port.", min=1, max=65535)]
@@ -43,7 +50,7 @@ MetricsPort = Annotated[int, typer.Option(help="The gateway's metrics port.", mi
 
 
 def _fleets(what: str, default: object) -> str:
-    return f"The gateway's {what}; by default what the fleet has, {default} for a new one."
+    return f"The gateway's {what}; by default the running fleet's, {default} for a new fleet."
 
 
 _DEFAULTS = Endpoints()
@@ -61,16 +68,16 @@ FleetsCompression = Annotated[
     bool | None,
     typer.Option(
         "--compress-answers/--no-compress-answers",
-        help="Let the gateway compress HTTP answers for clients that accept gzip or deflate; by default what "
-        "the fleet has, not for a new one.",
+        help="Compress HTTP answers for clients that accept gzip or deflate; by default as the running fleet "
+        "does; a new fleet does not.",
     ),
 ]
 FleetsFleetWideCalls = Annotated[
     bool | None,
     typer.Option(
         "--fleet-wide-calls/--no-fleet-wide-calls",
-        help="Let every client share memory with the servers and change their trace and log settings; by "
-        "default what the fleet has, not for a new one.",
+        help="Allow calls that affect every client: shared memory, trace and log settings; by default as the "
+        "running fleet does; a new fleet does not.",
     ),
 ]
 
@@ -82,23 +89,23 @@ DEFAULT_PROFILES = Path("profiles")
 
 
 def agreed(question: str) -> bool:
-    """Whether a person says yes. Raises InputError where nobody is there to answer."""
+    """Ask for confirmation and return whether it was given. Raises InputError where stdin has no answer."""
     try:
         return input(f"{question} [y/N]: ").strip().lower() in ("y", "yes")
     except EOFError:
         print()
-        raise InputError("nobody answered; with --yes nobody is asked", field="--yes") from None
+        raise InputError("stdin gave no answer; --yes skips the question", field="--yes") from None
 
 
-def refuse(problem: str, told: Mapping[str, object | None]) -> None:
-    """Raise InputError for the first of these options that was told: here it would do nothing."""
-    for option, value in told.items():
+def refuse(problem: str, given: Mapping[str, object | None]) -> None:
+    """Raise InputError for the first of these options that was given: it would have no effect here."""
+    for option, value in given.items():
         if value is not None:
             raise InputError(problem, field=option)
 
 
 def writable(option: str) -> Callable[[Path | None], Path | None]:
-    """A check of a file that an option names, made before anything is computed for it."""
+    """Return a check for an option's output file, which runs before the work whose result it receives."""
 
     def check(path: Path | None) -> Path | None:
         if path is not None and not path.parent.is_dir():
@@ -112,7 +119,7 @@ def writable(option: str) -> Callable[[Path | None], Path | None]:
 
 
 def drawable(path: Path | None) -> Path | None:
-    """A figure's file, checked like `writable`. Raises InputError for an unknown format, too."""
+    """Check a figure's file like `writable`, and its format. Raises InputError."""
     if path is not None and path.suffix not in _FIGURES:
         raise InputError(
             f"{str(path)!r} must end in {', '.join(_FIGURES[:-1])} or {_FIGURES[-1]}", field="--plot"
@@ -121,10 +128,10 @@ def drawable(path: Path | None) -> Path | None:
 
 
 def numbers(text: str | None, field: str, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:
-    """`1,4,16` as numbers; None for None. Raises InputError naming the option."""
+    """Parse `1,4,16`; None gives None. Raises InputError naming the option."""
     if text is None:
         return None
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"{text!r} is no list of numbers like 1,4,16", field=field) from None
+        raise InputError(f"{text!r} is not a list of numbers like 1,4,16", field=field) from None

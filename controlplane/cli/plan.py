@@ -23,12 +23,19 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     spec: Path,
-    strategy: Annotated[str, typer.Option(help="How to plan.")] = "joint",
+    strategy: Annotated[
+        str, typer.Option(help="The planning algorithm: joint, igniter, inss, ffd+ or ffd++.")
+    ] = "joint",
     rule: Annotated[
-        Rule | None, typer.Option(help="What the plan promises; by default the strategy's own.")
+        Rule | None,
+        typer.Option(
+            help="The latency limit: P99 within the SLO, or execution within half of it; by default the "
+            "strategy's own."
+        ),
     ] = None,
     latency: Annotated[
-        str | None, typer.Option(help="The latency model; by default the strategy's own.")
+        str | None,
+        typer.Option(help="The model of execution times and interference; by default the strategy's own."),
     ] = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     output: Annotated[
@@ -38,10 +45,12 @@ def plan(
         ),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="The plan that runs now: as few moves as the cost allows.")
+        Path | None,
+        typer.Option(help="The plan that runs now: the new one moves as few workloads as its cost allows."),
     ] = None,
     explain: Annotated[
-        str | None, typer.Option(help="A workload: why this share and batch, what others would give.")
+        str | None,
+        typer.Option(help="A workload: show why it has its share and batch, beside the alternatives."),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -49,35 +58,38 @@ def plan(
     ] = None,
     json: options.Json = False,
     quantile: Annotated[
-        float, typer.Option(help="Headroom: plan for times not exceeded with this probability.")
+        float, typer.Option(help="Plan for execution times that this part of the measurements keeps.")
     ] = 0.95,
     iterations: Annotated[
         int | None,
-        typer.Option(help="The search's budget: for joint attempts to empty a GPU, for inss rounds.", min=0),
+        typer.Option(
+            help="The length of the search: for joint attempts to empty a GPU, for inss rounds.", min=0
+        ),
     ] = None,
     prove: Annotated[
         bool,
-        typer.Option(help="For joint: a precise lower bound; up to 12 workloads the best plan itself."),
+        typer.Option(help="For joint: compute a precise lower bound, and up to 12 workloads the best plan."),
     ] = False,
     budget: Annotated[
-        float | None, typer.Option(help="A ceiling in seconds; the plan says if it was met.", min=0)
+        float | None,
+        typer.Option(help="The longest search in seconds; the plan says if it ended the search.", min=0),
     ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same plan.", min=0)] = 1,
     bda: Annotated[
         Bda | None,
-        typer.Option(help="For inss: try every batch (exact, the default) or search as the paper does."),
+        typer.Option(help="For inss: try every batch (exact, the default), or search as the paper does."),
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(help="inss's policy, from ctl train, or `none`: the search alone. [built in]"),
+        typer.Option(help="For inss: a policy from `ctl train`, or `none` for the search alone. [built in]"),
     ] = None,
     allow_violations: options.AllowViolations = False,
     all_cores: options.AllCores = False,
 ) -> None:
-    """Decide share, batch, GPU and neighbours of every workload in SPEC.
+    """Choose the GPU, share and batch of every workload in SPEC, and which workloads share a GPU.
 
-    Exit code 3: some workloads are infeasible; the rest is planned and written all the same.
-    Exit code 2 for a plan that takes every core of this host, unless --all-cores.
+    Exit code 3: some workloads are infeasible; the others are planned and written.
+    Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --all-cores).
     """
     import os
 
@@ -115,7 +127,7 @@ def plan(
     else:
         show(plan_table(made))
         if compiled():
-            say("the time includes compiling; the next plan is made without")
+            say("the planning time includes a compilation; the next plan needs none")
         if previous is not None:
             from controlplane.report.change_table import change_table
 

@@ -23,38 +23,54 @@ def register(app: typer.Typer) -> None:
 
 
 def profile(
-    models: Annotated[list[str] | None, typer.Argument(help="Models [all of the repository].")] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(help="The models to measure [all of the repository].")
+    ] = None,
     repository: options.Repository = options.DEFAULT_REPOSITORY,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     launcher: options.Launcher = None,
-    device: Annotated[str, typer.Option(help="The device: cpu, or cpu-0 for a certain one.")] = "cpu",
-    percents: Annotated[str | None, typer.Option(help="Shares, like 20,50,100 [11 points].")] = None,
-    batches: Annotated[str | None, typer.Option(help="Batches, like 1,4,16 [11 points].")] = None,
-    budget: Annotated[float, typer.Option(help="Seconds to aim at for each model.", min=5)] = 40.0,
+    device: Annotated[
+        str, typer.Option(help="The device: cpu, or a GPU type that `ctl doctor` names; cpu-1 for core 1.")
+    ] = "cpu",
+    percents: Annotated[
+        str | None, typer.Option(help="The shares to measure, like 20,50,100 [chosen: 11 points].")
+    ] = None,
+    batches: Annotated[
+        str | None, typer.Option(help="The batches to measure, like 1,4,16 [chosen: 11 points].")
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(help="The measuring time of a model in seconds, roughly.", min=5)
+    ] = 40.0,
     shape: Annotated[
         list[str] | None,
-        typer.Option(help="An open input's shape without the batch, like ocr:IMAGE:3,48,320."),
+        typer.Option(
+            help="MODEL:INPUT:DIMS for an input of variable shape, without the batch: ocr:IMAGE:3,48,320."
+        ),
     ] = None,
     input_data: Annotated[
         list[str] | None,
-        typer.Option(help="Real inputs, perf_analyzer's JSON, as MODEL:FILE [generated ones]."),
+        typer.Option(help="MODEL:FILE: real inputs in perf_analyzer's JSON [generated inputs]."),
     ] = None,
     colocation: Annotated[
-        float | None, typer.Option(help="Seconds to measure them beside each other too.", min=5)
+        float | None,
+        typer.Option(help="Measure the models beside each other too, for so many seconds.", min=5),
     ] = None,
     nsys: Annotated[
         str | None,
-        typer.Option(help="Nsight Systems' SQLite export of one model, like 8x200:FILE: 200 batches of 8."),
+        typer.Option(
+            help="Nsight Systems' SQLite export for one model; 8x200:FILE is 200 executions of batch 8."
+        ),
     ] = None,
     ncu: Annotated[
-        list[str] | None, typer.Option(help="Nsight Compute's CSV of its batch 8 on the whole GPU: 8:FILE.")
+        list[str] | None,
+        typer.Option(help="Nsight Compute's CSV for one model on the whole GPU; 8:FILE is batch 8."),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on where an interrupted run stopped.")] = True,
+    resume: Annotated[bool, typer.Option(help="Continue an interrupted run.")] = True,
 ) -> None:
-    """Measure MODELS: one Triton per share, every batch on it back to back, means from Triton itself.
+    """Measure the execution times of MODELS at several shares and batches, on real Tritons.
 
-    Each profile's file is told once it is written; on a terminal, how far it is meanwhile. A model that
-    cannot be measured is named with its server's words, the others go on, and the exit code is 4.
+    Prints the file of each profile as it is written. If a model cannot be measured, its server's message is
+    shown, the other models are measured, and the exit code is 4.
     """
     from controlplane.cli import wiring
     from controlplane.files.fleets import state_root
@@ -85,24 +101,24 @@ def profile(
         profiler = Profiler(
             wiring.launcher(launcher), SystemClock(), bar, profiles.resolve(), state_root() / "profiling"
         )
-        for one in profile_models(profiler, subjects, place, resume=resume, told=counters):
+        for one in profile_models(profiler, subjects, place, resume=resume, counters=counters):
             if isinstance(one, Failed):
                 failed.add(one.model)
-            _tell(one)
+            _print(one)
         measured = [subject for subject in subjects if subject.source.name not in failed]
         if colocation is not None and measured:
             gained = profile_neighbours(profiler, measured, place, budget_s=colocation)
             for path, points in gained.items():
-                print(f"{path}: {counted(points, 'point')} beside others", flush=True)
+                print(f"{path}: {counted(points, 'point')} beside other models", flush=True)
     if failed:
         raise EngineError(
-            f"{len(measured)} of {counted(len(subjects), 'model')} profiled; why not "
-            f"{', '.join(sorted(failed))} is said above"
+            f"{len(measured)} of {counted(len(subjects), 'model')} profiled; the reasons for "
+            f"{', '.join(sorted(failed))} are above"
         )
 
 
-def _tell(one: Written | Failed) -> None:
-    """A model's line: its file on stdout, what is wrong with it on stderr."""
+def _print(one: Written | Failed) -> None:
+    """Print a model's result: its file on stdout, its problem on stderr."""
     from controlplane.cli.wiring import say
     from controlplane.report import profile_line
     from controlplane.runtime.jobs.profile import Failed
@@ -117,28 +133,28 @@ def _tell(one: Written | Failed) -> None:
     print(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error), flush=True)
     if one.spinning is not None:
         waste = one.spinning
-        told = (waste.percent, waste.of_percent, waste.cost, waste.slowdown)
-        say(profile_line.spinning_line(one.profile.model, *told))
+        figures = (waste.percent, waste.of_percent, waste.cost, waste.slowdown)
+        say(profile_line.spinning_line(one.profile.model, *figures))
 
 
 def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:
-    """What the exports tell. Raises InputError for a file that is none, or a batch that is not said."""
+    """Read the exports. Raises InputError for a wrong file or a missing batch."""
     from controlplane.files import nsight
     from controlplane.runtime.jobs.profile import Counters
 
     if (nsys or ncu) and len(models) != 1:
-        raise InputError("is of one model: name it", field="--nsys" if nsys else "--ncu")
+        raise InputError("needs exactly one MODEL: name it", field="--nsys" if nsys else "--ncu")
     trace = None
     if nsys:
-        told = re.fullmatch(r"([1-9]\d*)x([1-9]\d*):(.+)", nsys)
-        if told is None:
-            problem = f"{nsys!r} does not say what was traced: 8x200:FILE is 200 executions of batch 8"
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*):(.+)", nsys)
+        if match is None:
+            problem = f"{nsys!r} must be BATCHxEXECUTIONS:FILE; 8x200:FILE is 200 executions of batch 8"
             raise InputError(problem, field="--nsys")
-        trace = nsight.read_trace(Path(told[3]), executions=int(told[2]), batch=int(told[1]))
+        trace = nsight.read_trace(Path(match[3]), executions=int(match[2]), batch=int(match[1]))
     cache: dict[int, float] = {}
     for one in ncu:
-        told = re.fullmatch(r"([1-9]\d*):(.+)", one)
-        if told is None:
-            raise InputError(f"{one!r} does not say which batch was profiled, like 8:FILE", field="--ncu")
-        cache[int(told[1])] = nsight.read_cache_percent(Path(told[2]))
+        match = re.fullmatch(r"([1-9]\d*):(.+)", one)
+        if match is None:
+            raise InputError(f"{one!r} must be BATCH:FILE, like 8:FILE", field="--ncu")
+        cache[int(match[1])] = nsight.read_cache_percent(Path(match[2]))
     return Counters(trace, cache)

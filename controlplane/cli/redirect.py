@@ -1,4 +1,4 @@
-"""`ctl redirect`: a workload to its shadow, or back."""
+"""`ctl redirect`: move workloads to their shadows, or back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ def redirect(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     json: options.Json = False,
 ) -> None:
-    """Send new requests of each WORKLOAD to its shadow, or back; all of them in one commit.
+    """Route each WORKLOAD from its active server to its shadow, or back.
 
-    Workloads that share its partition move with it. Requests in flight finish where they are.
+    All routes change at the same time. Other workloads of the same partition move too. Requests in flight
+    finish on the server that has them.
     """
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json

@@ -1,4 +1,4 @@
-"""`ctl render`: a plan's model repositories, to look at."""
+"""`ctl render`: write a plan's model repositories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def render(
     output: options.Output = options.DEFAULT_OUTPUT,
     fleet: options.Fleet = options.DEFAULT_FLEET,
 ) -> None:
-    """Write one model repository per partition of PLAN, with config.pbtxt in each."""
+    """Write the model repository of each partition of PLAN, as `ctl apply` would; start nothing."""
     from controlplane.files.plans import read_plan
     from controlplane.runtime.fleet.rendering import render_plan
 

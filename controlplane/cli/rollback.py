@@ -1,4 +1,4 @@
-"""`ctl rollback`: back to the plan before."""
+"""`ctl rollback`: return to the previous plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rollback(
     yes: options.Yes = False,
     no_serve: options.NoServe = False,
 ) -> None:
-    """Converge onto the plan that ran before the present one."""
+    """Apply the plan that ran before the present one."""
     from controlplane.cli import wiring
     from controlplane.report.terms_line import terms_line
     from controlplane.runtime.fleet import controller_process

@@ -16,18 +16,19 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     fleet: options.Fleet = options.DEFAULT_FLEET,
-    once: Annotated[
-        bool, typer.Option("--once", help="Look, repair what is broken, and end: for cron.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Repair what is broken, then exit; for cron.")] = False,
     plan_only: Annotated[
-        bool, typer.Option("--plan-only", help="Watch and say what would be done; change nothing.")
+        bool, typer.Option("--plan-only", help="Print what would be done; change nothing.")
     ] = False,
     host: options.Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Health and Prometheus endpoint; 0: none.", min=0, max=65535)] = 0,
+    port: Annotated[
+        int, typer.Option(help="The port of /healthz and /metrics; 0: no such endpoint.", min=0, max=65535)
+    ] = 0,
 ) -> None:
-    """Guard the fleet: leave slow and dead servers for their shadows, start new ones, say what happened.
+    """Run the controller of a fleet: redirect from slow and dead servers to shadows, and replace them.
 
-    One a fleet. Killed anywhere, the next one goes on. Events are JSON lines on stderr.
+    A fleet has one controller; `ctl apply` starts it in the background. If it is killed, the next one
+    continues. Events are JSON lines on stderr.
     """
     from controlplane.cli import wiring
 

@@ -1,4 +1,4 @@
-"""`ctl simulate`: what each workload of a plan will see."""
+"""`ctl simulate`: predicted latencies of each workload of a plan."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ def register(app: typer.Typer) -> None:
 def simulate(
     plan: Path,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
-    seconds: Annotated[float, typer.Option(help="Simulated time.")] = 100.0,
-    seed: Annotated[int, typer.Option(help="Same seed, same answer.", min=0)] = 1,
+    seconds: Annotated[float, typer.Option(help="The simulated time in seconds.")] = 100.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,
     arrivals: Annotated[
         list[str] | None,
-        typer.Option(help="poisson, constant or a trace (CSV), for all or as WORKLOAD=... [the plan's]."),
+        typer.Option(
+            help="poisson, constant or a trace (CSV), for all or for one as WORKLOAD=... [the plan's]."
+        ),
     ] = None,
     truth: Annotated[
         str | None,
-        typer.Option(help="What the GPUs really do: a latency model, NAME*1.1, or a folder of profiles."),
+        typer.Option(
+            help="Execution times to simulate with: a latency model, one times a factor (NAME*1.1), or a "
+            "folder of profiles [the plan's model]."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -38,7 +43,10 @@ def simulate(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Simulate PLAN: Triton's batcher, partitions coupled by interference, requests at random times."""
+    """Predict the latencies of each workload of PLAN by simulation.
+
+    Simulates random arrivals, Triton's dynamic batcher, and the interference of partitions on one GPU.
+    """
     from controlplane.cli.wiring import say
     from controlplane.files.documents import to_json
     from controlplane.files.plans import read_plan

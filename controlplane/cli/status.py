@@ -1,4 +1,4 @@
-"""`ctl status`: what runs, and how it does."""
+"""`ctl status`: the servers of a fleet and their latencies."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def register(app: typer.Typer) -> None:
 def status(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     json: options.Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until interrupted.")] = False,
 ) -> None:
-    """Every server: its share and what holds it, role, route, rate, P99 against the SLO; and its guard."""
+    """Show every server of a fleet: share, role, route, rate, P99 and SLO; and what its controller does."""
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json
     from controlplane.report.plan_table import show

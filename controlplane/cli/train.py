@@ -1,4 +1,4 @@
-"""`ctl train`: a policy for the InSS strategy, learnt around a spec."""
+"""`ctl train`: a policy for the InSS strategy."""
 
 from __future__ import annotations
 
@@ -17,25 +17,38 @@ def register(app: typer.Typer) -> None:
 
 def train(
     spec: Path,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The policy; curve and checkpoint beside.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The policy's file; the learning curve and a checkpoint are written beside it.",
+        ),
+    ],
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     most_models: Annotated[
-        int | None, typer.Option(help="Most models in a plan trained on [all of SPEC].", min=1)
+        int | None, typer.Option(help="The largest number of models in a training plan [all of SPEC].", min=1)
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of 64 plans [400].", min=1)] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="The number of rounds, each of 64 plans [400].", min=1)
+    ] = None,
     reward: Annotated[
-        str, typer.Option(help="goodput, terminal (paid at the end) or paper (Eq 3).")
+        str,
+        typer.Option(help="The reward: goodput, terminal (at the end of a plan only) or paper (Eq 3)."),
     ] = "goodput",
-    seed: Annotated[int, typer.Option(help="Same seed and machine, same policy.", min=0)] = 1,
+    seed: Annotated[
+        int, typer.Option(help="The same seed on the same machine gives the same policy.", min=0)
+    ] = 1,
     plot: Annotated[
         Path | None,
         typer.Option(help="Draw the learning curve here (.svg, .png or .pdf).", callback=options.drawable),
     ] = None,
 ) -> None:
-    """Train on random plans around SPEC: its models and GPU types, other rates, SLOs and sizes.
+    """Train a policy for `ctl plan --strategy inss` on random specs like SPEC.
 
-    Interrupted, the same command goes on from its checkpoint. Needs the extra `rl`; `ctl plan --strategy inss
-    --policy FILE` does not.
+    The random specs have SPEC's models and GPU types, and other rates, SLOs and sizes. After an interruption,
+    the same command continues from its checkpoint. Training needs the extra `rl`; planning with the policy
+    does not.
     """
     from controlplane.report.progress import Bar
     from controlplane.runtime.clock import SystemClock
@@ -44,9 +57,11 @@ def train(
     with Bar() as bar:
         learnt = train_policy(
             Lesson(spec, output, most_models, rounds, reward, seed),
-            profiles=profiles, progress=bar, clock=SystemClock(),
-        )  # fmt: skip
-    print(learnt.told)
+            profiles=profiles,
+            progress=bar,
+            clock=SystemClock(),
+        )
+    print(learnt.summary)
     if plot is not None:
         from controlplane.report.learning_plot import plot_learning
 

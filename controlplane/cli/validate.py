@@ -1,4 +1,4 @@
-"""`ctl validate`: predicted against measured."""
+"""`ctl validate`: predicted beside measured latencies."""
 
 from __future__ import annotations
 
@@ -16,31 +16,38 @@ def register(app: typer.Typer) -> None:
 
 
 def validate(
-    catalogue: Annotated[str | None, typer.Option(help="A built-in device, like v100.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="Measured pairs to predict (CSV).")] = None,
-    profile: Annotated[Path | None, typer.Option(help="A profile's points, each left out in turn.")] = None,
-    fleet: Annotated[str | None, typer.Option(help="A running fleet, from its controller's record.")] = None,
+    catalogue: Annotated[
+        str | None, typer.Option(help="A device with built-in measurements, like v100.")
+    ] = None,
+    pairs: Annotated[Path | None, typer.Option(help="A CSV of measured pairs of models on one GPU.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="A profile's file; each point is predicted from the others.")
+    ] = None,
+    fleet: Annotated[
+        str | None, typer.Option(help="A running fleet, by the record of its controller.")
+    ] = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     seconds: Annotated[
         float | None,
-        typer.Option(help="Watch the fleet now for so long; else: what was recorded.", min=2, max=86400),
+        typer.Option(help="Watch the fleet for so long, instead of reading the record.", min=2, max=86400),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Let the next plan learn from what the fleet showed.")
+        bool,
+        typer.Option("--calibrate", help="Correct the next plan's predictions by the fleet's measurements."),
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """How far the latency models are from measurements they have not seen.
+    """Compare the latency models' predictions with measurements on which they were not fitted.
 
-    With --catalogue alone: the built-in measurements, whole batch sizes left out in turn. With --fleet: the
-    executions of its servers beside what the plan's latency model says, and P99s beside the SLOs.
+    With --catalogue alone: the built-in measurements, each batch size predicted from the others. With
+    --fleet: the measured execution times of its servers beside the predicted ones, and P99s beside SLOs.
     """
     if fleet is not None:
         others = {"--catalogue": catalogue, "--pairs": pairs, "--profile": profile}
-        options.refuse("does not go with --fleet", others)
+        options.refuse("cannot be combined with --fleet", others)
         _running(fleet, profiles, seconds, calibrate=calibrate, json=json)
         return
-    options.refuse("goes with --fleet only", {"--seconds": seconds, "--calibrate": calibrate or None})
+    options.refuse("needs --fleet", {"--seconds": seconds, "--calibrate": calibrate or None})
     from controlplane.files.documents import to_json
     from controlplane.report.plan_table import show
     from controlplane.report.validation_table import validation_table
@@ -74,4 +81,4 @@ def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bo
             show(kept_table(kept))
     if calibrate:
         written = learn(profiles, seen)
-        wiring.say(f"calibrated: {written}" if written else "nothing usable was seen; nothing is changed")
+        wiring.say(f"calibrated: {written}" if written else "no usable measurement; nothing is changed")

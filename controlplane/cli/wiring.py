@@ -1,4 +1,4 @@
-"""Chooses the launcher and builds a fleet's parts: the only place that knows the concrete classes."""
+"""Construction of launchers, gateways and fleets: the only module that names the concrete classes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """Progress goes to stderr: stdout is for results."""
+    """Print progress on stderr: stdout is for results."""
     print(line, file=sys.stderr, flush=True)
 
 
 def launcher(name: LauncherName | None) -> Launcher:
-    """The launcher of that name; unnamed, Docker where a GPU and an engine answer, else processes."""
+    """Return the launcher of that name; by default Docker where a GPU and an engine are, else processes."""
     from launchers.process import ProcessLauncher
 
     match name or _fitting():
@@ -58,12 +58,12 @@ def _fitting() -> LauncherName:
 
 
 def every_launcher() -> tuple[Launcher, ...]:
-    """All launchers there are."""
+    """All launchers."""
     return tuple(launcher(name) for name in LauncherName)
 
 
 def fleet(name: str, *, launcher_name: LauncherName | None, endpoints: Endpoints) -> Fleet:
-    """A fleet with its files, launcher and gateway."""
+    """Build a fleet from its files, launcher and gateway."""
     from controlplane.runtime.fleet.fleet import Fleet
 
     units.safe_name(name, "--fleet")
@@ -72,7 +72,7 @@ def fleet(name: str, *, launcher_name: LauncherName | None, endpoints: Endpoints
 
 
 def gateway(files: FleetFiles, endpoints: Endpoints) -> HaproxyGateway:
-    """A fleet's gateway."""
+    """Build a fleet's gateway."""
     from controlplane.gateway.haproxy import HaproxyGateway, Ports
 
     ports = Ports(endpoints.http_port, endpoints.grpc_port, endpoints.metrics_port)
@@ -95,9 +95,9 @@ def chosen_endpoints(
     compress_answers: bool | None = None,
     fleet_wide_calls: bool | None = None,
 ) -> Endpoints:
-    """Where a fleet is to listen: what was told, else where it listens, else where a single Triton would.
+    """Return where a fleet is to listen: as given, else as it does now, else Triton's own ports.
 
-    Raises InputError for a port told twice.
+    Raises InputError for a port that is given twice.
     """
     units.safe_name(name, "--fleet")
     settings = FleetFiles(state_root(), name).settings()
@@ -121,16 +121,16 @@ def chosen_endpoints(
     return chosen
 
 
-def chosen_launcher(name: str, told: LauncherName | None) -> LauncherName | None:
-    """The launcher that a fleet is to be applied with: the one it runs with, where it does.
+def chosen_launcher(name: str, given: LauncherName | None) -> LauncherName | None:
+    """Return the launcher to apply a fleet with: the one with which it runs, if it runs.
 
-    Raises InputError where another one is told: it would see no server of the fleet.
+    Raises InputError for a different one: it would not find the fleet's servers.
     """
     settings = FleetFiles(state_root(), name).settings()
     if settings is None:
-        return told
+        return given
     known = LauncherName(settings.launcher)
-    if told not in (None, known):
+    if given not in (None, known):
         raise InputError(
             f"fleet {name!r} runs with {known}: `ctl destroy` the fleet first", field="--launcher"
         )
@@ -138,9 +138,9 @@ def chosen_launcher(name: str, told: LauncherName | None) -> LauncherName | None
 
 
 def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
-    """A fleet that was applied, with the launcher and endpoints it was applied with.
+    """Return a fleet that was applied, with its launcher and endpoints.
 
-    Raises InputError where there is none of that name.
+    Raises InputError where no fleet has that name.
     """
     settings = _recorded(FleetFiles(state_root(), name))
     found = fleet(name, launcher_name=LauncherName(settings.launcher), endpoints=settings.endpoints)
@@ -153,36 +153,36 @@ def _recorded(files: FleetFiles) -> FleetSettings:
     settings = files.settings()
     if settings is None:
         known = ", ".join(fleets(state_root())) or "none"
-        told = f"there is no fleet {files.fleet!r}; fleets that were applied: {known}"
+        problem = f"there is no fleet {files.fleet!r}; fleets that were applied: {known}"
         if files.ended.exists():
-            told += f"; of the destroyed one: `ctl events --fleet {files.fleet}`"
-        raise InputError(told, field="--fleet")
+            problem += f"; the history of the destroyed one: `ctl events --fleet {files.fleet}`"
+        raise InputError(problem, field="--fleet")
     return settings
 
 
-def place(told: str) -> Place:
-    """Where to measure: `cpu` is the host's first core, `cpu-1` a certain one.
+def place(device: str) -> Place:
+    """Return the device to measure on: `cpu` is the host's first core, `cpu-1` is core 1.
 
-    Raises InputError for a device this host does not have.
+    Raises InputError for a device that this host does not have.
     """
     from controlplane.profiler.session import Place
     from controlplane.runtime.devices import host_devices, known_device
 
     available = host_devices()
     for kind, devices in available.items():
-        if told == kind and devices:
+        if device == kind and devices:
             return Place(known_device(kind), devices[0])
-        if told in devices:
-            return Place(known_device(kind), told)
+        if device in devices:
+            return Place(known_device(kind), device)
     known = ", ".join(name for devices in available.values() for name in devices)
-    raise InputError(f"this host has no device {told!r}; it has: {known}", field="--device")
+    raise InputError(f"this host has no device {device!r}; it has: {known}", field="--device")
 
 
 def fleet_to_end(name: str) -> Fleet:
-    """A fleet that was applied, or what an interrupted apply or lost files left of one.
+    """Return a fleet to destroy: an applied one, or the rest of one after an interruption or lost files.
 
-    Servers carry their labels themselves, so they are found without any file. Raises InputError where
-    nothing of that name is left.
+    The labels are on the servers, so servers are found without any file. Raises InputError where nothing of
+    that name is left.
     """
     unrecorded = fleet(name, launcher_name=None, endpoints=Endpoints())
     files = unrecorded.files
@@ -193,7 +193,7 @@ def fleet_to_end(name: str) -> Fleet:
 
 
 def status_source(name: str) -> Callable[[], Status]:
-    """A function that looks at a fleet anew each time it is called."""
+    """Return a function that reads a fleet's present status."""
     from controlplane.monitor.telemetry import GatewayTelemetry
     from controlplane.runtime.fleet.status import fleet_status
 
@@ -203,24 +203,24 @@ def status_source(name: str) -> Callable[[], Status]:
 
 
 def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> None:
-    """Be the controller of a fleet; events are JSON lines on stderr."""
+    """Run the controller of a fleet; events are JSON lines on stderr."""
     from controlplane.runtime.controller import serve
 
-    def tell(event: Event) -> None:
-        # Its log may be on a full disk, or its reader gone: no reason to stop guarding.
+    def print_event(event: Event) -> None:
+        # A full disk or a closed pipe on stderr must not stop the controller.
         with contextlib.suppress(OSError):
             say(json.dumps(asdict(event)))
 
     found, _ = existing_fleet(name)
-    serve.guard(found, tell, once=once, plan_only=plan_only, host=host, port=port)
+    serve.guard(found, print_event, once=once, plan_only=plan_only, host=host, port=port)
     with contextlib.suppress(OSError):
         sys.stderr.flush()
-    # A start under way would hold a normal exit up for its whole deadline; its server is found by its labels.
+    # A normal exit waits for a start under way, up to its whole deadline. Its server is found by its labels.
     os._exit(0)
 
 
 def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Event, ...]:
-    """What happened to a fleet, or to the last one of that name that was destroyed, which is said."""
+    """Return the events of a fleet, or of the last destroyed one of that name, which is announced."""
     from controlplane.runtime.fleet import events
 
     units.safe_name(name, "--fleet")
@@ -228,6 +228,6 @@ def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Even
     if files.exists() or not files.ended.exists():
         _recorded(files)
     else:
-        say(f"fleet {name!r} was destroyed; what happened until then:")
+        say(f"fleet {name!r} was destroyed; its events until then:")
     begin = 0.0 if since_s is None else time.time() - since_s
     return events.events(files, since_s=begin, limit=limit)

@@ -1,1 +1,1 @@
-"""What the product speaks about: frozen values of the standard library, no effect anywhere."""
+"""The domain's values: frozen dataclasses without effects, from the standard library only."""

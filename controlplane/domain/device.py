@@ -1,4 +1,4 @@
-"""What a plan may use: GPU types, the grid of shares they are cut into, and how many there are."""
+"""Device types, their grids of shares, and the number of devices that a plan may use."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from controlplane.domain import units
 
 CPU_DEVICE = "cpu"
 """The device type of a host without a GPU: `cpu-i` is host core i."""
-MOST_MPS_CLIENTS = 48
-"""Of one device, since Volta; each Triton is one."""
+MAX_MPS_CLIENTS = 48
+"""The limit of one device, since Volta; each Triton is a client."""
 
 
 def noun(types: Iterable[str]) -> str:
-    """What a person calls devices of these types: `core`, `GPU`, or `device` where there are both."""
+    """Return the noun for devices of these types: `core`, `GPU`, or `device` where there are both."""
     found = {"core" if kind == CPU_DEVICE else "GPU" for kind in types}
     return found.pop() if len(found) == 1 else "device" if found else "GPU"
 
 
 def noun_of(device: str) -> str:
-    """The same of one device by its id, like `cpu-0` or `v100-3`."""
+    """Return the noun for one device by its id, like `cpu-0` or `v100-3`."""
     return noun([CPU_DEVICE if device.startswith(f"{CPU_DEVICE}-") else ""])
 
 
 class ShareKind(StrEnum):
-    """How a share is enforced."""
+    """The way to enforce a share."""
 
     MPS_PERCENT = "mps-percent"
     """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE."""
     MIG_SLICE = "mig-slice"
-    """Compute slices of a MIG instance, in sevenths of the GPU: profiles exist, no launcher cuts them yet."""
+    """Compute slices of a MIG instance, in sevenths of the GPU: profiles exist, but no launcher uses them."""
     CPU_QUOTA = "cpu-quota"
     """Percent of one pinned core, by a bandwidth quota."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareGrid:
-    """The shares a partition may have: `minimum`, `minimum + step`, ... 100 percent."""
+    """The possible shares of a partition: `minimum`, `minimum + step`, ... 100 percent."""
 
     minimum_percent: float
     step_percent: float
@@ -48,7 +48,7 @@ class ShareGrid:
         units.percent(self.step_percent, "step_percent")
 
     def percents(self) -> tuple[float, ...]:
-        """Every share of the grid, ascending; 100 is always one of them."""
+        """Return every share of the grid, ascending; 100 is always one of them."""
         count = round((100.0 - self.minimum_percent) / self.step_percent)
         inner = (self.minimum_percent + i * self.step_percent for i in range(count + 1))
         return (*(p for p in inner if p < 100.0), 100.0)
@@ -62,7 +62,7 @@ CPU_GRID = ShareGrid(minimum_percent=20.0, step_percent=5.0)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU type and what was measured about it.
+    """A device type and its measured properties.
 
     `hardware` holds the coefficients of the type itself by their names in the paper's table
     (P, F, p_idle, B_pcie, alpha_f, alpha_sch, beta_sch for iGniter); absent ones count as no effect.
@@ -80,13 +80,13 @@ class Device:
 
     @property
     def most_servers(self) -> int | None:
-        """Tritons that may run on one device at once, those that stand by included; None: no limit."""
-        return MOST_MPS_CLIENTS if self.share_kind is ShareKind.MPS_PERCENT else None
+        """The largest number of Tritons on one device at once, including shadows; None: no limit."""
+        return MAX_MPS_CLIENTS if self.share_kind is ShareKind.MPS_PERCENT else None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """What a device itself does now; None where it does not tell, as a core."""
+    """Readings of a device; None where it has none, as a core."""
 
     product: str | None = None
     driver: str | None = None
@@ -96,7 +96,7 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuPool:
-    """GPUs of one type a plan may take. `count` None: as many as it takes."""
+    """The GPUs of one type that a plan may use. `count` None: unlimited."""
 
     device: Device
     count: int | None

@@ -1,15 +1,15 @@
-"""The errors a user can meet, by consequence.
+"""The errors that a user can get, by consequence.
 
 TrisectError
 ├── InputError          the input is wrong: names file, line and field; the same input fails again.
 │                       A ValueError too, as Python callers expect for an argument out of range
-├── InfeasibleError     nothing can be planned as asked; says what would fit
+├── InfeasibleError     no plan is possible; says what would fit
 ├── EngineError         a launch, an engine or the disk failed; nothing half-done is left
-│   ├── FleetBusy       another command works on the fleet; it ends
-│   ├── LaunchTimeout   it did not become ready in time; trying again may help
-│   ├── NotNow          the engine is silent or the disk full, whatever was asked for; it helps to wait
-│   ├── MissingTool     a program is not installed, or an engine away; says how to get it
-│   └── RequestRefused  a server answered a request with an error: the text is its own words
+│   ├── FleetBusy       another command works on the fleet; try again when it has ended
+│   ├── LaunchTimeout   a server did not become ready in time; another try may help
+│   ├── NotNow          the engine does not answer or the disk is full; waiting may help
+│   ├── MissingTool     a program is not installed, or an engine does not run; says how to get it
+│   └── RequestRefused  a server answered a request with an error; the text is the server's message
 └── GatewayError        the gateway failed or its port is taken
 """
 
@@ -38,7 +38,7 @@ class InputError(TrisectError, ValueError):
 
 
 class InfeasibleError(TrisectError):
-    """No plan can hold what was asked."""
+    """No plan keeps the SLOs on the given GPUs."""
 
 
 class EngineError(TrisectError):
@@ -54,15 +54,15 @@ class LaunchTimeout(EngineError):
 
 
 class NotNow(EngineError):
-    """The engine does not answer or the disk is full: no fault of what was to be done."""
+    """The engine does not answer or the disk is full; the operation itself is fine."""
 
 
 class MissingTool(EngineError):
-    """A program this command needs is not on the host; the text says how to get it."""
+    """A needed program is not on the host; the text says how to get it."""
 
 
 class RequestRefused(EngineError):
-    """A server answered a request with an error: the model's or the server's own words."""
+    """A server answered a request with an error; the text is the model's or the server's message."""
 
 
 class GatewayError(TrisectError):

@@ -1,6 +1,6 @@
-"""What is to run and what runs: servers, their labels, and the routes to them.
+"""Servers, planned and running, their labels, and the routes to them.
 
-The labels on a running server are the truth about the fleet; everything else is derived from them.
+The labels on running servers are the truth about a fleet; everything else is derived from them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """Why a server runs."""
+    """The purpose of a server."""
 
     ACTIVE = "active"
     SHADOW = "shadow"
@@ -20,7 +20,7 @@ class Role(StrEnum):
 
 
 class ServerState(StrEnum):
-    """What a launcher knows about a server without asking it."""
+    """The state of a server's process or container."""
 
     RUNNING = "running"
     EXITED = "exited"
@@ -28,7 +28,7 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What every server carries, on its process, container or pod.
+    """The labels of a server, on its process or container.
 
     `revision` is a hash of all that cannot change in a running server (share, device, models, rendered
     files): two servers with equal partition, role and revision are interchangeable.
@@ -45,9 +45,9 @@ class Labels:
 class ServerSpec:
     """One Triton to start.
 
-    `repository` is the absolute path of the rendered model repository; `endpoints` are the models in it,
-    by the names clients call. `device` is `cpu-0` or a GPU's UUID. `percent` is its share of that device.
-    `name` is unique among everything that runs: also the server id that GET /v2 answers with.
+    `repository` is the absolute path of the rendered model repository; `endpoints` are the models in it, by
+    the names that clients call. `device` is `cpu-0` or a GPU's UUID. `percent` is the share of that device.
+    `name` is unique among all servers, and is the server id in the answer of GET /v2.
     """
 
     labels: Labels
@@ -60,13 +60,13 @@ class ServerSpec:
 
     def __post_init__(self) -> None:
         labels = self.labels
-        # Made once: every look of a controller asks for every server's.
+        # Computed once, since every tick of a controller reads the name of every server.
         name = f"{labels.fleet}.{labels.partition}.{labels.role}.{labels.revision}"
         object.__setattr__(self, "name", name)
 
     @property
     def fixed(self) -> Mapping[str, object]:
-        """What a revision covers besides the repository's content, as exactly as it does."""
+        """The part of a revision besides the repository's content, with the same precision."""
         return {
             "device": self.device,
             "percent": f"{self.percent:g}",
@@ -77,9 +77,9 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A Triton that was started. `id` is the launcher's handle (a pid, a container id).
+    """A started Triton. `id` is the launcher's handle (a pid, a container id).
 
-    `enforced_by` names the mechanism that holds its share, None where nothing does.
+    `enforced_by` is the mechanism that enforces its share, None where nothing does.
     """
 
     id: str
@@ -102,7 +102,7 @@ class Server:
 class ShareUsage:
     """Counters of a share since the server started; None where the mechanism does not count.
 
-    `throttled_periods` of `periods` hit the quota; `cpu_seconds` were used. `memory_mb` is occupied now.
+    `throttled_periods` of `periods` hit the quota; `cpu_seconds` were used. `memory_mb` is the present use.
     """
 
     periods: int | None
@@ -113,7 +113,7 @@ class ShareUsage:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the gateway listens, and what it does for clients.
+    """The gateway's addresses, and its options for clients.
 
     `compress_answers`: over HTTP, for clients that accept it. `fleet_wide_calls`: clients may share memory
     with servers and change trace and log settings.
@@ -129,9 +129,9 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Where a route leads: one server's ports, and its unique name.
+    """A server as the target of a route: its unique name and its ports.
 
-    `metrics_port` is None where the server's own metrics are not to be shown.
+    `metrics_port` is None where the server's own metrics are not exported.
     """
 
     server: str
@@ -143,7 +143,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Who answers for an endpoint: one server or a pool (least outstanding requests), and who backs it up."""
+    """The servers of an endpoint: one, or a pool (fewest requests in flight first), and the backup."""
 
     members: tuple[Backend, ...]
     backup: Backend | None = None

@@ -1,4 +1,4 @@
-"""What is seen of the running fleet."""
+"""Observations of a running fleet."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import NamedTuple
 
 
 class Health(StrEnum):
-    """What a real inference, not a readiness flag, says of a server."""
+    """The health of a server according to real inferences, not to a readiness flag."""
 
     READY = "ready"
     STARTING = "starting"
     UNLOADED = "unloaded"
     """A warm shadow: the server is up, its models are not loaded."""
     IMPAIRED = "impaired"
-    """It runs, and a process of one of its models died: some or all of what it is sent will be refused."""
+    """It runs, but a process of one of its models died, so it refuses some or all requests."""
     FAILING = "failing"
-    """It runs, and inferences fail or are not answered in time."""
+    """It runs, but inferences fail or have no answer in time."""
     GONE = "gone"
 
 
 class Answer(NamedTuple):
-    """One request that ended: when (monotonic clock), how long after it arrived at the gateway, by whom.
+    """One ended request: the time (monotonic clock), the latency since its arrival, the server.
 
-    `failed`: the server's fault, not the client's (a bad input is an answer). `server` is empty where none
-    that is known took it: nobody was there, or who did is stopped by now.
+    `failed` means a fault of the server, not of the client (the refusal of a bad input is an answer).
+    `server` is empty if no server was there, or if it has been stopped since.
     """
 
     ended_s: float
@@ -37,10 +37,10 @@ class Answer(NamedTuple):
 
 
 class News(NamedTuple):
-    """What an engine told without being asked: these servers are lost, and why.
+    """An engine's report that servers are lost, with the reason.
 
-    One death names one server; a fault of a GPU (`device`, its UUID) names every server on it. `impaired`: it
-    runs on, and only a process of one of its models died.
+    A death names one server; a fault of a GPU (`device`, its UUID) names every server on it. `impaired`: the
+    server still runs, and only a process of one of its models died.
     """
 
     servers: tuple[str, ...]
@@ -51,10 +51,10 @@ class News(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServerSeen:
-    """One server at one moment: its health and the requests it still owes an answer to.
+    """One server at one time: its health and its requests in flight.
 
-    `queue_ms` and `compute_ms` are Triton's means over the last moments, None where not asked or idle.
-    `inferences`: how many a request carried, by the endpoint that bears the model; without those not asked.
+    `queue_ms` and `compute_ms` are Triton's recent means, None where they were not read or nothing ran.
+    `inferences` is the mean number in one request by the model's endpoint, without those not read.
     """
 
     health: Health
@@ -67,11 +67,11 @@ class ServerSeen:
 
 @dataclass(frozen=True, slots=True)
 class HostSeen:
-    """How far the host holds up what runs under no quota of ours, over the last moments; all are fractions.
+    """How much the host delayed the gateway recently, as fractions.
 
-    `waiting`: of the time that the gateway was ready to run, what it waited for a core. `steal`: of the
-    cores' time, what the hypervisor gave to others. `throttled`: of the time, what the gateway's cgroup was
-    held at its own limit.
+    `waiting` is the part of the time ready to run that the gateway waited for a core. `steal` is the part of
+    the cores' time that the hypervisor gave to others. `throttled` is the part of the time that the gateway's
+    cgroup was at its own limit.
     """
 
     waiting: float
@@ -81,9 +81,9 @@ class HostSeen:
 
 @dataclass(frozen=True, slots=True)
 class FleetSeen:
-    """The fleet at one moment: what ended since the moment before, in order, and every server by name.
+    """The fleet at one time: the requests that ended since the observation before, and every server by name.
 
-    A server that is not named is gone. `host` is None where it is not read: nothing is under suspicion.
+    A server that is missing is gone. `host` is None where no server is under suspicion.
     """
 
     now_s: float
@@ -94,10 +94,10 @@ class FleetSeen:
 
 @dataclass(frozen=True, slots=True)
 class Guarding:
-    """How the controller guards one partition; times are seconds since the epoch.
+    """The controller's state for one partition; times are seconds since the epoch.
 
-    `standby` is the server's name, ready or not; None where nothing stands by. `failed_starts` failed in a
-    row; with the breaker open nothing is started before `retry_at_s`.
+    `standby` is the shadow's name, ready or not; None without a shadow. `failed_starts` counts failures in a
+    row; with an open breaker no server is started before `retry_at_s`.
     """
 
     partition: str
@@ -114,7 +114,7 @@ class Guarding:
 class LatencyWindow:
     """Requests of one endpoint that ended within the last `seconds`; latencies are None where none ended.
 
-    `seconds` is what was asked for, or less where the first request came later: a rate is of that time.
+    `seconds` is the window for rates; it is shorter than requested where the first request came later.
     """
 
     endpoint: str

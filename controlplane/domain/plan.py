@@ -1,6 +1,6 @@
-"""A plan: which partition of which GPU serves which workload, and what is expected of it.
+"""A plan: the partitions of each GPU, their workloads, and the predictions.
 
-Values only. Whether a plan is right is `planners.verify`'s to say; these types hold what a file may hold.
+These types hold any plan that a file can contain. `planners.verify` decides whether a plan is right.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import StrEnum
 from controlplane.domain.workload import Arrivals, ShadowPolicy
 
 MOST_SERVERS = 8
-"""Of one pool: a slot of the gateway has room for no more."""
+"""The limit of servers in one pool, which is that of a gateway's slot."""
 
 
 class Rule(StrEnum):
-    """What a plan promises."""
+    """The rule that a plan must keep."""
 
     P99 = "p99"
     """The P99 of a request under the workload's arrivals is at most its SLO."""
@@ -26,7 +26,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is expected of a workload in its partition; None is unchecked.
+    """The predictions for a workload in its partition; None is unchecked.
 
     `execution_ms`: a full batch with all neighbours busy. `utilisation`: rate over capacity.
     """
@@ -40,9 +40,9 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A workload, or its part where a pool serves it, in one partition.
+    """A workload in one partition, or its part there if a pool serves it.
 
-    Those of one partition share its queue; an `isolated` one has it for itself.
+    Workloads of one model in a partition share a queue; an `isolated` workload has its own.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """How a partition serves one model. Delay 0 is Triton's greedy batcher."""
+    """The settings with which a partition serves one model. Delay 0 is Triton's greedy batcher."""
 
     model: str
     batch: int
@@ -68,7 +68,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """What stands by for a partition: percent = active percent + extra percent, on GPU `gpu`."""
+    """The shadow of a partition, on GPU `gpu`: percent = active percent + extra percent."""
 
     policy: ShadowPolicy
     gpu: str
@@ -89,10 +89,10 @@ class Partition:
     shadow: Shadow | None = None
 
     def queues(self) -> Mapping[str, tuple[Placement, ...]]:
-        """Model -> the workloads that share its one queue, in the order of their endpoints.
+        """Return the workloads that share a model's queue, by model, in the order of their endpoints.
 
-        The first one's endpoint is the model's own name in the server, the others are aliases of it: the
-        same ones whatever the order in the plan, and in every partition of a pool.
+        The first endpoint is the model's name in the server, the others are its aliases. The order does not
+        depend on the plan's, so it is the same in every partition of a pool.
         """
         queues: dict[str, tuple[Placement, ...]] = {}
         for placement in sorted(self.workloads, key=lambda p: p.endpoint):
@@ -102,7 +102,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGpu:
-    """One GPU a plan uses."""
+    """One GPU of a plan."""
 
     id: str
     type: str
@@ -118,7 +118,7 @@ class PlannedGpu:
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """A workload no partition can hold, why, and what would fit."""
+    """A workload that cannot be placed, the reason, and the nearest SLO and rate that would fit."""
 
     workload: str
     reason: str
@@ -128,7 +128,7 @@ class Infeasible:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One promise a plan does not keep."""
+    """One promise that a plan does not keep."""
 
     subject: str
     """The id of the workload, partition or GPU."""
@@ -137,7 +137,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class ProfileUse:
-    """Which measurements a plan rests on."""
+    """A profile on which a plan rests."""
 
     model: str
     device: str
@@ -146,7 +146,7 @@ class ProfileUse:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The plan in numbers; `phases_ms` names the parts of `planning_ms` where a strategy tells them apart."""
+    """The totals of a plan; `phases_ms` has the parts of `planning_ms`, if the strategy measures them."""
 
     gpus: int
     percent: float
@@ -160,7 +160,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `ctl plan` writes and `ctl apply` runs."""
+    """The result of `ctl plan` and the input of `ctl apply`."""
 
     strategy: str
     rule: Rule

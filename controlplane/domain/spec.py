@@ -1,4 +1,4 @@
-"""What a user asks for: workloads, and the GPUs that may be used."""
+"""A spec: workloads, and the GPUs that a plan may use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controlplane.domain.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """GPUs of one type a plan may take; None: as many as it takes, at the type's own price."""
+    """The GPUs of one type that a plan may use; None: any number, at the type's own price."""
 
     type: str
     count: int | None = None

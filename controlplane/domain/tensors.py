@@ -1,4 +1,4 @@
-"""Inputs of a model: what its configuration declares, and values for one inference."""
+"""Inputs of a model: their declarations, and values for one inference."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Input -> its dimensions without the batch's, where the configuration leaves them open."""
+"""Input -> its dimensions without the batch, for inputs of variable shape."""
 
 
 _SENTENCE = b"The quick brown fox jumps over the lazy dog, and the model reads on. "
 SAMPLE_TEXT = (2 * _SENTENCE)[:128]
-"""A text for inputs of which nothing is known but their type; many models refuse an empty one."""
+"""The generated text for BYTES inputs; many models refuse an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One declared input. `datatype` is KServe's (FP32, BYTES, ...); a dimension of -1 is open."""
+    """One declared input. `datatype` is KServe's (FP32, BYTES, ...); a dimension of -1 is variable."""
 
     name: str
     datatype: str
@@ -25,11 +25,11 @@ class TensorSpec:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request decides some of its dimensions."""
+        """Whether some of its dimensions are variable."""
         return any(d < 0 for d in self.dims)
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Whether a value of this shape fits."""
+        """Return whether a value of this shape fits."""
         fits = len(shape) == len(self.dims) and all(
             d in (-1, s) for d, s in zip(self.dims, shape, strict=True)
         )

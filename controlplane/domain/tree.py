@@ -1,4 +1,4 @@
-"""A directory as a value: what it holds, before anything is written."""
+"""The content of a directory as a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for: a model, how often, how fast."""
+"""A workload: a model, its rate, its SLO and its shadow."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from controlplane.domain import units
 
 
 class Arrivals(StrEnum):
-    """The arrival process a plan must hold its P99 under."""
+    """The arrival process under which a plan must keep the P99."""
 
     POISSON = "poisson"
     CONSTANT = "constant"
 
 
 class ShadowPolicy(StrEnum):
-    """What stands by for a partition."""
+    """The kind of shadow of a partition."""
 
     HOT = "hot"
-    """Loaded, warmed and checked."""
+    """The model is loaded and tested."""
     WARM = "warm"
     """The server is up, the model unloaded."""
     NONE = "none"
 
 
 class ShadowPlace(StrEnum):
-    """Where it stands by."""
+    """The place of the shadow."""
 
     SAME_GPU = "same-gpu"
     """Covers a wrong prediction."""
@@ -36,7 +36,7 @@ class ShadowPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShadowWish:
-    """The shadow a workload asks for."""
+    """The shadow that a workload needs."""
 
     policy: ShadowPolicy = ShadowPolicy.HOT
     place: ShadowPlace = ShadowPlace.SAME_GPU
@@ -46,8 +46,8 @@ class ShadowWish:
 class Workload:
     """One line of a spec. The SLO is the P99 of a request, from its arrival at the gateway to its last byte.
 
-    Rates count inferences. `endpoint` is the name clients call. `client_batch` is the batch they send.
-    `isolated`: its queue is its own, never shared with others of its model.
+    Rates count inferences. `endpoint` is the name that clients call. `client_batch` is the batch they send.
+    An `isolated` workload shares its queue with no other.
     Raises InputError, naming the field, for a value out of range.
     """
 

@@ -1,4 +1,4 @@
-"""DIR/calibration.json, beside the profiles: what observation says of the latency models' predictions."""
+"""The file DIR/calibration.json beside the profiles: factors between predicted and observed times."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class _Calibration(Strict):
 
 
 def read_calibration(directory: Path) -> tuple[Factor, ...]:
-    """The factors kept beside the profiles in `directory`; none where there is no file.
+    """Return the factors of the profiles in `directory`; none where there is no file.
 
-    Raises InputError naming file and line for a broken one.
+    Raises InputError naming file and line for a broken file.
     """
     path = directory / NAME
     if not path.exists():
         return ()
     document = read(path)
     factors = []
-    for i, told in enumerate(document.parse(_Calibration).factors):
+    for i, parsed in enumerate(document.parse(_Calibration).factors):
         with document.at("factors", i):
-            factors.append(Factor(**{**told.model_dump(), "neighbours": tuple(told.neighbours)}))
+            factors.append(Factor(**{**parsed.model_dump(), "neighbours": tuple(parsed.neighbours)}))
     return tuple(factors)
 
 
 def write_calibration(directory: Path, factors: Iterable[Factor]) -> Path:
-    """Replace the file at once; returns its path."""
+    """Replace the file in one step; return its path."""
     path = directory / NAME
     document = {"schema_version": SCHEMA_VERSION, "factors": [asdict(f) for f in factors]}
     write_json(path, document)

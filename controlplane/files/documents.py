@@ -1,7 +1,7 @@
-"""Reading YAML and JSON that nobody vouches for, and saying which line is wrong.
+"""Reading of untrusted YAML and JSON, with errors that name the line, and writing of files in one step.
 
-Hostile input is refused before it is built: a size limit, no aliases (they expand without bound), no
-duplicate keys, no tags but YAML's own plain ones. Lines are looked up only once something is wrong.
+Hostile input is refused before it is parsed into objects: a size limit, no aliases (they expand without
+bound), no duplicate keys, no tags but YAML's own plain ones. Line numbers are computed only for errors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from controlplane.domain.errors import EngineError, InputError
 SCHEMA_VERSION = 1
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BLOCK_BYTES = 512
-"""What `st_blocks` counts in."""
+"""The unit of `st_blocks`."""
 
 _YAML_LIMIT_BYTES = 16 * 2**20
 _PLAIN = json.JSONEncoder(allow_nan=False)
@@ -67,7 +67,7 @@ class Strict(BaseModel):
 
 
 def _keys(model: type[BaseModel]) -> str:
-    """`{policy: hot | warm | none, count}`: a mapping's keys, with the values of those that have a few."""
+    """Describe a mapping: `{policy: hot | warm | none, count}`, with the values of enumerations."""
     shown = []
     for name, field in model.model_fields.items():
         kind = field.annotation
@@ -77,7 +77,7 @@ def _keys(model: type[BaseModel]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` or the list of what is known, to end a message with."""
+    """Return the end of a message: `; did you mean 'x'?`, or the known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     if close:
@@ -110,7 +110,7 @@ _Loader.add_implicit_resolver(
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file's content as plain values, and where it came from."""
+    """A file's text and its content as plain values."""
 
     file: str
     text: str
@@ -118,15 +118,15 @@ class Document:
 
     @property
     def sha256(self) -> str:
-        """Of the text."""
+        """The hash of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def fail(self, problem: str, location: Location = ()) -> NoReturn:
-        """Raise InputError for what stands at `location`."""
+        """Raise InputError for the value at `location`."""
         raise InputError(problem, file=self.file, line=self._line(location), field=_field(location))
 
     def parse(self, model: type[Model]) -> Model:
-        """The content as `model`; raises InputError with file, line and field of the first mistake."""
+        """Return the content as `model`. Raises InputError with file, line and field of the first mistake."""
         if not isinstance(self.content, Mapping):
             self.fail("must be a mapping of keys to values at the top")
         version = self.content.get("schema_version")
@@ -146,7 +146,7 @@ class Document:
 
     @contextmanager
     def at(self, *location: str | int) -> Iterator[None]:
-        """Adds this place of the file to an InputError raised inside."""
+        """Add this location of the file to an InputError that is raised inside."""
         try:
             yield
         except InputError as error:
@@ -200,7 +200,7 @@ def _problem(kind: str, message: str, value: object) -> str:
 
 
 def read(path: Path) -> Document:
-    """A `.json` file as JSON, any other as YAML. Raises InputError for what cannot be read or parsed."""
+    """Read a `.json` file as JSON, any other as YAML. Raises InputError if it cannot be read or parsed."""
     file = str(path)
     is_json = path.suffix == ".json"
     text = read_text(path, _JSON_LIMIT_BYTES if is_json else _YAML_LIMIT_BYTES)
@@ -210,7 +210,7 @@ def read(path: Path) -> Document:
 
 
 def read_text(path: Path, limit_bytes: int = _JSON_LIMIT_BYTES) -> str:
-    """A file's text. Raises InputError for one that cannot be read, is too large or no text."""
+    """Return a file's text. Raises InputError if it cannot be read, is too large or is not text."""
     file = str(path)
     try:
         with path.open("rb") as stream:
@@ -228,7 +228,7 @@ def read_text(path: Path, limit_bytes: int = _JSON_LIMIT_BYTES) -> str:
 
 
 def parse_json(text: str, file: str) -> Any:
-    """JSON text without duplicate keys. Raises InputError naming `file`."""
+    """Parse JSON and refuse duplicate keys. Raises InputError naming `file`."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(pairs)
@@ -262,7 +262,7 @@ def _yaml(text: str, file: str) -> Any:
 
 
 def _refuse_hostile(text: str, file: str) -> None:
-    """Before anything is built: events need no recursion and expand nothing."""
+    """Check the parser's events before objects are built: they need no recursion and expand no alias."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         line = event.start_mark.line + 1 if event.start_mark else None
@@ -290,17 +290,17 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_vital(path: Path, text: str) -> None:
-    """Like `write_text`, for what a redirect writes: it must not fail for want of a few bytes.
+    """Write like `write_text`, but on a full disk overwrite the file in place if its blocks suffice.
 
-    Where the disk is full the file is written over in place, as far as it has room of its own.
+    For the files of a redirect, which must not fail on a full disk.
     """
     _replace_or_overwrite(path, text, to_disk=True)
 
 
 def write_derived(path: Path, text: str) -> None:
-    """Like `write_vital`, for what can be made again: a power cut may lose it, the end of a process does not.
+    """Write like `write_vital`, but do not wait for the disk: a power cut may lose the change.
 
-    It takes no wait for the disk, which is most of a redirect's time.
+    For files that can be derived again. The wait would be most of a redirect's time.
     """
     _replace_or_overwrite(path, text, to_disk=False)
 
@@ -315,7 +315,7 @@ def _replace_or_overwrite(path: Path, text: str, *, to_disk: bool) -> None:
 
 
 def _overwrite(path: Path, content: bytes) -> bool:
-    """Write over a file within the blocks it has; False where they do not suffice."""
+    """Overwrite a file within its allocated blocks; return False if they do not suffice."""
     try:
         with path.open("r+b") as stream:
             if len(content) > os.fstat(stream.fileno()).st_blocks * _BLOCK_BYTES:
@@ -342,7 +342,7 @@ def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:
         temporary = None
     except OSError as error:
         raise EngineError(
-            f"{path}: cannot be written: {error.strerror}; the file before is untouched"
+            f"{path}: cannot be written: {error.strerror}; the old file is unchanged"
         ) from error
     finally:
         if temporary is not None:
@@ -350,17 +350,17 @@ def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Replace a JSON file in one step. NaN and infinity raise ValueError: no file of ours holds them."""
+    """Replace a JSON file in one step. NaN and infinity raise ValueError."""
     write_text(path, to_json(content))
 
 
 def to_json(content: object) -> str:
-    """JSON text, two spaces, one newline at the end. Raises ValueError for NaN and infinity."""
+    """Return indented JSON text with a newline at the end. Raises ValueError for NaN and infinity."""
     return _indented(content, "\n") + "\n"
 
 
 def _indented(value: object, newline: str) -> str:
-    """What `json.dumps(value, indent=2, allow_nan=False)` gives: with an indent, that is slow Python."""
+    """Return what `json.dumps(value, indent=2, allow_nan=False)` does, which is slow with an indent."""
     inner = newline + "  "
     if isinstance(value, dict) and value:
         rows = [f"{_key(key)}: {_indented(its, inner)}" for key, its in value.items()]
@@ -378,5 +378,5 @@ def _key(key: object) -> str:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """JSON has no infinity: what is not finite is unknown."""
+    """Return None for infinity and NaN, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None

@@ -1,6 +1,6 @@
-"""What is kept about a fleet between commands: how it was applied, its plan and the one before.
+"""A fleet's files between commands: its settings, its plan and the previous plan.
 
-Only how to find and rebuild things: what runs is asked of the engine, never of these files.
+They serve to find and rebuild things. What runs is read from the engine, never from these files.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from controlplane.files.plans import read_plan, write_plan
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """How a fleet was applied. Paths are absolute; `devices` maps a plan's GPU id to the launcher's name.
+    """The settings of the last apply. Paths are absolute.
 
-    `former_outputs` are where it was rendered to before, as long as a server reads from there.
+    `devices` maps a plan's GPU id to the launcher's name for it. `former_outputs` are earlier output folders
+    from which a server still reads.
     """
 
     launcher: str
@@ -36,9 +37,9 @@ class FleetSettings:
     former_outputs: tuple[str, ...] = ()
 
     def after(self, before: FleetSettings | None) -> FleetSettings:
-        """These settings, with what has to be remembered of those before.
+        """Return these settings with the earlier devices and output folders.
 
-        A rollback needs the devices of the plan before, and servers still read what was rendered elsewhere.
+        A rollback needs the devices of the previous plan, and running servers read from earlier outputs.
         """
         if before is None:
             return self
@@ -82,7 +83,7 @@ class FleetFiles:
         self.gateway = self.directory / "gateway"
         self.guarding = self.directory / "guard.json"
         self.history = self.directory / "history.sqlite"
-        # No fleet's directory: a name cannot begin with a dot.
+        # Cannot be a fleet's directory: a fleet's name cannot begin with a dot.
         self.ended = root / ".ended" / f"{fleet}.sqlite"
         self._settings = self.directory / "fleet.json"
         self._plan = self.directory / "plan.json"
@@ -90,11 +91,11 @@ class FleetFiles:
         self._journal = self.directory / "journal.jsonl"
 
     def exists(self) -> bool:
-        """Whether this fleet was ever applied and not destroyed."""
+        """Return whether the fleet was applied and not destroyed."""
         return self._settings.exists()
 
     def settings(self) -> FleetSettings | None:
-        """How it was applied; None where it never was."""
+        """Return the settings of the last apply; None if there was none."""
         if not self.exists():
             return None
         parsed = read(self._settings).parse(_Settings)
@@ -112,25 +113,25 @@ class FleetFiles:
         write_json(self._settings, {"schema_version": SCHEMA_VERSION, **asdict(settings)})
 
     def plan(self) -> Plan | None:
-        """The plan that was applied last; None where none was."""
+        """Return the plan that was applied last; None if there was none."""
         return read_plan(self._plan)[0] if self._plan.exists() else None
 
     def planned_s(self) -> float | None:
-        """When that was, in seconds since the epoch."""
+        """Return the time of the last apply in seconds since the epoch; None if there was none."""
         return self._plan.stat().st_mtime if self._plan.exists() else None
 
     def previous_plan(self) -> Plan | None:
-        """The plan before it."""
+        """Return the plan before the last; None if there was none."""
         return read_plan(self._previous)[0] if self._previous.exists() else None
 
     def write_plans(self, plan: Plan, previous: Plan | None) -> None:
-        """Remember what runs and what ran before."""
+        """Write the present and the previous plan."""
         if previous is not None:
             write_plan(self._previous, previous)
         write_plan(self._plan, plan)
 
     def append_journal(self, wall_s: float, event: str, details: Mapping[str, Any]) -> None:
-        """One line of the journal."""
+        """Append one line to the journal."""
         line = json.dumps({"at": round(wall_s, 3), "event": event, **details})
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -140,7 +141,7 @@ class FleetFiles:
             raise EngineError(f"{self._journal}: cannot be written: {error.strerror}") from error
 
     def journal(self) -> list[dict[str, Any]]:
-        """Every line of the journal, oldest first; a line cut short by a crash is left out."""
+        """Return the lines of the journal, oldest first, without a line that a crash cut short."""
         lines = []
         if self._journal.exists():
             for text in self._journal.read_text().splitlines():
@@ -152,7 +153,7 @@ class FleetFiles:
 
 
 def fleets(root: Path) -> list[str]:
-    """The names of all fleets that were applied and not destroyed."""
+    """Return the names of all fleets that were applied and not destroyed."""
     if not root.is_dir():
         return []
     return sorted(p.name for p in root.iterdir() if FleetFiles(root, p.name).exists())

@@ -1,6 +1,6 @@
-"""What the gateway keeps on disk: its settings and which slot serves which endpoint.
+"""The gateway's files: its settings, and the slot of each endpoint.
 
-The processes of the data path read these files when they start, so they need no controller to come back.
+The processes of the data path read these files when they start, so they can restart without a controller.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RESTARTS_LIMIT_BYTES = 64 * 2**10
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """One of the gateway's processes ended and was started again; `at_s` is seconds since the epoch."""
+    """A restart of one of the gateway's processes; `at_s` is seconds since the epoch."""
 
     at_s: float
     role: str
@@ -35,11 +35,11 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the gateway must know of a model beyond its name.
+    """The properties of a model that matter to the gateway.
 
     A decoupled model answers a streamed message any number of times. `sequence_idle_us` is set for a model
-    that keeps state between requests: how long a sequence may pause before its server forgets it. `executes`
-    names the endpoint whose model does the work, another one where this is an alias; None where unknown.
+    that keeps state between requests: the longest pause within a sequence. `executes` is the endpoint whose
+    model executes the requests, which differs from this one for an alias; None where unknown.
     """
 
     decoupled: bool = False
@@ -48,10 +48,10 @@ class Traits:
 
 
 def pooled(route: Route, traits: Traits) -> tuple[str, Route] | None:
-    """What the endpoints that go through one slot have in common; None for one that goes through its own.
+    """Return the key of the slot that a pool's endpoints share; None for an endpoint with its own slot.
 
-    HAProxy counts what a slot has in flight, and would choose a pool's servers blindly if each endpoint of
-    its model were counted apart.
+    HAProxy balances a pool by the requests in flight in one slot, so all endpoints of a pool's model must go
+    through the same slot.
     """
     if traits.executes is None or len(route.members) < 2:
         return None
@@ -60,7 +60,7 @@ def pooled(route: Route, traits: Traits) -> tuple[str, Route] | None:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """One slot in use. A draining one finishes what it has and gets nothing new."""
+    """One slot in use. A draining slot finishes its requests and gets no new ones."""
 
     index: int
     draining: bool
@@ -71,13 +71,13 @@ class SlotRecord:
 
 @dataclass(frozen=True, slots=True)
 class SlotsRecord:
-    """All slots in use. `generation` grows by one with every change."""
+    """All slots in use. Every change increments `generation`."""
 
     generation: int
     slots: tuple[SlotRecord, ...]
 
     def carried(self) -> dict[int, tuple[str, ...]]:
-        """Slot -> the endpoints whose requests go through it; none for those of a pool's other endpoints."""
+        """Return the endpoints by the slot that carries their requests. A pool has one such slot."""
         together: dict[tuple[str, Route, bool], list[str]] = {}
         first: dict[int, list[str]] = {}
         for slot in self.slots:
@@ -86,7 +86,7 @@ class SlotsRecord:
                 first[slot.index] = [slot.endpoint]
                 continue
             shared = together.setdefault((*key, slot.draining), [])
-            # Which of the draining ones came first nobody remembers.
+            # The order of draining slots is not recorded.
             first[slot.index] = shared if slot.draining or not shared else []
             if slot.endpoint not in shared:
                 shared.append(slot.endpoint)
@@ -94,10 +94,10 @@ class SlotsRecord:
 
 
 class GatewaySettings(Strict):
-    """What the gateway was started with.
+    """The settings with which the gateway was started.
 
-    Ports are TCP ports, but for the one that a line is sent to for every request (UDP): `log_port`. The
-    facade's are on loopback, for HAProxy only.
+    All ports are TCP, except `log_port` (UDP), which receives a line for every request. The facade's ports
+    are on loopback, for HAProxy only.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -161,7 +161,7 @@ def write_slots(path: Path, record: SlotsRecord) -> None:
 
 
 def read_slots(path: Path) -> SlotsRecord:
-    """What `write_slots` wrote; nothing where there is no file. Raises InputError where it is broken."""
+    """Read the file of `write_slots`; no slots without a file. Raises InputError if it is broken."""
     if not path.exists():
         return SlotsRecord(0, ())
     content = read(path).parse(_Slots)
@@ -184,7 +184,7 @@ def read_slots(path: Path) -> SlotsRecord:
 
 
 def append_restart(path: Path, restart: Restart) -> None:
-    """One line more; the older half goes where the file is long. OSError, EngineError: a full disk."""
+    """Append a restart; drop the older half of a long file. Raises OSError, EngineError for a full disk."""
     if path.exists() and path.stat().st_size > _RESTARTS_LIMIT_BYTES:
         lines = path.read_text().splitlines(keepends=True)
         write_derived(path, "".join(lines[len(lines) // 2 :]))
@@ -193,12 +193,12 @@ def append_restart(path: Path, restart: Restart) -> None:
 
 
 def read_restarts(path: Path) -> tuple[Restart, ...]:
-    """What was appended lately, oldest first; a line cut short by a crash is left out."""
+    """Return the latest restarts, oldest first, without a line that a crash cut short."""
     found = []
     for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         try:
-            told = json.loads(line)
-            found.append(Restart(float(told["at_s"]), str(told["role"]), str(told["reason"])))
+            parsed = json.loads(line)
+            found.append(Restart(float(parsed["at_s"]), str(parsed["role"]), str(parsed["reason"])))
         except (ValueError, KeyError, TypeError):
             continue
     return tuple(found)
@@ -210,5 +210,5 @@ def write_settings(path: Path, settings: GatewaySettings) -> None:
 
 
 def read_settings(path: Path) -> GatewaySettings:
-    """What `write_settings` wrote. Raises InputError where it is missing or broken."""
+    """Read the file of `write_settings`. Raises InputError if it is missing or broken."""
     return read(path).parse(GatewaySettings)

@@ -1,4 +1,4 @@
-"""What the controller tells other processes about how it guards: one small file, replaced at every change."""
+"""The controller's state for other processes: a small file, replaced at every change."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class _File(Strict):
 
 
 def write_guarding(path: Path, partitions: Sequence[Guarding]) -> None:
-    """Replace what was told before. Raises EngineError where the disk refuses."""
+    """Replace the file. Raises EngineError where the disk refuses."""
     content = {"schema_version": SCHEMA_VERSION, "partitions": [asdict(p) for p in partitions]}
     write_derived(path, to_json(content))
 
 
 def read_guarding(path: Path) -> tuple[Guarding, ...]:
-    """What was told last; nothing where no controller ever told. Raises InputError for a broken file."""
+    """Read the file; nothing where there is none. Raises InputError if it is broken."""
     if not path.exists():
         return ()
     parsed = read(path).parse(_File)
-    return tuple(Guarding(**told.model_dump()) for told in parsed.partitions)
+    return tuple(Guarding(**partition.model_dump()) for partition in parsed.partitions)

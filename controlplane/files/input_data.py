@@ -28,10 +28,11 @@ from controlplane.domain.tensors import Sample, Shapes, TensorSpec, TensorValue
 from controlplane.files.documents import Document, Location, nearest, parse_json, read_text
 
 _NUMPY = {
-    "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
-    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
-    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BOOL": np.bool_,
-}  # fmt: skip
+    **{f"UINT{bits}": np.dtype(f"uint{bits}").type for bits in (8, 16, 32, 64)},
+    **{f"INT{bits}": np.dtype(f"int{bits}").type for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": np.dtype(f"float{bits}").type for bits in (16, 32, 64)},
+    "BOOL": np.bool_,
+}
 _BF16_BYTES = 2
 _LENGTH = struct.Struct("<I")
 _TOP_KEYS = ("data", "validation_data")
@@ -39,7 +40,7 @@ _VALUE_KEYS = ("b64", "content", "shape")
 
 
 def read_samples(path: Path, inputs: Sequence[TensorSpec], shapes: Shapes) -> tuple[Sample, ...]:
-    """One sample for each entry of the file. `shapes` holds for entries that give no shape of their own.
+    """Return one sample for each entry of the file. `shapes` is for entries without a shape.
 
     Raises InputError with file, line and field of the first mistake.
     """
@@ -61,7 +62,7 @@ def _document(path: Path) -> Document:
     file = str(path)
     if path.is_dir():
         raise InputError(
-            "is a directory: of perf_analyzer's forms the JSON file alone is read; write its tensors as "
+            "is a directory; only perf_analyzer's JSON file is supported: write the tensors as "
             '{"data": [{"INPUT": {"b64": "..."}}]}',
             file=file,
         )
@@ -92,7 +93,7 @@ def _sample(
     names = [spec.name for spec in inputs]
     for name in entry:
         if name not in names:
-            document.fail(f"is no input of the model{nearest(name, names)}", (*location, name))
+            document.fail(f"is not an input of the model{nearest(name, names)}", (*location, name))
     for spec in inputs:
         if spec.name not in entry and not spec.optional:
             document.fail(f"input {spec.name!r} is missing", location)
@@ -105,7 +106,7 @@ def _sample(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where one input's value stands, for what is wrong with it."""
+    """The location of one input's value in the file, for errors."""
 
     document: Document
     location: Location
@@ -122,7 +123,7 @@ class _Place:
             content = given.get("content", given)
         if any(d < 0 for d in shape):
             self._fail(
-                f'its dimensions {list(self.spec.dims)} are open: give them as "shape" beside "content", or '
+                f'its dimensions {list(self.spec.dims)} are variable: give "shape" beside "content", or '
                 f"with --shape MODEL:{self.spec.name}:DIMS"
             )
         count = math.prod(shape)
@@ -209,7 +210,7 @@ def _is_number(value: object) -> bool:
 
 
 def _elements(data: bytes) -> int | None:
-    """How many length-prefixed elements these bytes hold; None where they end within one."""
+    """Count the length-prefixed elements in these bytes; None if the last one is cut short."""
     at = count = 0
     while at + _LENGTH.size <= len(data):
         at += _LENGTH.size + int(_LENGTH.unpack_from(data, at)[0])

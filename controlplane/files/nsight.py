@@ -33,9 +33,9 @@ _NS = {"us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second":
 
 
 def read_trace(path: Path, *, executions: int, batch: int) -> KernelTrace:
-    """A SQLite export of Nsight Systems that holds so many executions of one batch, run one after another.
+    """Read a SQLite export of Nsight Systems of `executions` executions of one batch, one after another.
 
-    Raises InputError for a file that is none, or holds fewer kernels than executions.
+    Raises InputError for any other file, and for fewer kernels than executions.
     """
     if not path.is_file():
         raise InputError("there is no such file", file=str(path), field="--nsys")
@@ -52,7 +52,9 @@ def read_trace(path: Path, *, executions: int, batch: int) -> KernelTrace:
             ).fetchall()
             copied = _copied(opened, context)
     except sqlite3.DatabaseError as error:
-        problem = f"is no SQLite export of Nsight Systems with kernels ({error}): nsys export --type sqlite"
+        problem = (
+            f"is not a SQLite export of Nsight Systems with kernels ({error}): nsys export --type sqlite"
+        )
         raise InputError(problem, file=str(path), field="--nsys") from error
     if len(kernels) < executions:
         problem = f"holds {len(kernels)} kernels, which cannot be {executions} executions"
@@ -72,7 +74,7 @@ def read_trace(path: Path, *, executions: int, batch: int) -> KernelTrace:
 
 
 def _copied(opened: sqlite3.Connection, context: tuple[int, int]) -> dict[int, int]:
-    """Bytes by copyKind. Tables are made when their first row is: no copies, no table."""
+    """Return copied bytes by copyKind. Without copies the export has no such table."""
     name = "CUPTI_ACTIVITY_KIND_MEMCPY"
     if not opened.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
         return {}
@@ -81,20 +83,21 @@ def _copied(opened: sqlite3.Connection, context: tuple[int, int]) -> dict[int, i
 
 
 def read_cache_percent(path: Path) -> float:
-    """Use of the L2 cache in percent of its peak, from a CSV of Nsight Compute: its kernels' mean by time.
+    """Return the use of the L2 cache in percent of its peak, averaged over kernel time.
 
-    Both forms are taken: a row for each metric (the default), a column for each (`--page raw`).
+    `path` is a CSV of Nsight Compute in one of both formats: a row for each metric (the default), or a column
+    for each (`--page raw`).
     Raises InputError for a file without such a figure.
     """
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError as error:
         raise InputError(str(error.strerror), file=str(path), field="--ncu") from error
-    # What the profiled program and the tool print comes first.
+    # The output of the program and of the tool precedes the table.
     begin = next((i for i, line in enumerate(lines) if "Kernel Name" in line and "," in line), len(lines))
     rows = list(csv.DictReader(lines[begin:]))
     kernels = _by_kernel(rows) if rows and "Metric Name" in rows[0] else _by_column(rows)
-    both = ((_first(told, _CACHE), _first(told, _TIME)) for told in kernels)
+    both = ((_first(figures, _CACHE), _first(figures, _TIME)) for figures in kernels)
     known = [(cache, time_ns or 0.0) for cache, time_ns in both if cache is not None]
     if not known:
         problem = f"has no kernel with {_CACHE[0]}: ncu --csv --page raw --metrics {_CACHE[0]},{_TIME[0]}"
@@ -106,8 +109,8 @@ def read_cache_percent(path: Path) -> float:
 def _by_kernel(rows: Iterable[Mapping[str, str]]) -> list[dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for row in rows:
-        told = found.setdefault(row["ID"], {})
-        _take(told, row["Metric Name"], row["Metric Value"], row.get("Metric Unit"))
+        figures = found.setdefault(row["ID"], {})
+        _take(figures, row["Metric Name"], row["Metric Value"], row.get("Metric Unit"))
     return list(found.values())
 
 
@@ -117,19 +120,19 @@ def _by_column(rows: list[dict[str, str]]) -> list[dict[str, float]]:
     units, *kernels = rows
     found = []
     for kernel in kernels:
-        told: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for name in (*_CACHE, *_TIME):
             if name in kernel:
-                _take(told, name, kernel[name], units[name])
-        found.append(told)
+                _take(figures, name, kernel[name], units[name])
+        found.append(figures)
     return found
 
 
 def _take(into: dict[str, float], name: str, value: str, unit: str | None) -> None:
-    """Keep a figure, times in ns; what the tool could not measure (`n/a`) is left out."""
+    """Add a figure, times in ns, unless the tool could not measure it (`n/a`)."""
     with contextlib.suppress(ValueError):
         into[name] = float(value.replace(",", "")) * _NS.get(unit or "", 1.0)
 
 
-def _first(told: Mapping[str, float], names: Iterable[str]) -> float | None:
-    return next((told[name] for name in names if name in told), None)
+def _first(figures: Mapping[str, float], names: Iterable[str]) -> float | None:
+    return next((figures[name] for name in names if name in figures), None)

@@ -13,7 +13,7 @@ _COLUMNS = ("model", "batch", "pct", "latency")
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The rows of a file. Raises InputError naming file, line and column."""
+    """Read the rows of a file. Raises InputError naming file, line and column."""
     file = str(path)
     reader = csv.DictReader(read_text(path).splitlines())
     wanted = [f"{c}{i}" + ("_ms" if c == "latency" else "") for i in (1, 2) for c in _COLUMNS]

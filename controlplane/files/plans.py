@@ -1,4 +1,4 @@
-"""The plan file (JSON or YAML) <-> domain Plan. Structure is checked here; promises by planners.verify."""
+"""Reading and writing of plan files. This module checks the structure, `planners.verify` the promises."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from controlplane.files.documents import (
 
 _OVER_MARGIN_PERCENT = 1e-6
 _LARGEST_BATCH = 4096
-"""Above any model's: latencies are asked for every batch up to the planned one."""
+"""Above any model's limit. Bounds the work: latencies are computed for every batch up to the planned one."""
 
 
 class _Prediction(Strict):
@@ -140,10 +140,10 @@ class _Plan(Strict):
 
 
 def read_plan(path: Path) -> tuple[Plan, Document]:
-    """The plan of a file. Raises InputError naming file, line and field."""
+    """Read a plan. Raises InputError naming file, line and field."""
     document = read(path)
-    told = document.content
-    if isinstance(told, Mapping) and "workloads" in told and "strategy" not in told:
+    content = document.content
+    if isinstance(content, Mapping) and "workloads" in content and "strategy" not in content:
         document.fail("is a spec, not a plan: `ctl plan SPEC --output plan.json` makes a plan of it")
     parsed = document.parse(_Plan)
     _check(document, parsed)
@@ -198,7 +198,7 @@ def _gpu(parsed: _Gpu) -> PlannedGpu:
 
 
 def _check(document: Document, plan: _Plan) -> None:
-    """What no plan may break, whatever it promises: ids, ranges, sums, names that meet."""
+    """Check ids, ranges, sums and references, which must be right in every plan."""
     gpu_ids: set[str] = set()
     partition_ids: set[str] = set()
     endpoints: dict[str, str] = {}
@@ -232,7 +232,7 @@ def _check_shadow(document: Document, partition: _Partition, here: Location, gpu
     with document.at(*here, "shadow"):
         units.percent(partition.shadow.percent, "percent")
     if partition.shadow.gpu not in gpus:
-        document.fail(f"{partition.shadow.gpu!r} is no GPU of this plan", (*here, "shadow", "gpu"))
+        document.fail(f"{partition.shadow.gpu!r} is not a GPU of this plan", (*here, "shadow", "gpu"))
 
 
 def _check_models(document: Document, partition: _Partition, here: Location) -> None:
@@ -275,7 +275,7 @@ def _once(document: Document, name: str, seen: set[str], location: Location) -> 
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """A plan as the JSON of its file."""
+    """Return a plan as the JSON of its file."""
     return {
         "schema_version": SCHEMA_VERSION,
         "strategy": plan.strategy,
@@ -359,8 +359,8 @@ def _placement_document(placement: Placement) -> dict[str, Any]:
 
 
 def _totals(parsed: _Totals) -> Totals:
-    told = parsed.model_dump()
-    return Totals(**{**told, "phases_ms": tuple(told["phases_ms"].items())})
+    fields = parsed.model_dump()
+    return Totals(**{**fields, "phases_ms": tuple(fields["phases_ms"].items())})
 
 
 def _totals_document(totals: Totals) -> dict[str, Any]:
@@ -382,6 +382,6 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 
 def plan_hash(plan: Plan) -> str:
-    """12 hex digits of all that decides what runs: not of times, seeds or totals."""
+    """Return a hash (12 hex digits) of what a plan runs, without times, seeds and totals."""
     document = plan_document(plan)
     return hashlib.sha256(to_json(document["gpus"]).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""A trained policy's file: weights as arrays, and beside them where they come from. And the built-in one."""
+"""Files of trained policies: the weights as arrays, with their origin; and the built-in policy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _ABOUT = "about"
 
 @functools.cache
 def built_in_policy() -> Weights:
-    """The policy that comes with the package; what stands beside its weights says how it was trained."""
+    """Return the policy of the package; its file says how it was trained."""
     return _read(resources.files("controlplane.files.catalogue").joinpath(BUILT_IN).read_bytes(), BUILT_IN)[0]
 
 
 def read_policy(path: Path) -> tuple[Weights, Mapping[str, object]]:
-    """Weights, and what `write_policy` was told about them. Raises InputError naming the file."""
+    """Return the weights and the `about` of `write_policy`. Raises InputError naming the file."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -40,10 +40,10 @@ def read_policy(path: Path) -> tuple[Weights, Mapping[str, object]]:
 
 
 def write_policy(path: Path, weights: Weights, about: Mapping[str, object]) -> None:
-    """Replace a policy's file in one step; `about` is kept beside the weights. Raises EngineError."""
-    told = json.dumps({"schema_version": SCHEMA_VERSION, **about}, allow_nan=False)
+    """Replace a policy's file in one step; `about` is stored with the weights. Raises EngineError."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **about}, allow_nan=False)
     stream = io.BytesIO()
-    np.savez_compressed(stream, **asdict(weights), **{_ABOUT: np.frombuffer(told.encode(), dtype=np.uint8)})
+    np.savez_compressed(stream, **asdict(weights), **{_ABOUT: np.frombuffer(text.encode(), dtype=np.uint8)})
     write_bytes(path, stream.getvalue())
 
 
@@ -58,4 +58,4 @@ def _read(raw: bytes, file: str) -> tuple[Weights, Mapping[str, object]]:
     except InputError as error:
         raise InputError(error.problem, file=file, field=error.field) from None
     except (OSError, EOFError, ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError("is no policy that `ctl train` wrote", file=file) from error
+        raise InputError("is not a policy of `ctl train`", file=file) from error

@@ -1,6 +1,6 @@
-"""Profile files, DIR/<device>/<model>.json, to and from the domain.
+"""Reading and writing of profile files, DIR/<device>/<model>.json.
 
-A measurement that was interrupted stands beside them as <model>.partial.json, in the same form.
+An unfinished measurement is in <model>.partial.json, in the same format.
 """
 
 from __future__ import annotations
@@ -87,17 +87,17 @@ class _Profile(Strict):
 
 
 def profile_path(directory: Path, device: str, model: str) -> Path:
-    """Where the profile of a model on a device type stands."""
+    """Return the file of a model's profile on a device type."""
     return directory / device / f"{model}.json"
 
 
 def partial_path(directory: Path, device: str, model: str) -> Path:
-    """Where its measurement stands until it is complete."""
+    """Return the file of an unfinished measurement."""
     return directory / device / f"{model}{_PARTIAL}"
 
 
 def read_profile(path: Path) -> Profile:
-    """One profile. Raises InputError with file, line and field of the first mistake."""
+    """Read a profile. Raises InputError with file, line and field of the first mistake."""
     document = read(path)
     parsed = document.parse(_Profile)
     points = _points(document, parsed)
@@ -125,13 +125,13 @@ def read_profile(path: Path) -> Profile:
 
 
 def read_profiles(directory: Path, device: str) -> dict[str, Profile]:
-    """Model -> profile for one device type; empty where nothing was measured.
+    """Return the profiles of one device type by model; empty if there are none.
 
-    Raises InputError for a broken file, for one that speaks of another device or model than its place, and
-    where `directory` is a file.
+    Raises InputError for a broken file, for one whose device or model is not that of its path, and where
+    `directory` is a file.
     """
     if directory.exists() and not directory.is_dir():
-        raise InputError("is no directory of profiles", file=str(directory), field="--profiles")
+        raise InputError("is not a directory of profiles", file=str(directory), field="--profiles")
     found = {}
     for path in sorted((directory / device).glob("*.json")):
         if path.name.endswith(_PARTIAL):
@@ -148,18 +148,18 @@ def read_profiles(directory: Path, device: str) -> dict[str, Profile]:
 
 
 def read_partial(directory: Path, device: str, model: str) -> Profile | None:
-    """What an interrupted measurement left; None where there is nothing. Raises InputError as above."""
+    """Read an unfinished measurement; None if there is none. Raises InputError as `read_profile` does."""
     path = partial_path(directory, device, model)
     return read_profile(path) if path.exists() else None
 
 
 def write_partial(directory: Path, profile: Profile) -> None:
-    """Keep what is measured so far."""
+    """Write an unfinished measurement."""
     write_json(partial_path(directory, profile.device, profile.model), profile_document(profile))
 
 
 def write_profile(directory: Path, profile: Profile) -> Path:
-    """Replace a profile and forget its interrupted measurement; returns the file's path."""
+    """Replace a profile and remove its unfinished measurement; return the file's path."""
     path = profile_path(directory, profile.device, profile.model)
     write_json(path, profile_document(profile))
     partial_path(directory, profile.device, profile.model).unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def write_profile(directory: Path, profile: Profile) -> Path:
 
 
 def profile_document(profile: Profile) -> dict[str, Any]:
-    """A profile as its file holds it."""
+    """Return a profile as the JSON of its file."""
     document = asdict(replace(profile, points=(), colocation=()))
     document["share_kind"] = str(profile.share_kind)
     document["points"] = [_values(point) for point in profile.points]

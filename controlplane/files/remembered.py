@@ -1,4 +1,4 @@
-"""What was made of a file, made anew only where the file may have changed: asking looks at its times."""
+"""A cache of values that are derived from files, renewed when a file's times change."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _GRAIN_NS = 10**9
-"""Two writes within a file system's grain of time leave the same mark: a file this young is read again."""
+"""The resolution of file times. Two writes within it look the same, so a file this young is read again."""
 
 
 class Remembered(Generic[T]):
-    """`make()` of one file."""
+    """The value of `make()`, renewed when the file at `path` changes."""
 
     def __init__(self, path: Path, make: Callable[[], T]) -> None:
         self._path = path
         self._make = make
-        # The file's mark and what was made of it: one value, since threads may ask side by side.
+        # Times and value in one tuple, since several threads may call `get` at once.
         self._kept: tuple[object, T] | None = None
 
     def get(self) -> T:
-        """What `make` returns; it raises what that raises."""
+        """Return the value, renewed if the file changed. Raises what `make` raises."""
         mark, written_ns = None, 0
         with contextlib.suppress(FileNotFoundError):
-            told = os.stat(self._path)
-            mark, written_ns = (told.st_mtime_ns, told.st_size, told.st_ino), told.st_mtime_ns
+            stat = os.stat(self._path)
+            mark, written_ns = (stat.st_mtime_ns, stat.st_size, stat.st_ino), stat.st_mtime_ns
         kept = self._kept
         if kept is None or mark is None or mark != kept[0]:
             made = self._make()

@@ -1,7 +1,6 @@
 """A fleet's rendered model repositories on disk: OUTPUT/<fleet>/<partition>/<hash of the content>.
 
-Equal content has one path, whatever else two plans differ in, so a server's repository stays where it is for
-as long as the server runs.
+Equal content has the same path in every plan, so a server's repository stays in place while the server runs.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ _HASH_DIGITS = 16
 
 
 def write_rendered(output: Path, fleet: str, partition: str, tree: Tree) -> Path:
-    """Have a partition's repository on disk; where it lies. Raises EngineError where the disk refuses."""
+    """Write a partition's repository and return its path. Raises EngineError where the disk refuses."""
     path = rendered_path(output, fleet, partition, tree)
     write_tree(path, tree)
     return path
 
 
 def rendered_path(output: Path, fleet: str, partition: str, tree: Tree) -> Path:
-    """Where a partition's repository lies once it is written."""
+    """Return the path of a partition's repository."""
     return output.resolve() / fleet / partition / tree.content_hash[:_HASH_DIGITS]
 
 
 def forget_rendered(output: Path, fleet: str, needed: Collection[str]) -> bool:
-    """Remove a fleet's repositories but for the `needed` paths; returns whether any folder is left.
+    """Remove a fleet's repositories except the `needed` paths; return whether any folder is left.
 
-    Those that an older version called OUTPUT/<fleet>/<plan hash>/<partition>, and what an interrupted command
-    left half written, go too. What cannot be removed now is found again by the next call.
+    Also removes the folders of older versions, OUTPUT/<fleet>/<plan hash>/<partition>, and the unfinished
+    folders of interrupted commands. The next call tries again what cannot be removed now.
     """
     root = output.resolve() / fleet
     for group in _folders(root):

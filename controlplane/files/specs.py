@@ -1,4 +1,4 @@
-"""The spec file (YAML or JSON) -> domain Spec."""
+"""Reading of spec files (YAML or JSON)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controlplane.files.documents import Document, Strict, read
 
 
 def _text(value: object) -> object:
-    """YAML reads an unquoted `name: 1` as a number; a name is text all the same."""
+    """Return a name as text: YAML reads an unquoted `name: 1` as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -54,10 +54,10 @@ class _Spec(Strict):
 
 
 def read_spec(path: Path) -> tuple[Spec, Document]:
-    """The spec of a file. Raises InputError naming file, line and field."""
+    """Read a spec. Raises InputError naming file, line and field."""
     document = read(path)
-    told = document.content
-    if isinstance(told, Mapping) and "strategy" in told and "workloads" not in told:
+    content = document.content
+    if isinstance(content, Mapping) and "strategy" in content and "workloads" not in content:
         document.fail("is a plan, not a spec: a spec lists `workloads`, and `ctl apply` runs a plan")
     parsed = document.parse(_Spec)
     gpus = []

@@ -1,4 +1,4 @@
-"""Writes a `Tree` to disk: wholly or not at all."""
+"""Reading and writing of a `Tree` on disk; a write happens completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from controlplane.domain.tree import Link, Tree
 
 
 def write_tree(root: Path, tree: Tree) -> bool:
-    """Make `root` hold exactly `tree`; False where it did already and nothing was touched.
+    """Make `root` hold exactly `tree`; return False if it did already.
 
-    Everything is on disk under another name before `root` changes, so that a full disk leaves what was
-    there whole. Raises EngineError where the disk refuses.
+    The new tree is on disk under another name before `root` changes, so a full disk leaves the old tree
+    intact. Raises EngineError where the disk refuses.
     """
     temporary: Path | None = None
     try:
@@ -31,14 +31,16 @@ def write_tree(root: Path, tree: Tree) -> bool:
             _write(fresh / path, entry)
         for directory, _, _ in os.walk(fresh):
             _sync(Path(directory))
-        # No portable call swaps two directories. A crash between the renames leaves no `root`: the next
-        # call writes it.
+        # No portable call swaps two directories. After a crash between the renames `root` is missing until
+        # the next call.
         with contextlib.suppress(FileNotFoundError):
             root.rename(old)
         fresh.rename(root)
         _sync(root.parent)
     except OSError as error:
-        raise EngineError(f"{root}: cannot be written: {error.strerror}; what was there is whole") from error
+        raise EngineError(
+            f"{root}: cannot be written: {error.strerror}; the old content is intact"
+        ) from error
     finally:
         if temporary is not None:
             _put_back(temporary / "old", root)
@@ -47,7 +49,7 @@ def write_tree(root: Path, tree: Tree) -> bool:
 
 
 def read_tree(root: Path) -> Tree | None:
-    """What `root` holds, links unfollowed; None where it is no directory or holds something unreadable."""
+    """Read `root` without following links; None if it is not a directory or not fully readable."""
     if root.is_symlink() or not root.is_dir():
         return None
     entries: dict[str, str | Link] = {}

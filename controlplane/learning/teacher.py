@@ -25,11 +25,14 @@ class Teacher:
         """Search each problem with so many rounds of annealing."""
         found = [
             search(
-                _one(problem, e), clock, seed=seed + e, rounds=rounds,
+                _one(problem, e),
+                clock,
+                seed=seed + e,
+                rounds=rounds,
                 previous=replace(before, gpu=before.gpu[e], units=np.maximum(before.units[e], 1)),
             )
             for e in range(len(problem.model))
-        ]  # fmt: skip
+        ]
         gpu, units = np.stack([f.gpu for f in found]), np.stack([f.units for f in found])
         return Teacher(np.where(goodput(problem, gpu, units).violated, REJECTED, gpu), units)
 

@@ -247,7 +247,14 @@ def _judged(problem: Problem, before: Previous, weights: Weights) -> tuple[float
 
 def _digest(problem: Problem) -> str:
     told = hashlib.sha256()
-    for array in (problem.model, problem.rates_rps, problem.slos_ms, problem.type_of, problem.memory_mb,
-                  problem.model_memory_mb, problem.surfaces.alone_ms):  # fmt: skip
+    for array in (
+        problem.model,
+        problem.rates_rps,
+        problem.slos_ms,
+        problem.type_of,
+        problem.memory_mb,
+        problem.model_memory_mb,
+        problem.surfaces.alone_ms,
+    ):
         told.update(np.ascontiguousarray(array).tobytes())
     return told.hexdigest()

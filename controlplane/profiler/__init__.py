@@ -1,1 +1,1 @@
-"""Measures models through a launcher: load, sweep, session."""
+"""Measurement of models on real servers. Start reading at `session`."""

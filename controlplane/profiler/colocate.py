@@ -1,4 +1,4 @@
-"""Measures models side by side on one device, all of them busy: what neighbours cost each other."""
+"""Measurement of interference: models beside each other on one device, all busy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Neighbour
 from controlplane.monitor import triton
-from controlplane.profiler.neighbours import Household, Tenant, households
+from controlplane.profiler.neighbours import Tenant, TenantGroup, tenant_groups
 from controlplane.profiler.point import LATE_S, LEAST_BATCHES, Bench, Requests
 from controlplane.profiler.session import Place, Profiler, endpoint_of
 from controlplane.profiler.subject import Subject
@@ -22,7 +22,7 @@ _POINT_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """Models measured beside each other on one device."""
+    """Measures models beside each other on one device."""
 
     profiler: Profiler
     place: Place
@@ -30,60 +30,58 @@ class Neighbourhood:
     def measure(
         self, subjects: Sequence[Subject], *, budget_s: float
     ) -> dict[str, tuple[ColocationPoint, ...]]:
-        """Model -> its points beside others, as many as `budget_s` allows; at least one pair.
+        """Return the new points by model, as many as `budget_s` allows; at least one pair.
 
-        Raises InputError for no model, EngineError where a server fails.
+        Raises InputError without a model, EngineError where a server fails.
         """
         if not subjects:
             raise InputError("name at least one model to measure beside others", field="models")
         known = {subject.source.name: subject for subject in subjects}
         limits = {model: batch_limit(s.source.config) for model, s in known.items()}
-        every = list(households(limits, self.place.device.grid))
+        every = list(tenant_groups(limits, self.place.device.grid))
         found: dict[str, list[ColocationPoint]] = {model: [] for model in known}
         clock, began_s = self.profiler.clock, self.profiler.clock.monotonic()
         with self.profiler.exclusive(self.place):
-            for done, household in enumerate(every):
+            for done, group in enumerate(every):
                 passed_s = clock.monotonic() - began_s
                 if done and passed_s * (done + 1) / done > budget_s:
                     break
                 left_s = None if not done else min(budget_s - passed_s, passed_s / done * (len(every) - done))
-                names = " + ".join(f"{t.model} {t.percent:g} %" for t in household)
+                names = " + ".join(f"{t.model} {t.percent:g} %" for t in group)
                 self.profiler.progress.advance(names, done, len(every), left_s)
-                for model, point in self._together(household, known):
+                for model, point in self._together(group, known):
                     found[model].append(point)
         return {model: tuple(points) for model, points in found.items()}
 
     def _together(
-        self, household: Household, subjects: Mapping[str, Subject]
+        self, group: TenantGroup, subjects: Mapping[str, Subject]
     ) -> list[tuple[str, ColocationPoint]]:
-        """Every combination of the tenants' batches on one start of their servers."""
+        """Measure every combination of the tenants' batches with one start of their servers."""
         points = []
         with contextlib.ExitStack() as stack:
             benches = []
-            for slot, tenant in enumerate(household):
+            for slot, tenant in enumerate(group):
                 source = subjects[tenant.model].source
                 server = stack.enter_context(
                     self.profiler.serving(source, self.place, tenant.percent, tenant.batches, slot=slot)
                 )
                 bench = Bench(server, self.profiler.launcher, self.profiler.clock)
                 benches.append(stack.enter_context(bench))
-            requests = [subjects[t.model].requests for t in household]
-            for batches in itertools.product(*(t.batches for t in household)):
-                times_ms = _times_ms(household, benches, requests, batches)
-                points += list(
-                    zip((t.model for t in household), _points(household, batches, times_ms), strict=True)
-                )
+            requests = [subjects[t.model].requests for t in group]
+            for batches in itertools.product(*(t.batches for t in group)):
+                times_ms = _times_ms(group, benches, requests, batches)
+                points += list(zip((t.model for t in group), _points(group, batches, times_ms), strict=True))
         return points
 
 
 def _times_ms(
-    household: Household,
+    group: TenantGroup,
     benches: Sequence[Bench],
     requests: Sequence[Requests],
     batches: Sequence[int],
 ) -> list[float]:
-    """Mean execution of each tenant while all of them run back to back."""
-    endpoints = [endpoint_of(t.model, batch) for t, batch in zip(household, batches, strict=True)]
+    """Return each tenant's mean execution time while all of them run back to back."""
+    endpoints = [endpoint_of(t.model, batch) for t, batch in zip(group, batches, strict=True)]
     with contextlib.ExitStack() as stack:
         loops = [
             stack.enter_context(bench.loop(endpoint, own, in_flight(batch)))
@@ -103,8 +101,8 @@ def _times_ms(
     ]
 
 
-def _points(household: Household, batches: Sequence[int], times_ms: Sequence[float]) -> list[ColocationPoint]:
-    there = [_neighbour(t, b) for t, b in zip(household, batches, strict=True)]
+def _points(group: TenantGroup, batches: Sequence[int], times_ms: Sequence[float]) -> list[ColocationPoint]:
+    there = [_neighbour(t, b) for t, b in zip(group, batches, strict=True)]
     return [
         ColocationPoint(
             percent=one.percent,

@@ -1,7 +1,7 @@
-"""Load for a server: closed loop (so many requests always under way) and open loop (at given times).
+"""Load for a server: a closed loop (a constant number of requests in flight) and an open loop (given times).
 
-The generator must not be what is measured: requests are serialized once and answers are not parsed, so one
-costs about a tenth of a millisecond of another core.
+To keep the generator out of the measurement, requests are serialized once and answers are not parsed. A
+request costs about a tenth of a millisecond of another core.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from controlplane.domain.errors import EngineError, RequestRefused
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 _LATE_S = 30.0
-"""No answer for this long is a failure."""
+"""The longest wait for an answer; then the request counts as failed."""
 
 _UNANSWERED = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 )
-"""Codes that the client's side makes up where no answer came."""
+"""Codes that the gRPC client itself sets if no answer comes."""
 
 FloatArray = NDArray[np.float64]
 Call = Callable[[bytes], grpc.Future]
@@ -38,17 +38,17 @@ Call = Callable[[bytes], grpc.Future]
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The requests that ended, in that order: when (time.monotonic), and how long after they were due."""
+    """The ended requests in order: the end (time.monotonic), and the latency since the due time."""
 
     ended_s: FloatArray
     latency_ms: FloatArray
 
 
 class ClosedLoop:
-    """Keeps `concurrency` requests under way from entry to exit: each answer sends the next one, in turn.
+    """Keeps `concurrency` requests in flight from entry to exit: each answer sends the next request in turn.
 
-    After a request failed every call raises: RequestRefused with the server's words where it answered with an
-    error, EngineError where no answer came.
+    After a failed request every call raises: RequestRefused with the server's message if it answered with an
+    error, EngineError if no answer came.
     """
 
     def __init__(self, target: str, requests: Sequence[bytes], concurrency: int) -> None:
@@ -81,11 +81,11 @@ class ClosedLoop:
 
     @property
     def answered(self) -> int:
-        """Answers so far."""
+        """The number of answers so far."""
         return len(self._ended)
 
     def wait_for(self, answers: int, *, deadline_s: float) -> None:
-        """Until so many answers have come, counted from entry. Raises EngineError at the deadline."""
+        """Wait for so many answers, counted from entry. Raises EngineError at the deadline."""
         with self._changed:
             self._awaited = answers
             met = self._changed.wait_for(lambda: self._failure or len(self._ended) >= answers, deadline_s)
@@ -96,14 +96,14 @@ class ClosedLoop:
             )
 
     def run(self, seconds: float) -> None:
-        """Let it run for a time; returns at once where a request fails."""
+        """Run for a time. Raises at once where a request fails."""
         with self._changed:
             self._awaited = 0
             self._changed.wait_for(lambda: self._failure is not None, seconds)
         self._check()
 
     def answers(self, first: int = 0) -> Answers:
-        """The answers so far, leaving out the `first` ones."""
+        """Return the answers so far without the `first` ones."""
         with self._changed:
             return Answers(np.array(self._ended[first:]), 1000.0 * np.array(self._latency_s[first:]))
 
@@ -133,10 +133,10 @@ class ClosedLoop:
 
 
 def open_loop(target: str, request: bytes, due_s: Sequence[float], *, deadline_s: float) -> Answers:
-    """Send a request at each of these times after now, whatever the answers do; returns when all have ended.
+    """Send a request at each of these times from now, independent of the answers, and wait for all answers.
 
-    Latencies count from when a request was due, so that a stalled server is charged for what it held up.
-    Raises EngineError where a request fails or is not answered `deadline_s` after the last was due.
+    Latencies count from the due time, so they include the delay of requests behind a stalled server. Raises
+    EngineError where a request fails or has no answer `deadline_s` after the last due time.
     """
     ended: list[tuple[float, float]] = []
     failures: list[str] = []
@@ -155,7 +155,7 @@ def open_loop(target: str, request: bytes, due_s: Sequence[float], *, deadline_s
         start = time.monotonic()
         for offset in due_s:
             due = start + offset
-            # Waiting for a moment in time: there is no event to wait for.
+            # A point in time has no event to wait for.
             time.sleep(max(0.0, due - time.monotonic()))
             call(request).add_done_callback(partial(done, due))
         deadline = time.monotonic() + deadline_s
@@ -169,14 +169,14 @@ def open_loop(target: str, request: bytes, due_s: Sequence[float], *, deadline_s
 
 
 def poisson_times(rate_rps: float, seconds: float, random: np.random.Generator) -> list[float]:
-    """Arrival times of a Poisson process within `seconds`, ascending."""
+    """Return the arrival times of a Poisson process within `seconds`, ascending."""
     count = int(random.poisson(rate_rps * seconds))
     return [float(t) for t in np.sort(random.uniform(0.0, seconds, count))]
 
 
 @contextlib.contextmanager
 def off_core(core: int | None) -> Iterator[None]:
-    """Keep this thread, and those it starts, off a core; where there is no other one, nothing changes."""
+    """Keep this thread, and the threads it starts, off a core, if the host has another core."""
     before = os.sched_getaffinity(0)
     others = before - {core}
     if core is None or not others:
@@ -190,7 +190,7 @@ def off_core(core: int | None) -> Iterator[None]:
 
 
 def _call(channel: grpc.Channel) -> Call:
-    """The method on bytes: nothing is serialized or parsed per request."""
+    """Return the inference method on bytes, without serialization and parsing."""
     method = channel.unary_unary(_METHOD, request_serializer=None, response_deserializer=None)
     return lambda request: method.future(request, timeout=_LATE_S)
 
@@ -202,5 +202,5 @@ def _failure(target: str, error: BaseException) -> EngineError:
 
 
 def _words(error: BaseException) -> str:
-    """The server's own words where it said any."""
+    """Return the server's message, if it sent one."""
     return str(error.details() if isinstance(error, grpc.RpcError) else error)[:300]

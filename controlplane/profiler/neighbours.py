@@ -1,4 +1,4 @@
-"""Which models to measure side by side, and in which order, until the time is up. Pure."""
+"""The choice and order of co-located measurements. Pure."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from controlplane.domain.profile import ColocationPoint
 from controlplane.profiler.sweep import default_batches
 
 _UNEVEN = 0.7
-"""The larger part where two share unevenly."""
+"""The larger share of an uneven pair, as a part of the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One model's server beside others: its share, and the batches it is measured at on it."""
+    """One model's server beside others: its share, and the batches to measure."""
 
     model: str
     percent: float
     batches: tuple[int, ...]
 
 
-Household = tuple[Tenant, ...]
+TenantGroup = tuple[Tenant, ...]
 """Servers that run at once. They start once, then run every combination of their batches."""
 
 
-def households(max_batch: dict[str, int], grid: ShareGrid) -> Iterator[Household]:
-    """Pairs first, even shares before uneven ones, then triples; a model beside itself too.
+def tenant_groups(max_batch: dict[str, int], grid: ShareGrid) -> Iterator[TenantGroup]:
+    """Yield pairs first, even shares before uneven ones, then triples; also a model beside itself.
 
-    `max_batch` maps each model to the largest batch it serves. Planners put two or three to a GPU, and what
-    one does to another is learned from pairs; triples tell whether it adds up.
+    `max_batch` has the largest batch of each model. Pairs show the interference between two models, triples
+    whether it adds up. Most plans put two or three partitions on a GPU.
     """
     models = sorted(max_batch)
 
-    def tenants(names: Sequence[str], parts: Sequence[float], sizes: int) -> Household | None:
+    def tenants(names: Sequence[str], parts: Sequence[float], sizes: int) -> TenantGroup | None:
         percents = [_floor(part, grid) for part in parts]
         if None in percents:
             return None
@@ -52,13 +52,13 @@ def households(max_batch: dict[str, int], grid: ShareGrid) -> Iterator[Household
     ]
     for names, parts, sizes in plans:
         for chosen in names:
-            household = tenants(chosen, parts, sizes)
-            if household is not None:
-                yield household
+            group = tenants(chosen, parts, sizes)
+            if group is not None:
+                yield group
 
 
 def middle_batches(max_batch: int) -> tuple[int, ...]:
-    """The batches plans mostly use: not the ends, where there is anything between them."""
+    """Return medium batches, which plans mostly use: not the smallest and the largest, if others exist."""
     sizes = default_batches(max_batch)
     return sizes[1:-1] or sizes[-1:]
 
@@ -66,11 +66,11 @@ def middle_batches(max_batch: int) -> tuple[int, ...]:
 def merged(
     before: Sequence[ColocationPoint], measured: Sequence[ColocationPoint]
 ) -> tuple[ColocationPoint, ...]:
-    """Old and new points; where both measured the same, the new one."""
+    """Return old and new points; a new point replaces an old one of the same setting."""
     known = {(p.percent, p.batch, p.neighbours): p for p in (*before, *measured)}
     return tuple(known.values())
 
 
 def _floor(percent: float, grid: ShareGrid) -> float | None:
-    """The largest share of the grid within `percent`, so that several fit; None where the grid has none."""
+    """Return the largest share of the grid up to `percent`; None where there is none."""
     return max((p for p in grid.percents() if p <= percent + 1e-9), default=None)

@@ -1,4 +1,4 @@
-"""Measures one point on a running server: batches of one size, back to back."""
+"""Measurement of one point on a running server: batches of one size, back to back."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _RAMP_BATCHES = 3
 _RAMP_ANSWERS = 6
 LEAST_BATCHES = 8
 _LOOKS = 10
-"""At the counters within a point, for the deviation."""
+"""Readings of the counters within a point, for the standard deviation."""
 LATE_S = 60.0
 
 Requests = Sequence[ModelInferRequest]
-"""Requests of one inference, sent in turn."""
+"""Requests of one inference each, sent in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A measured point and how far it can be trusted."""
+    """A measured point and its trustworthiness."""
 
     point: Measurement
     trust: Trust
@@ -42,7 +42,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """All counters at one moment."""
+    """All counters at one time."""
 
     at_s: float
     statistics: ModelStatistics
@@ -79,7 +79,7 @@ class Bench:
         self._statistics.__exit__(kind, error, trace)
 
     def statistics(self, endpoint: str) -> ModelStatistics:
-        """The endpoint's counters now."""
+        """Read the endpoint's counters."""
         return self._statistics.read(endpoint)
 
     def version(self) -> str:
@@ -87,10 +87,10 @@ class Bench:
         return self._statistics.version()
 
     def saturate(self, endpoint: str, requests: Requests, batch: int, seconds: float) -> Watched:
-        """Batches of `batch`, formed by Triton from requests of one inference, for at least `seconds`.
+        """Run batches of `batch` for at least `seconds`, which Triton forms from requests of one inference.
 
-        So a batch costs what it costs in service, where each request's way through the server uses up the
-        same share. Raises EngineError where Triton formed none.
+        As in service, the handling of each request costs processor time of the same share. Raises EngineError
+        where Triton formed no such batch.
         """
         concurrency = in_flight(batch)
         with self.loop(endpoint, requests, concurrency) as loop:
@@ -128,7 +128,7 @@ class Bench:
         )
 
     def frontend_ms(self, endpoint: str, requests: Requests, seconds: float) -> float:
-        """What a lone request spends neither waiting nor in its execution."""
+        """Measure the time that a single request spends outside of queue and execution."""
         with self.loop(endpoint, requests, 1) as loop:
             loop.wait_for(_RAMP_ANSWERS, deadline_s=LATE_S)
             before = self._read(endpoint, loop)
@@ -141,11 +141,11 @@ class Bench:
         return max(0.0, float(np.mean(answers.latency_ms)) - inside_ms)
 
     def memory_mb(self) -> float | None:
-        """What the server occupies now; None where the launcher cannot tell."""
+        """Return the server's present memory; None where the launcher does not measure it."""
         return self._launcher.usage(self._server).memory_mb
 
     def loop(self, endpoint: str, requests: Requests, concurrency: int) -> ClosedLoop:
-        """A closed loop on one of the server's endpoints, with these requests in turn."""
+        """Return a closed loop of these requests on one of the server's endpoints."""
         target = f"{self._server.host}:{self._server.grpc_port}"
         return ClosedLoop(target, [_named(r, endpoint) for r in requests], concurrency)
 
@@ -166,7 +166,8 @@ class Bench:
         cores = psutil.cpu_count() or 1
         others_s = after.host_busy_s - before.host_busy_s - (used_s or 0.0)
         return _Usage(
-            # A process that ended takes its time with it; of a GPU's share the host's time says nothing.
+            # The counters lose the time of a process that ended. The host's time does not measure a GPU's
+            # share.
             received=None
             if used_s is None or used_s < 0 or not self._server.spec.device.startswith(CPU_DEVICE)
             else used_s / passed_s / (self._server.spec.percent / 100.0),
@@ -184,20 +185,19 @@ def _named(request: ModelInferRequest, endpoint: str) -> bytes:
 
 
 def rate_rps(answers: Answers, batch: int) -> float:
-    """Inferences per second, from the end of one batch to the end of another.
+    """Return inferences per second, from the end of one batch to the end of another.
 
-    So the rate is exact however few batches there are; a clock stopped at any other moment counts a part of
-    a batch too many or too few.
+    Any other interval contains a partial batch, which would distort the rate of a few batches.
     """
     ends_s = answers.ended_s[batch - 1 :: batch]
     return float(batch * (ends_s.size - 1) / (ends_s[-1] - ends_s[0]))
 
 
 def deviation_ms(counted: Sequence[ModelStatistics], batch: int) -> float | None:
-    """The standard deviation of an execution, from cumulative counters read several times.
+    """Return the standard deviation of an execution, from several readings of cumulative counters.
 
-    A mean over m executions deviates by sigma / sqrt(m): so the squares of the windows' deviations, times
-    their m, have the mean sigma². None where fewer than two windows saw the batch.
+    The mean of m executions deviates by sigma / sqrt(m), so the windows' squared deviations, each times its
+    m, have the mean sigma². None where fewer than two windows have the batch.
     """
     windows = [triton.difference(a, b).batches.get(batch) for a, b in itertools.pairwise(counted)]
     seen = [w for w in windows if w is not None]
@@ -210,7 +210,7 @@ def deviation_ms(counted: Sequence[ModelStatistics], batch: int) -> float | None
 
 
 def _host_busy_s() -> float:
-    """Seconds all cores of the host have worked so far."""
+    """Return the busy time of all cores of the host so far, in seconds."""
     times = psutil.cpu_times()
     return float(times.user + times.system + times.nice + times.irq + times.softirq)
 

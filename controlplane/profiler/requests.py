@@ -1,4 +1,4 @@
-"""The requests that a model is measured with: from a file, or made from its configuration alone."""
+"""The requests for a model's measurement: from a file, or generated from its configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from controlplane.render.source import SourceModel
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a user gives for one model: a file of real inputs, dimensions for inputs that are open."""
+    """The user's inputs for one model: a file of real inputs, and dimensions of inputs of variable shape."""
 
     shapes: Shapes = field(default_factory=dict)
     data: Path | None = None
@@ -34,16 +34,16 @@ NO_INPUTS = Inputs()
 
 
 def requests_for(source: SourceModel, inputs: Inputs = NO_INPUTS) -> tuple[ModelInferRequest, ...]:
-    """Requests of one inference, to be sent in turn; `model_name` is left for the caller to set.
+    """Return requests of one inference each; the caller sets `model_name`.
 
-    Raises InputError for a model with sequences or without inputs, for dimensions that are open and not
-    given, given and wrong, or given for no input, and for a bad file.
+    Raises InputError for a model with sequences or without inputs, for missing, wrong or superfluous
+    dimensions, and for a bad file.
     """
     file = f"{source.directory}/config.pbtxt"
     if keeps_sequences(source.config):
         raise InputError(
-            "keeps state between requests (sequence_batching), and what is measured are requests by "
-            "themselves; measure a copy without sequence_batching and give its profile this model's name",
+            "keeps state between requests (sequence_batching), and `ctl profile` sends independent requests; "
+            "measure a copy without sequence_batching and give its profile this model's name",
             file=file,
             field="sequence_batching",
         )
@@ -60,7 +60,7 @@ def requests_for(source: SourceModel, inputs: Inputs = NO_INPUTS) -> tuple[Model
 
 
 def request_set(requests: Sequence[ModelInferRequest], inputs: Inputs) -> RequestSet:
-    """What a profile remembers of the requests it was measured with."""
+    """Return the description of the requests that a profile stores."""
     digest = sha256()
     for request in requests:
         body = request.SerializeToString(deterministic=True)
@@ -72,14 +72,14 @@ def request_set(requests: Sequence[ModelInferRequest], inputs: Inputs) -> Reques
 def check_batches_form(
     source: SourceModel, requests: Sequence[ModelInferRequest], inputs: Inputs, largest_batch: int
 ) -> None:
-    """Raise InputError for requests of several shapes that would have to share a batch: Triton forms none."""
+    """Raise InputError for requests of several shapes, from which Triton forms no batch."""
     ragged = {tensor.name for tensor in source.config.input if tensor.allow_ragged_batch}
     shapes = [{t.name: list(t.shape) for t in r.inputs if t.name not in ragged} for r in requests]
     other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
     if largest_batch > 1 and other is not None:
         raise InputError(
-            f"entry {other} has other shapes than entry 0, and Triton forms batches of requests with one "
-            "shape only; keep entries of one shape, or measure with --batches 1",
+            f"entry {other} and entry 0 differ in shapes, and Triton batches requests of one shape only; "
+            "keep entries of one shape, or measure with --batches 1",
             file=str(inputs.data),
             field="data",
         )
@@ -121,7 +121,7 @@ def _generated(model: str, specs: Sequence[TensorSpec], shapes: Shapes, file: st
         if any(d < 0 for d in shape):
             hint = ",".join(str(d) if d > 0 else "N" for d in shape)
             raise InputError(
-                f"its dimensions {list(shape)} are open; say what to measure: "
+                f"its dimensions {list(shape)} are variable; give the ones to measure: "
                 f"--shape {model}:{spec.name}:{hint}, or --input-data {model}:FILE",
                 file=file,
                 field=spec.name,
@@ -140,7 +140,7 @@ def _request(sample: Sample, *, batched: bool) -> ModelInferRequest:
 
 
 def _values(kind: str, count: int) -> bytes:
-    """Noise for floats; ones for integers, which are a valid index and a valid mask; English for texts."""
+    """Return noise for floats, ones for integers (a valid index and a valid mask), English words for text."""
     if kind == "BYTES":
         return (struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT) * count
     if kind == "BF16":

@@ -1,6 +1,7 @@
-"""Measures a model from its first start to its last point, and goes on where it was interrupted.
+"""Measurement of a whole model, which continues after an interruption.
 
-One Triton for each share, as a share cannot change in a running server; every batch size on it in turn.
+There is one Triton for each share, since a running server's share cannot change. All batch sizes run on it in
+turn.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ from controlplane.render.source import SourceModel
 
 START_S = 60.0
 _ATTEMPTS = 3
-"""Times a disturbed point is measured; the one that got most of its share counts."""
+"""Attempts for a disturbed point; the attempt that got most of its share counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to measure: the type of the device, and the launcher's name for one of it (`cpu-0`, a UUID)."""
+    """The device to measure: its type, and the launcher's name for it (`cpu-0`, a UUID)."""
 
     device: Device
     name: str
 
     @property
     def core(self) -> int | None:
-        """The host's core that is measured, and where nothing else should run."""
+        """The measured core, on which nothing else should run; None for a GPU."""
         found = re.fullmatch(r"cpu-(\d+)", self.name)
         return int(found.group(1)) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Profiler:
-    """Measures models on one device. `profiles` holds the results, `scratch` what servers read meanwhile."""
+    """Measures models on one device. `profiles` holds the results, `scratch` the servers' repositories."""
 
     launcher: Launcher
     clock: Clock
@@ -61,9 +62,9 @@ class Profiler:
     scratch: Path
 
     def measure(self, subject: Subject, place: Place, *, resume: bool = True) -> Profile:
-        """The profile of one model, without fits.
+        """Measure one model and return its profile, without fits.
 
-        Each point is kept as soon as it is measured: interrupted, the next call with `resume` goes on.
+        Each point is written as soon as it is measured; after an interruption a call with `resume` continues.
         Raises RequestRefused where the server answers a request with an error, FleetBusy where another
         program measures on the same device, EngineError where the server fails otherwise.
         """
@@ -85,12 +86,12 @@ class Profiler:
             return run.finish()
 
     def fleet(self, place: Place) -> str:
-        """The label of everything started here; who measures for another `scratch` has another."""
+        """Return the fleet label of this measurement's servers; each `scratch` has its own."""
         return f"profile-{place.name}-{sha256(str(self.scratch.resolve()).encode()).hexdigest()[:6]}"
 
     @contextlib.contextmanager
     def exclusive(self, place: Place) -> Iterator[None]:
-        """Nobody else measures on the device, nothing of an earlier measurement runs, and we keep off it."""
+        """Lock the device, stop servers of earlier measurements, and keep this process off its core."""
         self.scratch.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(self.scratch / f"{place.name}.lock", timeout=0)
         try:
@@ -110,9 +111,9 @@ class Profiler:
     def serving(
         self, source: SourceModel, place: Place, percent: float, batches: Sequence[int], slot: int = 0
     ) -> Iterator[Server]:
-        """A server of one model, with an endpoint for each batch as a plan would have it; gone afterwards.
+        """Run a server of one model, with an endpoint for each batch as in a plan, and stop it at the end.
 
-        `slot` tells apart servers that run at once.
+        `slot` distinguishes servers that run at the same time.
         """
         endpoints = {endpoint_of(source.name, batch): batch for batch in batches}
         tree = profiling_tree(source, endpoints=endpoints, gpu_type=place.device.name)
@@ -130,7 +131,7 @@ class Profiler:
         try:
             yield server
         finally:
-            # Nothing is owed: every load has had its last answer.
+            # No request is in flight: every load has had its last answer.
             self.launcher.stop(server, drain_s=0)
 
     def _environment(self, source: SourceModel, place: Place) -> Environment:
@@ -147,7 +148,7 @@ class Profiler:
 
 
 class _Run:
-    """One model's measurement: what is to be done, and the profile as far as it is known."""
+    """One model's measurement: the points to measure, and the profile so far."""
 
     def __init__(self, profiler: Profiler, place: Place, subject: Subject, profile: Profile) -> None:
         self._profiler = profiler
@@ -165,7 +166,7 @@ class _Run:
         self._seconds = point_seconds(subject.budget_s, len(points), starts)
 
     def finish(self) -> Profile:
-        """Measure what is left, largest share and batch first: what is wrong with a model shows soonest."""
+        """Measure the missing points, largest share and batch first: they show problems soonest."""
         top = max(self._points, key=lambda p: (p.percent, p.batch))
         alone = [p for p in self._left if p == top]
         if alone or self._profile.frontend_ms is None:
@@ -174,14 +175,14 @@ class _Run:
             together = [p for p in self._left if p.percent == percent and p != top]
             if together:
                 self._together(percent, together)
-        self._tell(f"{self._source.name}: done")
+        self._show_progress(f"{self._source.name}: done")
         points = tuple(sorted(self._profile.points, key=lambda m: (m.percent, m.batch)))
-        # The median: a few points' deviations are outliers.
+        # The median, since a few points' deviations are outliers.
         jitters = [m.std_ms / m.execution_ms for m in points if m.std_ms is not None]
         return replace(self._profile, points=points, jitter=median(jitters) if jitters else None)
 
     def _alone(self, top: Point, points: Sequence[Point]) -> None:
-        """One endpoint, as in service: so it tells memory and the front end's time too."""
+        """Measure the largest point with one endpoint, as in service, for memory and front-end time too."""
         with self._bench(top.percent, [top.batch]) as bench:
             endpoint = endpoint_of(self._source.name, top.batch)
             frontend_ms = bench.frontend_ms(endpoint, self._requests, self._seconds)
@@ -195,14 +196,14 @@ class _Run:
             self._profile = replace(self._profile, memory_mb=bench.memory_mb())
 
     def _together(self, percent: float, points: Sequence[Point]) -> None:
-        """All batches of one share on one server, an endpoint for each: idle ones cost nothing."""
+        """Measure all batches of one share on one server, one endpoint each: idle ones cost nothing."""
         with self._bench(percent, [p.batch for p in points]) as bench:
             for point in points:
                 self._keep(self._settled(bench, point))
 
     @contextlib.contextmanager
     def _bench(self, percent: float, batches: Sequence[int]) -> Iterator[Bench]:
-        self._tell(f"{self._source.name} at {percent:g} %: starting")
+        self._show_progress(f"{self._source.name} at {percent:g} %: starting")
         with (
             self._profiler.serving(self._source, self._place, percent, batches) as server,
             Bench(server, self._profiler.launcher, self._profiler.clock) as bench,
@@ -210,8 +211,8 @@ class _Run:
             yield bench
 
     def _settled(self, bench: Bench, point: Point) -> Measurement:
-        """A point that got its share; after some attempts, the one that got most of it."""
-        self._tell(f"{self._source.name} at {point.percent:g} %, batch {point.batch}")
+        """Return an undisturbed point; after some attempts, the least disturbed one."""
+        self._show_progress(f"{self._source.name} at {point.percent:g} %, batch {point.batch}")
         endpoint = endpoint_of(self._source.name, point.batch)
         best: Watched | None = None
         for _ in range(_ATTEMPTS):
@@ -228,7 +229,7 @@ class _Run:
         write_partial(self._profiler.profiles, self._profile)
 
     def _late(self) -> bool:
-        """Whether the budget has no room for a repetition."""
+        """Return whether the budget has no time for a repetition."""
         known = {(m.percent, m.batch) for m in self._profile.points}
         left = [p for p in self._left if (p.percent, p.batch) not in known]
         starts = len({p.percent for p in left})
@@ -237,7 +238,7 @@ class _Run:
     def _passed_s(self) -> float:
         return self._profiler.clock.monotonic() - self._began_s
 
-    def _tell(self, what: str) -> None:
+    def _show_progress(self, what: str) -> None:
         done = len(self._profile.points)
         now = done - self._done_before
         left_s = self._passed_s() / now * (len(self._points) - done) if now > 0 else None
@@ -245,12 +246,12 @@ class _Run:
 
 
 def endpoint_of(model: str, batch: int) -> str:
-    """What a model is called while it is measured at a batch."""
+    """Return the endpoint of a model during its measurement at a batch."""
     return f"{model}.b{batch}"
 
 
 def resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) -> Profile:
-    """What of an interrupted measurement still holds: the wanted points, if measured alike."""
+    """Return the fresh profile with the points of an interrupted measurement in the same environment."""
     if partial is None or _identity(partial) != _identity(fresh):
         return fresh
     old, new = partial.environment, fresh.environment
@@ -266,6 +267,6 @@ def resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) ->
 
 
 def _identity(profile: Profile) -> tuple[object, ...]:
-    """What points must have in common to stand in one profile."""
+    """Return what all points of one profile must have in common."""
     requests = None if profile.inputs is None else profile.inputs.sha256
     return profile.environment.host, profile.environment.backend, profile.max_batch, requests

@@ -1,9 +1,9 @@
-"""Whether a model's threads burn its CPU quota without working: from measured points alone. Pure.
+"""Detection of threads that waste a CPU quota, from a profile's points. Pure.
 
 Under a CPU quota a saturated server gets its share of processor time, so an inference costs
-percent / 100 / capacity of it, about the same at each share. Threads that spin while they wait, or outnumber
-the core, cost more the smaller the share is, as the quota runs out while they wait for each other; and they
-exhaust even a whole core's quota, which one thread with work to do hardly does.
+percent / 100 / capacity of it, which is about the same at each share. If threads spin while they wait, or if
+there are more threads than cores, the cost grows as the share shrinks, because the quota runs out while they
+wait for each other. They also exhaust a whole core's quota, which a single working thread hardly does.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from controlplane.domain.profile import Measurement, Profile
 
 _COST = 1.59
 _THROTTLED = 0.54
-"""Geometric middles of what was measured (docs/results/real-models.md). Models on one thread that never spins
+"""Geometric means between measured groups (docs/results/real-models.md). Models on one thread that never
+spins
 cost 1.06 to 1.45 and were throttled in 12 to 30 % of a whole core's periods; models on onnxruntime's default
 threads cost 1.74 to 2.27, throttled in 99 % and more. Short requests raise the cost alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spinning:
-    """An inference's cost in processor time at the smallest share, over that at the largest.
+    """An inference's processor time at the smallest share, divided by that at the largest share.
 
-    `cost` is the geometric mean over the batches measured at both. `slowdown` is how many times longer a
-    batch takes, at worst; `of_percent` / `percent` is to be expected.
+    `cost` is the geometric mean over the batches measured at both. `slowdown` is the largest ratio of a
+    batch's execution times; without waste it is `of_percent` / `percent`.
     """
 
     percent: float
@@ -37,7 +38,7 @@ class Spinning:
 
 
 def spinning(profile: Profile) -> Spinning | None:
-    """What the threads of this model waste; None where they do not, or no two shares can be compared."""
+    """Return the waste of a model's threads; None without waste, or without two shares to compare."""
     percents = sorted({p.percent for p in profile.points})
     if profile.share_kind is not ShareKind.CPU_QUOTA or len(percents) < 2:
         return None
@@ -54,6 +55,6 @@ def spinning(profile: Profile) -> Spinning | None:
 
 
 def _cost_s(point: Measurement) -> float:
-    """Processor time of one inference in a saturated partition."""
+    """Return the processor time of one inference in a saturated partition."""
     assert point.capacity_rps is not None
     return point.percent / 100.0 / point.capacity_rps

@@ -1,4 +1,4 @@
-"""What is to be measured: a model, its points and its requests, all checked before a server starts."""
+"""The subject of a measurement: a model, its points and its requests, checked before a server starts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from controlplane.render.source import SourceModel, read_source
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a user may choose. `percents` and `batches` None: eleven points.
+    """The user's options. Without `percents` and `batches`, eleven points are measured.
 
-    `budget_s` is aimed at for a whole model. `inputs` are by model; a model that has none here gets requests
-    made from its configuration.
+    `budget_s` is the approximate time for a whole model. `inputs` are by model; for the other models,
+    requests are generated from the configuration.
     """
 
     percents: Sequence[float] | None = None
@@ -31,7 +31,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model that is to be measured. `inputs` is what its profile remembers of `requests`."""
+    """A model to measure. `inputs` is the description of `requests` for its profile."""
 
     source: SourceModel
     points: tuple[Point, ...]
@@ -41,7 +41,7 @@ class Subject:
 
 
 def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | None = None) -> Subject:
-    """Read a model and everything given for it. Raises InputError for what cannot be measured as asked."""
+    """Read a model and the user's inputs for it. Raises InputError if it cannot be measured with them."""
     wishes = wishes or Wishes()
     source = read_source(repository, model)
     points = chosen_points(device.grid, batch_limit(source.config), wishes.percents, wishes.batches)

@@ -1,1 +1,1 @@
-"""Pure text: config.pbtxt, HAProxy's configuration, model repositories."""
+"""Rendering of config.pbtxt, HAProxy's configuration and model repositories, as text."""

@@ -1,7 +1,7 @@
-"""Several endpoints of one model as one queue: one is the model, each other an ensemble of one step on it.
+"""Aliases: further endpoints of a model that share its queue, as ensembles of one step.
 
-Triton makes a queue and a batcher for each model it loads, so two copies would wait apart. What the alias
-shows its clients is the model's own: inputs, outputs, labels, versions, the batch, decoupled or not.
+Triton makes a queue and a batcher for each model that it loads, so copies of a model would not share one. An
+alias has the model's own interface: inputs, outputs, labels, versions, batch, decoupled or not.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from controlplane.render.config import HEADER, keeps_sequences
 from controlplane.render.source import CONFIG_NAME, SourceModel
 
 _SHOWN = (
-    "version_policy", "max_batch_size", "input", "output", "parameters", "metric_tags",
+    "version_policy",
+    "max_batch_size",
+    "input",
+    "output",
+    "parameters",
+    "metric_tags",
     "model_transaction_policy",
-)  # fmt: skip
-"""What a client reads of a model and what its requests depend on; execution is the model's own affair."""
+)
+"""The fields of the interface, which an alias copies; those of the execution stay with the model."""
 
 _LATEST = -1
 
 
 def alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
-    """The text of the config.pbtxt that answers as `endpoint` and executes as the model named `of`."""
+    """Return the config.pbtxt of the alias `endpoint`, which executes on the model named `of`."""
     config = ModelConfig()
     config.CopyFrom(source.config)
     for field, _ in source.config.ListFields():
@@ -32,7 +37,7 @@ def alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
     config.name, config.platform = endpoint, "ensemble"
     step = config.ensemble_scheduling.step.add(model_name=of, model_version=_LATEST)
     for tensor in config.input:
-        # The step reshapes: an ensemble has the shapes that clients send.
+        # An ensemble has the shapes that clients send; its step reshapes them.
         tensor.ClearField("reshape")
         step.input_map[tensor.name] = tensor.name
     for tensor in config.output:
@@ -43,7 +48,7 @@ def alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
 
 
 def check_shareable(source: SourceModel, workloads: tuple[str, ...]) -> None:
-    """Raise InputError, with the reason and the way out, where several workloads cannot share the model."""
+    """Raise InputError, with reason and way out, if these workloads cannot share the model's queue."""
     config = source.config
     if keeps_sequences(config):
         field, reason, cure = "sequence_batching", "each one has sequences of its own", ""

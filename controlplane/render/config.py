@@ -1,4 +1,4 @@
-"""config.pbtxt as text: a source model's configuration, changed in what a plan decides and nothing else."""
+"""Rendering of config.pbtxt: a source model's configuration with the plan's values, otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
 
 BATCH_LIMIT = 32
-"""The largest dynamic batch of any plan: engines are commonly built for it."""
+"""The largest dynamic batch of any plan: TensorRT engines are commonly built for it."""
 
 HEADER = "# Written by ctl. Edit the source model instead: this file is replaced.\n"
 """The first line of each file."""
 
 
 def parse_config(text: str, file: str) -> ModelConfig:
-    """A config.pbtxt. Raises InputError with the line of the first mistake."""
+    """Parse a config.pbtxt. Raises InputError with the line of the first mistake."""
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
-        # The error's own text begins with line:column, which the InputError says in its own way.
+        # The text begins with line:column, which the InputError has already.
         reason = str(error).split(" : ", 1)[-1]
         raise InputError(
-            f"is no model configuration: {reason}", file=file, line=error.GetLine() or None
+            f"is not a model configuration: {reason}", file=file, line=error.GetLine() or None
         ) from None
 
 
 def batch_limit(config: ModelConfig) -> int:
-    """The largest batch this model may be planned with; a model without batching serves one at a time."""
+    """Return the largest batch of this model in a plan; 1 for a model without batching."""
     return max(1, min(BATCH_LIMIT, int(config.max_batch_size)))
 
 
 def check_servable(config: ModelConfig, file: str) -> None:
-    """Raise InputError, with the reason, for a model that cannot be given a share of one device."""
+    """Raise InputError, with the reason, for a model that cannot run on a share of one device."""
     if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
         raise InputError(
-            "is an ensemble: its steps run in the same server and would need to be placed together, which "
-            "no plan does yet; plan the models of its steps and call them one after another",
+            "is an ensemble: its steps must run in one server, and a plan cannot place models together yet; "
+            "plan the models of its steps and call them one after another",
             file=file,
         )
     named = {gpu for group in config.instance_group for gpu in group.gpus}
@@ -53,15 +53,15 @@ def check_servable(config: ModelConfig, file: str) -> None:
 
 
 def keeps_sequences(config: ModelConfig) -> bool:
-    """Whether the model keeps state between requests, so that those of a sequence need the same server."""
+    """Return whether the model keeps state between requests, so that a sequence needs the same server."""
     return bool(config.HasField("sequence_batching"))
 
 
 def served_config(source: ModelConfig, *, endpoint: str, served: ServedModel, gpu_type: str) -> str:
-    """The text of the config.pbtxt that serves `source` as `endpoint`, as the plan says.
+    """Return the config.pbtxt that serves `source` as `endpoint` with the plan's batch and instances.
 
-    At delay 0 the one preferred size caps the dynamic batch and still takes a client's larger one, so
-    max_batch_size stays the source's. A model with sequences has a batcher of its own, which is left alone.
+    With a queue delay of 0 the one preferred size limits the dynamic batch but accepts a larger request, so
+    max_batch_size stays as in the source. The sequence batcher of a model is not changed.
     """
     config = ModelConfig()
     config.CopyFrom(source)
@@ -85,7 +85,7 @@ def _set_batching(config: ModelConfig, served: ServedModel) -> None:
 
 
 def _set_instances(config: ModelConfig, count: int, gpu_type: str) -> None:
-    """One group in the place of all, with the first one's other settings."""
+    """Replace all instance groups by one, which keeps the first one's other settings."""
     group = ModelInstanceGroup()
     if config.instance_group:
         group.CopyFrom(config.instance_group[0])
@@ -95,7 +95,7 @@ def _set_instances(config: ModelConfig, count: int, gpu_type: str) -> None:
         group.kind = ModelInstanceGroup.KIND_CPU
     elif group.kind != ModelInstanceGroup.KIND_MODEL:
         group.kind = ModelInstanceGroup.KIND_GPU
-        # A partition's server sees its own GPU only, hence as number 0.
+        # A partition's server sees one GPU only, as number 0.
         group.gpus.append(0)
     del config.instance_group[:]
     config.instance_group.append(group)

@@ -1,7 +1,7 @@
-"""HAProxy's configuration as text.
+"""Rendering of HAProxy's configuration.
 
-The slots are written with their present servers, so that a process started from the file serves what the
-one before it served; after that they change through the runtime socket only, and no reload is needed.
+The file has the present servers of every slot, so that a restarted HAProxy serves the same routes. While
+HAProxy runs, slots change through its runtime socket, without a reload.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LARGEST_BODY_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True)
 class ServerLine:
-    """One pre-allocated server of a slot. A disabled one keeps a place: its address says nothing."""
+    """One pre-allocated server of a slot. The address of a disabled one is a placeholder."""
 
     name: str
     host: str = "127.0.0.1"
@@ -40,10 +40,10 @@ class SlotLines:
 
 @dataclass(frozen=True, slots=True)
 class HaproxyFrame:
-    """Everything in the file that does not change while the gateway runs. Paths are absolute.
+    """The values in the file that do not change while the gateway runs. Paths are absolute.
 
-    `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `process` tells one start of HAProxy
-    from the next in the log: the numbers of its lines begin anew.
+    `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `process` identifies one run of
+    HAProxy in the log, whose line numbers begin anew with each run.
     """
 
     http_fd: int
@@ -61,7 +61,7 @@ class HaproxyFrame:
 
 
 def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
-    """The text of haproxy.cfg."""
+    """Return the text of haproxy.cfg."""
     return (
         _environment()
         .get_template("haproxy.cfg.j2")
@@ -79,5 +79,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # the text is no HTML
+        autoescape=False,  # the text is not HTML
     )

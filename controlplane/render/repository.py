@@ -1,9 +1,7 @@
-"""A partition's model repository: each endpoint a directory with its config.pbtxt and links to the rest.
+"""Rendering of a partition's model repository: configurations, and links to the models' files.
 
-Workloads of one model share one queue: the first endpoint is the model, the others are aliases of it.
-
-A partition's shadow serves the same models in the same way from a larger share, so it reads the same
-repository.
+Workloads of one model share one queue: the first endpoint is the model, the others are aliases of it. A
+partition's shadow reads the same repository.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from controlplane.render.source import CONFIG_NAME, SourceModel, read_source
 
 
 def render_partition(partition: Partition, *, gpu_type: str, repository: Path) -> Tree:
-    """The repository of one partition, its models read from `repository`.
+    """Return one partition's repository, with the models of `repository`.
 
     Raises InputError as `read_source` and `partition_tree` do.
     """
@@ -31,7 +29,7 @@ def render_partition(partition: Partition, *, gpu_type: str, repository: Path) -
 
 
 def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
-    """Raise InputError for a model with sequences in several partitions: only one server knows a sequence."""
+    """Raise InputError for a pool whose model has sequences: a sequence's state is in one server only."""
     partitions: dict[str, list[str]] = {}
     models = {}
     for _, partition, placement in plan.placements():
@@ -48,7 +46,7 @@ def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
 
 
 def refuse_large_requests(plan: Plan, repository: Path) -> None:
-    """Raise InputError for a workload whose clients send more in a request than its model takes."""
+    """Raise InputError for a workload whose client batch is above its model's limit."""
     for _, _, placement in plan.placements():
         if placement.client_batch == 1:
             continue
@@ -65,10 +63,10 @@ def refuse_large_requests(plan: Plan, repository: Path) -> None:
 
 
 def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str, SourceModel]) -> Tree:
-    """The same from models already read: paths to texts and links. Weights are linked, never copied.
+    """Return one partition's repository from source models. Weights are linked, never copied.
 
-    Raises InputError for an endpoint that is no name or stands twice, for a workload whose model the
-    partition does not serve, and for workloads that cannot share the queue of their model.
+    Raises InputError for an endpoint that is invalid or occurs twice, for a workload whose model is not in
+    the partition, and for workloads that cannot share the queue of their model.
     """
     served = {model.model: model for model in partition.models}
     entries: dict[str, str | Link] = {}
@@ -97,7 +95,7 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
 
 
 def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_type: str) -> Tree:
-    """A repository to measure one model in: each endpoint as a plan with that batch would serve it."""
+    """Return a repository to measure one model: one endpoint for each batch, as in a plan with that batch."""
     entries: dict[str, str | Link] = {}
     for endpoint, batch in endpoints.items():
         served = ServedModel(source.name, batch)

@@ -1,4 +1,4 @@
-"""Reads a source model's directory: the only effect of rendering."""
+"""Reading of a source model's directory: the only effect of rendering."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG_NAME = "config.pbtxt"
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """A model as its owner wrote it. `others` names everything in its directory but config.pbtxt."""
+    """A model of the user's repository. `others` names everything in its folder except config.pbtxt."""
 
     name: str
     directory: str
@@ -26,21 +26,22 @@ class SourceModel:
 
 
 def source_models(repository: Path) -> tuple[str, ...]:
-    """The names of all models in a repository, sorted: directories with a config.pbtxt.
+    """Return the names of all models in a repository, sorted: folders with a config.pbtxt.
 
-    Raises InputError where there is no such directory.
+    Raises InputError if the repository does not exist.
     """
     if not repository.is_dir():
-        raise InputError("is no directory; name the model repository with --repository", file=str(repository))
+        raise InputError(
+            "is not a directory; name the model repository with --repository", file=str(repository)
+        )
     return tuple(sorted(p.parent.name for p in repository.glob(f"*/{CONFIG_NAME}")))
 
 
 def read_source(repository: Path, model: str) -> SourceModel:
-    """One model of a source repository.
+    """Read one model of a source repository.
 
-    Raises InputError, naming file and line, for a name that is no directory's, a directory that is missing
-    or holds no configuration or no version, a broken configuration, and a model that cannot be served in a
-    partition.
+    Raises InputError, naming file and line, for an invalid name, a missing folder, configuration or version,
+    a broken configuration, and a model that cannot be served in a partition.
     """
     units.safe_name(model, "model")
     directory = repository.resolve() / model
@@ -54,8 +55,8 @@ def read_source(repository: Path, model: str) -> SourceModel:
         text = file.read_text()
     except FileNotFoundError:
         raise InputError(
-            "is missing, and every model's folder needs one; write it, or save what "
-            "GET /v2/models/MODEL/config answers where Triton completes it by itself",
+            "is missing; every model's folder needs one. Write it, or, if Triton completes the configuration "
+            "by itself, save the answer of GET /v2/models/MODEL/config",
             file=str(file),
         ) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -64,7 +65,9 @@ def read_source(repository: Path, model: str) -> SourceModel:
     check_servable(config, str(file))
     others = tuple(sorted(p.name for p in directory.iterdir() if _is_part(p)))
     if not any(name.isdigit() and (directory / name).is_dir() for name in others):
-        raise InputError("holds no version: put the model into a directory 1 inside", file=str(directory))
+        raise InputError(
+            "has no version: put the model's files into a folder named 1 inside", file=str(directory)
+        )
     return SourceModel(model, str(directory), config, others)
 
 

@@ -1,4 +1,4 @@
-"""What a plan changes about the one before."""
+"""The table of changes from one plan to the next."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from controlplane.report.plan_table import counted, names
 
 
 def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> RenderableType:
-    """One line for each thing that happens to a partition, then for what a workload asks for differently.
+    """Return the lines about endpoints that end, the changes of partitions, and those of workloads' terms.
 
-    Before them those for endpoints that end. `wanted`: what the plan after was asked for.
+    `wanted` are the workloads of the second plan's spec.
     """
-    found, asked = changes(before, after), terms(before, after, wanted)
+    found, new_terms = changes(before, after), terms(before, after, wanted)
     lost, regained = feasibility(before, after)
-    if not (found or asked or lost or regained):
+    if not (found or new_terms or lost or regained):
         return Text("\nnothing changes")
     partitions = counted(len({c.partition for c in found}), "partition")
     parts: list[RenderableType] = []
@@ -31,18 +31,19 @@ def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> 
     parts.append(Text(f"\n{partitions} changed, {moves(before, after)} started or moved"))
     if found:
         rows = [
-            (c.change.value, c.partition, _told(c.before), _told(c.after), names(c.workloads)) for c in found
+            (c.change.value, c.partition, _text_of(c.before), _text_of(c.after), names(c.workloads))
+            for c in found
         ]
         parts.append(_table(("change", "partition", "before", "after", "workloads"), rows))
-    if asked:
-        workloads = counted(len({c.workload for c in asked}), "workload")
-        parts.append(Text(f"\nasked for differently: {workloads}"))
-        values = [(c.workload, c.field, _value(c.before), _value(c.after)) for c in asked]
+    if new_terms:
+        workloads = counted(len({c.workload for c in new_terms}), "workload")
+        parts.append(Text(f"\nchanged in the spec: {workloads}"))
+        values = [(c.workload, c.field, _value(c.before), _value(c.after)) for c in new_terms]
         parts.append(_table(("workload", "field", "before", "after"), values))
     if lost:
         parts.append(Text(f"\nserved before, infeasible now: {', '.join(lost)}"))
     if regained:
-        # No terms of these: a plan holds only those of what it serves.
+        # Their terms are unknown: a plan has terms only for the workloads that it serves.
         parts.append(Text(f"\ninfeasible before, served now: {', '.join(regained)}"))
     return Group(*parts)
 
@@ -60,7 +61,7 @@ def _value(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def _told(place: Place | None) -> str:
+def _text_of(place: Place | None) -> str:
     if place is None:
         return "–"
     gpu, percent, batches = place

@@ -1,4 +1,4 @@
-"""What `ctl demo` measured, beside what was predicted."""
+"""The table of `ctl demo`: measured beside predicted."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from controlplane.report.columns import table_of
+
 
 @dataclass(frozen=True, slots=True)
 class DemoRow:
-    """One workload. Execution latencies are of a full batch with all neighbours busy."""
+    """One workload. The execution times are of a full batch with all neighbours busy."""
 
     workload: str
     model: str
@@ -28,14 +30,11 @@ class DemoRow:
 
 
 def demo_table(rows: Sequence[DemoRow]) -> Table:
-    """One line a workload."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, right in (
-        ("workload", False), ("model", False), ("share %", True), ("batch", True), ("predicted ms", True),
-        ("observed ms", True), ("error %", True), ("rate/s", True), ("client", False), ("answered", True),
-        ("failed", True), ("P50 ms", True), ("P99 ms", True), ("SLO ms", True), ("holds", False),
-    ):  # fmt: skip
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    """Return one line for each workload."""
+    table = table_of(
+        "workload, model, >share %, >batch, >predicted ms, >observed ms, >error %, >rate/s, client, "
+        ">answered, >failed, >P50 ms, >P99 ms, >SLO ms, holds"
+    )
     for row in rows:
         table.add_row(
             row.workload,

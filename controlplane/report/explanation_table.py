@@ -1,4 +1,4 @@
-"""Why a workload got what it got."""
+"""The table of `ctl plan --explain`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controlplane.report.plan_table import number
 
 
 def explanation_table(found: tuple[Explanation, ...] | Infeasible) -> RenderableType:
-    """For each partition of the workload, the planned share and batch beside the next ones, and why."""
+    """Return the planned share and batch of each partition beside the alternatives, and the reasons."""
     if isinstance(found, Infeasible):
         return Text(f"\n{found.workload} is infeasible: {found.reason}")
     parts: list[RenderableType] = []
@@ -25,12 +25,15 @@ def explanation_table(found: tuple[Explanation, ...] | Infeasible) -> Renderable
 def _one(explanation: Explanation) -> Table:
     beside = f", beside {', '.join(explanation.neighbours)}" if explanation.neighbours else ", alone"
     table = Table(
-        box=None, pad_edge=False, header_style="bold", title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        title_justify="left",
         title=(
             f"\n{explanation.workload} (held to {explanation.slo_ms:g} ms) in {explanation.partition} on "
             f"{explanation.gpu}{beside}"
         ),
-    )  # fmt: skip
+    )
     table.add_column("", no_wrap=True)
     for name in ("share %", "batch", "exec ms", "P99 ms", "use"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -38,7 +41,12 @@ def _one(explanation: Explanation) -> Table:
     for a in explanation.alternatives:
         holds = "yes" if a.holds else f"no: {', '.join(a.breaks)}"
         table.add_row(
-            a.what, spoken(a.percent), str(a.batch), number(a.execution_ms), number(a.p99_ms),
-            number(a.utilisation, 2), holds,
-        )  # fmt: skip
+            a.what,
+            spoken(a.percent),
+            str(a.batch),
+            number(a.execution_ms),
+            number(a.p99_ms),
+            number(a.utilisation, 2),
+            holds,
+        )
     return table

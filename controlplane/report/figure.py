@@ -1,4 +1,4 @@
-"""Where a figure goes."""
+"""Writing of figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controlplane.domain.errors import EngineError
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure; the path's suffix names the format. Raises EngineError: the disk refuses."""
+    """Write a matplotlib figure in the format of the path's suffix. Raises EngineError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)

@@ -1,4 +1,4 @@
-"""A learning curve, drawn: what the policy serves, and how sure it is."""
+"""The plot of a learning curve: what the policy serves, and its entropy."""
 
 from __future__ import annotations
 

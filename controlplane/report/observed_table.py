@@ -14,14 +14,14 @@ from controlplane.report.plan_table import number
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A partition of which no execution was seen, and why."""
+    """A partition without a measurement, and the reason."""
 
     partition: str
     unmeasured: str
 
 
 def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table:
-    """One line a partition and batch size, and one a partition of which nothing was seen."""
+    """Return one line for each partition and batch size, and one for each partition without a measurement."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("partition", no_wrap=True)
     for name in ("batch", "batches", "busy %", "predicted ms", "observed ms", "error %"):
@@ -29,12 +29,18 @@ def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table
     table.add_column("beside")
     table.add_column("teaches")
     for row in seen:
-        told = row.observation
+        found = row.observation
         table.add_row(
-            row.partition, str(row.batch), str(told.batches), f"{100 * row.busy:.0f}",
-            f"{told.predicted_ms:.1f}", f"{told.observed_ms:.1f}", _error(row),
-            ", ".join(told.neighbours) or "–", _teaches(row),
-        )  # fmt: skip
+            row.partition,
+            str(row.batch),
+            str(found.batches),
+            f"{100 * row.busy:.0f}",
+            f"{found.predicted_ms:.1f}",
+            f"{found.observed_ms:.1f}",
+            _error(row),
+            ", ".join(found.neighbours) or "–",
+            _teaches(row),
+        )
     for one in unseen:
         table.add_row(one.partition, *["–"] * 7, f"unmeasured: {one.unmeasured}")
     return table
@@ -54,10 +60,10 @@ def _teaches(row: Seen) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How a workload's promise was kept on one partition, from the record. Rates count inferences.
+    """A workload's P99 on one partition, from the record. Rates count inferences.
 
-    `p99_ms` is the median minute's, `worst_p99_ms` the worst's, of those with enough answers for one;
-    `unmeasured` says what is missing where none has.
+    `p99_ms` is the median of the minutes that have enough answers for a P99, `worst_p99_ms` their maximum.
+    `unmeasured` is the reason if no minute has enough.
     """
 
     workload: str
@@ -74,7 +80,7 @@ class Kept:
 
 
 def kept_table(kept: Sequence[Kept]) -> Table:
-    """One line a workload and partition."""
+    """Return one line for each workload and partition."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("workload", "partition"):
         table.add_column(name, no_wrap=True)
@@ -92,15 +98,23 @@ def kept_table(kept: Sequence[Kept]) -> Table:
     table.add_column("")
     for row in kept:
         table.add_row(
-            row.workload, row.partition, str(row.minutes), number(row.planned_rps), number(row.rate_rps),
-            str(row.failed), number(row.predicted_p99_ms), number(row.p99_ms), number(row.worst_p99_ms),
-            f"{row.slo_ms:g}", "" if row.unmeasured is None else f"unmeasured: {row.unmeasured}",
-        )  # fmt: skip
+            row.workload,
+            row.partition,
+            str(row.minutes),
+            number(row.planned_rps),
+            number(row.rate_rps),
+            str(row.failed),
+            number(row.predicted_p99_ms),
+            number(row.p99_ms),
+            number(row.worst_p99_ms),
+            f"{row.slo_ms:g}",
+            "" if row.unmeasured is None else f"unmeasured: {row.unmeasured}",
+        )
     return table
 
 
 def observed_document(seen: Sequence[Seen], unseen: Sequence[Unseen], kept: Sequence[Kept]) -> dict[str, Any]:
-    """The same as JSON."""
+    """Return both tables as JSON."""
     return {
         "promises": [asdict(row) for row in kept],
         "observed": [

@@ -1,4 +1,4 @@
-"""Tables and texts as plain lines, where they fit: rich takes two thirds of a second for a thousand rows."""
+"""Tables and texts as plain lines, where they fit. rich takes two thirds of a second for 1,000 rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.text import Text
 WIDTH = 200
 _GAP = "  "
 _FOR_RICH = "[]\n"
-"""A cell with one of these may be markup or several lines."""
+"""A cell with one of these characters may be markup or several lines, which rich must lay out."""
 
 
 def plain(renderable: RenderableType) -> str:
-    """What rich prints on `WIDTH` columns without colours, without spaces at the ends of lines."""
+    """Return what rich prints on `WIDTH` columns, without colours and trailing spaces."""
     return "\n".join(line.rstrip() for line in _lines(renderable))
 
 
@@ -38,7 +38,7 @@ def _lines(renderable: RenderableType) -> Iterator[str]:
 
 
 def _columns(table: Table) -> list[list[str]] | None:
-    """Each column's cells, header first, at one width; None for a table that rich must lay out."""
+    """Return each column's cells, header first, padded to one width; None if rich must lay the table out."""
     if table.box is not None or table.pad_edge or table.title or table.expand or not table.columns:
         return None
     columns, wide = [], len(_GAP) * (len(table.columns) - 1)

@@ -1,4 +1,4 @@
-"""A plan drawn: GPUs as bars, partitions as segments."""
+"""The plot of a plan: GPUs as bars, partitions as segments."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NARROW_PERCENT = 14.0
 def plot_plan(plan: Plan, path: Path) -> None:
     """Write the figure to `path`; its suffix (.svg, .png, .pdf) names the format.
 
-    A segment is a partition, as wide as its share, with its model, its batch and how much of the SLO its
-    P99 takes (under the half-SLO rule: its execution of half the SLO). Raises MissingTool where matplotlib is
-    not installed.
+    A segment's width is the partition's share. Its label has the model, the batch, and the P99 in percent of
+    the SLO (under the half-SLO rule: the execution time in percent of half the SLO). Raises MissingTool where
+    matplotlib is not installed.
     """
     try:
         from matplotlib import colormaps
@@ -48,18 +48,18 @@ def plot_plan(plan: Plan, path: Path) -> None:
     figure.suptitle(f"{plan.strategy}, rule {plan.rule}: {devices}")
     for model, colour in colours.items():
         axes.bar(0, 0, color=colour, label=model)
-    if colours:  # else nothing was planned
+    if colours:  # an empty plan has no segment
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     save(figure, path)
 
 
 def _label(axes: Any, partition: Partition, rule: Rule, middle: float, row: int) -> None:
-    told = f"{names([w.name for w in partition.workloads])}\nb{partition.models[0].batch}"
+    label = f"{names([w.name for w in partition.workloads])}\nb{partition.models[0].batch}"
     used = [u for w in partition.workloads if (u := _of_slo(w.predicted, w.slo_ms, rule)) is not None]
     if used:
-        told += f" · {100 * max(used):.0f} %"
+        label += f" · {100 * max(used):.0f} %"
     small = partition.percent < _NARROW_PERCENT
-    axes.text(middle, row, told, ha="center", va="center", fontsize=6 if small else 8)
+    axes.text(middle, row, label, ha="center", va="center", fontsize=6 if small else 8)
 
 
 def _of_slo(predicted: Prediction, slo_ms: float, rule: Rule) -> float | None:

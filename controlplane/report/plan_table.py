@@ -1,4 +1,4 @@
-"""A plan as a table for a person."""
+"""The table of a plan."""
 
 from __future__ import annotations
 
@@ -12,41 +12,38 @@ from controlplane.domain import device
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.report.columns import table_of
 from controlplane.report.plain import plain
 
 NAMED = 3
-"""Workloads of a partition that a line names."""
+"""The largest number of names in a line."""
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A number, or a dash for what is unknown."""
+    """Format a number; an unknown one is a dash."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 GPU`, `2 GPUs`."""
+    """Return `1 GPU`, `2 GPUs`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def names(all_of_them: Sequence[str]) -> str:
-    """Names in little room: the first three, and how many more."""
+    """Return the first three names, and how many more there are."""
     more = len(all_of_them) - NAMED
     return ", ".join(all_of_them[:NAMED]) + (f" +{more}" if more > 0 else "")
 
 
 def plan_table(plan: Plan) -> RenderableType:
-    """Every partition with its GPU, who shares a queue, then the totals and what is infeasible.
+    """Return every partition, the shared queues, the totals and the infeasible workloads.
 
-    A partition's rate is what arrives at it, its SLO the strictest of its workloads.
+    A partition's rate is the sum of its workloads' rates, its SLO the strictest one.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(_device(plan), no_wrap=True)
-    for name, right in (
-        ("partition", False), ("share %", True), ("workload", False), ("model", False), ("batch", True),
-        ("rate/s", True), ("capacity/s", True), ("use", True), ("exec ms", True), ("P99 ms", True),
-        ("SLO ms", True), ("shadow", False),
-    ):  # fmt: skip
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    table = table_of(
+        f"{_device(plan)}, partition, >share %, workload, model, >batch, >rate/s, >capacity/s, >use, "
+        ">exec ms, >P99 ms, >SLO ms, shadow"
+    )
     for gpu in plan.gpus:
         label = f"{gpu.id} ({spoken(gpu.percent)} %)"
         for partition in gpu.partitions:
@@ -61,7 +58,7 @@ def _device(plan: Plan) -> str:
 
 
 def _queues(partition: Partition) -> Iterator[tuple[ServedModel, list[Placement]]]:
-    """Its models with their workloads: those of one model wait in one queue."""
+    """Yield the partition's models with their workloads, which share the model's queue."""
     for model in partition.models:
         placements = [w for w in partition.workloads if w.model == model.model]
         if placements:
@@ -69,18 +66,18 @@ def _queues(partition: Partition) -> Iterator[tuple[ServedModel, list[Placement]
 
 
 def _shared(plan: Plan) -> list[RenderableType]:
-    """Each queue of several workloads once, whatever its servers."""
+    """Return a table of the queues of several workloads; a pool's queue is listed once."""
     servers: dict[tuple[str, ...], list[str]] = {}
-    told: dict[tuple[str, ...], list[Placement]] = {}
+    queues: dict[tuple[str, ...], list[Placement]] = {}
     for _, partition in plan.partitions():
         for _, placements in _queues(partition):
             key = tuple(w.name for w in placements)
             servers.setdefault(key, []).append(partition.id)
-            told[key] = placements
+            queues[key] = placements
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("shared queue", "workloads: SLO ms at rate/s"):
         table.add_column(name, overflow="fold", no_wrap=name == "shared queue")
-    for key, placements in told.items():
+    for key, placements in queues.items():
         if len(key) > 1:
             count = len(servers[key])
             who = (f"{w.name}: {w.slo_ms:g} at {spoken(w.rate_rps * count)}" for w in placements)
@@ -111,12 +108,12 @@ def _cells(
 
 
 def at_quantile(quantile: float) -> str:
-    """`95 % quantile`."""
+    """Return `95 % quantile`."""
     return f"{100 * quantile:g} % quantile"
 
 
 def _time(ms: float) -> str:
-    """In seconds where it took long."""
+    """Format a duration, a long one in seconds."""
     return f"{ms:.1f} ms" if ms < MILLIS_PER_SECOND else f"{ms / MILLIS_PER_SECOND:.1f} s"
 
 
@@ -163,7 +160,7 @@ def _footer(plan: Plan) -> list[Text]:
 
 
 def _uncovered(plan: Plan) -> Iterator[str]:
-    """How many shadows are no larger than what they stand by for, and the way out, if any."""
+    """Warn about shadows that are no larger than the active server, and say the way out, if any."""
     standing = [(gpu.id, p.percent, p.shadow) for gpu, p in plan.partitions() if p.shadow is not None]
     standing = [one for one in standing if one[2].policy is not ShadowPolicy.NONE]
     bare = [one for one in standing if one[2].extra_percent <= 0]
@@ -172,21 +169,21 @@ def _uncovered(plan: Plan) -> Iterator[str]:
     ways = []
     whole = sum(percent >= 100.0 for _, percent, _ in bare)
     if whole:
-        # No other GPU has more than all of itself either.
+        # A shadow on another GPU could not be larger either.
         more = "a higher --quantile" if plan.rule is Rule.P99 else "a shorter SLO in the spec"
         ways.append(f"{whole} for a partition with a whole {_device(plan)} ({more} plans headroom instead)")
     crowded = sum(percent < 100.0 and shadow.gpu == gpu for gpu, percent, shadow in bare)
     if crowded:
         way = "`shadow: {place: other-gpu}` in the spec looks for room on others, or takes one more"
         ways.append(f"{crowded} whose {_device(plan)} has none to give ({way})")
-    told = (
+    warning = (
         f"shadows that add no share, so cover a death and not a slower server: {len(bare)} of {len(standing)}"
     )
-    yield "; ".join((told, *ways))
+    yield "; ".join((warning, *ways))
 
 
 def show(renderable: RenderableType) -> None:
-    """Print to stdout, as wide as it needs where stdout is no terminal."""
+    """Print to stdout; where stdout is not a terminal, without a limit on the width."""
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(renderable)

@@ -1,4 +1,4 @@
-"""What a measured model came to, in a line or two."""
+"""The lines of `ctl profile` about a model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from controlplane.report.plan_table import counted
 
 
 def written_line(path: Path, points: int, seconds: float, error: float | None) -> str:
-    """The file, what it holds and how long that took; `error`: Eq 11's on points left out (0.05 is 5 %)."""
-    told = "" if error is None else f", Eq 11 errs by {100 * error:.1f} % on points left out"
-    return f"{path}: {counted(points, 'point')} written after {seconds:.0f} s{told}"
+    """Return the line about a written profile; `error` is that of Eq 11 on held-out points (0.05 is 5 %)."""
+    fit = "" if error is None else f", Eq 11 is off by {100 * error:.1f} % on held-out points"
+    return f"{path}: {counted(points, 'point')} written after {seconds:.0f} s{fit}"
 
 
 def refused_line(model: str, words: str, file: str | None) -> str:
-    """A model whose server refused a request; `file` is where its inputs came from, None if generated."""
+    """Return the line about a model whose server refused a request; `file` has its inputs, if given."""
     if file is not None:
         return f"{model}: not profiled: its server refused an input of {file}: {words}"
     return (
@@ -24,12 +24,12 @@ def refused_line(model: str, words: str, file: str | None) -> str:
 
 
 def failed_line(model: str, words: str) -> str:
-    """A model that could not be measured, and why."""
+    """Return the line about a model that could not be measured."""
     return f"{model}: not profiled: {words}"
 
 
 def spinning_line(model: str, percent: float, of_percent: float, cost: float, slowdown: float) -> str:
-    """A model whose threads waste its quota, and the way out."""
+    """Return the warning about a model whose threads waste its CPU quota, with the way out."""
     return (
         f"{model}: its threads waste its CPU quota: at {percent:g} % an inference takes {cost:.1f} times the "
         f"processor time that it takes at {of_percent:g} %, and up to {slowdown:.1f} times as long, where "

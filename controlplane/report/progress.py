@@ -1,4 +1,4 @@
-"""`ports.Progress` on a terminal; silent where stderr is none."""
+"""A progress bar for `ports.Progress`; silent where stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ class Bar:
         self._bar.stop()
 
     def advance(self, what: str, done: int, total: int, seconds_left: float | None) -> None:
-        """`done` of `total` steps are done; `what` is the present one."""
+        """Show that `done` of `total` steps are done; `what` is the present one."""
         left = "" if seconds_left is None else f"{seconds_left:.0f} s left"
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)

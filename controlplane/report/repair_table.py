@@ -1,4 +1,4 @@
-"""A forced violation and its repair, as one workload's clients saw it."""
+"""The table of a forced violation and its repair, as measured by one workload's clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.report.plan_table import number
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Requests that were due within a stretch of time; seconds count from the cut."""
+    """The requests that were due within one period; seconds count from the cut of the quota."""
 
     name: str
     begin_s: float
@@ -25,10 +25,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What the guard did about it; seconds count from the cut.
+    """The guard's repair; seconds count from the cut of the quota.
 
-    `served_s`: the first answer to a request that was due after the redirect. `guarded_s`: a new shadow
-    stood by.
+    `served_s` is the first answer to a request that was due after the redirect. At `guarded_s` a new shadow
+    was ready.
     """
 
     workload: str
@@ -44,7 +44,7 @@ class Repair:
 
 
 def repair_lines(repair: Repair) -> Sequence[str]:
-    """What happened, in order."""
+    """Return the events in order."""
     return (
         f"   0.00 s  {repair.workload}: its server's quota cut from {repair.percent:g} % to "
         f"{repair.cut_percent:.1f} % of its core",
@@ -55,7 +55,7 @@ def repair_lines(repair: Repair) -> Sequence[str]:
 
 
 def repair_table(repair: Repair) -> Table:
-    """One line a stretch of time."""
+    """Return one line for each period."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("requests due", no_wrap=True)
     for name in ("from s", "to s", "requests", "failed", "P50 ms", "P99 ms", "SLO ms"):
@@ -64,7 +64,14 @@ def repair_table(repair: Repair) -> Table:
     for span in repair.spans:
         holds = "–" if span.p99_ms is None else "yes" if span.p99_ms <= repair.slo_ms else "no"
         table.add_row(
-            span.name, f"{span.begin_s:.1f}", f"{span.end_s:.1f}", str(span.requests), str(span.failed),
-            number(span.p50_ms), number(span.p99_ms), f"{repair.slo_ms:g}", holds,
-        )  # fmt: skip
+            span.name,
+            f"{span.begin_s:.1f}",
+            f"{span.end_s:.1f}",
+            str(span.requests),
+            str(span.failed),
+            number(span.p50_ms),
+            number(span.p99_ms),
+            f"{repair.slo_ms:g}",
+            holds,
+        )
     return table

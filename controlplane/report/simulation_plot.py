@@ -13,14 +13,14 @@ from controlplane.simulate import quantiles
 from controlplane.simulate.result import SimulationResult, WorkloadOutcome
 
 POINTS = 100
-"""Points over time a plot asks the simulation for."""
+"""The number of points over time."""
 
 
 def plot_simulation(result: SimulationResult, path: Path) -> None:
     """Write the figure to `path`; its suffix (.svg, .png, .pdf) names the format.
 
-    Latencies stand relative to each workload's SLO, so all share one scale: 1 is the promise. Raises
-    MissingTool where matplotlib is not installed.
+    Latencies are divided by the workload's SLO, so that all share one scale. Raises MissingTool where
+    matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ def plot_simulation(result: SimulationResult, path: Path) -> None:
 
 
 def _exceeded(workload: WorkloadOutcome) -> tuple[FloatArray, FloatArray]:
-    """Latencies and the share of answers later than each, where any were counted."""
+    """Return the observed latencies, and for each the part of the answers that took longer."""
     edges = quantiles.edges_ms()[1:]
     total = max(int(workload.counts.sum()), 1)
     later = 1.0 - np.cumsum(workload.counts) / total

@@ -1,4 +1,4 @@
-"""What a simulation says, as a table."""
+"""The table of a simulation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controlplane.simulate.result import SimulationResult
 
 
 def simulation_table(result: SimulationResult, planned_at: float | None = None) -> RenderableType:
-    """One line a workload, then one a GPU; `planned_at`: the quantile whose times the plan predicted with."""
+    """Return one line for each workload and GPU; `planned_at` is the quantile of the plan's predictions."""
     workloads = Table(box=None, pad_edge=False, header_style="bold")
     workloads.add_column("workload", no_wrap=True)
     for name in ("requests", "P50 ms", "P99 ms", "SLO ms", "late %", "drops %", "goodput/s", "use"):
@@ -22,10 +22,17 @@ def simulation_table(result: SimulationResult, planned_at: float | None = None) 
     workloads.add_column("holds")
     for w in result.workloads:
         workloads.add_row(
-            w.name, str(w.requests), _ms(w.p50_ms), _ms(w.p99_ms), f"{w.slo_ms:g}",
-            f"{w.violations_percent:.2f}", f"{w.drops_percent:.2f}", f"{w.goodput_rps:.1f}",
-            f"{w.utilisation:.2f}", "yes" if w.holds else "no",
-        )  # fmt: skip
+            w.name,
+            str(w.requests),
+            _ms(w.p50_ms),
+            _ms(w.p99_ms),
+            f"{w.slo_ms:g}",
+            f"{w.violations_percent:.2f}",
+            f"{w.drops_percent:.2f}",
+            f"{w.goodput_rps:.1f}",
+            f"{w.utilisation:.2f}",
+            "yes" if w.holds else "no",
+        )
     gpus = Table(box=None, pad_edge=False, header_style="bold")
     kinds = {noun_of(g.id) for g in result.gpus}
     gpus.add_column(kinds.pop() if len(kinds) == 1 else "device", no_wrap=True)

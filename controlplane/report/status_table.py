@@ -1,4 +1,4 @@
-"""A running fleet as a table for a person, and as JSON."""
+"""The table and the JSON of `ctl status`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from controlplane.report.columns import table_of
 from controlplane.report.plan_table import number
 
 _SHOWN_NAMES = 3
 
 WINDOW_S = 60.0
-"""What clients saw is shown of so long, or since the monitor runs."""
+"""The window of the shown rates, P99s and errors; shorter if the monitor started later."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
-    """One server, and what its workload sees. Unknown figures are None."""
+    """One server, with the figures of its workload. Unknown figures are None."""
 
     partition: str
     role: str
@@ -40,14 +41,11 @@ class StatusRow:
 
 
 def status_table(rows: Sequence[StatusRow]) -> Table:
-    """One line a server."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, right in (
-        ("partition", False), ("role", False), ("state", False), ("device", False), ("share %", True),
-        ("held by", False), ("endpoint", False), ("routed", False), ("rate/s", True), ("planned/s", True),
-        ("P99 ms", True), ("SLO ms", True), ("errors", True),
-    ):  # fmt: skip
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    """Return one line for each server."""
+    table = table_of(
+        "partition, role, state, device, >share %, held by, endpoint, routed, >rate/s, >planned/s, >P99 ms, "
+        ">SLO ms, >errors"
+    )
     for row in rows:
         table.add_row(
             row.partition,
@@ -65,7 +63,7 @@ def status_table(rows: Sequence[StatusRow]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """One workload, what it was promised and what its clients see; of a pool all of it together."""
+    """One workload: its SLO and planned rate, and the measured ones, summed over its pool."""
 
     workload: str
     endpoint: str
@@ -78,7 +76,7 @@ class WorkloadRow:
 
 
 def workload_table(rows: Sequence[WorkloadRow]) -> Table:
-    """One line a workload."""
+    """Return one line for each workload."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("workload", "endpoint", "served by"):
         table.add_column(name, no_wrap=True)
@@ -95,7 +93,7 @@ def workload_table(rows: Sequence[WorkloadRow]) -> Table:
 
 
 def _figures(row: StatusRow | WorkloadRow) -> tuple[str | Text, ...]:
-    """What clients see beside what was planned, in the columns' order."""
+    """Return the measured figures and the planned ones in the order of the columns."""
     p99 = Text(f"{number(row.p99_ms)} !", style="red") if _late(row) else number(row.p99_ms)
     errors = "–" if row.errors is None else str(row.errors)
     return number(row.rate_rps), number(row.planned_rps), p99, number(row.slo_ms), errors
@@ -106,22 +104,22 @@ def _late(row: StatusRow | WorkloadRow) -> bool:
 
 
 def _footnote(rows: Sequence[StatusRow | WorkloadRow]) -> str:
-    """What the figures are of."""
+    """Return the note about the figures' window."""
     late = "; !: above its SLO" if any(map(_late, rows)) else ""
     return f"rate, P99 and errors are of the last {WINDOW_S:g} s{late}"
 
 
 def _few(names: Sequence[str]) -> str:
-    """A list that leaves room for the rest of its line."""
+    """Return the first names, and how many more there are."""
     more = len(names) - _SHOWN_NAMES
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:_SHOWN_NAMES])} and {more} more"
 
 
 @dataclass(frozen=True, slots=True)
 class GuardRow:
-    """How one partition is guarded. Times are seconds ago; None: unknown, or it never happened.
+    """The controller's state for one partition. Times are seconds ago; None: unknown, or it never happened.
 
-    `phase` is None where no controller watches.
+    `phase` is None where no controller runs.
     """
 
     partition: str
@@ -139,7 +137,7 @@ class GuardRow:
 
 
 def guard_table(rows: Sequence[GuardRow]) -> Table:
-    """One line a partition: its phase, its shadow, how starting goes, the last redirect, the last warning."""
+    """Return one line for each partition: phase, shadow, starts, the last redirect, the last warning."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("partition", "guard", "shadow", "starts", "last redirect", "last warning"):
         table.add_column(name, no_wrap=name != "last warning")
@@ -165,7 +163,7 @@ def _starts(row: GuardRow) -> str:
 
 
 def _age(seconds: float | None) -> str:
-    """A time span as people say it."""
+    """Format a duration in its largest suitable unit."""
     if seconds is None:
         return "–"
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
@@ -178,9 +176,9 @@ def _age(seconds: float | None) -> str:
 class Status:
     """A fleet at one moment. `controller` is its pid, None where none runs.
 
-    `trouble` says why the engine does not answer: then no server is known, and all else is.
-    `history_trouble` says why nothing is known of what happened. `restarts` are the newest of each process
-    of the gateway, oldest first: how many seconds ago, and which and why.
+    `trouble` is the reason if the engine does not answer; the servers are unknown then. `history_trouble` is
+    the reason if the history cannot be read. `restarts` has the latest restart of each gateway process,
+    oldest first: how many seconds ago, and which process and why.
     """
 
     servers: tuple[StatusRow, ...]
@@ -193,13 +191,13 @@ class Status:
 
 
 def status_view(status: Status) -> RenderableType:
-    """The tables, and a word where nobody guards.
+    """Return the tables, and a warning if no controller runs.
 
-    Workloads have lines of their own only where servers serve several: else the servers' say it all.
+    There is a table of workloads only if a server serves several.
     """
     parts: list[RenderableType] = [status_table(status.servers)]
     if status.trouble is not None:
-        parts = [f"no server can be shown: {status.trouble}"]
+        parts = [f"the servers are unknown: {status.trouble}"]
     if any(len(row.endpoints) > 1 for row in status.servers):
         parts += ["", workload_table(status.workloads)]
     if status.servers:
@@ -207,22 +205,22 @@ def status_view(status: Status) -> RenderableType:
     if status.guard:
         parts += ["", guard_table(status.guard)]
     if status.history_trouble is not None:
-        parts += ["", f"nothing that happened can be shown: {status.history_trouble}"]
+        parts += ["", f"the history cannot be read: {status.history_trouble}"]
     if status.restarts:
-        parts += ["", *(f"gateway, {_age(ago_s)} ago: {told}" for ago_s, told in status.restarts)]
+        parts += ["", *(f"gateway, {_age(ago_s)} ago: {reason}" for ago_s, reason in status.restarts)]
     if status.controller is None:
         parts += ["", "no controller runs: nothing is redirected or restarted (`ctl serve` starts one)"]
     return Group(*parts)
 
 
 def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
-    """The JSON of `ctl status`."""
+    """Return the JSON of `ctl status`."""
     return {
         "fleet": fleet,
         "controller": status.controller,
         "trouble": status.trouble,
         "history_trouble": status.history_trouble,
-        "restarts": [{"seconds_ago": ago_s, "reason": told} for ago_s, told in status.restarts],
+        "restarts": [{"seconds_ago": ago_s, "reason": reason} for ago_s, reason in status.restarts],
         "servers": [asdict(row) for row in status.servers],
         "workloads": [asdict(row) for row in status.workloads],
         "guard": [asdict(row) for row in status.guard],

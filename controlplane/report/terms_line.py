@@ -1,4 +1,4 @@
-"""What a plan takes over without a change to any server, in one line."""
+"""The line about changes of a plan that need no change of a server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from controlplane.planners.replan.differences import TermChange
 
 
 def terms_line(changed: Sequence[TermChange]) -> str:
-    """`nothing to do`, and each workload's new terms, such as its SLO, with those before."""
+    """Return `nothing to do`, with each workload's new and old terms, such as its SLO."""
     if not changed:
         return "nothing to do"
     terms: dict[str, list[str]] = {}
     for one in changed:
         terms.setdefault(one.workload, []).append(f"{one.field} {_value(one.before)} -> {_value(one.after)}")
-    told = "; ".join(f"{workload}: {', '.join(fields)}" for workload, fields in terms.items())
-    return f"nothing to do for the servers; taken over: {told}"
+    listed = "; ".join(f"{workload}: {', '.join(fields)}" for workload, fields in terms.items())
+    return f"nothing to do for the servers; changed: {listed}"
 
 
 def _value(value: float | str) -> str:

@@ -1,4 +1,4 @@
-"""Predicted against measured as a table."""
+"""The table of `ctl validate`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rich.table import Table
 
 
 def validation_table(document: Mapping[str, Any]) -> Table:
-    """The JSON of `ctl validate` with one line for each latency model and each model it was asked about."""
+    """Return the JSON of `ctl validate` as a table: one line for each latency model and model."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("latency model", "of"):
         table.add_column(name, no_wrap=True)
     for name in ("n", "mean error %", "bias %", "95th %", "largest %", "below upper 95 %"):
         table.add_column(name, justify="right", no_wrap=True)
-    for latency_model, told in document["latency_models"].items():
-        for model, figures in {"all": told["overall"], **told["per_model"]}.items():
+    for latency_model, assessed in document["latency_models"].items():
+        for model, figures in {"all": assessed["overall"], **assessed["per_model"]}.items():
             table.add_row(
                 latency_model if model == "all" else "",
                 model,

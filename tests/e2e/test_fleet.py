@@ -109,7 +109,7 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Host) -> None:
     renamed["workloads"][0]["endpoint"] = "echo"
     refused = host.apply(plan(renamed, partition("b", 30)), ports=False)
     assert refused.returncode == 2
-    assert "endpoint a ends, its clients will get 404: workload a is called echo" in refused.stderr
+    assert "endpoint a ends, its clients will get 404: workload a gets endpoint echo" in refused.stderr
     assert "--rename-endpoints" in refused.stderr
     assert {s["http_port"] for s in host.servers() if s["partition"] == "b"} == before
 
@@ -137,7 +137,7 @@ def test_a_kill_after_a_plan_that_changes_only_an_slo_is_mended_by_the_same_plan
     assert host.apply(before).returncode == 0
     ports = {s["http_port"] for s in host.servers()}
     changed = host.apply(after, ports=False)
-    told = "nothing to do for the servers; taken over: a: slo_ms 2000 -> 1500"
+    told = "nothing to do for the servers; changed: a: slo_ms 2000 -> 1500"
     assert (changed.returncode, changed.stdout.strip()) == (0, told), changed.stderr
     assert {s["http_port"] for s in host.servers()} == ports
 

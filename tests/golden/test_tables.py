@@ -126,7 +126,7 @@ def test_a_status_of_shared_queues() -> None:
 def test_a_status_without_an_engine() -> None:
     status = Status((), (), (GuardRow("a", "exposed", 3.0),), 7, "the engine does not answer")
     told = text(status_view(status))
-    assert told.splitlines()[0] == "no server can be shown: the engine does not answer"
+    assert told.splitlines()[0] == "the servers are unknown: the engine does not answer"
     assert "exposed for 3 s" in told
     assert status_document("f", status)["trouble"] == "the engine does not answer"
 

@@ -34,7 +34,8 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.monitor import canary, inference
 from controlplane.runtime import clock
-from controlplane.runtime.controller import loop, observer, workers
+from controlplane.runtime.controller import executor, loop, observer, workers
+from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet import execute
 from controlplane.runtime.fleet import fleet as fleet_module
@@ -50,7 +51,7 @@ MEMORY = Path("/dev/shm")
 
 
 class Silent:
-    """A `Recorder`, a `Board` or a `History` that keeps nothing."""
+    """A `Recorder`, a `StatusFile` or a `History` that keeps nothing."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -128,9 +129,8 @@ class World:
     def serve(self) -> None:
         if self.controller is None:
             self.program = Program()
-            self.controller = Controller(
-                self.fleet, NoRequests(), cast(Any, Silent()), lambda e: None, Limits()
-            )
+            actor = Executor(self.fleet, cast(Any, Silent()), lambda e: None)
+            self.controller = Controller(self.fleet, NoRequests(), actor, Limits())
 
     def end_controller(self) -> None:
         self.program.dead = True
@@ -165,13 +165,13 @@ def world() -> Iterator[World]:
         made = World(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="trisect-test"))))
         host = made.host
         pool = partial(Pool, host)
-        for module in (clock, loop, workers, execute, observer, canary):
+        for module in (clock, loop, executor, workers, execute, observer, canary):
             stack.enter_context(mock.patch.object(module, "time", host.clock))
         stack.enter_context(mock.patch.object(workers, "ThreadPoolExecutor", pool))
         for module in (execute, observer, canary):
             stack.enter_context(mock.patch.object(module, "ThreadPoolExecutor", InlinePool))
-        for name in ("Recorder", "Board", "EventLog"):
-            stack.enter_context(mock.patch.object(loop, name, Silent))
+        for name in ("Recorder", "StatusFile", "EventLog"):
+            stack.enter_context(mock.patch.object(executor, name, Silent))
         stack.enter_context(mock.patch.object(fleet_module, "History", Silent))
 
         def infer(_: object, server: Server, endpoint: str, *__: object) -> None:
@@ -450,11 +450,11 @@ def is_guarded(here: World, plan: Plan) -> None:
             waits = here.host.clock.now_s < watch.launches.retry_at_s
             assert watch.standby is not None or waits or watch.has_told(Topic.NO_ROOM)
         if watch.partition.policy is ShadowPolicy.WARM and watch.standby is not None:
-            warm = here.controller._crew.server(watch.standby.server)
+            warm = here.controller._workers.server(watch.standby.server)
             assert warm is None or not here.host.loaded[warm.name], (
                 "a warm shadow holds no memory for its models"
             )
-    named = {here.controller._crew.server(name) for name in seated}
+    named = {here.controller._workers.server(name) for name in seated}
     assert running == {server.name for server in named if server is not None}
     for endpoint, route in here.host.routes.items():
         for member in route.members:

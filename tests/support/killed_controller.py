@@ -18,8 +18,8 @@ from controlplane.control.guard.state import GuardState, Redirect
 from controlplane.domain.observation import FleetSeen
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.runtime_socket import RuntimeSocket
-from controlplane.runtime.controller import loop, observer
-from controlplane.runtime.controller.workers import Crew
+from controlplane.runtime.controller import executor, observer
+from controlplane.runtime.controller.workers import Workers
 from launchers import readiness
 from launchers.process import ProcessLauncher
 
@@ -35,11 +35,11 @@ class Point:
 
 POINTS = {
     "violation seen": Point(observer._Split, "ask"),
-    "verdict": Point(loop.Controller, "_act"),
+    "verdict": Point(executor.Executor, "act"),
     "routes written": Point(HaproxyGateway, "_apply"),
     "HAProxy half told": Point(RuntimeSocket, "replace_map", 1),
-    "routes committed": Point(loop, "turned_over"),
-    "told to drain and stop": Point(Crew, "stop"),
+    "routes committed": Point(executor, "changed_routes"),
+    "told to drain and stop": Point(Workers, "stop"),
     "draining": Point(HaproxyGateway, "in_flight"),
     "launching": Point(ProcessLauncher, "start"),
     "launched": Point(readiness, "is_ready"),

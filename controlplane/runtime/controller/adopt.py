@@ -1,21 +1,54 @@
-"""Who sits where when a controller takes a fleet over: read from what runs and what is routed."""
+"""Adoption of a fleet by a new controller, from what runs and what is routed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controlplane.control.converge.desired import Desired, NamedRoute, stands_for
 from controlplane.control.guard import decisions
 from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
-from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Backend, Role, Route, Server, ServerSpec, ServerState
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings
+from controlplane.runtime.controller.workers import Workers
+from controlplane.runtime.fleet.execute import backend
+
+
+@dataclass(slots=True)
+class Adopted:
+    """A fleet since its adoption: the guard's state, and what the controller has changed.
+
+    `planned_s` is the time of the plan. `backends` has the addresses of all servers that were routed.
+    """
+
+    state: GuardState
+    planned: Mapping[str, ServerSpec]
+    devices: Mapping[str, str]
+    routes: dict[str, NamedRoute]
+    backends: dict[str, Backend] = field(default_factory=dict)
+    planned_s: float | None = None
+
+    def addressed(self, routes: Mapping[str, NamedRoute], workers: Workers) -> dict[str, Route]:
+        """Return the routes with addresses, without servers whose address is unknown."""
+
+        def address(name: str) -> Backend | None:
+            server = workers.server(name)
+            if server is not None:
+                self.backends[name] = backend(server)
+            return self.backends.get(name)
+
+        found = {}
+        for endpoint, route in routes.items():
+            members = tuple(b for name in route.members if (b := address(name)) is not None)
+            if members:
+                found[endpoint] = Route(members, None if route.backup is None else address(route.backup))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The guard's first state, its servers, and those that an interruption left."""
+class Adoption:
+    """The guard's first state, the servers in it, and the servers that an interruption left."""
 
     state: GuardState
     planned: Mapping[str, ServerSpec]
@@ -23,7 +56,7 @@ class Taken:
     surplus: tuple[Server, ...]
 
 
-def take_over(
+def adoption(
     guarded: tuple[GuardedPartition, ...],
     desired: Desired,
     settings: FleetSettings,
@@ -31,10 +64,10 @@ def take_over(
     routes: Mapping[str, NamedRoute],
     limits: Limits,
     generation: int,
-) -> Taken:
-    """Who sits where. A partition's active server is the one it is routed to; one more may stand by.
+) -> Adoption:
+    """Choose each partition's active server (the routed one) and shadow from the servers that run.
 
-    The rest is surplus: an interrupted redirect left it, or an interrupted launch did.
+    The others are surplus, left by an interrupted redirect or launch.
     """
     planned = {
         spec.labels.partition: spec for spec in desired.servers.values() if spec.labels.role is Role.ACTIVE
@@ -49,8 +82,8 @@ def take_over(
     for partition in guarded:
         routed = {m for e in partition.endpoints if e in routes for m in routes[e].members}
         spec = planned[partition.id]
-        # What an interrupted apply started serves what another plan says: nothing may be turned over to it.
-        mine = [
+        # A server that an interrupted apply started may belong to another plan: it must not get traffic.
+        candidates = [
             s
             for s in running
             if s.spec.labels.partition == partition.id
@@ -58,16 +91,17 @@ def take_over(
             and (s.name in routed or s.name in backups or stands_for(s.spec, spec, desired))
         ]
         # Routed first, then as planned, then the others.
-        mine.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
-        chosen = mine[:1]
+        candidates.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
+        chosen = candidates[:1]
         if partition.policy is not ShadowPolicy.NONE:
-            # What is neither a backup nor as large as the active server was left for it.
-            chosen += [s for s in mine[1:] if s.name in backups or s.spec.percent >= chosen[0].spec.percent][
-                :1
-            ]
+            # A server that is neither a backup nor as large as the active one is surplus.
+            active_percent = chosen[0].spec.percent if chosen else 0.0
+            shadows = [s for s in candidates[1:] if s.name in backups or s.spec.percent >= active_percent]
+            chosen += shadows[:1]
         kept += chosen
         placed_servers[partition.id] = tuple(
             PlacedServer(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen
         ) or (PlacedServer(spec.name, partition.gpu, partition.percent),)
     surplus = tuple(s for s in running if s not in kept)
-    return Taken(decisions.begin(guarded, placed_servers, limits, generation), planned, tuple(kept), surplus)
+    state = decisions.begin(guarded, placed_servers, limits, generation)
+    return Adoption(state, planned, tuple(kept), surplus)

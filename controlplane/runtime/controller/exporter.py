@@ -1,4 +1,4 @@
-"""The controller's own endpoint: GET /healthz, and GET /metrics for Prometheus. Reads, decides nothing."""
+"""The controller's own endpoint: GET /healthz, and GET /metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Meters(Collector):
-    """What Prometheus is told, made anew from the controller's state at each scrape."""
+    """The metrics for Prometheus, computed from the controller's state at each scrape."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -31,13 +31,13 @@ class Meters(Collector):
         self._lock = threading.Lock()
 
     def count(self, event: Event) -> None:
-        """One more event of its kind."""
+        """Count an event by kind and level."""
         with self._lock:
             key = (event.kind, event.level)
             self._counts[key] = self._counts.get(key, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
-        """The metric families."""
+        """Yield the metric families."""
         events = CounterMetricFamily("trisect_events", "Events of the guard.", labels=["kind", "level"])
         with self._lock:
             for key, count in self._counts.items():
@@ -107,7 +107,7 @@ def serve(controller: Controller, meters: Meters, host: str, port: int) -> http.
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Scrapes are no news."""
+            """Log nothing: scrapes would fill the log."""
 
     try:
         server = http.server.ThreadingHTTPServer((host, port), Handler)

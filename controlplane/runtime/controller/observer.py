@@ -1,8 +1,8 @@
-"""What the guard is shown: the requests that ended and the health of every server, cheaply.
+"""Observation for the guard: ended requests and the health of every server, at low cost.
 
-A launcher tells of deaths by itself. Asking costs: the engine is asked now and then, and at once when it told
-of a death or requests fail, off the loop, since it may be away. Triton's statistics and HAProxy's sessions
-are asked only of a server under suspicion. An idle server and one that stands by get a canary.
+A launcher reports deaths by itself. Queries are expensive: a thread queries the engine now and then, and at
+once after a reported death or failed requests. Triton's statistics and HAProxy's sessions are read only for a
+server under suspicion. An idle server and a shadow get a canary.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
 from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, inferences_each, queue_ms
 from controlplane.ports import Gateway, Host, Launcher
-from controlplane.runtime.controller.workers import Crew
+from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import backend
 
 ENGINE_EVERY_S = 5.0
@@ -43,53 +43,59 @@ _READY = ServerSeen(Health.READY)
 
 
 class Requests(Protocol):
-    """Every request that ended."""
+    """The source of ended requests."""
 
     def take(self) -> Iterable[Record]:
-        """Those that ended since the call before, in order."""
+        """Return the requests that ended since the call before, in order."""
 
     @property
     def heard_since_s(self) -> float:
-        """Since when (monotonic) none can have passed unheard."""
+        """The time (monotonic) since which no request is missing."""
 
 
 class Observer:
-    """Looks at one fleet, a tick at a time."""
+    """Observes one fleet, once for each tick."""
 
     def __init__(
-        self, launcher: Launcher, gateway: Gateway, fleet: str, crew: Crew, requests: Requests, host: Host
+        self,
+        launcher: Launcher,
+        gateway: Gateway,
+        fleet: str,
+        workers: Workers,
+        requests: Requests,
+        host: Host,
     ) -> None:
         self._host = host
         self._gateway = gateway
-        self._crew = crew
+        self._workers = workers
         self._requests = requests
         self._canaries = Canaries()
         self._split = _Split()
         self._watch = launcher.watch(fleet)
         self._lost: dict[str, str] = {}
         self._impaired: dict[str, str] = {}
-        self._told: list[tuple[float, News]] = []
+        self._reports: list[tuple[float, News]] = []
         self._engine = _Engine(launcher, fleet)
         self._known: dict[str, Server] = {}
         self._by_address: dict[tuple[str, int], str] = {}
         self._since_s: dict[str, float] = {}
-        self._asked_s: dict[str, float] = {}
+        self._queried_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
         self._failed: dict[str, int] = {}
         self._active_s: dict[str, float] = {}
-        self._owed: dict[str, tuple[float, int]] = {}
+        self._in_flight_of: dict[str, tuple[float, int]] = {}
         self._heard_s = time.monotonic()
         self._gateway_again_s = -math.inf
         self._state = GuardState({})
 
     def look(self, state: GuardState) -> FleetSeen:
-        """The fleet now."""
+        """Return the present observation of the fleet."""
         now = time.monotonic()
-        conditions = self._crew.conditions()
-        servers = self._crew.servers()
+        conditions = self._workers.conditions()
+        servers = self._workers.servers()
         answers = self._answers(servers, now)
         failed = any(a.failed and a.server for a in answers)
-        self._ask_engine(servers, failed, now)
+        self._query_engine(servers, failed, now)
         seen: dict[str, ServerSeen] = {}
         self._state = state
         actives = {w.active.server: w for w in state.watches.values()}
@@ -97,7 +103,7 @@ class Observer:
             server = servers.get(name)
             health, reason = condition.health, condition.reason
             if server is not None and health is Health.UNLOADED:
-                self._impaired.pop(server.name, None)  # of a model that was unloaded
+                self._impaired.pop(server.name, None)  # it concerned a model that was unloaded
             if server is not None and health in (Health.READY, Health.UNLOADED) and server.name in self._lost:
                 health, reason = Health.GONE, self._lost[server.name]
             elif server is not None and health is Health.READY:
@@ -112,22 +118,22 @@ class Observer:
                 seen[name] = _READY if health is Health.READY else ServerSeen(health, reason=reason)
                 continue
             split = self._split_of(watch, server, now)
-            owed = self._in_flight(watch, server, now)
-            if health is Health.READY and not owed and split is _UNKNOWN:
+            in_flight = self._in_flight(watch, server, now)
+            if health is Health.READY and not in_flight and split is _UNKNOWN:
                 seen[name] = _READY
             else:
                 seen[name] = ServerSeen(
-                    health, owed, split.queue_ms, split.compute_ms, reason, split.inferences
+                    health, in_flight, split.queue_ms, split.compute_ms, reason, split.inferences
                 )
         suspicious = any(_strength(watch) > _SUSPICIOUS for watch in state.watches.values())
         return FleetSeen(now, tuple(answers), seen, self._host.seen() if suspicious else None)
 
     def probe(self, name: str) -> None:
-        """Try a server now: an inference through each queue, by way of an alias where it has one."""
-        server = self._crew.server(name)
+        """Send a canary to each queue of a server now, through an alias where the queue has one."""
+        server = self._workers.server(name)
         if server is not None:
-            self._asked_s[name] = time.monotonic()
-            # Where all else fails, silence is an answer too: a dead stub takes a second for each refusal.
+            self._queried_s[name] = time.monotonic()
+            # With a dead model process each refusal takes a second; a shorter deadline finds it sooner.
             hurry = self._failed.get(name, 0) >= _FAILED_IN_A_ROW
             self._canaries.ask(server, self._tried(server), deadline_s=_HURRIED_S if hurry else None)
 
@@ -140,21 +146,21 @@ class Observer:
 
     @property
     def troubles(self) -> dict[str, str]:
-        """Who does not do its part, and why; empty words for one that does."""
+        """Why the engine or the monitor does not answer; empty where it does."""
         silent_s = time.monotonic() - self._heard_s
-        deaf = f"no word of requests for {_DEAF_S:g} s: that a server is slow goes unseen"
+        deaf = f"no request log for {_DEAF_S:g} s: slow servers are not detected"
         return {"engine": self._engine.trouble, "monitor": deaf if silent_s > _DEAF_S else ""}
 
-    def _ask_engine(self, servers: Mapping[str, Server], failed: bool, now: float) -> None:
+    def _query_engine(self, servers: Mapping[str, Server], failed: bool, now: float) -> None:
         news = self._watch.news(servers.values())
-        self._told += [(now, one) for one in news]
-        self._engine.ask(now, 0.0 if self._told else ENGINE_HURRIED_S if failed else ENGINE_EVERY_S)
-        # An engine that is itself going away tells of many deaths and answers nothing: it is not believed.
-        for at, one in self._told:
+        self._reports += [(now, one) for one in news]
+        self._engine.ask(now, 0.0 if self._reports else ENGINE_HURRIED_S if failed else ENGINE_EVERY_S)
+        # An engine that is shutting down reports many deaths and answers no query. Such reports do not count.
+        for at, one in self._reports:
             if self._engine.answered_s >= at:
                 which = self._impaired if one.impaired else self._lost
                 which.update(dict.fromkeys(one.servers, one.reason))
-        self._told = [(at, one) for at, one in self._told if self._engine.answered_s < at]
+        self._reports = [(at, one) for at, one in self._reports if self._engine.answered_s < at]
 
     def _answers(self, servers: dict[str, Server], now: float) -> list[Answer]:
         if servers != self._known:
@@ -164,7 +170,7 @@ class Observer:
                 (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
             }
         answers = []
-        # Lines tell the time of day, which may be set meanwhile.
+        # Log lines have the time of day, which may be changed at any time.
         ahead_s = time.time() - now
         ends = self._requests.take()
         if self._requests.heard_since_s < now:
@@ -175,7 +181,7 @@ class Observer:
                 Answer(min(now, end.ended_s - ahead_s), end.latency_ms, end.failed, end.endpoint, name)
             )
             if not name:
-                continue  # nothing about anybody's health
+                continue  # says nothing about a server's health
             if end.failed:
                 self._failed[name] = self._failed.get(name, 0) + 1
             else:
@@ -184,10 +190,15 @@ class Observer:
         return answers
 
     def _forget(self, gone: Mapping[str, Server]) -> None:
-        """What was kept for servers that are stopped: a controller lives long, and a canary may be large."""
+        """Drop the data of stopped servers: a controller runs for long, and a canary may be large."""
         kept: tuple[dict[str, Any], ...] = (
-            self._since_s, self._asked_s, self._answered_s, self._failed, self._active_s, self._owed,
-        )  # fmt: skip
+            self._since_s,
+            self._queried_s,
+            self._answered_s,
+            self._failed,
+            self._active_s,
+            self._in_flight_of,
+        )
         for name, server in gone.items():
             self._canaries.forget(server.name)
             self._lost.pop(server.name, None)
@@ -196,7 +207,7 @@ class Observer:
                 one.pop(name, None)
 
     def _tried(self, server: Server) -> tuple[str, ...]:
-        """One endpoint of each of its queues, an alias where there is one: the whole way of a request."""
+        """Return one endpoint of each queue, an alias where there is one, to test a request's whole path."""
         watch = self._state.watches.get(server.spec.labels.partition)
         if watch is None:
             return server.spec.endpoints
@@ -205,11 +216,11 @@ class Observer:
     def _canary(self, name: str, server: Server, now: float) -> tuple[Health, str]:
         verdict = self._canaries.verdict(server.name)
         answered = self._answered_s.get(name, -1e9)
-        latest = max(answered, self._asked_s.get(name, -1e9))
+        latest = max(answered, self._queried_s.get(name, -1e9))
         first_failure = verdict is not None and verdict.failures == 1 and verdict.at_s > latest
         if first_failure or now - latest > CANARY_EVERY_S:
             self.probe(name)
-        # One canary may be unlucky; one beside requests that all fail is not.
+        # A single canary may fail by chance, but not if all requests fail too.
         enough = 1 if self._failed.get(name, 0) >= _FAILED_IN_A_ROW else 2
         if verdict is not None and verdict.failures >= enough and verdict.at_s > answered:
             return Health.FAILING, verdict.reason
@@ -217,66 +228,66 @@ class Observer:
 
     def _split_of(self, watch: Watch, server: Server, now: float) -> _Times:
         if _strength(watch) > _SUSPICIOUS:
-            # The models' own: an alias does not count the wait in its model's queue.
+            # The models' own statistics: an alias does not count the time in its model's queue.
             self._split.ask(server, [promise.endpoint for promise in watch.partition.promises], now)
         return self._split.found(server.name, now)
 
     def _in_flight(self, watch: Watch, server: Server, now: float) -> int:
-        """What it owes, asked only where it fell silent under load."""
+        """Return the server's requests in flight, which are read only if it is silent under load."""
         name = watch.active.server
-        asked, owed = self._owed.get(name, (-math.inf, 0))
-        # Silence is a server's own only while its answers would be heard, from when it was routed to, though
-        # it never answered anybody, and since it was last known to owe nothing.
+        asked, in_flight = self._in_flight_of.get(name, (-math.inf, 0))
+        # Silence counts only while the log is complete, since the server is routed, and since its requests in
+        # flight were last read as 0.
         since = max(
             self._answered_s.get(name, -math.inf),
             self._active_s.setdefault(name, now),
             self._requests.heard_since_s,
-            -math.inf if owed else asked,
+            -math.inf if in_flight else asked,
         )
         expected = (now - since) * sum(rates[0] for rates in watch.rates_rps)
-        if now - since < SILENT_S or (expected < _SILENT_REQUESTS and not owed):
+        if now - since < SILENT_S or (expected < _SILENT_REQUESTS and not in_flight):
             return 0
         if now - asked > SILENT_S and now > self._gateway_again_s:
             try:
-                owed = self._gateway.in_flight(backend(server))
+                in_flight = self._gateway.in_flight(backend(server))
             except GatewayError:
-                # A gateway that hangs takes its time, which is not to be lost at every look for every server.
-                owed, self._gateway_again_s = 0, time.monotonic() + _GATEWAY_AGAIN_S
-            self._owed[name] = (now, owed)
-        return owed
+                # A hanging gateway blocks each query until its deadline, so it is not queried again at once.
+                in_flight, self._gateway_again_s = 0, time.monotonic() + _GATEWAY_AGAIN_S
+            self._in_flight_of[name] = (now, in_flight)
+        return in_flight
 
 
 def _strength(watch: Watch) -> float:
-    """The strongest evidence against one of its promises; 1 is an alarm."""
+    """Return the strongest evidence against one of the partition's promises; 1 is an alarm."""
     return max(
         sequential.strength(e, p) for e, p in zip(watch.evidence, watch.partition.promises, strict=True)
     )
 
 
 class _Engine:
-    """Which servers the engine says run, asked off the loop."""
+    """The servers that run according to the engine, queried in a thread."""
 
     def __init__(self, launcher: Launcher, fleet: str) -> None:
         self._launcher = launcher
         self._fleet = fleet
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._running: frozenset[str] = frozenset()
-        self._asked_s = -math.inf
+        self._queried_s = -math.inf
         self._under_way = False
         self.answered_s = -math.inf
-        """When it was asked what it answered last."""
+        """The time of the latest answered query."""
         self.trouble = ""
 
     def ask(self, now: float, every_s: float) -> None:
-        """Have it asked, unless that was done a moment ago or it has not answered yet."""
-        if self._under_way and now - self._asked_s > _ENGINE_LATE_S:
+        """Start a query, unless the last one is recent or still unanswered."""
+        if self._under_way and now - self._queried_s > _ENGINE_LATE_S:
             self.trouble = f"the engine has not answered for {_ENGINE_LATE_S:g} s"
-        if not self._under_way and now - self._asked_s >= every_s:
-            self._asked_s, self._under_way = now, True
+        if not self._under_way and now - self._queried_s >= every_s:
+            self._queried_s, self._under_way = now, True
             self._pool.submit(self._ask, now)
 
     def misses(self, name: str, since_s: float) -> bool:
-        """Whether it was asked after `since_s` and did not name this server."""
+        """Return whether a query after `since_s` did not list this server."""
         return self.answered_s > since_s and name not in self._running
 
     def close(self) -> None:
@@ -288,14 +299,14 @@ class _Engine:
             found = self._launcher.servers(self._fleet)
             self._running = frozenset(s.name for s in found if s.state is ServerState.RUNNING)
             self.trouble, self.answered_s = "", now
-        except Exception as error:  # of any kind: deaths are not believed while it answers nothing
+        except Exception as error:  # any error: the engine gave no answer
             self.trouble = str(error) or repr(error)
         finally:
             self._under_way = False
 
 
 class _Times(NamedTuple):
-    """A suspect's mean times, of several models the slowest's, and how many inferences a request carried."""
+    """Mean times of a server under suspicion, those of its slowest model, and inferences per request."""
 
     queue_ms: float | None = None
     compute_ms: float | None = None
@@ -306,24 +317,24 @@ _UNKNOWN = _Times()
 
 
 class _Split:
-    """Queue against compute time of suspects, from two readings of Triton's counters, off the loop."""
+    """Queue and compute time of servers under suspicion, from Triton's counters, read in threads."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
         self._lock = threading.Lock()
-        self._asked_s: dict[str, float] = {}
+        self._queried_s: dict[str, float] = {}
         self._before: dict[tuple[str, str], ModelStatistics] = {}
         self._found: dict[str, tuple[float, _Times]] = {}
 
     def ask(self, server: Server, models: Sequence[str], now: float) -> None:
-        """Read the counters of its models, unless that was done a moment ago."""
-        if now - self._asked_s.get(server.name, -1e9) < STATISTICS_EVERY_S:
+        """Start to read the counters of the models, unless the last reading is recent."""
+        if now - self._queried_s.get(server.name, -1e9) < STATISTICS_EVERY_S:
             return
-        self._asked_s[server.name] = now
+        self._queried_s[server.name] = now
         self._pool.submit(self._read, server, models)
 
     def found(self, name: str, now: float) -> _Times:
-        """The times of late; `_UNKNOWN` where nobody asked."""
+        """Return the latest times; `_UNKNOWN` without a recent reading."""
         with self._lock:
             at, times = self._found.get(name, (-math.inf, _UNKNOWN))
         return times if now - at < 4 * STATISTICS_EVERY_S else _UNKNOWN

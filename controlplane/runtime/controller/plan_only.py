@@ -1,94 +1,92 @@
-"""A controller that keeps its hands still: it looks and decides, and says what it would do."""
+"""The actor of `ctl serve --plan-only`: announces the guard's decisions and changes nothing."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import replace
 
-from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import decisions
-from controlplane.control.guard.state import Effect, GuardState, Limits, PlacedServer, Probe, Say
+from controlplane.control.guard.state import GuardState, PlacedServer, Probe, Say
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import FleetSeen, Health
-from controlplane.runtime.controller.loop import TICK_S, Adopted, Controller, Notice, event_of, turned_over
-from controlplane.runtime.controller.observer import Requests
+from controlplane.domain.observation import Health
+from controlplane.runtime.controller.actor import Decision, Notice
+from controlplane.runtime.controller.adopt import Adopted
+from controlplane.runtime.controller.decision_events import changed_routes, event_of
+from controlplane.runtime.controller.observer import Observer
+from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import Event
 
 _REPEAT_S = 60.0
-_LOOKS = 30
-"""Ticks after which a single look has ended: a dead server is noticed within them."""
 
 
-class Onlooker(Controller):
-    """Tells each decision once a minute as `would <what>`, and goes on from what is: nothing changed."""
+class Announcer:
+    """Announces each decision as an event `would <kind>`, at most once a minute.
 
-    def __init__(
-        self, fleet: Fleet, requests: Requests, history: History, notice: Notice, limits: Limits
-    ) -> None:
-        super().__init__(fleet, requests, history, notice, limits)
-        self._said_s: dict[tuple[str, str, str], float] = {}
+    A controller may run beside it, so it takes no lock and writes no file.
+    """
 
-    def repair(self, stop: threading.Event) -> None:
-        """Look for a moment, and say what there is to do."""
-        for _ in range(_LOOKS):
-            if not stop.is_set():
-                self.step()
-                stop.wait(TICK_S)
-        self._crew.close(wait=True)
+    def __init__(self, fleet: Fleet, notice: Notice) -> None:
+        self._fleet = fleet
+        self._notice = notice
+        self._announced_s: dict[tuple[str, str, str], float] = {}
 
-    def _act(
-        self,
-        adopted: Adopted,
-        state: GuardState,
-        effects: tuple[Effect, ...],
-        routes: dict[str, NamedRoute],
-        seen: FleetSeen,
-    ) -> None:
-        """Say, where the controller would do."""
-        if turned := turned_over(adopted.routes, routes):
-            self._note(Event(self._fleet.clock.wall(), "warning", "would route", self._fleet.name, turned))
-        for effect in effects:
-            if isinstance(effect, Probe):
-                self._observer.probe(effect.server)
-            event = event_of(effect, self._fleet.clock.wall(), seen.now_s)
-            if event is not None:
-                self._note(event if isinstance(effect, Say) else replace(event, kind=f"would {event.kind}"))
-        only_words = all(isinstance(effect, Probe | Say) for effect in effects)
-        adopted.state = state if only_words else _as_it_was(adopted.state)
-
-    def _note(self, event: Event) -> None:
-        """To the caller only: the history is of what was done."""
-        said = (event.kind, event.subject, event.level)
-        if event.at_s - self._said_s.get(said, -_REPEAT_S) >= _REPEAT_S:
-            self._said_s[said] = event.at_s
-            self._notice(event)
-
-    def _alone(self) -> contextlib.AbstractContextManager[None]:
-        """It changes nothing: a controller beside it that decides the same is not held up."""
+    def hold_fleet(self) -> contextlib.AbstractContextManager[None]:
+        """Take no lock."""
         return contextlib.nullcontext()
 
-    def _tell_others(self, state: GuardState, effects: tuple[Effect, ...], seen: FleetSeen) -> None:
-        """A controller beside it may tell them."""
+    def open_gateway(self) -> None:
+        """Leave the gateway as it is."""
 
-    def _open(self) -> None:
-        """The gateway is left as it is."""
+    def adopt_standby(self, server: Server, workers: Workers) -> None:
+        """Count the shadow as ready."""
+        workers.adopt(server, Health.READY)
 
-    def _take_on(self, server: Server) -> None:
-        self._crew.adopt(server, Health.READY)
+    def adopt_warm(self, server: Server, workers: Workers) -> None:
+        """Count the shadow as unloaded."""
+        workers.adopt(server, Health.UNLOADED)
 
-    def _take_on_warm(self, server: Server) -> None:
-        self._crew.adopt(server, Health.UNLOADED)
+    def stop_surplus(self, servers: tuple[Server, ...], workers: Workers) -> None:
+        """Announce the servers that a controller would stop."""
+        for server in servers:
+            reason = "left by an interrupted command or controller"
+            self.note(Event(self._fleet.clock.wall(), "info", "would stop", server.name, reason))
 
-    def _part_with(self, surplus: tuple[Server, ...]) -> None:
-        for server in surplus:
-            self._tell("info", "stop", server.name, "left by what was interrupted")
+    def act(self, decision: Decision, adopted: Adopted, workers: Workers, observer: Observer) -> None:
+        """Announce the decision; then the guard begins again with the present servers."""
+        wall_s = self._fleet.clock.wall()
+        if changed := changed_routes(adopted.routes, decision.routes):
+            self.note(Event(wall_s, "warning", "would route", self._fleet.name, changed))
+        for effect in decision.effects:
+            if isinstance(effect, Probe):
+                observer.probe(effect.server)
+            event = event_of(effect, wall_s, decision.seen.now_s)
+            if event is not None:
+                self.note(event if isinstance(effect, Say) else replace(event, kind=f"would {event.kind}"))
+        changes_nothing = all(isinstance(effect, Probe | Say) for effect in decision.effects)
+        adopted.state = decision.state if changes_nothing else _begun_again(adopted.state)
+
+    def publish(self, decision: Decision, state: GuardState, workers: Workers) -> None:
+        """Write nothing: the files are the controller's."""
+
+    def is_busy(self, state: GuardState | None, workers: Workers) -> bool:
+        """Return False: nothing is repaired."""
+        return False
+
+    def note(self, event: Event) -> None:
+        """Pass an event to the caller, unless it was passed a moment ago."""
+        key = (event.kind, event.subject, event.level)
+        if event.at_s - self._announced_s.get(key, -_REPEAT_S) >= _REPEAT_S:
+            self._announced_s[key] = event.at_s
+            self._notice(event)
+
+    def close(self, state: GuardState | None, workers: Workers) -> None:
+        """Do nothing."""
 
 
-def _as_it_was(state: GuardState) -> GuardState:
-    """The same servers on the same placed_servers, with nothing found out about them."""
-    placed_servers: dict[str, tuple[PlacedServer, ...]] = {}
+def _begun_again(state: GuardState) -> GuardState:
+    """Return a new state with the same servers in the same roles."""
+    placed: dict[str, tuple[PlacedServer, ...]] = {}
     for name, watch in state.watches.items():
-        placed_servers[name] = (watch.active,) if watch.standby is None else (watch.active, watch.standby)
-    return decisions.begin(tuple(w.partition for w in state.watches.values()), placed_servers, state.limits)
+        placed[name] = (watch.active,) if watch.standby is None else (watch.active, watch.standby)
+    return decisions.begin(tuple(w.partition for w in state.watches.values()), placed, state.limits)

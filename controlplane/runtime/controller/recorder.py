@@ -1,8 +1,8 @@
-"""Writes down, minute by minute, how each partition was served: for `ctl validate`, off the deciding thread.
+"""The record of each partition's minutes for `ctl validate`, written in a thread.
 
-Requests and failures are the partition's, whichever of its servers was asked: a redirect loses none.
-Executions are the active server's, whose share they are held against. A minute is written while it lasts,
-so that a controller that is killed takes only its last moments along; executions are added when it is over.
+Requests and failures are those of all servers of a partition, so a redirect loses none. Executions are the
+active server's, since they are compared with its share. A minute is written every few seconds, so a killed
+controller loses only its last seconds; its executions are added at its end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from controlplane.runtime.fleet.history import History, Key, Minute
 
 EVERY_S = 60.0
 SAVE_S = 5.0
-"""How much a controller that is killed has heard and not written."""
+"""The interval of writes, which is what a killed controller loses."""
 
-_Told = tuple[NDArray[np.float32], int]
+_Latencies = tuple[NDArray[np.float32], int]
 """The latencies of one endpoint by one partition, and how many of its requests failed."""
 
 
@@ -40,7 +40,7 @@ class _Heard:
 
 
 class Recorder:
-    """Hears every answer, and reads Triton's counters when a minute is over."""
+    """Collects every answer, and reads Triton's counters at the end of a minute."""
 
     def __init__(self, history: History, clock: Clock) -> None:
         self._history = history
@@ -53,9 +53,9 @@ class Recorder:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="recorder")
 
     def hear(self, answers: Iterable[Answer], watches: Collection[Watch]) -> None:
-        """Answers by these partitions' servers, or by those that were theirs since the minute began.
+        """Add answers of the partitions' servers, including those replaced within the minute.
 
-        What no known server answered counts for the first partition that serves its endpoint.
+        An answer of an unknown server counts for the first partition that serves its endpoint.
         """
         for watch in watches:
             for placed in (watch.active, watch.standby):
@@ -75,27 +75,27 @@ class Recorder:
                 heard.latency_ms.append(answer.latency_ms)
 
     def is_due(self) -> bool:
-        """Whether there is something to be written down."""
+        """Return whether the next write is due."""
         return self._clock.monotonic() - self._written_s >= SAVE_S
 
     def write(self, active: Sequence[tuple[Watch, Server | None]]) -> None:
-        """Write the minute down as far as it is known, and begin the next where it is over.
+        """Write the present minute, and begin the next if it is over.
 
-        `active`: each partition with the server that answers, None where none runs.
+        `active` has each partition with its active server, None where none runs.
         """
         now_s = self._clock.monotonic()
         seconds = now_s - self._began_s
         over = seconds >= EVERY_S
-        told = {
+        heard_of = {
             key: (np.array(heard.latency_ms, np.float32), heard.failed) for key, heard in self._heard.items()
         }
         self._written_s = now_s
         if over:
             self._heard, self._partitions, self._began_s = {}, {}, now_s
-        self._pool.submit(self._write, tuple(active), told, seconds, over)
+        self._pool.submit(self._write, tuple(active), heard_of, seconds, over)
 
     def close(self, active: Sequence[tuple[Watch, Server | None]]) -> None:
-        """Write what was heard by those of `active`, and end the thread."""
+        """Write the present minute of the partitions in `active`, and end the thread."""
         if self._heard and active:
             self.write(active)
         self._pool.shutdown()
@@ -103,17 +103,17 @@ class Recorder:
     def _write(
         self,
         active: Sequence[tuple[Watch, Server | None]],
-        told: Mapping[Key, _Told],
+        heard_of: Mapping[Key, _Latencies],
         seconds: float,
         over: bool,
     ) -> None:
         minutes = []
         for watch, server in active:
-            # What executed is counted by the models; their aliases would count it once more.
+            # Only models have execution counters; their aliases would count executions twice.
             models = {promise.endpoint for promise in watch.partition.promises}
             asked = server if over else None
             for endpoint in watch.partition.endpoints:
-                latency, failed = told.get((watch.partition.id, endpoint), (np.empty(0, np.float32), 0))
+                latency, failed = heard_of.get((watch.partition.id, endpoint), (np.empty(0, np.float32), 0))
                 minutes.append(
                     Minute(
                         at_s=self._clock.wall(),
@@ -131,7 +131,7 @@ class Recorder:
         self._rows = {} if over else rows
 
     def _batches(self, server: Server, endpoint: str) -> dict[int, BatchStatistics] | None:
-        """What it executed since it was read before; None where it was not, or does not answer."""
+        """Return the executions since the last reading; None without one, or without an answer."""
         try:
             with StatisticsClient(server, deadline_s=2.0) as client:
                 now = client.read(endpoint)

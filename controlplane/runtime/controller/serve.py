@@ -1,4 +1,4 @@
-"""The controller at work: its locks, its ears and its endpoint around the one loop."""
+"""The controller's process: its lock, the request log and the metrics endpoint around the loop."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import threading
 from controlplane.control.guard.state import Limits
 from controlplane.gateway.places import Places
 from controlplane.monitor.request_log import RequestLog
+from controlplane.runtime.controller.actor import Notice
+from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.exporter import Meters, serve
-from controlplane.runtime.controller.loop import Controller, Notice
-from controlplane.runtime.controller.plan_only import Onlooker
+from controlplane.runtime.controller.loop import Controller
+from controlplane.runtime.controller.plan_only import Announcer
 from controlplane.runtime.fleet.controller_process import only_controller
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import Event, History
 
 
 def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: str, port: int) -> None:
-    """Be the fleet's controller until SIGTERM or SIGINT, or with `once` until nothing is left to do.
+    """Run the fleet's controller until SIGTERM or SIGINT, or with `once` until nothing is left to do.
 
-    With `plan_only` nothing is done, only said; a controller may run beside it.
-    Raises EngineError where the fleet has a controller, GatewayError for a taken port. The gateway is started
-    with the fleet held, by the first look: a fleet that is being destroyed gets none.
+    With `plan_only`, decisions are only announced; a controller may run beside it. The first tick starts the
+    gateway under the fleet's lock, so a fleet that is being destroyed gets no gateway.
+    Raises EngineError where the fleet has a controller, GatewayError for a taken port.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    kind = Onlooker if plan_only else Controller
     with contextlib.nullcontext() if plan_only else only_controller(fleet.files) as died:
         log = RequestLog(Places.of(fleet.files.gateway).monitor_socket)
         history = History(fleet.files.history)
@@ -38,11 +39,12 @@ def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: st
             notice(event)
 
         if died is not None:
-            reason = f"the one before (pid {died}) did not end by itself; this one goes on"
+            reason = f"the controller before (pid {died}) did not end by itself; this one continues"
             event = Event(fleet.clock.wall(), "warning", "controller", fleet.name, reason)
             history.write(event)
             both(event)
-        controller = kind(fleet, log, history, both, Limits())
+        actor = Announcer(fleet, both) if plan_only else Executor(fleet, history, both)
+        controller = Controller(fleet, log, actor, Limits())
         exporter = serve(controller, meters, host, port) if port else None
         try:
             if once:

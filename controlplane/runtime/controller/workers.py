@@ -1,6 +1,6 @@
-"""Does what the guard says, off the deciding thread: starts, loads, drains and stops servers.
+"""Threads that start, load, drain and stop servers for the controller's loop.
 
-Everything slow runs in small pools. What was started, under way or failed is told back by `condition`.
+`conditions` reports what has started, is starting or failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from controlplane.runtime.fleet.execute import Limits, owes_nothing
 _THREADS = 6
 _RETRY_S = 5.0
 _REFUSAL_S = 1.0
-"""Triton 2.51 looks once a second whether the process that executes for it lives."""
+"""Triton 2.51 checks once a second whether a model's process lives."""
 
 Failed = Callable[[str, str], None]
 """Called with a subject and what went wrong."""
@@ -33,9 +33,9 @@ Failed = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the crew knows of a server; READY until a canary says otherwise.
+    """The state of a server, as far as the workers know; canaries may refine READY.
 
-    One that is STARTING for a `reason` was put off: the engine or the disk does not let it start now.
+    STARTING with a `reason` means that the start was put off, because the engine or the disk fails now.
     """
 
     health: Health
@@ -43,14 +43,14 @@ class Condition:
 
 
 def spec_for(launch: Launch, planned: ServerSpec, device: str) -> ServerSpec:
-    """The server of a launch: as planned, on another share. The guard's name makes its revision unique."""
+    """Return the server of a launch: as planned, with another share. The guard's name makes it unique."""
     revision = descendant(planned, device, f"{launch.percent:g}", launch.server)
     labels = replace(planned.labels, role=Role.SHADOW, revision=revision)
     return replace(planned, labels=labels, device=device, percent=launch.percent)
 
 
-class Crew:
-    """One fleet's hands. `servers` are those it knows by the guard's names."""
+class Workers:
+    """Starts and stops one fleet's servers. Servers have the names that the guard gave them."""
 
     def __init__(self, launcher: Launcher, gateway: Gateway, failed: Failed, limits: Limits) -> None:
         self._launcher = launcher
@@ -58,9 +58,9 @@ class Crew:
         self._failed = failed
         self._limits = limits
         self._starts = ThreadPoolExecutor(_THREADS, thread_name_prefix="start")
-        # A redirect may wait for a load, which needs no engine: it must not wait for one that is silent.
+        # A redirect may wait for a load, which needs no engine, so it must not queue behind a silent engine.
         self._loads = ThreadPoolExecutor(_THREADS, thread_name_prefix="load")
-        # Nor may a partition that nothing serves wait until others have drained.
+        # The start of an unserved partition must not queue behind drains.
         self._ends = ThreadPoolExecutor(_THREADS, thread_name_prefix="end")
         self._lock = threading.Lock()
         self._servers: dict[str, Server] = {}
@@ -71,13 +71,13 @@ class Crew:
         self._said: dict[str, str] = {}
 
     def adopt(self, server: Server, health: Health = Health.READY) -> None:
-        """A server that runs already, by its own name."""
+        """Add a server that runs already, under its own name."""
         with self._lock:
             self._servers[server.name] = server
             self._conditions[server.name] = Condition(health)
 
     def resume(self, server: Server) -> None:
-        """A server that runs and may not be ready yet: waited for and proved like a new one."""
+        """Add a server that runs and may not be ready yet; wait for it and test it like a new one."""
         with self._lock:
             self._conditions[server.name] = Condition(Health.STARTING)
         self._starts.submit(self._launch, server.name, server.spec, False, server)
@@ -90,22 +90,22 @@ class Crew:
         self._loads.submit(self._unload, server)
 
     def server(self, name: str) -> Server | None:
-        """The server behind a name of the guard's; None while it starts."""
+        """Return the server that the guard calls `name`; None while it starts."""
         with self._lock:
             return self._servers.get(name)
 
     def conditions(self) -> dict[str, Condition]:
-        """Every name the crew was told of and was not told to stop."""
+        """Return the condition of every server that was added or launched and not stopped."""
         with self._lock:
             return dict(self._conditions)
 
     def servers(self) -> dict[str, Server]:
-        """Those of them that run, by the guard's names."""
+        """Return the servers that run, by the guard's names."""
         with self._lock:
             return dict(self._servers)
 
     def launch(self, launch: Launch, spec: ServerSpec, *, unload: bool) -> None:
-        """Start a server and prove it; `unload`: it stands by warm."""
+        """Start a server and test it; with `unload`, unload its models afterwards, for a warm shadow."""
         with self._lock:
             self._conditions[launch.server] = Condition(Health.STARTING)
         self._starts.submit(self._launch, launch.server, spec, unload)
@@ -120,7 +120,7 @@ class Crew:
         self._loads.submit(self._load, load.server, server)
 
     def stop(self, stop: DrainAndStop) -> None:
-        """Drain and stop a server; one that is still starting goes as soon as it has started."""
+        """Drain and stop a server; a starting one is stopped as soon as it has started."""
         with self._lock:
             self._conditions.pop(stop.server, None)
             server = self._servers.pop(stop.server, None)
@@ -130,7 +130,7 @@ class Crew:
         self._ends.submit(self._stop, server, stop.ending)
 
     def retry(self, now_s: float) -> None:
-        """Try again what was put off, once the engine had time to come back or the disk to be cleared."""
+        """Try again what was put off, a few seconds after the engine or the disk failed."""
         with self._lock:
             due = [one for one in self._put_off if now_s - one[0] > _RETRY_S]
             self._put_off = [one for one in self._put_off if now_s - one[0] <= _RETRY_S]
@@ -138,18 +138,18 @@ class Crew:
             pool.submit(again)
 
     def close(self, *, wait: bool) -> None:
-        """Begin nothing more; `wait`: until what is under way has ended."""
+        """Begin nothing more; with `wait`, wait for what is under way."""
         for pool in (self._starts, self._loads, self._ends):
             pool.shutdown(wait=wait, cancel_futures=not wait)
 
     def hand_over(self, servers: Collection[str]) -> None:
-        """Begin nothing more; another crew sees to `servers`. What starts besides is ended once it has."""
+        """Begin nothing more; other workers take `servers`. Stop any other server that is starting."""
         with self._lock:
             self._taken_over = frozenset(servers)
         self.close(wait=False)
 
     def _wanted(self, name: str, spec: ServerSpec) -> bool:
-        """With the lock held: whether a start is still to become a server of this crew's, or of the next."""
+        """Return whether a start is still wanted, here or by the next workers. Needs the lock."""
         if self._taken_over is not None:
             return spec.name in self._taken_over
         return name not in self._given_up
@@ -170,14 +170,14 @@ class Crew:
                 for endpoint in spec.endpoints:
                     inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
         except (NotNow, MissingTool) as error:
-            # No failed start: until the host can, it counts as starting.
+            # Not a failed start: the server counts as starting until the host can start it.
             with self._lock:
                 if name not in self._given_up:
                     self._conditions[name] = Condition(Health.STARTING, str(error))
             again = partial(self._launch, name, spec, unload, server)
             self._later(name, f"cannot be started now: {error}", self._starts, again)
             return
-        except Exception as error:  # of any kind: it is not to be taken for a start under way
+        except Exception as error:  # any error ends the start
             if server is not None:
                 self._stop(server, Ending.AT_ONCE)
             with self._lock:
@@ -231,17 +231,17 @@ class Crew:
                 )
             if not self._is_routed(server):
                 self._launcher.stop(server, drain_s=allowed_s[ending])
-        except Exception as error:  # of any kind: nothing is to be left behind
+        except Exception as error:  # any error: a server must not be left behind
             again = partial(self._stop, server, Ending.AT_ONCE)
             self._later(server.name, f"could not be stopped: {error or repr(error)}", self._ends, again)
 
     def _is_routed(self, server: Server) -> bool:
-        """Whether a command has led a route to this name again since its end was decided: it stays then."""
+        """Return whether a command has routed to the server since its stop was decided; then it stays."""
         routes = self._gateway.routes().values()
         return any(member.server == server.name for route in routes for member in route.members)
 
     def _later(self, subject: str, problem: str, pool: ThreadPoolExecutor, again: Callable[[], None]) -> None:
-        """Put off what the engine or the disk does not let be done now; said once."""
+        """Put off work that the engine or the disk prevents now; report the same problem once."""
         with self._lock:
             self._put_off.append((time.monotonic(), pool, again))
             known = self._said.get(subject) == problem

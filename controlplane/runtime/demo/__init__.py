@@ -1,1 +1,1 @@
-"""The demo: profile, plan, apply, load, a fault and its repair on this host. Start reading at `demo`."""
+"""The demo: profile, plan, apply, load, and the repair of a fault, on this host. Start reading at `demo`."""

@@ -1,7 +1,8 @@
-"""Clients nobody here wrote, at Poisson times: tritonclient over HTTP and gRPC, and perf_analyzer.
+"""Public Triton clients with Poisson arrivals: tritonclient over HTTP and gRPC, and perf_analyzer.
 
-Latencies count from when a request was due: a stalled server is charged for all that it held up. What
-perf_analyzer reports counts from when it sent. Moments are seconds since the epoch, as a fleet's events are.
+Latencies of tritonclient count from the moment a request was due, so that they include the delay of requests
+behind a stalled server; those of perf_analyzer count from the moment of sending. Times are seconds since the
+epoch, as in a fleet's events.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 _LATE_S = 30.0
 _HTTP_WORKERS = 12
 _WINDOWS = 3
-"""perf_analyzer compares the last three windows it measured, and gives up with fewer."""
+"""perf_analyzer compares the last three windows that it measured, and fails with fewer."""
 NANOS_PER_MILLI = 1e6
 NANOS_PER_SECOND = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one client saw: when each answer was due and how long it took; the words of those that failed."""
+    """One client's requests: when each was due, the latencies, and the messages of failures."""
 
     client: str
     due_s: NDArray[np.float64]
@@ -56,7 +57,7 @@ class Tensor:
 
 
 def tensors_of(request: ModelInferRequest) -> list[Tensor]:
-    """The inputs of a request whose values are numbers."""
+    """Return the inputs of a request; all values must be numbers."""
     from tritonclient.utils import triton_to_np_dtype
 
     tensors = []
@@ -67,7 +68,7 @@ def tensors_of(request: ModelInferRequest) -> list[Tensor]:
 
 
 def over_grpc(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iterable[float]) -> Seen:
-    """Requests at these times from now, in seconds, by tritonclient.grpc."""
+    """Send requests with tritonclient.grpc at these times from now, in seconds."""
     import tritonclient.grpc as triton
 
     inputs = [triton.InferInput(t.name, t.value.shape, t.datatype) for t in tensors]
@@ -88,7 +89,7 @@ def over_grpc(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iter
 
 
 def over_http(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iterable[float]) -> Seen:
-    """Requests at these times from now, in seconds, by tritonclient.http, one client a thread."""
+    """Send requests with tritonclient.http at these times from now, in seconds; one client per thread."""
     import tritonclient.http as triton
 
     local = threading.local()
@@ -103,7 +104,7 @@ def over_http(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iter
             every.append(local.client)
         try:
             local.client.infer(endpoint, local.inputs)
-        except Exception as error:  # whatever the client says, it is the finding
+        except Exception as error:  # any error of the client is a failed request
             return due, time.monotonic(), str(error)
         return due, time.monotonic(), None
 
@@ -125,40 +126,49 @@ def perf_analyzer(
     *,
     input_data: str = "zero",
 ) -> Seen:
-    """perf_analyzer, unmodified, over gRPC with Poisson arrivals; `input_data` is its option of that name.
+    """Run perf_analyzer over gRPC with Poisson arrivals; `input_data` is its option of that name.
 
-    Raises EngineError where it gives up.
+    Raises EngineError if it fails.
     """
     environment = {**os.environ, "LD_LIBRARY_PATH": str(home / "lib")}
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "requests.json"
-        command = [
-            str(home / "bin" / "perf_analyzer"), "-m", endpoint, "-u", target, "-i", "grpc", "-b", "1",
-            "--async", f"--input-data={input_data}", f"--request-rate-range={rate_rps:g}",
-            "--request-distribution=poisson", "-p", str(round(seconds * 1000 / _WINDOWS)), "-s", "999",
-            "-r", str(_WINDOWS),
-            "--percentile=99", f"--profile-export-file={out}",
-        ]  # fmt: skip
-        told = subprocess.run(
+        options = {
+            "-m": endpoint,
+            "-u": target,
+            "-i": "grpc",
+            "-b": "1",
+            "-p": round(seconds * 1000 / _WINDOWS),
+            "-s": 999,
+            "-r": _WINDOWS,
+            "--input-data": input_data,
+            "--request-rate-range": f"{rate_rps:g}",
+            "--request-distribution": "poisson",
+            "--percentile": 99,
+            "--profile-export-file": out,
+        }
+        command = [str(home / "bin" / "perf_analyzer"), "--async"]
+        command += [str(word) for option in options.items() for word in option]
+        run = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
         )
         if not out.exists():
-            raise EngineError(f"perf_analyzer gave up: {(told.stderr or told.stdout).strip()[-300:]}")
+            raise EngineError(f"perf_analyzer failed: {(run.stderr or run.stdout).strip()[-300:]}")
         experiments = json.loads(out.read_text())["experiments"]
     requests = [r for e in experiments for r in e["requests"]]
     answered = [r for r in requests if r["response_timestamps"]]
     due = [r["timestamp"] / NANOS_PER_SECOND for r in answered]
     latency = [(r["response_timestamps"][-1] - r["timestamp"]) / NANOS_PER_MILLI for r in answered]
-    failures = () if told.returncode == 0 else (told.stdout.strip()[-300:],)
+    failures = () if run.returncode == 0 else (run.stdout.strip()[-300:],)
     lost = tuple("no answer" for _ in range(len(requests) - len(answered)))
     return Seen("perf_analyzer gRPC", np.array(due), np.array(latency), failures + lost)
 
 
 def _paced(due_s: Iterable[float]) -> Iterator[float]:
-    """Yields each time, on time.monotonic's clock, when it has come."""
+    """Wait for each time and yield it, on the clock of time.monotonic."""
     start = time.monotonic()
     for offset in due_s:
-        # Waiting for a moment in time: there is no event to wait for.
+        # A point in time has no event to wait for.
         time.sleep(max(0.0, start + offset - time.monotonic()))
         yield start + offset
 

@@ -1,7 +1,7 @@
-"""The whole story on this host, every number measured while you watch.
+"""The demo's steps on this host, with real servers.
 
-Profile the sample models, plan them, apply the plan, hold what clients see against what was predicted, make
-a prediction wrong and watch the guard repair it, destroy the fleet.
+Profile the sample models, plan, apply, compare the clients' latencies with the predictions, slow one server
+down, wait until the guard has redirected its traffic, destroy the fleet.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from controlplane.runtime.jobs.profile import Failed, profile_models, read_subje
 
 _WARM_UP_S = 1.0
 _RATES = (1.0, 0.6, 0.35)
-"""A slower host is asked for less: what is to be seen needs some share to spare."""
+"""Parts of the spec's rates, tried in turn: a slow host has room for a larger shadow at low rates only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where the story plays. `perf_home` holds perf_analyzer, None where it is not installed."""
+    """The demo's files, endpoints and durations. `perf_home` has perf_analyzer; None: it is not installed."""
 
     spec: Path
     repository: Path
@@ -63,7 +63,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The story's actors."""
+    """The demo's steps, and what they run on."""
 
     scene: Scene
     launcher: Launcher
@@ -90,13 +90,13 @@ class Demo:
             error = 100 * profile.holdout_error["igniter"]
             self.say(
                 f"  {profile.model}: {len(profile.points)} points, {alone.execution_ms:.1f} ms alone at "
-                f"batch 1, Eq 11 errs by {error:.1f} % on points left out"
+                f"batch 1, Eq 11 is off by {error:.1f} % on held-out points"
             )
         for part in _RATES:
             workloads = tuple(replace(w, rate_rps=part * w.rate_rps) for w in spec.workloads)
-            asked = replace(spec, workloads=workloads)
+            slower = replace(spec, workloads=workloads)
             plan = make_plan(
-                asked, document, Choices("joint"), profiles=profiles, cores=1, clock=SystemClock()
+                slower, document, Choices("joint"), profiles=profiles, cores=1, clock=SystemClock()
             )
             if not plan.infeasible and any(violation.covered(p) for _, p in plan.partitions()):
                 return plan
@@ -108,7 +108,7 @@ class Demo:
         raise InfeasibleError(f"this host is too slow, or too busy now, for {self.scene.spec}: {reasons}")
 
     def apply(self, plan: Plan) -> None:
-        """Run the plan."""
+        """Apply the plan."""
         settings = FleetSettings(
             launcher=self.launcher.name,
             repository=str(self.scene.repository.resolve()),
@@ -119,7 +119,7 @@ class Demo:
         self.fleet.apply(plan, settings)
 
     def measure(self, plan: Plan, expected_ms: Mapping[str, float]) -> list[DemoRow]:
-        """Hold the running fleet against what is expected of its partitions, all loaded at once."""
+        """Compare the running fleet with the predictions, all workloads loaded at once."""
         placed = [(partition, placement) for _, partition, placement in plan.placements()]
         self.say(f"closed loop at the planned batch, all {len(placed)} at once: execution latency")
         execution = self._executions(placed)
@@ -149,7 +149,7 @@ class Demo:
         return rows
 
     def violate(self, plan: Plan, rows: Sequence[DemoRow]) -> Repair:
-        """Cut one server's quota under load and let the guard find out. Raises EngineError."""
+        """Cut one server's quota under load and wait for the guard's repair. Raises EngineError."""
         placed = [(partition, placement) for _, partition, placement in plan.placements()]
         busy = {row.workload: row.rate_rps * row.observed_ms / (1000.0 * row.batch) for row in rows}
         hit = violation.victim(placed, self._active(), busy)
@@ -202,7 +202,7 @@ class Demo:
             return {endpoint: future.result() for endpoint, future in work}
 
     def _client(self, turn: int, placement: Placement, due_s: Sequence[float]) -> clients.Seen:
-        """Workloads take turns with the three clients."""
+        """Send a workload's requests with one of the three clients, in turn."""
         at, seconds = self.scene.endpoints, self.scene.poisson_s
         if turn % 3 == 2 and self.scene.perf_home is not None:
             grpc, deadline_s = f"{at.host}:{at.grpc_port}", 6 * seconds + 60
@@ -226,19 +226,19 @@ class Demo:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """What was seen: the plan held against reality, and the repair of a forced violation.
+class Outcome:
+    """The demo's results: predicted beside measured, and the repair of a forced violation.
 
-    `untold` says why there was no violation to repair, where this host allows none.
+    `no_repair` is the reason if there was no repair.
     """
 
     rows: tuple[DemoRow, ...]
     repair: Repair | None
-    untold: str = ""
+    no_repair: str = ""
 
 
-def run(demo: Demo, keep_plan: Path | None) -> Story:
-    """The whole story; whatever happens, the fleet is gone afterwards."""
+def run(demo: Demo, keep_plan: Path | None) -> Outcome:
+    """Run all steps. The fleet is destroyed in any case."""
     with tempfile.TemporaryDirectory() as profiles:
         plan = demo.plan(Path(profiles))
         expected_ms = mean_execution_ms(plan, Path(profiles))
@@ -249,9 +249,9 @@ def run(demo: Demo, keep_plan: Path | None) -> Story:
         demo.apply(plan)
         rows = tuple(demo.measure(plan, expected_ms))
         try:
-            return Story(rows, demo.violate(plan, rows))
+            return Outcome(rows, demo.violate(plan, rows))
         except TrisectError as error:
-            return Story(rows, None, str(error))
+            return Outcome(rows, None, str(error))
     finally:
         demo.say("destroy")
         controller_process.stop(demo.fleet.files)

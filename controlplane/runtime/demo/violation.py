@@ -1,6 +1,7 @@
-"""A violation made on purpose, and what the guard makes of it, as a client sees it.
+"""A forced SLO violation and the guard's repair of it, as a client sees both.
 
-Every workload is loaded at its planned rate; then one server's quota is cut behind the controller's back.
+Every workload is loaded at its planned rate. Then one server's quota is cut without the controller's
+knowledge.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from controlplane.runtime.fleet.history import Event, History
 _BEFORE_S = 5.0
 _AFTER_S = 5.0
 _BACKLOG_S = 1.0
-"""After the redirect the old server's queue is still being answered."""
+"""The time after a redirect in which the old server still answers its queue."""
 _GUARDED_S = 30.0
 _HALF = 0.5
 _OVERLOAD = 0.7
-"""A cut that leaves less than this part of what the workload uses cannot go unnoticed for long."""
+"""The part of the used capacity that a cut leaves: less than the workload needs, so its queue grows."""
 
 Load = Callable[[Placement, Iterator[float]], Seen]
 """A client that sends requests for a workload at these times from now, until they end."""
@@ -40,7 +41,7 @@ Load = Callable[[Placement, Iterator[float]], Seen]
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """The workload whose server is cut, and to which part of its quota."""
+    """The workload whose server is slowed down, and the part of its quota that is left."""
 
     partition: Partition
     placement: Placement
@@ -49,7 +50,7 @@ class Victim:
 
 
 def covered(partition: Partition) -> bool:
-    """Whether a larger shadow stands by for it, ready to take over."""
+    """Return whether the partition has a hot shadow with a larger share."""
     shadow = partition.shadow
     return shadow is not None and shadow.policy is ShadowPolicy.HOT and shadow.percent > partition.percent
 
@@ -57,13 +58,13 @@ def covered(partition: Partition) -> bool:
 def victim(
     placed: Sequence[tuple[Partition, Placement]], servers: dict[str, Server], busy: Mapping[str, float]
 ) -> Victim:
-    """The busiest partition with a larger hot shadow. Raises EngineError where no partition has one.
+    """Return the busiest partition with a larger hot shadow. Raises EngineError where no partition has one.
 
-    `busy` is workload -> the part of its capacity that is used, as measured.
+    `busy` is the measured utilisation by workload.
     """
     candidates = [(partition, placement) for partition, placement in placed if covered(partition)]
     if not candidates:
-        raise EngineError("no partition has a larger shadow: nothing could cover a slow server")
+        raise EngineError("no partition has a larger shadow that could replace a slow server")
     partition, placement = max(candidates, key=lambda one: busy[one[1].name])
     part = min(_HALF, _OVERLOAD * busy[placement.name])
     return Victim(partition, placement, servers[partition.id], part)
@@ -72,9 +73,9 @@ def victim(
 def force(
     fleet: Fleet, placed: Sequence[tuple[Partition, Placement]], hit: Victim, load: Load, seed: int
 ) -> Repair:
-    """Start the controller, load every workload, cut one server, wait for the guard.
+    """Start the controller, load every workload, cut one server's quota, wait for the redirect.
 
-    Raises EngineError where the quota cannot be cut, or where nothing came of it.
+    Raises EngineError where the quota cannot be cut, or where no redirect follows.
     """
     history = History(fleet.files.history)
     controller_process.start_detached(fleet.files)
@@ -159,7 +160,7 @@ def _await(history: History, kind: str, subject: str, since_s: float, says: str 
 
 @contextlib.contextmanager
 def _set_at_end(stop: threading.Event) -> Iterator[None]:
-    """Clients end whatever happens."""
+    """Set the event at the end, also after an error, so that the clients end."""
     try:
         yield
     finally:

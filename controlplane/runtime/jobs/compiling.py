@@ -1,4 +1,4 @@
-"""Kernels are compiled once in an installation: a pause that is explained."""
+"""Messages about the compilation of kernels, which delays the first command of an installation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _OURS = "controlplane."
 
 
 def say_when_compiling(say: Callable[[str], None]) -> Callable[[], bool]:
-    """Announce each of our kernels that is compiled from now on. Returns whether any was."""
+    """Announce each of Trisect's kernels when it is compiled. Returns a function that says if any was."""
     compiled: list[str] = []
 
     def announce(name: str) -> None:
         if not name.startswith(_OURS):
-            return  # a part of numba, for one of ours
+            return  # a part of numba
         if not compiled:
             say("compiling for this processor, once in an installation:")
         compiled.append(name)

@@ -1,4 +1,4 @@
-"""What this host can do, each thing tried rather than assumed."""
+"""Checks of this host's capabilities. Each one is tried, not assumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controlplane.ports import Capability, Launcher
 
 
 def examine(launchers: tuple[Launcher, ...]) -> tuple[Capability, ...]:
-    """Everything the product can use on this host, found or missing with the way to get it."""
+    """Return every capability that Trisect can use, present or missing, with the way to get it."""
     found = [
         Capability(
             "python", sys.version_info >= (3, 11), sys.version.split()[0], "install Python 3.11 or newer"
@@ -37,7 +37,7 @@ def _shares(launcher: Launcher, own: Sequence[Capability]) -> Capability:
     if held is not None:
         return Capability(name, True, f"shares are held by {held}")
     for needed in own:
-        # Without its engine no launcher can tell what the host would hold.
+        # A launcher without its engine cannot know which shares the host can enforce.
         if needed.name == launcher.name and not needed.available:
             return Capability(name, False, needed.detail, f"see {needed.name}")
     remedy = "run as root, in a delegated cgroup, or where systemd-run --user works"
@@ -49,8 +49,8 @@ def _haproxy() -> Capability:
     path = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if path is None:
         return Capability("haproxy", False, "not found", remedy)
-    told = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=10, check=False).stdout
-    return Capability("haproxy", True, told.split("\n")[0].split(" 20")[0].strip(), remedy)
+    version = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=10, check=False).stdout
+    return Capability("haproxy", True, version.split("\n")[0].split(" 20")[0].strip(), remedy)
 
 
 def _gpus() -> Capability:

@@ -1,4 +1,4 @@
-"""From files to a question for a strategy, and from its answer to a plan with its sources named."""
+"""From files to a strategy's request, and from the strategy's plan to one that names its sources."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ Improve = Callable[[Plan, PlanRequest], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a user chose on the command line; None: the strategy's own default.
+    """The options of the command line; None is the strategy's own default.
 
-    `iterations`, `bda` and `policy` are options of some strategies only; `NO_POLICY` in place of a file is
-    the search alone.
+    `iterations`, `bda` and `policy` are options of some strategies only; `NO_POLICY` in place of a file
+    means the search without a policy.
     """
 
     strategy: str
@@ -95,10 +95,10 @@ def make_plan(
 def devices_for(
     spec: Spec, document: Document, latency_model: str, *, profiles: Path, cores: int
 ) -> tuple[dict[str, PlanningDevice], dict[str, dict[str, Profile]]]:
-    """What is known about a spec's GPU types, and every profile on them by type and model.
+    """Return the planning data of a spec's GPU types, and all their profiles by type and model.
 
-    Raises InputError naming the file's line for an unknown device or model, and for a client batch that the
-    model refuses.
+    Raises InputError naming the file's line for an unknown device or model, and for a client batch above the
+    model's limit.
     """
     factors = read_calibration(profiles)
     devices: dict[str, PlanningDevice] = {}
@@ -113,8 +113,8 @@ def devices_for(
                 ("gpus", i, "type"),
             )
         if models & set(every[gpu.type]):
-            # All profiles, not only the spec's: what other models' pairs show of interference serves these
-            # too, and `verify` must see the same fit whichever of them a plan holds.
+            # All profiles, not only the spec's: interference measured on other models improves the fit, and
+            # `verify` must use the same fit for any plan.
             devices[gpu.type] = _device(gpu, every[gpu.type], latency_model, cores, factors)
     names = {m for found in every.values() for m in found}
     for i, workload in enumerate(spec.workloads):
@@ -137,13 +137,13 @@ def devices_for(
 
 
 def _largest_request(model: str, every: Iterable[Mapping[str, Profile]]) -> int | None:
-    """How many inferences a request to a model may have on any GPU type; None where that is not known."""
+    """Return the largest request of a model in inferences, on any GPU type; None where it is unknown."""
     limits = [found[model].max_batch for found in every if model in found]
     return None if None in limits else max(max(limit or 0, 1) for limit in limits)
 
 
 def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
-    """What the judge says of a plan with the profiles at hand. Raises InputError where one is missing."""
+    """Verify a plan with the present profiles. Raises InputError where one is missing."""
     return verify.verify(plan, _devices_of(plan, profiles))
 
 
@@ -155,10 +155,9 @@ def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explana
 
 
 def mean_execution_ms(plan: Plan, profiles: Path) -> dict[str, float]:
-    """Partition -> what a full batch takes on average with all neighbours busy.
+    """Return the mean execution time of a full batch in each partition, with all neighbours busy.
 
-    What a plan itself predicts is what its quantile of all predictions stays below. Raises InputError where a
-    profile is missing.
+    The times in a plan are quantiles, not means. Raises InputError where a profile is missing.
     """
     found: dict[str, float] = {}
     for kind, device in _devices_of(plan, profiles).items():
@@ -181,7 +180,7 @@ def _policy(choices: Choices) -> Weights | Path | None:
 
 
 def _devices_of(plan: Plan, profiles: Path) -> dict[str, PlanningDevice]:
-    """What is known now about the GPU types a plan uses. Raises InputError where a profile is missing."""
+    """Return the planning data of a plan's GPU types. Raises InputError where a profile is missing."""
     devices: dict[str, PlanningDevice] = {}
     factors = read_calibration(profiles)
     for gpu in plan.gpus:
@@ -210,7 +209,7 @@ def _device(
     device = known_device(gpu.type)
     count = gpu.count
     if count is None and gpu.type == CPU_DEVICE and cores is not None:
-        # One core stays free for the gateway and whatever else the host does.
+        # One core stays free for the gateway and other processes of the host.
         count = max(1, cores - 1)
     price = gpu.price_per_hour if gpu.price_per_hour is not None else device.price_per_hour
     pool = GpuPool(device, count, 0.0 if price is None else price)
@@ -233,7 +232,7 @@ def _profiled(directory: Path) -> list[str]:
 
 
 def refuse_violations(plan: Plan, document: Document) -> None:
-    """Raise InputError, naming the first, for a plan that does not keep its promises."""
+    """Raise InputError for a plan with violations, naming the first one."""
     if plan.violations:
         first = plan.violations[0]
         more = f" (and {len(plan.violations) - 1} more)" if len(plan.violations) > 1 else ""

@@ -1,4 +1,4 @@
-"""Measures models one after another and writes their profiles, fits and the fits' errors with them."""
+"""Measurement of models, one after another, into profile files with fits and the errors of the fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from controlplane.domain.errors import (
 from controlplane.domain.profile import KernelTrace, Profile, RequestSet
 from controlplane.files.documents import nearest
 from controlplane.files.profiles import read_profiles, write_profile
-from controlplane.latency import counters, crossval, igniter, igniter_refit
+from controlplane.latency import counters as coefficients
+from controlplane.latency import crossval, igniter, igniter_refit
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.neighbours import merged
 from controlplane.profiler.session import Place, Profiler
@@ -29,7 +30,7 @@ from controlplane.runtime.devices import known_device
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What NVIDIA's profilers told of a model: its kernels, and its use of the L2 cache (%) by batch."""
+    """Measurements by NVIDIA's profilers: a model's kernels, and its use of the L2 cache (%) by batch."""
 
     trace: KernelTrace | None = None
     cache_percent: Mapping[int, float] = field(default_factory=dict)
@@ -40,7 +41,7 @@ NO_COUNTERS = Counters()
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A profile that was measured within so many seconds, its file, and what its threads waste."""
+    """A new profile, its file, its measuring time, and the quota that its idle threads waste."""
 
     profile: Profile
     path: Path
@@ -50,7 +51,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A model that was not measured: the server's words, and the requests where it refused one."""
+    """A model that could not be measured: the server's message, and the requests if it refused one."""
 
     model: str
     words: str
@@ -58,7 +59,7 @@ class Failed:
 
 
 def source_models(repository: Path) -> list[str]:
-    """The models of a repository: folders with a config.pbtxt. Raises InputError where there is none."""
+    """Return the models of a repository: folders with a config.pbtxt. Raises InputError without any."""
     found = list(source.source_models(repository))
     if not found:
         others = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
@@ -70,20 +71,20 @@ def source_models(repository: Path) -> list[str]:
 def read_subjects(
     repository: Path, models: Sequence[str], place: Place, wishes: Wishes
 ) -> tuple[Subject, ...]:
-    """Read and check every model that is to be measured (with none named, all), before a server starts.
+    """Read and check the models to measure before a server starts; without `models`, all.
 
-    Raises InputError for a model that is not there or cannot be measured as asked, and for inputs of a model
-    that is not measured.
+    Raises InputError for a model that is missing or cannot be measured with these options, and for inputs of
+    a model that is not measured.
     """
     wanted = tuple(dict.fromkeys(models or source_models(repository)))
     for model in wanted:
         if not (repository / model).is_dir():
             known = source.source_models(repository)
-            raise InputError(f"is no model of {repository}{nearest(model, known)}", field=model)
+            raise InputError(f"is not a model of {repository}{nearest(model, known)}", field=model)
     for model in wishes.inputs:
         if model not in wanted:
             raise InputError(
-                f"inputs are given for it, and it is not measured{nearest(model, wanted)}", field=model
+                f"has inputs, but is not among the models to measure{nearest(model, wanted)}", field=model
             )
     return tuple(read_subject(repository, model, place.device, wishes) for model in wanted)
 
@@ -94,11 +95,11 @@ def profile_models(
     place: Place,
     *,
     resume: bool,
-    told: Counters = NO_COUNTERS,
+    counters: Counters = NO_COUNTERS,
 ) -> Iterator[Written | Failed]:
-    """Measure, fit and write each model, yielding it once it is written; one that fails holds up no other.
+    """Measure, fit and write each model; yield each result at once. A failed model does not stop the others.
 
-    Raises EngineError for what would hit every model: a missing program, a full disk, a device in use.
+    Raises EngineError for what affects every model: a missing program, a full disk, a device in use.
     """
     for subject in subjects:
         began_s = profiler.clock.monotonic()
@@ -112,7 +113,7 @@ def profile_models(
         except EngineError as error:
             yield Failed(subject.source.name, str(error))
             continue
-        fitted = with_fits(measured, told)
+        fitted = with_fits(measured, counters)
         path = write_profile(profiler.profiles, fitted)
         yield Written(fitted, path, profiler.clock.monotonic() - began_s, spinning(fitted))
 
@@ -122,7 +123,7 @@ def profile_neighbours(
 ) -> dict[Path, int]:
     """Measure models beside each other, pairs before triples, and add the points to their profiles.
 
-    Returns how many points each profile's file gained. Raises InputError for a model without a profile.
+    Returns the number of new points by profile file. Raises InputError for a model without a profile.
     """
     known = read_profiles(profiler.profiles, place.device.name)
     for subject in subjects:
@@ -136,22 +137,22 @@ def profile_neighbours(
     return gained
 
 
-def with_fits(profile: Profile, told: Counters = NO_COUNTERS) -> Profile:
-    """The profile with iGniter's model and the default one fitted, and their errors on points left out.
+def with_fits(profile: Profile, counters: Counters = NO_COUNTERS) -> Profile:
+    """Return the profile with the fits of iGniter's and the default model, and their holdout errors.
 
-    Of iGniter's: Eq 11, and what the GPU's counters say, those told before included.
+    iGniter's fit holds Eq 11 and the figures of the GPU's counters, earlier ones included.
     """
     assessed = crossval.assess(profile)
     if len(profile.points) < igniter.FEWEST_POINTS:
         return assessed
     known = dict(profile.fits.get(igniter.NAME, {}))
-    if told.trace is not None:
-        known |= counters.of_trace(told.trace)
+    if counters.trace is not None:
+        known |= coefficients.of_trace(counters.trace)
     counted = replace(profile, fits={**profile.fits, igniter.NAME: known})
     curve = igniter_refit.active_curve(counted, igniter.Hardware.of(known_device(profile.device)))
     known |= curve.coefficients
-    known |= counters.of_power(profile, curve.coefficients)
-    known |= counters.of_cache(told.cache_percent, curve.coefficients)
+    known |= coefficients.of_power(profile, curve.coefficients)
+    known |= coefficients.of_cache(counters.cache_percent, curve.coefficients)
     return replace(
         assessed,
         fits={**assessed.fits, igniter.NAME: known},

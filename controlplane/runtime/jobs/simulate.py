@@ -1,4 +1,4 @@
-"""A plan, a truth and arrivals from the command line -> one simulation."""
+"""One simulation from a plan and the options of the command line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from controlplane.simulate.network import Conditions, noise_of
 from controlplane.simulate.result import SimulationResult
 from controlplane.simulate.truth import Scaled
 
-_MOST_REQUESTS = 1e9
-"""Some minutes."""
+_MAX_REQUESTS = 1e9
+"""These take some minutes."""
 _SCALED = re.compile(r"(?P<name>[^*]+)\*(?P<factor>[0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
@@ -43,9 +43,9 @@ def run(
     `WORKLOAD=...`. Raises InputError naming the option.
     """
     expected = sum(p.rate_rps / p.client_batch for _, _, p in plan.placements()) * seconds
-    if expected > _MOST_REQUESTS:
+    if expected > _MAX_REQUESTS:
         raise InputError(
-            f"{expected:.3g} requests are too many ({_MOST_REQUESTS:g} are the most); choose a shorter time",
+            f"{expected:.3g} requests are too many (the limit is {_MAX_REQUESTS:g}); choose a shorter time",
             field="--seconds",
         )
     types = sorted({gpu.type for gpu in plan.gpus})
@@ -58,19 +58,19 @@ def run(
     return simulate(plan, models, question, Conditions(noise=noise_of(measured), max_batch=most))
 
 
-def _truth(told: str | None, plan: Plan, kind: str, profiles: Mapping[str, Profile]) -> LatencyModel:
+def _truth(option: str | None, plan: Plan, kind: str, profiles: Mapping[str, Profile]) -> LatencyModel:
     device = known_device(kind)
-    name, factor = told or plan.latency_model, 1.0
-    if told is not None and Path(told).is_dir():
-        if not read_profiles(Path(told), kind):
-            raise InputError(f"has no profile of {kind}", file=told, field="--truth")
-        return registry.build(registry.DEFAULT, device, known_profiles(kind, Path(told)))
+    name, factor = option or plan.latency_model, 1.0
+    if option is not None and Path(option).is_dir():
+        if not read_profiles(Path(option), kind):
+            raise InputError(f"has no profile of {kind}", file=option, field="--truth")
+        return registry.build(registry.DEFAULT, device, known_profiles(kind, Path(option)))
     scaled = _SCALED.fullmatch(name)
     if scaled is not None:
         name, factor = scaled["name"], float(scaled["factor"])
     if name not in registry.FITS:
         raise InputError(
-            f"{name!r} is no latency model and no folder of profiles{nearest(name, registry.FITS)}",
+            f"{name!r} is neither a latency model nor a folder of profiles{nearest(name, registry.FITS)}",
             field="--truth",
         )
     model = registry.build(name, device, profiles)
@@ -83,8 +83,8 @@ def _demands(plan: Plan, arrivals: Sequence[str]) -> dict[str, Demand | Trace]:
         requests_rps = placement.rate_rps / placement.client_batch
         rates[placement.name] = rates.get(placement.name, 0.0) + requests_rps
     demands: dict[str, Demand | Trace] = {}
-    for told in arrivals:
-        name, separator, what = told.rpartition("=")
+    for option in arrivals:
+        name, separator, what = option.rpartition("=")
         if separator and name not in rates:
             raise InputError(f"the plan has no workload {name!r}{nearest(name, rates)}", field="--arrivals")
         for workload in [name] if separator else list(rates):

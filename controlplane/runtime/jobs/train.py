@@ -1,4 +1,4 @@
-"""From a spec to a trained policy and its learning curve on disk."""
+"""Training of a policy from a spec, with the learning curve on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from controlplane.runtime.jobs.plan import devices_for
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What to train on and where to put it; None: the default."""
+    """The options of a training; None is the default."""
 
     spec: Path
     output: Path
@@ -32,16 +32,16 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """The learning curve, and a line about what came of it."""
+    """The learning curve, and a summary in one line."""
 
     curve: tuple[Check, ...]
-    told: str
+    summary: str
 
 
 def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: Clock) -> Learnt:
-    """Train, write policy and curve, and drop the checkpoint, which an interrupted run leaves.
+    """Train, write policy and learning curve, and remove the checkpoint.
 
-    Raises InputError for the spec's mistakes, MissingTool without torch or gymnasium.
+    Raises InputError for mistakes in the spec, MissingTool without torch or gymnasium.
     """
     if lesson.output.suffix != SUFFIX:
         raise InputError(f"{lesson.output} must end in {SUFFIX}", field="--output")
@@ -53,10 +53,12 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
         raise MissingTool(f"training needs {error.name}: pip install 'trisect[rl]'") from None
     known = [kind.value for kind in Reward]
     if lesson.reward not in known:
-        raise InputError(f"{lesson.reward!r} is no reward{nearest(lesson.reward, known)}", field="--reward")
+        raise InputError(
+            f"{lesson.reward!r} is not a reward{nearest(lesson.reward, known)}", field="--reward"
+        )
     for i, gpu in enumerate(spec.gpus):
         if gpu.count is None:
-            document.fail("say how many: inss fills a fixed set of GPUs", ("gpus", i, "type"))
+            document.fail("needs a count: inss plans on a fixed number of GPUs", ("gpus", i, "type"))
     cores = len(os.sched_getaffinity(0))
     devices, _ = devices_for(spec, document, inss.NAME, profiles=profiles, cores=cores)
     strategy = inss.strategy()
@@ -82,7 +84,7 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
     return Learnt(
         trained.curve,
         f"{lesson.output}: {best.goodput_percent:.1f} % of the offered requests within their SLO, "
-        f"{best.violations_percent:.2f} % late, on problems not trained on; best of "
+        f"{best.violations_percent:.2f} % late, on specs outside the training; best of "
         f"{len(trained.curve)} checks at round {best.round} ({trained.stopped_by}), "
         f"{clock.monotonic() - began:.0f} s",
     )

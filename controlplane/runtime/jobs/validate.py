@@ -1,4 +1,4 @@
-"""Which measurements are held against which latency models."""
+"""Comparison of latency models with measurements."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from controlplane.runtime.devices import known_device
 
 
 def validation(device: str | None, pairs: Path | None, profile: Path | None) -> dict[str, object]:
-    """The JSON of `ctl validate`. Raises InputError for options that do not go together and bad files."""
+    """Return the JSON of `ctl validate`. Raises InputError for bad files and options."""
     if (device is None) == (profile is None):
-        raise InputError("say one of --catalogue DEVICE, --profile FILE and --fleet NAME")
+        raise InputError("give one of --catalogue DEVICE, --profile FILE and --fleet NAME")
     if profile is not None:
         if pairs is not None:
-            raise InputError("goes with --catalogue only", field="--pairs")
+            raise InputError("needs --catalogue", field="--pairs")
         measured = read_profile(profile)
         return evaluate.leave_points_out(known_device(measured.device), measured)
     assert device is not None

@@ -74,7 +74,7 @@ def test_a_model_that_refuses_its_input_is_named_and_the_next_one_is_profiled(
     assert "fussy: not profiled: its server refused a generated input: " in told.stderr
     assert "wants a JSON object, not b'The quick'" in told.stderr
     assert "--input-data fussy:FILE" in told.stderr
-    assert "ctl: 1 of 2 models profiled; why not fussy is said above" in told.stderr
+    assert "ctl: 1 of 2 models profiled; the reasons for fussy are above" in told.stderr
     assert "profiles/cpu/text.json: 1 point written" in told.stdout
     generated = read_profile(tmp_path / "profiles/cpu/text.json").inputs
     assert generated is not None

@@ -117,7 +117,7 @@ def test_models_are_measured_beside_each_other_while_all_are_busy(
     steps = Steps()
     measuring = profiler(tmp_path, launcher, steps)
     found = Neighbourhood(measuring, PLACE).measure([few()], budget_s=1)
-    # The time is up after the first household: a pair of itself, two batches each.
+    # The time is up after the first group: a pair of itself, two batches each.
     assert len(steps.done) == 1
     points = found["transformer_tiny"]
     assert {(p.batch, p.neighbours[0].batch) for p in points} == {(3, 3), (3, 10), (10, 3), (10, 10)}

@@ -127,10 +127,10 @@ def test_what_an_interrupted_apply_left_can_be_destroyed(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--catalogue", "v100", "--seconds", "5"], "--seconds: goes with --fleet only"),
-        (["--catalogue", "v100", "--calibrate"], "--calibrate: goes with --fleet only"),
-        (["--fleet", "f", "--profile", "p.json"], "--profile: does not go with --fleet"),
-        ([], "say one of --catalogue DEVICE, --profile FILE and --fleet NAME"),
+        (["--catalogue", "v100", "--seconds", "5"], "--seconds: needs --fleet"),
+        (["--catalogue", "v100", "--calibrate"], "--calibrate: needs --fleet"),
+        (["--fleet", "f", "--profile", "p.json"], "--profile: cannot be combined with --fleet"),
+        ([], "give one of --catalogue DEVICE, --profile FILE and --fleet NAME"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(arguments: list[str], says: str) -> None:

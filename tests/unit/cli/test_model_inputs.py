@@ -23,9 +23,9 @@ def test_a_shape_is_for_the_model_it_names_and_for_all_where_it_names_none() -> 
 @pytest.mark.parametrize(
     ("shapes", "files", "message"),
     [
-        (["IMAGE"], [], "--shape: 'IMAGE' is no MODEL:INPUT:DIM,DIM"),
+        (["IMAGE"], [], "--shape: 'IMAGE' is not MODEL:INPUT:DIM,DIM"),
         (["ocr:IMAGE:3,0"], [], "--shape: .*with dimensions above 0"),
-        ([], ["in.json"], "--input-data: 'in.json' is no MODEL:FILE"),
+        ([], ["in.json"], "--input-data: 'in.json' is not MODEL:FILE"),
         ([], ["ocr:a", "ocr:b"], "--input-data: 'ocr' has two files"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_model_alone_is_called_by_its_own_name(tmp_path: Path) -> None:
         ("rate_rps: 4e2", "rate_rps: 1e308", 9, "workloads[1].rate_rps", "at most 1e+09"),
         ("rate_rps: 4e2", "rate_rps: .nan", 9, "workloads[1].rate_rps", "finite"),
         ("name: W2", "name: W1", 6, "workloads[1].name", "already the name of workloads[0]"),
-        ("name: W2", "name: ../x", 6, "workloads[1].name", "is no name"),
+        ("name: W2", "name: ../x", 6, "workloads[1].name", "is not a valid name"),
         (
             "arrivals: constant",
             "arrivals: often",
@@ -156,7 +156,7 @@ def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(documents.os, "fsync", full)
-    with pytest.raises(EngineError, match="No space left on device; the file before is untouched"):
+    with pytest.raises(EngineError, match="No space left on device; the old file is unchanged"):
         documents.write_json(path, {"a": 2})
     assert path.read_text() == documents.to_json({"a": 1})
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"], "no temporary file stays"

@@ -96,7 +96,7 @@ def test_short_floats_are_written_as_triton_reads_them(values: list[float]) -> N
         ({"data": []}, r"in\.json:2: data: must be a list of at least one entry"),
         ({"data": [{"T": ["a"]}, 3]}, r"in\.json:8: data\[1\]: must be an object of inputs"),
         ({"data": [{}]}, r"in\.json:3: data\[0\]: input 'T' is missing"),
-        ({"data": [{"T": ["a"], "U": [1]}]}, r"in\.json:7: data\[0\]\.U: is no input of the model"),
+        ({"data": [{"T": ["a"], "U": [1]}]}, r"in\.json:7: data\[0\]\.U: is not an input of the model"),
         ({"data": [{"T": "a"}]}, r"data\[0\]\.T: must be a flat list"),
         ({"data": [{"T": [1]}]}, r"data\[0\]\.T: element 0 must be a string, not 1"),
         ({"data": [{"T": ["a", "b"]}]}, r"in\.json:4: data\[0\]\.T: has 2 elements, and its shape takes 1"),
@@ -123,7 +123,7 @@ def test_mistakes_are_named_with_line_and_field(tmp_path: Path, content: object,
         (TensorSpec("X", "UINT8", (1,)), [256], "element 0 must be a whole number from 0 to 255"),
         (TensorSpec("X", "INT64", (1,)), [1.0], "element 0 must be a whole number"),
         (TensorSpec("X", "BOOL", (1,)), [2], "element 0 must be true or false"),
-        (TensorSpec("X", "FP32", (-1,)), [1], 'are open: give them as "shape".*--shape MODEL:X:DIMS'),
+        (TensorSpec("X", "FP32", (-1,)), [1], 'are variable: give "shape" beside.*--shape MODEL:X:DIMS'),
     ],
 )
 def test_values_that_do_not_fit_their_type_are_refused(
@@ -134,7 +134,7 @@ def test_values_that_do_not_fit_their_type_are_refused(
 
 
 def test_other_forms_of_perf_analyzer_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a directory: of perf_analyzer's forms the JSON file alone"):
+    with pytest.raises(InputError, match="is a directory; only perf_analyzer's JSON file is supported"):
         read_samples(tmp_path, [TEXT], {})
     with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
         archive.writestr("in.json", "{}")

@@ -102,7 +102,7 @@ WORKLOAD = (*FIRST, "workloads", 0)
         ((*FIRST, "percent"), 101, "gpus[0].partitions[0].percent", "above 0 and at most 100"),
         ((*FIRST, "percent"), 95, "gpus[0].partitions", "add up to 102.5 percent"),
         ((*FIRST, "id"), "W11", "gpus[0].partitions[1].id", "duplicate id 'W11'"),
-        ((*FIRST, "id"), "a/b", "gpus[0].partitions[0].id", "is no name"),
+        ((*FIRST, "id"), "a/b", "gpus[0].partitions[0].id", "is not a valid name"),
         (
             (*WORKLOAD, "endpoint"),
             "..",
@@ -118,7 +118,7 @@ WORKLOAD = (*FIRST, "workloads", 0)
         ((*WORKLOAD, "model"), "vgg", "gpus[0].partitions[0].workloads[0].model", "models"),
         ((*FIRST, "models", 0, "batch"), 0, "gpus[0].partitions[0].models[0].batch", "at least 1"),
         ((*FIRST, "models", 0, "batch"), 1.5, "gpus[0].partitions[0].models[0].batch", "whole number"),
-        ((*FIRST, "shadow", "gpu"), "v100-9", "gpus[0].partitions[0].shadow.gpu", "no GPU of this plan"),
+        ((*FIRST, "shadow", "gpu"), "v100-9", "gpus[0].partitions[0].shadow.gpu", "not a GPU of this plan"),
         ((*FIRST, "models"), [], "gpus[0].partitions[0].models", "at least 1 item"),
         ((*FIRST, "models", 0, "batch"), 10**9, "gpus[0].partitions[0].models[0].batch", "at most 4096"),
         ((*WORKLOAD, "rate_rps"), 1e308, "gpus[0].partitions[0].workloads[0].rate_rps", "at most 1e+09"),

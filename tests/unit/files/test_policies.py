@@ -28,7 +28,7 @@ def test_a_policy_comes_back_as_written(tmp_path: Path) -> None:
 def test_what_is_no_policy_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "p.npz"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="no policy") as told:
+    with pytest.raises(InputError, match="not a policy") as told:
         read_policy(path)
     assert told.value.file == str(path)
 
@@ -37,14 +37,14 @@ def test_a_torn_policy_is_named(tmp_path: Path) -> None:
     path = tmp_path / "p.npz"
     write_policy(path, weights(), {})
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(InputError, match="no policy"):
+    with pytest.raises(InputError, match="not a policy"):
         read_policy(path)
 
 
 def test_pickles_are_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "p.npz"
     np.savez(path, about=np.array([{"schema_version": 1}], dtype=object))
-    with pytest.raises(InputError, match="no policy"):
+    with pytest.raises(InputError, match="not a policy"):
         read_policy(path)
 
 

@@ -71,7 +71,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(points=[{"percent": 120, "batch": 1, "execution_ms": 1}]), r"points\[0\]\.percent: .*100"),
         (changed(points=[{"percent": 20, "batch": 1, "execution_ms": 1}] * 2), r"points\[1\]: stands twice"),
         (changed(points=[{"percent": 20, "batch": "1", "execution_ms": 1}]), "must be a whole number"),
-        (changed(model="../x"), "is no name"),
+        (changed(model="../x"), "is not a valid name"),
     ],
 )
 def test_a_broken_profile_names_the_file_and_the_field(
@@ -96,6 +96,6 @@ def test_a_profile_in_another_ones_place_is_refused(tmp_path: Path, device: str,
 
 def test_a_file_is_no_directory_of_profiles(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text("")
-    with pytest.raises(InputError, match=r"spec\.yaml: --profiles: is no directory"):
+    with pytest.raises(InputError, match=r"spec\.yaml: --profiles: is not a directory"):
         read_profiles(tmp_path / "spec.yaml", "cpu")
     assert read_profiles(tmp_path / "absent", "cpu") == {}

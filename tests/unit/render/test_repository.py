@@ -154,9 +154,9 @@ def test_the_hash_changes_with_the_text_and_with_nothing_else(repository: Path) 
 
 @pytest.mark.parametrize("name", ["a/b", "../m", "..", "", "m\n"])
 def test_a_name_that_leaves_the_repository_is_refused(repository: Path, name: str) -> None:
-    with pytest.raises(InputError, match="is no name"):
+    with pytest.raises(InputError, match="is not a valid name"):
         read_source(repository, name)
-    with pytest.raises(InputError, match="is no name"):
+    with pytest.raises(InputError, match="is not a valid name"):
         render_partition(partition(name), gpu_type="cpu", repository=repository)
 
 
@@ -169,11 +169,11 @@ def test_a_missing_directory_names_the_nearest(repository: Path) -> None:
 
 def test_a_directory_without_configuration_or_version_is_refused(repository: Path) -> None:
     (repository / "m" / "config.pbtxt").unlink()
-    with pytest.raises(InputError, match=r"m/config\.pbtxt: is missing, and every model's folder needs one"):
+    with pytest.raises(InputError, match=r"m/config\.pbtxt: is missing; every model's folder needs one"):
         read_source(repository, "m")
     for version in ("1", "2"):
         (repository / "other" / version).rmdir()
-    with pytest.raises(InputError, match="holds no version"):
+    with pytest.raises(InputError, match="has no version"):
         read_source(repository, "other")
 
 

@@ -39,7 +39,7 @@ def lines(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> list[li
 def test_what_a_workload_that_stays_asks_for_otherwise_is_told_of_the_whole_pool() -> None:
     told = lines(pool(100, 40), pool(120, 35.5))
     assert told[0] == ["0", "partitions", "changed,", "0", "started", "or", "moved"]
-    assert told[1:2] == [["asked", "for", "differently:", "1", "workload"]]
+    assert told[1:2] == [["changed", "in", "the", "spec:", "1", "workload"]]
     assert told[3:] == [["W1", "slo_ms", "40", "35.5"], ["W1", "rate_rps", "100", "120"]]
 
 
@@ -68,7 +68,7 @@ def test_an_endpoint_renamed_by_a_second_workload_is_a_warning_and_a_change() ->
     told = lines(shop(rank="ssd"), shop(rank="rank", like="like"))
     first = " ".join(" ".join(line) for line in told[:3])
     assert first.startswith(
-        "warning: endpoint ssd ends, its clients will get 404: workload rank is called rank"
+        "warning: endpoint ssd ends, its clients will get 404: workload rank gets endpoint rank"
     )
     assert "write `endpoint: ssd` in the spec's line of rank, then plan again" in first
     assert ["2", "partitions", "changed,", "1", "started", "or", "moved"] in told
@@ -90,7 +90,7 @@ def test_who_takes_over_an_endpoint_that_ends() -> None:
 
 def test_an_endpoint_whose_workload_is_gone_just_ends() -> None:
     (told,) = [line for line in lines(shop(a="a", b="b"), shop(a="a")) if line[0] == "endpoint"]
-    assert told == ["endpoint", "b", "ends:", "workload", "b", "is", "served", "no", "more"]
+    assert told == ["endpoint", "b", "ends:", "workload", "b", "is", "no", "longer", "served"]
 
 
 def test_who_became_infeasible_or_ceased_to_be_is_named() -> None:
@@ -101,7 +101,7 @@ def test_who_became_infeasible_or_ceased_to_be_is_named() -> None:
     )
     told = [" ".join(line) for line in lines(before, after, wanted)]
     assert told[-5:] == [
-        "asked for differently: 1 workload",
+        "changed in the spec: 1 workload",
         "workload field before after",
         "b slo_ms 50 1",
         "served before, infeasible now: b",

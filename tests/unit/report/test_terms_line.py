@@ -16,6 +16,6 @@ def test_an_apply_without_an_action_says_what_was_taken_over() -> None:
         TermChange("b", "arrivals", "poisson", "constant"),
     )
     assert terms_line(changed) == (
-        "nothing to do for the servers; taken over: a: slo_ms 2000 -> 1500, rate_rps 100 -> 120.5; "
+        "nothing to do for the servers; changed: a: slo_ms 2000 -> 1500, rate_rps 100 -> 120.5; "
         "b: arrivals poisson -> constant"
     )

@@ -10,7 +10,7 @@ import planning
 import pytest
 from planning import v100, workload
 
-from controlplane.domain.device import MOST_MPS_CLIENTS
+from controlplane.domain.device import MAX_MPS_CLIENTS
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowWish
 from controlplane.planners.evaluation.finalise import Draft, finalise
@@ -58,7 +58,7 @@ def test_of_a_whole_gpu_it_has_as_much_and_no_more_elsewhere() -> None:
 def test_a_gpu_has_no_more_servers_than_it_takes() -> None:
     plan = laid_out(ELSEWHERE, [[10.0] * 10] * 6)
     standing = Counter(gpu for gpu, _ in extras(plan))
-    assert standing == {"v100-6": MOST_MPS_CLIENTS, "v100-7": 60 - MOST_MPS_CLIENTS}
+    assert standing == {"v100-6": MAX_MPS_CLIENTS, "v100-7": 60 - MAX_MPS_CLIENTS}
     assert plan.verified
     spare = plan.gpus[6]
     one = [replace(g, partitions=tuple(on(p, spare) for p in g.partitions)) for g in plan.gpus]

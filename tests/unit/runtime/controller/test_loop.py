@@ -20,8 +20,12 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.monitor.records import Record
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller import serve
-from controlplane.runtime.controller.loop import Adopted, Controller
-from controlplane.runtime.controller.plan_only import Onlooker
+from controlplane.runtime.controller.actor import Notice
+from controlplane.runtime.controller.adopt import Adopted
+from controlplane.runtime.controller.executor import Executor
+from controlplane.runtime.controller.loop import Controller
+from controlplane.runtime.controller.plan_only import Announcer
+from controlplane.runtime.controller.status_file import StatusFile
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.history import History
 
@@ -74,17 +78,18 @@ class NoRequests:
 
 @contextlib.contextmanager
 def controlled(
-    kind: type[Controller], directory: Path, routed: Backend, tell: Callable[[str], None] = lambda _: None
+    directory: Path, routed: Backend, notice: Notice = lambda _: None, *, plan_only: bool = False
 ) -> Iterator[tuple[Controller, Gateway, FleetFiles]]:
     """A controller that knows the old server; its next look would route elsewhere, here to nobody."""
     gateway = Gateway({"w": Route((routed,), None)})
     files = FleetFiles(directory, "f")
     fleet = Fleet(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
-    controller = kind(fleet, NoRequests(), History(files.history), lambda e: tell(e.kind), Limits())
+    actor = Announcer(fleet, notice) if plan_only else Executor(fleet, History(files.history), notice)
+    controller = Controller(fleet, NoRequests(), actor, Limits())
     routes = {"w": NamedRoute(("old",), None)}
-    controller._adopted = Adopted(GuardState({}), {}, {}, frozenset(), routes, {"old": OLD})
-    controller._adopted.plan_mark = files.planned_s()
-    controller._looked_s = float("inf")
+    controller._adopted = Adopted(GuardState({}), {}, {}, routes, {"old": OLD})
+    controller._adopted.planned_s = files.planned_s()
+    controller._checked_s = float("inf")
     try:
         yield controller, gateway, files
     finally:
@@ -95,14 +100,14 @@ def controlled(
 def test_what_another_command_left_meanwhile_is_not_undone(
     tmp_path: Path, found: Backend, commits: int
 ) -> None:
-    with controlled(Controller, tmp_path, found) as (controller, gateway, _):
+    with controlled(tmp_path, found) as (controller, gateway, _):
         controller.step()
     assert len(gateway.committed) == commits
     assert (controller.state is None) == (commits == 0), "what the command left is adopted anew"
 
 
 def test_a_command_that_works_on_the_fleet_costs_no_evidence(tmp_path: Path) -> None:
-    with controlled(Controller, tmp_path, OLD) as (controller, gateway, files):
+    with controlled(tmp_path, OLD) as (controller, gateway, files):
         with locked(files):
             with pytest.raises(FleetBusy):
                 controller.step()
@@ -114,8 +119,7 @@ def test_a_command_that_works_on_the_fleet_costs_no_evidence(tmp_path: Path) -> 
 
 def test_waiting_for_a_command_is_no_warning(tmp_path: Path) -> None:
     told: list[str] = []
-    with controlled(Controller, tmp_path, OLD) as (controller, _, files):
-        controller._notice = lambda event: told.append(event.level)
+    with controlled(tmp_path, OLD, lambda event: told.append(event.level)) as (controller, _, files):
         files.directory.mkdir(exist_ok=True)
         files.write_settings(FleetSettings("process", "/m", "/o", {}))
         stop = threading.Event()
@@ -129,14 +133,18 @@ def test_waiting_for_a_command_is_no_warning(tmp_path: Path) -> None:
     assert set(told) == {"info"}
 
 
-def test_one_that_only_looks_is_in_no_controllers_way(tmp_path: Path) -> None:
+def test_plan_only_runs_beside_a_controller_and_commits_nothing(tmp_path: Path) -> None:
     told: list[str] = []
-    with controlled(Onlooker, tmp_path, OLD, told.append) as (onlooker, gateway, files):
+    with controlled(tmp_path, OLD, lambda event: told.append(event.kind), plan_only=True) as (
+        controller,
+        gateway,
+        files,
+    ):
         with locked(files):
-            onlooker.step()
+            controller.step()
         assert gateway.committed == []
         assert told == []
-        assert onlooker.state is not None
+        assert controller.state is not None
 
 
 def test_a_gateway_is_started_only_with_the_fleet_held(
@@ -145,7 +153,7 @@ def test_a_gateway_is_started_only_with_the_fleet_held(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     # A destroy that holds it has ended the gateway, perhaps.
     with (
-        controlled(Controller, tmp_path, OLD) as (controller, gateway, files),
+        controlled(tmp_path, OLD) as (controller, gateway, files),
         locked(files),
         pytest.raises(FleetBusy),
     ):
@@ -153,10 +161,12 @@ def test_a_gateway_is_started_only_with_the_fleet_held(
     assert not gateway.started
 
 
-def test_clients_come_before_whoever_reads_what_was_done(tmp_path: Path) -> None:
+def test_routes_are_committed_before_the_status_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order: list[str] = []
-    with controlled(Controller, tmp_path, OLD) as (controller, gateway, _):
+    with controlled(tmp_path, OLD) as (controller, gateway, _):
         gateway.meanwhile = lambda: order.append("committed")
-        controller._board.show = lambda *_, **__: order.append("told")  # type: ignore[method-assign]
+        monkeypatch.setattr(StatusFile, "show", lambda *_, **__: order.append("written"))
         controller.step()
-    assert order == ["committed", "told"]
+    assert order == ["committed", "written"]

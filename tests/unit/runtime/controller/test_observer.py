@@ -33,7 +33,7 @@ from controlplane.monitor.records import Record
 from controlplane.runtime.clock import wait_until
 from controlplane.runtime.controller import observer as observer_module
 from controlplane.runtime.controller.observer import Observer
-from controlplane.runtime.controller.workers import Crew
+from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import Limits as Waits
 
 pytestmark = pytest.mark.unit
@@ -136,7 +136,7 @@ class NoHost:
 class Bench:
     engine: Engine
     gateway: Gateway
-    crew: Crew
+    workers: Workers
     observer: Observer
     requests: Requests
     failed: list[str]
@@ -153,17 +153,17 @@ def bench() -> Iterator[Bench]:
     engine, answering, failed = Engine(), Gateway(), list[str]()
     launcher: Any = engine
     gateway: Any = answering
-    crew = Crew(launcher, gateway, lambda subject, reason: failed.append(reason), Waits())
-    crew.adopt(SERVER)
+    workers = Workers(launcher, gateway, lambda subject, reason: failed.append(reason), Waits())
+    workers.adopt(SERVER)
     requests = Requests()
-    observer = Observer(launcher, gateway, "f", crew, requests, NoHost())
+    observer = Observer(launcher, gateway, "f", workers, requests, NoHost())
     try:
-        yield Bench(engine, answering, crew, observer, requests, failed)
+        yield Bench(engine, answering, workers, observer, requests, failed)
     finally:
         if engine.silent is not None:
             engine.silent.set()
         observer.close()
-        crew.close(wait=True)
+        workers.close(wait=True)
 
 
 def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias() -> None:
@@ -176,10 +176,10 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
     suspicious = replace(watch, evidence=tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence))
     shared = replace(shared, watches={"W1": suspicious})
     spec = replace(SPEC, endpoints=promise.endpoints)
-    crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
+    workers = Workers(launcher, gateway, lambda subject, reason: None, Waits())
     with asked_triton() as (port, asked):
-        crew.adopt(replace(SERVER, spec=spec, http_port=port))
-        observer = Observer(launcher, gateway, "f", crew, Requests(answered=()), NoHost())
+        workers.adopt(replace(SERVER, spec=spec, http_port=port))
+        observer = Observer(launcher, gateway, "f", workers, Requests(answered=()), NoHost())
         try:
 
             def timed() -> bool:
@@ -192,13 +192,13 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
             assert wait_until(lambda: set(asked) == wanted, deadline_s=30.0), asked
             verdict = observer._canaries.verdict
             assert wait_until(lambda: verdict(SERVER.name) is not None, deadline_s=30.0)
-            crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+            workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
             observer.look(shared)
             assert verdict(SERVER.name) is None, "nothing is kept for what is stopped"
             assert observer._canaries._requests == {}
         finally:
             observer.close()
-            crew.close(wait=True)
+            workers.close(wait=True)
 
 
 def test_a_silent_engine_holds_no_look_up(bench: Bench) -> None:
@@ -226,11 +226,11 @@ def test_a_model_whose_process_died_impairs_its_server(bench: Bench) -> None:
 
 
 def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Bench) -> None:
-    bench.crew.adopt(SERVER, Health.UNLOADED)
+    bench.workers.adopt(SERVER, Health.UNLOADED)
     bench.engine.news.append(News((SERVER.name,), "a process of its models ended", impaired=True))
-    assert wait_until(lambda: (bench.health(), bench.observer._told)[1] == [], deadline_s=30.0)
+    assert wait_until(lambda: (bench.health(), bench.observer._reports)[1] == [], deadline_s=30.0)
     assert bench.engine.news == []
-    bench.crew.adopt(SERVER)
+    bench.workers.adopt(SERVER)
     assert bench.health() is Health.READY
 
 
@@ -239,7 +239,7 @@ def hangs(bench: Bench) -> Iterator[None]:
     """The server takes requests and answers none; its canaries have not given it up yet."""
     bench.observer._canaries = Canaries(deadline_s=60.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        bench.crew.adopt(replace(SERVER, http_port=silent.getsockname()[1]))
+        bench.workers.adopt(replace(SERVER, http_port=silent.getsockname()[1]))
         yield
 
 
@@ -257,7 +257,7 @@ def test_a_log_that_falls_silent_is_a_trouble(bench: Bench, monkeypatch: pytest.
     bench.requests.heard_since_s = math.inf  # as of a log that hears nothing, it is never before now
     monkeypatch.setattr(observer_module, "_DEAF_S", 0.0)
     bench.health()
-    assert "goes unseen" in bench.observer.troubles["monitor"]
+    assert "slow servers are not detected" in bench.observer.troubles["monitor"]
     bench.requests.heard_since_s = 0.0
     monkeypatch.undo()
     bench.health()
@@ -335,10 +335,10 @@ class Stumbling(Engine):
 def test_a_start_that_fails_as_none_should_is_one_that_failed() -> None:
     launcher: Any = Stumbling()
     gateway: Any = Gateway()
-    crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
-    crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
-    crew.close(wait=True)
-    found = crew.conditions()["W1.1"]
+    workers = Workers(launcher, gateway, lambda subject, reason: None, Waits())
+    workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    workers.close(wait=True)
+    found = workers.conditions()["W1.1"]
     assert (found.health, found.reason) == (Health.GONE, "can't start new thread")
 
 
@@ -362,12 +362,12 @@ def test_what_starts_while_the_fleet_is_adopted_anew_is_nobodys_unless_it_was_se
     engine = Slow()
     launcher: Any = engine
     gateway: Any = Gateway()
-    crew = Crew(launcher, gateway, lambda subject, reason: None, Waits())
-    crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), replace(SPEC, endpoints=()), unload=False)
+    workers = Workers(launcher, gateway, lambda subject, reason: None, Waits())
+    workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), replace(SPEC, endpoints=()), unload=False)
     assert engine.begun.wait(60.0)
-    crew.hand_over(taken_over)
+    workers.hand_over(taken_over)
     engine.may.set()
-    crew.close(wait=True)
+    workers.close(wait=True)
     assert engine.stopped == stopped
 
 
@@ -375,9 +375,9 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
     bench.gateway.owed = 1
     for n in range(20):
         old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
-        bench.crew.adopt(replace(SERVER, spec=old))
-        bench.crew.stop(DrainAndStop(old.name, Ending.DRAINED))
-    bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+        bench.workers.adopt(replace(SERVER, spec=old))
+        bench.workers.stop(DrainAndStop(old.name, Ending.DRAINED))
+    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
     assert wait_until(lambda: bench.engine.starts == 1, deadline_s=30.0)
     bench.gateway.away = True
     asked = bench.gateway.asked
@@ -390,13 +390,13 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
 
 def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
     bench.engine.away = True
-    bench.crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+    bench.workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
     assert "tried again" in bench.failed[0]
     bench.engine.away = False
-    bench.crew.retry(0.0)
+    bench.workers.retry(0.0)
     assert bench.engine.stopped == [], "not at once: the engine has just failed"
-    bench.crew.retry(1e12)
+    bench.workers.retry(1e12)
     assert wait_until(lambda: bool(bench.engine.stopped), deadline_s=30.0)
 
 
@@ -405,13 +405,13 @@ def test_a_warm_shadow_is_loaded_though_the_engine_answers_no_stop(bench: Bench)
     try:
         for n in range(20):
             old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
-            bench.crew.adopt(replace(SERVER, spec=old))
-            bench.crew.stop(DrainAndStop(old.name, Ending.AT_ONCE))
-        bench.crew.adopt(SERVER, Health.UNLOADED)
-        bench.crew.load(Load(SERVER.name))
+            bench.workers.adopt(replace(SERVER, spec=old))
+            bench.workers.stop(DrainAndStop(old.name, Ending.AT_ONCE))
+        bench.workers.adopt(SERVER, Health.UNLOADED)
+        bench.workers.load(Load(SERVER.name))
         # Nobody listens there: that the load was tried is all there is to see.
         tried = wait_until(
-            lambda: bench.crew.conditions()[SERVER.name].health is Health.GONE, deadline_s=30.0
+            lambda: bench.workers.conditions()[SERVER.name].health is Health.GONE, deadline_s=30.0
         )
         assert tried
         assert bench.engine.stopped == []
@@ -422,33 +422,33 @@ def test_a_warm_shadow_is_loaded_though_the_engine_answers_no_stop(bench: Bench)
 def test_a_start_the_engine_is_away_for_is_put_off_and_no_failed_one(bench: Bench) -> None:
     def conditions_after(starts: int) -> Health:
         def tried() -> bool:
-            bench.crew.retry(1e12)
+            bench.workers.retry(1e12)
             return bench.engine.starts >= starts
 
         assert wait_until(tried, deadline_s=30.0)
-        return bench.crew.conditions()["W1.1"].health
+        return bench.workers.conditions()["W1.1"].health
 
     bench.engine.away = True
-    bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
     assert conditions_after(3) is Health.STARTING
-    assert bench.crew.conditions()["W1.1"].reason == "the engine does not answer"
+    assert bench.workers.conditions()["W1.1"].reason == "the engine does not answer"
     # Said by the thread of the first start, which may be the last to go on.
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
     assert len(bench.failed) == 1, "said once"
     bench.engine.away = False
-    bench.crew.retry(1e12)
+    bench.workers.retry(1e12)
     assert wait_until(lambda: conditions_after(4) is Health.GONE, deadline_s=30.0)
-    assert bench.crew.conditions()["W1.1"].reason == "no such weights"
+    assert bench.workers.conditions()["W1.1"].reason == "no such weights"
 
 
 def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench: Bench) -> None:
     bench.engine.away = True
-    bench.crew.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
-    bench.crew.stop(DrainAndStop("W1.1", Ending.AT_ONCE))
+    bench.workers.stop(DrainAndStop("W1.1", Ending.AT_ONCE))
     bench.engine.away, starts = False, bench.engine.starts
-    bench.crew.retry(1e12)
-    bench.crew.close(wait=True)
+    bench.workers.retry(1e12)
+    bench.workers.close(wait=True)
     assert bench.engine.starts == starts
 
 

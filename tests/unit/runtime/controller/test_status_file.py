@@ -17,8 +17,8 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings
-from controlplane.runtime.controller.adopt import take_over
-from controlplane.runtime.controller.loop import found_dead, turned_over
+from controlplane.runtime.controller.adopt import adoption
+from controlplane.runtime.controller.decision_events import changed_routes, found_dead
 from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.history import Event, EventLog, History
@@ -128,7 +128,7 @@ def test_who_sits_where_after_a_restart(
     surplus: tuple[ServerSpec, ...],
 ) -> None:
     dead = server(spec(Role.SHADOW, 80, "d"), ServerState.EXITED)
-    taken = take_over(
+    adopted = adoption(
         (GUARDED,),
         DESIRED,
         SETTINGS,
@@ -137,11 +137,11 @@ def test_who_sits_where_after_a_restart(
         Limits(),
         int(time.time()),
     )
-    watch = taken.state.watches["W1"]
+    watch = adopted.state.watches["W1"]
     assert watch.active.server == active.name
     assert (watch.standby.server if watch.standby else None) == (standby.name if standby else None)
-    assert {s.name for s in taken.surplus} == {s.name for s in surplus}
-    assert {s.name for s in taken.kept} == {s.name for s in running} - {s.name for s in surplus}
+    assert {s.name for s in adopted.surplus} == {s.name for s in surplus}
+    assert {s.name for s in adopted.kept} == {s.name for s in running} - {s.name for s in surplus}
 
 
 def test_each_launch_is_a_server_of_its_own() -> None:
@@ -153,13 +153,16 @@ def test_each_launch_is_a_server_of_its_own() -> None:
 
 def test_a_server_found_dead_at_the_take_over_is_told_as_a_redirect() -> None:
     before = {"w1": NamedRoute((ACTIVE.name,), SHADOW.name)}
-    taken = take_over((GUARDED,), DESIRED, SETTINGS, (server(SHADOW),), before, Limits(), 0)
-    ((partition, reason),) = found_dead(taken.state, before, ())
-    assert (partition, reason) == ("W1", f"{ACTIVE.name} -> {SHADOW.name}: found dead at the take-over")
+    adopted = adoption((GUARDED,), DESIRED, SETTINGS, (server(SHADOW),), before, Limits(), 0)
+    ((partition, reason),) = found_dead(adopted.state, before, ())
+    assert (partition, reason) == (
+        "W1",
+        f"{ACTIVE.name} -> {SHADOW.name}: found dead when the fleet was adopted",
+    )
     told = Redirect("W1", ACTIVE.name, SHADOW.name, Cause.CRASH)
-    assert found_dead(taken.state, before, (told,)) == [], "it is told once"
-    assert found_dead(taken.state, {"w1": NamedRoute((SHADOW.name,))}, ()) == []
-    assert turned_over(before, {"w1": NamedRoute((SHADOW.name,))}) == f"w1 -> {SHADOW.name}"
-    assert turned_over(before, {"w1": NamedRoute((ACTIVE.name,))}) == "", "another backup is no news"
+    assert found_dead(adopted.state, before, (told,)) == [], "it is told once"
+    assert found_dead(adopted.state, {"w1": NamedRoute((SHADOW.name,))}, ()) == []
+    assert changed_routes(before, {"w1": NamedRoute((SHADOW.name,))}) == f"w1 -> {SHADOW.name}"
+    assert changed_routes(before, {"w1": NamedRoute((ACTIVE.name,))}) == "", "another backup is no news"
     together = dict.fromkeys(("w2", "w1"), NamedRoute((SHADOW.name,)))
-    assert turned_over(before, together) == f"w1, w2 -> {SHADOW.name}"
+    assert changed_routes(before, together) == f"w1, w2 -> {SHADOW.name}"

@@ -11,7 +11,7 @@ import pytest
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
-from controlplane.runtime.controller.workers import _THREADS, Crew
+from controlplane.runtime.controller.workers import _THREADS, Workers
 from controlplane.runtime.fleet.execute import Limits, backend
 
 pytestmark = pytest.mark.unit
@@ -61,10 +61,10 @@ def test_only_who_serves_well_is_waited_for(ending: Ending, allowed_s: float, dr
     engine, answering = Engine(), Gateway()
     launcher: Any = engine
     gateway: Any = answering
-    crew = Crew(launcher, gateway, lambda subject, reason: None, LIMITS)
-    crew.adopt(SERVER)
-    crew.stop(DrainAndStop(SERVER.name, ending))
-    crew.close(wait=True)
+    workers = Workers(launcher, gateway, lambda subject, reason: None, LIMITS)
+    workers.adopt(SERVER)
+    workers.stop(DrainAndStop(SERVER.name, ending))
+    workers.close(wait=True)
     assert engine.stopped == [allowed_s]
     assert (answering.asked > 0) is drained
 
@@ -73,22 +73,22 @@ def test_only_who_serves_well_is_waited_for(ending: Ending, allowed_s: float, dr
 def test_a_server_that_a_command_routes_to_again_while_it_drains_is_not_stopped(ending: Ending) -> None:
     engine: Any = Engine()
     gateway: Any = Gateway({"w1": Route((backend(SERVER),))})
-    crew = Crew(engine, gateway, lambda subject, reason: None, LIMITS)
-    crew.adopt(SERVER)
-    crew.stop(DrainAndStop(SERVER.name, ending))
-    crew.close(wait=True)
+    workers = Workers(engine, gateway, lambda subject, reason: None, LIMITS)
+    workers.adopt(SERVER)
+    workers.stop(DrainAndStop(SERVER.name, ending))
+    workers.close(wait=True)
     assert engine.stopped == []
 
 
 def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_began() -> None:
     engine: Any = Engine()
     gateway: Any = Gateway()
-    crew = Crew(engine, gateway, lambda subject, reason: None, LIMITS)
+    workers = Workers(engine, gateway, lambda subject, reason: None, LIMITS)
     for n in range(_THREADS):
         spec = replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n + 2}"))
-        crew.launch(Launch(f"W{n + 2}", f"W{n + 2}.1", "cpu-0", 50.0, 1), spec, unload=False)
-    crew.resume(SERVER)
-    crew.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+        workers.launch(Launch(f"W{n + 2}", f"W{n + 2}.1", "cpu-0", 50.0, 1), spec, unload=False)
+    workers.resume(SERVER)
+    workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
     engine.may_start.set()
-    crew.close(wait=True)
+    workers.close(wait=True)
     assert engine.stopped == [0.0]

@@ -216,7 +216,7 @@ def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: P
     fleet.preview(called("rank"), settings)
     (warning,) = said
     assert warning.startswith(
-        "warning: endpoint ssd ends, its clients will get 404: workload rank is called rank"
+        "warning: endpoint ssd ends, its clients will get 404: workload rank gets endpoint rank"
     )
     with pytest.raises(InputError, match=r"workloads stay: ssd; nothing was touched: .*--rename-endpoints"):
         fleet.apply(called("rank"), settings)

@@ -72,7 +72,8 @@ def test_each_is_told_with_its_file_its_points_and_its_time(tmp_path: Path, repo
     assert [len(read_profile(one.path).points) for one in told] == [3, 3, 3]
     line = profile_line.written_line(told[0].path, len(told[0].profile.points), told[0].seconds, 0.0741)
     assert line == (
-        f"{tmp_path}/profiles/cpu/a.json: 3 points written after 8 s, Eq 11 errs by 7.4 % on points left out"
+        f"{tmp_path}/profiles/cpu/a.json: 3 points written after 8 s, "
+        "Eq 11 is off by 7.4 % on held-out points"
     )
     assert profile_line.written_line(Path("b.json"), 1, 0.4, None) == "b.json: 1 point written after 0 s"
 
@@ -116,9 +117,9 @@ def test_everything_is_checked_before_the_first_model_is_measured(tmp_path: Path
     given = Wishes(inputs={"c": Inputs(data=tmp_path / "in.json")})
     with pytest.raises(InputError, match=r"in\.json:2: data\[0\]\.T: element 0 must be a string"):
         read_subjects(repository, [], PLACE, given)
-    with pytest.raises(InputError, match=r"c: inputs are given for it, and it is not measured"):
+    with pytest.raises(InputError, match=r"c: has inputs, but is not among the models to measure"):
         read_subjects(repository, ["a", "b"], PLACE, given)
-    with pytest.raises(InputError, match=r"bb: is no model of .*did you mean 'b'"):
+    with pytest.raises(InputError, match=r"bb: is not a model of .*did you mean 'b'"):
         read_subjects(repository, ["bb"], PLACE, Wishes())
 
 
@@ -151,9 +152,7 @@ def test_lines_name_the_model_the_words_and_the_way_out() -> None:
 def test_a_folder_without_config_is_called_that(tmp_path: Path) -> None:
     bare = tmp_path / "bare-models"
     (bare / "bare" / "1").mkdir(parents=True)
-    with pytest.raises(
-        InputError, match=r"bare/config\.pbtxt: is missing, and every model's folder needs one"
-    ):
+    with pytest.raises(InputError, match=r"bare/config\.pbtxt: is missing; every model's folder needs one"):
         read_subjects(bare, ["bare"], PLACE, Wishes())
     with pytest.raises(InputError, match=r"has no model .*; folders without one: bare$"):
         read_subjects(bare, [], PLACE, Wishes())

@@ -29,8 +29,8 @@ def test_more_requests_than_anybody_waits_for_are_refused_at_once(tmp_path: Path
 @pytest.mark.parametrize(
     ("truth", "says"),
     [
-        ("ours*1.2.3", "--truth: 'ours.*' is no latency model"),
-        ("ours*.", "--truth: 'ours.*' is no latency model"),
+        ("ours*1.2.3", "--truth: 'ours.*' is neither a latency model"),
+        ("ours*.", "--truth: 'ours.*' is neither a latency model"),
         ("ours*0", "greater than 0"),
         ("{folder}", "--truth: has no profile of v100"),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,7 @@ class Silent:
 def learn(directory: Path, **changes: object) -> Learnt:
     spec = directory / "spec.yaml"
     spec.write_text(SPEC)
-    asked: dict[str, object] = {
-        "spec": spec, "output": directory / "p.npz", "most_models": None, "rounds": 2, "reward": "goodput",
-        "seed": 1,
-    }  # fmt: skip
-    lesson = Lesson(**(asked | changes))  # type: ignore[arg-type]
+    lesson = replace(Lesson(spec, directory / "p.npz", None, 2, "goodput", 1), **changes)  # type: ignore[arg-type]
     return train_policy(lesson, profiles=directory, progress=Silent(), clock=SystemClock())
 
 
@@ -70,7 +67,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         learn(tmp_path, reward="papr")
     open_ended = tmp_path / "open.yaml"
     open_ended.write_text(SPEC.replace("rtx2060, count: 1", "rtx2060"))
-    with pytest.raises(InputError, match="fixed set") as told:
+    with pytest.raises(InputError, match="fixed number of GPUs") as told:
         learn(tmp_path, spec=open_ended)
     assert told.value.line == 3
 

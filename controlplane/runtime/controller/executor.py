@@ -1,0 +1,145 @@
+"""The actor of a controller: carries the guard's decisions out."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+
+from controlplane.control.guard.state import (
+    DrainAndStop,
+    Effect,
+    Ending,
+    GuardState,
+    Launch,
+    Load,
+    OpenBreaker,
+    Probe,
+    Redirect,
+    Say,
+    Watch,
+)
+from controlplane.domain.fleet import Server
+from controlplane.domain.observation import Health
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.runtime.controller.actor import Decision, Notice
+from controlplane.runtime.controller.adopt import Adopted
+from controlplane.runtime.controller.decision_events import changed_routes, event_of, found_dead
+from controlplane.runtime.controller.observer import Observer
+from controlplane.runtime.controller.recorder import Recorder
+from controlplane.runtime.controller.status_file import StatusFile
+from controlplane.runtime.controller.workers import Workers, spec_for
+from controlplane.runtime.fleet.fleet import Fleet, locked
+from controlplane.runtime.fleet.history import Event, EventLog, History
+
+
+class Executor:
+    """Commits routes, starts and stops servers, and writes the fleet's history and status file."""
+
+    def __init__(self, fleet: Fleet, history: History, notice: Notice) -> None:
+        self._fleet = fleet
+        self._log = EventLog(history)
+        self._notice = notice
+        self._recorder = Recorder(history, fleet.clock)
+        self._status = StatusFile(fleet.files.guarding, fleet.clock)
+
+    def hold_fleet(self) -> AbstractContextManager[None]:
+        """Lock the fleet. Raises FleetBusy at once if another command has the lock."""
+        return locked(self._fleet.files, patience_s=0.0)
+
+    def open_gateway(self) -> None:
+        """Start the gateway if it does not listen."""
+        self._fleet.gateway.start()
+
+    def adopt_standby(self, server: Server, workers: Workers) -> None:
+        """Test the shadow like a new server."""
+        workers.resume(server)
+
+    def adopt_warm(self, server: Server, workers: Workers) -> None:
+        """Unload the shadow's models."""
+        workers.resume_warm(server)
+
+    def stop_surplus(self, servers: tuple[Server, ...], workers: Workers) -> None:
+        """Drain and stop the servers."""
+        for server in servers:
+            workers.adopt(server)
+            workers.stop(DrainAndStop(server.name, Ending.DRAINED))
+        self._event("info", "adopt", self._fleet.name, f"adopted the fleet; {len(servers)} servers stopped")
+
+    def act(self, decision: Decision, adopted: Adopted, workers: Workers, observer: Observer) -> None:
+        """Commit the routes, write the events, then start and stop servers.
+
+        Routes come first, since clients wait for them. After a crash in between, the next controller finds
+        the unfinished steps in the difference between routes and servers, so it needs no record of them.
+        """
+        if decision.routes != adopted.routes:
+            self._commit(decision, adopted, workers)
+        for effect in decision.effects:
+            event = event_of(effect, self._fleet.clock.wall(), decision.seen.now_s)
+            if event is not None:
+                self.note(event)
+        adopted.state = decision.state
+        for effect in decision.effects:
+            _carry_out(effect, adopted, workers, observer)
+
+    def publish(self, decision: Decision, state: GuardState, workers: Workers) -> None:
+        """Write the record and the status file, each when it is due."""
+        self._recorder.hear(decision.seen.answers, state.watches.values())
+        if self._recorder.is_due():
+            self._recorder.write(_active(state, workers))
+        self._status.show(state, changed=bool(decision.effects))
+
+    def is_busy(self, state: GuardState | None, workers: Workers) -> bool:
+        """Return whether a server starts, or is down and can still be started without help."""
+        conditions = workers.conditions()
+        put_off = {n for n, c in conditions.items() if c.health is Health.STARTING and c.reason}
+        if state is None or any(
+            c.health is Health.STARTING and n not in put_off for n, c in conditions.items()
+        ):
+            return True
+        down = [w for w in state.watches.values() if w.down and not w.launches.open]
+        return any(w.standby is None or w.standby.server not in put_off for w in down)
+
+    def note(self, event: Event) -> None:
+        """Write an event to the history and pass it to the caller."""
+        self._log.write(event)
+        self._notice(event)
+
+    def close(self, state: GuardState | None, workers: Workers) -> None:
+        """Write the rest of the record, unless the fleet's folder is gone."""
+        self._log.close()
+        self._recorder.close(_active(state, workers) if state is not None else [])
+
+    def _commit(self, decision: Decision, adopted: Adopted, workers: Workers) -> None:
+        began = time.monotonic()
+        self._fleet.gateway.commit(adopted.addressed(decision.routes, workers))
+        took_ms = 1000.0 * (time.monotonic() - began)
+        before, adopted.routes = adopted.routes, decision.routes
+        if changed := changed_routes(before, decision.routes):
+            self._event("info", "commit", self._fleet.name, f"{changed} after {took_ms:.0f} ms")
+        for partition, reason in found_dead(decision.state, before, decision.effects):
+            self._event("warning", "redirect", partition, reason)
+
+    def _event(self, level: str, kind: str, subject: str, reason: str) -> None:
+        self.note(Event(self._fleet.clock.wall(), level, kind, subject, reason))
+
+
+def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Observer) -> None:
+    match effect:
+        case Launch():
+            planned = adopted.planned[effect.partition]
+            spec = spec_for(effect, planned, adopted.devices[effect.gpu])
+            watch = adopted.state.watches[effect.partition]
+            warm = watch.partition.policy is ShadowPolicy.WARM and not watch.down
+            workers.launch(effect, spec, unload=warm)
+        case Load():
+            workers.load(effect)
+        case DrainAndStop():
+            workers.stop(effect)
+        case Probe(server):
+            observer.probe(server)
+        case Redirect() | OpenBreaker() | Say():
+            pass
+
+
+def _active(state: GuardState, workers: Workers) -> list[tuple[Watch, Server | None]]:
+    return [(watch, workers.server(watch.active.server)) for watch in state.watches.values()]
