@@ -83,7 +83,7 @@ class Workers:
         self._starts.submit(self._launch, server.name, server.spec, False, server)
 
     def resume_warm(self, server: Server) -> None:
-        """A warm shadow that runs: whoever left it may have been killed before its models were unloaded."""
+        """Add a warm shadow that runs, and unload its models: a killed controller may have left them loaded."""
         with self._lock:
             self._servers[server.name] = server
             self._conditions[server.name] = Condition(Health.STARTING)
