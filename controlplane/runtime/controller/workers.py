@@ -83,7 +83,7 @@ class Workers:
         self._starts.submit(self._launch, server.name, server.spec, False, server)
 
     def resume_warm(self, server: Server) -> None:
-        """Add a warm shadow that runs, and unload its models: a killed controller may have left them loaded."""
+        """Add a warm shadow that runs, and unload its models, which a killed controller may have left."""
         with self._lock:
             self._servers[server.name] = server
             self._conditions[server.name] = Condition(Health.STARTING)
