@@ -87,7 +87,7 @@ class Workers:
         with self._lock:
             self._servers[server.name] = server
             self._conditions[server.name] = Condition(Health.STARTING)
-        self._loads.submit(self._unload, server)
+        self._loads.submit(self._change, server.name, partial(self._unload, server), Health.UNLOADED)
 
     def server(self, name: str) -> Server | None:
         """Return the server that the guard calls `name`; None while it starts."""
@@ -117,7 +117,7 @@ class Workers:
             if server is None or self._conditions[load.server].health is not Health.UNLOADED:
                 return
             self._conditions[load.server] = Condition(Health.STARTING)
-        self._loads.submit(self._load, load.server, server)
+        self._loads.submit(self._change, load.server, partial(self._load, server), Health.READY)
 
     def stop(self, stop: DrainAndStop) -> None:
         """Drain and stop a server; a starting one is stopped as soon as it has started."""
@@ -167,8 +167,7 @@ class Workers:
             for endpoint in spec.endpoints:
                 inference.prove(server, endpoint, deadline_s=self._limits.prove_s)
             if unload:
-                for endpoint in spec.endpoints:
-                    inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
+                self._unload(server)
         except (NotNow, MissingTool) as error:
             # Not a failed start: the server counts as starting until the host can start it.
             with self._lock:
@@ -192,28 +191,25 @@ class Workers:
         if not wanted:
             self._stop(server, Ending.AT_ONCE)
 
-    def _load(self, name: str, server: Server) -> None:
+    def _load(self, server: Server) -> None:
+        for endpoint in server.spec.endpoints:
+            inference.load(server, endpoint, deadline_s=self._limits.start_s)
+            inference.prove(server, endpoint, deadline_s=self._limits.prove_s)
+
+    def _unload(self, server: Server) -> None:
+        for endpoint in server.spec.endpoints:
+            inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
+
+    def _change(self, name: str, change: Callable[[], None], then: Health) -> None:
+        """Load or unload a server's models; `then` is its health, unless that fails."""
         try:
-            for endpoint in server.spec.endpoints:
-                inference.load(server, endpoint, deadline_s=self._limits.start_s)
-                inference.prove(server, endpoint, deadline_s=self._limits.prove_s)
-            found = Condition(Health.READY)
+            change()
+            found = Condition(then)
         except Exception as error:  # as in a launch
             found = Condition(Health.GONE, str(error) or repr(error))
         with self._lock:
             if name in self._conditions:
                 self._conditions[name] = found
-
-    def _unload(self, server: Server) -> None:
-        try:
-            for endpoint in server.spec.endpoints:
-                inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
-            found = Condition(Health.UNLOADED)
-        except Exception as error:  # as in a launch
-            found = Condition(Health.GONE, str(error) or repr(error))
-        with self._lock:
-            if server.name in self._conditions:
-                self._conditions[server.name] = found
 
     def _stop(self, server: Server, ending: Ending) -> None:
         allowed_s = {
