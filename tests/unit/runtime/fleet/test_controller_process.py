@@ -132,3 +132,19 @@ def test_one_that_starts_while_somebody_asks_for_it_starts(
     with controller_process.only_controller(files):
         assert controller_process.pid(files) == os.getpid()
     asking.join()
+
+
+@pytest.mark.parametrize(("applied", "started"), [(True, 1), (False, 0)])
+def test_a_command_that_fails_leaves_a_controller_for_what_was_applied_before(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch, applied: bool, started: int
+) -> None:
+    starts: list[FleetFiles] = []
+    monkeypatch.setattr(controller_process, "start_detached", starts.append)
+    if applied:
+        (files.directory / "plan.json").touch()
+    with pytest.raises(EngineError, match="refused"), controller_process.left_running(files):
+        raise EngineError("refused")
+    assert len(starts) == started
+    with controller_process.left_running(files):
+        pass
+    assert len(starts) == started + 1
