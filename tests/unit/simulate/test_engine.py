@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from triton_batches import SEEN, Case
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
@@ -18,19 +19,6 @@ from controlplane.simulate.oracle import Oracle
 from controlplane.simulate.truth import KnownService, Scaled
 
 pytestmark = pytest.mark.unit
-
-SEEN_OF_TRITON = (
-    # preferred batch, inferences in a request, max_batch_size: requests in each execution
-    (8, 4, 32, (1, 2, 2, 2, 2, 1)),
-    (4, 8, 32, (1,) * 10),
-    (5, 2, 32, (1, 3, 2, 2, 2)),
-    (4, 3, 32, (1, 2, 2, 1, 1, 1, 1, 1)),
-    (6, 4, 8, (1, 2, 2, 1, 1, 1, 1, 1)),
-    (8, 3, 32, (1, 3, 2, 2, 2)),
-    (8, 3, 8, (1, 2, 2, 2, 2, 1)),
-    (16, 3, 32, (1, 6, 3)),
-)
-"""Ten requests, 4 ms apart, at a Triton 2.51 whose executions take 100 ms (`tests/e2e/simulate`)."""
 
 AFFINE = tuple(2.0 + 0.5 * k for k in range(1, 17))
 TRUTH = {
@@ -147,21 +135,17 @@ def test_client_batches_make_a_queue_of_requests(plan_of, client_batch):
     assert result.utilisation == pytest.approx(0.7, rel=0.02)
 
 
-@pytest.mark.parametrize(("batch", "client_batch", "most", "together"), SEEN_OF_TRITON)
-def test_requests_that_do_not_fill_a_batch_go_together_as_in_triton(
-    plan_of, batch, client_batch, most, together
-):
-    plan = with_client_batches(
-        plan_of(("g", "p", ServedModel("a", batch), [("w", 100.0)])), {"a": client_batch}
-    )
+@pytest.mark.parametrize("case", SEEN, ids=lambda case: case.name)
+def test_requests_that_do_not_fill_a_batch_go_together_as_in_triton(plan_of, case: Case):
+    served = ServedModel("a", case.preferred)
+    plan = with_client_batches(plan_of(("g", "p", served, [("w", 100.0)])), {"a": case.client_batch})
     slow = {"t4": KnownService({"a": (100.0,)})}
-    arrivals = Trace(tuple(0.004 * i for i in range(sum(together))))
+    arrivals = Trace(tuple(0.004 * i for i in range(sum(case.together))))
     question = Question(5.0, demands={"w": arrivals}, answers=100)
-    ends = Counter(
-        round(a.arrival_ms + a.latency_ms)
-        for a in simulate(plan, slow, question, Conditions(max_batch={"a": most})).answers
-    )
-    assert tuple(ends[at] for at in sorted(ends)) == together
+    conditions = Conditions(max_batch={"a": case.max_batch_size})
+    answers = simulate(plan, slow, question, conditions).answers
+    ends = Counter(round(a.arrival_ms + a.latency_ms) for a in answers)
+    assert tuple(ends[at] for at in sorted(ends)) == case.together
 
 
 def test_exponential_service_makes_mm1(plan_of):

@@ -1,0 +1,100 @@
+"""The rule by which a real Triton puts requests of several inferences together."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import numpy as np
+import pytest
+from bare_triton import BareTriton, bare_triton
+from triton_batches import SEEN, Case
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from controlplane.profiler.load import open_loop
+
+pytestmark = pytest.mark.e2e
+
+EXECUTION_S = 0.4
+APART_S = 0.02
+"""All requests arrive within the first execution, each after the batcher has seen the one before."""
+ATTEMPTS = 5
+MODEL = f"""
+import time
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep({EXECUTION_S})
+        inputs = [pb.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
+        return [pb.InferenceResponse([pb.Tensor("Y", x)]) for x in inputs]
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: {most}
+input {{ name: "X" data_type: TYPE_FP32 dims: [ 1 ] }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+dynamic_batching {{ preferred_batch_size: [ {preferred} ] max_queue_delay_microseconds: 0 }}
+"""
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareTriton]:
+    """A model for each case: they sleep, so all can be loaded at once."""
+    directory = tmp_path_factory.mktemp("batches")
+    for case in SEEN:
+        version = directory / "models" / case.name / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(MODEL)
+        config = CONFIG.format(most=case.max_batch_size, preferred=case.preferred)
+        (version.parent / "config.pbtxt").write_text(config)
+    with bare_triton(directory / "models", directory / "log") as running:
+        yield running
+
+
+def request(case: Case) -> bytes:
+    asked = ModelInferRequest(model_name=case.name)
+    asked.inputs.add(name="X", datatype="FP32", shape=[case.client_batch, 1])
+    asked.raw_input_contents.append(np.ones(case.client_batch, np.float32).tobytes())
+    body: bytes = asked.SerializeToString()
+    return body
+
+
+def executions(triton: BareTriton, case: Case) -> Counter[int]:
+    """How many executions had so many inferences."""
+    answer = httpx.get(f"http://{triton.http}/v2/models/{case.name}/stats", trust_env=False).json()
+    (model,) = answer["model_stats"]
+    counted = {int(b["batch_size"]): int(b["compute_infer"]["count"]) for b in model.get("batch_stats", [])}
+    return Counter(counted)
+
+
+def together(triton: BareTriton, case: Case) -> Counter[int]:
+    """What became of as many requests as the case has. A batch is counted after its answers."""
+    before, sent = executions(triton, case), sum(case.together)
+    open_loop(triton.grpc, request(case), [APART_S * i for i in range(sent)], deadline_s=30.0)
+    deadline = time.monotonic() + 10.0
+    while True:
+        seen = executions(triton, case) - before
+        if sum(size * count for size, count in seen.items()) == sent * case.client_batch:
+            return seen
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.01)
+
+
+def test_requests_go_together_as_in_the_simulator(triton: BareTriton) -> None:
+    """A host that stalls lets requests arrive at once, which is another case: such a one is tried again."""
+    expected = {case: Counter(case.client_batch * n for n in case.together) for case in SEEN}
+    left = dict[Case, Counter[int]]()
+    for _ in range(ATTEMPTS):
+        cases = list(left or SEEN)
+        with ThreadPoolExecutor(len(cases)) as pool:
+            seen = dict(zip(cases, pool.map(lambda case: together(triton, case), cases), strict=True))
+        left = {case: counted for case, counted in seen.items() if counted != expected[case]}
+        if not left:
+            return
+    raise AssertionError(left)
