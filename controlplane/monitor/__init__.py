@@ -1,1 +1,1 @@
-"""What is seen: latency windows, Triton's statistics, NVML."""
+"""Measurements of a running fleet: the request log, Triton's statistics, canaries and the host."""

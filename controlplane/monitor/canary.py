@@ -1,6 +1,6 @@
-"""Small real inferences, sent to a server now and then, off the deciding thread.
+"""Canaries: small real inferences, sent to servers by threads.
 
-A connection is closed after each: an open one would keep a Triton that is to stop from ending.
+Each connection is closed after use, since an open one would delay the end of a Triton.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the latest canary of a server went; `failures` in a row, `at_s` on the monotonic clock."""
+    """The result of a server's latest canary; `failures` in a row, `at_s` on the monotonic clock."""
 
     at_s: float
     failures: int
@@ -30,7 +30,7 @@ class Verdict:
 
 
 class Canaries:
-    """Canary inferences with a deadline; `ask` returns at once, `verdict` says how the latest one went."""
+    """Sends canaries with a deadline; `ask` returns at once, `verdict` returns the latest result."""
 
     def __init__(self, *, deadline_s: float = 2.0) -> None:
         self._deadline_s = deadline_s
@@ -41,7 +41,7 @@ class Canaries:
         self._requests: dict[tuple[str, str], ZeroRequest] = {}
 
     def ask(self, server: Server, endpoints: Sequence[str], *, deadline_s: float | None = None) -> None:
-        """Have these endpoints of a server tried, unless some already are."""
+        """Start canaries for these endpoints of a server, unless some are under way."""
         with self._lock:
             if server.name in self._under_way:
                 return
@@ -49,19 +49,19 @@ class Canaries:
         self._pool.submit(self._try, server, tuple(endpoints), deadline_s or self._deadline_s)
 
     def verdict(self, name: str) -> Verdict | None:
-        """The latest verdict; None where none was reached yet."""
+        """Return the latest verdict; None without one."""
         with self._lock:
             return self._verdicts.get(name)
 
     def forget(self, name: str) -> None:
-        """A server is gone: nothing is kept of it, nor of a canary that is under way to it."""
+        """Drop the data of a server that is gone, and the result of a canary under way."""
         with self._lock:
             self._under_way.discard(name)
             self._verdicts.pop(name, None)
             self._requests = {key: body for key, body in self._requests.items() if key[0] != name}
 
     def close(self) -> None:
-        """Let what is under way end at its deadline."""
+        """Start no more canaries; those under way end at their deadlines."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _try(self, server: Server, endpoints: tuple[str, ...], deadline_s: float) -> None:
@@ -69,7 +69,7 @@ class Canaries:
         try:
             for endpoint in endpoints:
                 self._infer(server, endpoint, deadline_s)
-        except Exception as error:  # whatever it was, it was no inference
+        except Exception as error:  # any error is a failed canary
             reason = str(error) or repr(error)
         with self._lock:
             if server.name not in self._under_way:

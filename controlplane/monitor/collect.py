@@ -1,8 +1,8 @@
 """The gateway's monitor, a process of its own: `python -m controlplane.monitor.collect`.
 
-It reads the gateway's log over UDP, answers questions on a Unix socket, hands the log on to who follows it,
-and serves the fleet's metrics. The gateway's supervisor keeps it up, and holds the log's socket too: lines
-wait there while this process is restarted. Traffic does not depend on it.
+It reads the gateway's log over UDP, answers queries on a Unix socket, forwards the log to followers, and
+serves the fleet's metrics. The gateway's supervisor restarts it, and holds the log's socket too, so lines
+wait there during a restart. Traffic does not depend on it.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _UNLOGGED_EVERY_S = 5.0
 """A thousand endpoints have six thousand backends; HAProxy writes some hundred rows in a millisecond."""
 _TIDY_BEATS = 5
 _UNKNOWN = "unknown"
-_NOBODY = "none"
+_NO_SERVER = "none"
 
 
 class Addresses:
-    """Which server an address is. Those of servers that are gone are kept until another one has them."""
+    """The servers by address. An address keeps its server until another server has it."""
 
     def __init__(self, slots: Path) -> None:
         self._table = Remembered(slots, partial(read_slots, slots))
@@ -60,18 +60,18 @@ class Addresses:
         self.endpoints: Mapping[str, Sequence[str]] = {}
 
     def refresh(self) -> None:
-        """Read the table again where it has changed."""
+        """Read the table again if it has changed."""
         with contextlib.suppress(OSError, TrisectError):
             table = self._table.get()
             if table is not self._taken:
                 self._take(table)
 
     def server(self, host: str, port: int) -> str:
-        """The name of the server that listens there."""
+        """Return the name of the server that listens there."""
         found = self._servers.get((host, port))
         if found is None:
             self.refresh()
-            found = self._servers.get((host, port), _UNKNOWN if port else _NOBODY)
+            found = self._servers.get((host, port), _UNKNOWN if port else _NO_SERVER)
         return found
 
     def _take(self, table: SlotsRecord) -> None:
@@ -88,7 +88,7 @@ class Addresses:
 
 
 class Monitor:
-    """All that is kept."""
+    """The monitor's data."""
 
     def __init__(self, addresses: Addresses) -> None:
         self.addresses = addresses
@@ -98,7 +98,7 @@ class Monitor:
         self.totals = exposition.Totals()
 
     def take(self, line: bytes) -> None:
-        """A line came."""
+        """Count one line of the log."""
         record = parse(line)
         if record is None:
             return
@@ -109,7 +109,7 @@ class Monitor:
             self.totals.add(record, server)
 
     def answer(self, question: Mapping[str, Any]) -> Any:
-        """To one question of `controlplane.monitor.telemetry`."""
+        """Answer one query of `controlplane.monitor.telemetry`."""
         now = time.time()
         match question:
             case {"windows": seconds}:
@@ -126,7 +126,7 @@ class Monitor:
 
 
 class Log:
-    """The socket that every request's line comes to, and those who follow it."""
+    """The socket that receives a line for every request, and its followers."""
 
     def __init__(self, log: socket.socket, monitor: Monitor) -> None:
         self._log = log
@@ -136,9 +136,9 @@ class Log:
         log.setblocking(False)
 
     def listen(self, looks: int = 3) -> None:
-        """Begin to read, once those who followed the process before are back: what waits is for them too.
+        """Begin to read once the followers of the process before had time to return: they need the lines too.
 
-        Looked for more than once: where the host holds this process up meanwhile, they are still let in.
+        The wait has several parts, so that a delay of this process does not use it up.
         """
         if looks:
             self._loop.call_later(0.5 * AGAIN_S, self.listen, looks - 1)
@@ -147,7 +147,7 @@ class Log:
 
     @contextlib.contextmanager
     def followed(self, by: asyncio.StreamWriter) -> Iterator[None]:
-        """Every line goes to this one too."""
+        """Forward every line to `by`, inside the context."""
         self._followers.add(by)
         try:
             yield
@@ -155,13 +155,13 @@ class Log:
             self._followers.discard(by)
 
     def tell(self, lines: Sequence[bytes]) -> None:
-        """Count these and hand them on."""
+        """Count these lines and forward them."""
         self.hand_on(b"\n".join((*lines, b"")))
         for line in lines:
             self._monitor.take(line)
 
     def hand_on(self, lines: bytes) -> None:
-        """To the followers; one that does not keep up is cut off, and sees that it was."""
+        """Forward lines to the followers; close the connection of a follower that is too slow."""
         for follower in tuple(self._followers):
             if follower.transport.get_write_buffer_size() > _FOLLOWER_LIMIT_BYTES:
                 self._followers.discard(follower)
@@ -170,7 +170,7 @@ class Log:
                 follower.write(lines)
 
     def _woken(self) -> None:
-        # Woken for every line this process would cost more than its reading, and slow the sender down.
+        # A wake-up for every line would cost more than reading it, and would slow the sender down.
         self._loop.remove_reader(self._log)
         self._loop.call_later(_GATHER_S, self._drain)
 
@@ -182,7 +182,7 @@ class Log:
         self.tell(lines)
         if len(lines) < _AT_ONCE:
             self._loop.add_reader(self._log, self._woken)
-        else:  # questions are answered in between
+        else:  # leave time to answer queries
             self._loop.call_soon(self._drain)
 
 
@@ -209,7 +209,7 @@ async def _metrics(monitor: Monitor, haproxy: Path, session: aiohttp.ClientSessi
         registry.register(_Page([*own, *proxies, *exposition.tritons(answered)]))
         return generate_latest(registry)
 
-    # Many servers' pages are long: the log is read meanwhile.
+    # In a thread, since the pages of many servers are long and the log must be read meanwhile.
     return await asyncio.to_thread(write)
 
 
@@ -235,7 +235,7 @@ async def _statistics(path: Path, command: str) -> list[dict[str, str]]:
 
 
 async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
-    """Tell of what HAProxy wrote no line of."""
+    """Add lines for requests that HAProxy does not log."""
     while True:
         rows = await _statistics(haproxy, BACKENDS)
         monitor.addresses.refresh()

@@ -35,7 +35,7 @@ class Totals:
         self._sums: dict[tuple[str, str, str, int, int | None, bool], list[int]] = {}
 
     def add(self, record: Record, server: str) -> None:
-        """A request ended."""
+        """Count an ended request."""
         key = (record.endpoint, server, record.sender, record.http, record.grpc, record.abandoned)
         sums = self._sums.get(key)
         if sums is None:

@@ -1,6 +1,6 @@
-"""How long the gateway waits for its host, from the kernel's counters: a few small files.
+"""The time that the gateway waits for a core, from the kernel's counters.
 
-Left out: /proc/pressure/cpu and /proc/loadavg count servers that our own quotas hold up as waiting, too.
+/proc/pressure/cpu and /proc/loadavg are not usable: they also count servers that wait for their own quotas.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from controlplane.domain.observation import HostSeen
 
 WINDOW_S = 1.0
-"""Counters are compared over at least so long."""
+"""The shortest interval between two readings."""
 STALE_S = 5.0
 _LEAST_READY_S = 0.005
-"""A gateway that was ready for less shows nothing."""
+"""The shortest ready time of the gateway from which a fraction is computed."""
 _STEAL = 7
-"""The place of stolen time in /proc/stat's line of all cores; guests' times, after it, are in user time."""
+"""The column of stolen time in /proc/stat; the guests' times after it are part of user time."""
 
 
 class _Counters(NamedTuple):
@@ -47,7 +47,7 @@ class GatewayHost:
         self._seen: tuple[float, HostSeen] | None = None
 
     def seen(self) -> HostSeen | None:
-        """The host since the reading before, where that was of late; None where nothing is known yet."""
+        """Return the delays since the reading before, if that was recent; None where nothing is known yet."""
         now, before = self._now(), self._before
         if before is None or now - before.at_s >= WINDOW_S:
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -66,7 +66,7 @@ class GatewayHost:
         return _Counters(now, pids, run_s, wait_s, ticks[_STEAL], sum(ticks[: _STEAL + 1]), throttled_s)
 
     def _scheduled(self, pids: Sequence[int]) -> tuple[float, float]:
-        """Seconds that all threads ran, and that they were ready and waited for a core."""
+        """Return how many seconds all threads ran, and how many they waited for a core."""
         run_ns = wait_ns = 0
         for pid in pids:
             for file in (self._proc / str(pid) / "task").glob("*/schedstat"):
@@ -85,7 +85,7 @@ class GatewayHost:
         return 0.0
 
     def _folders(self, pid: int) -> Iterator[Path]:
-        """Where a process's cgroup may count its throttled time: version 2, then version 1."""
+        """Yield the folders where a process's cgroup may count throttled time: version 2, then version 1."""
         for line in (self._proc / str(pid) / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             inside = path.lstrip("/")

@@ -1,6 +1,6 @@
-"""A real inference on a running server: the only proof that a model answers.
+"""Real inferences on a running server, which prove that a model answers.
 
-Readiness is not: a model whose Python process died still says it is ready.
+Readiness is no proof: a model whose Python process died still reports that it is ready.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BYTES_OF = {
 _TEXT = struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT
 
 _SEQUENCE = 7_236_280_107_668_635_753
-"""A sequence that no client has: drawn once, from all there are."""
+"""A random sequence id, which no client has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class ZeroInput:
 
 
 def zero_inputs(config: Mapping[str, Any], *, batch: int = 1) -> tuple[ZeroInput, ...]:
-    """Zeros, and texts, for every input that a model's configuration (GET .../config) requires.
+    """Return zeros, or texts, for every input that a model's configuration (GET .../config) requires.
 
-    A dynamic dimension counts as 1. Raises EngineError for a data type that is not known.
+    A variable dimension counts as 1. Raises EngineError for an unknown data type.
     """
     inputs = []
     for wanted in config.get("input", []):
@@ -76,9 +76,9 @@ def zero_inputs(config: Mapping[str, Any], *, batch: int = 1) -> tuple[ZeroInput
 
 @dataclass(frozen=True, slots=True)
 class ZeroRequest:
-    """An inference of zeros, ready to be sent: the body of POST .../infer and the length of its JSON part.
+    """A serialized inference of zeros: the body of POST .../infer and the length of its JSON part.
 
-    For a decoupled model, which answers streams alone, a gRPC message; `json_length` is None.
+    For a decoupled model, which answers streams only, it is a gRPC message and `json_length` is None.
     """
 
     body: bytes
@@ -86,9 +86,9 @@ class ZeroRequest:
 
 
 def zero_request(endpoint: str, config: Mapping[str, Any]) -> ZeroRequest:
-    """For the model with this configuration; one with sequences gets a whole sequence.
+    """Return the inference for a model with this configuration; for sequences, a whole sequence.
 
-    Raises EngineError for a data type that is not known.
+    Raises EngineError for an unknown data type.
     """
     alone = {"sequence_id": _SEQUENCE, "sequence_start": True, "sequence_end": True}
     parameters = alone if "sequence_batching" in config else {}
@@ -99,7 +99,7 @@ def zero_request(endpoint: str, config: Mapping[str, Any]) -> ZeroRequest:
 
 
 def infer_body(inputs: tuple[ZeroInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
-    """The body of POST .../infer and the length of its JSON part."""
+    """Return the body of POST .../infer and the length of its JSON part."""
     header = {
         "inputs": [
             {
@@ -133,7 +133,7 @@ def _message(endpoint: str, inputs: tuple[ZeroInput, ...], parameters: Mapping[s
 
 
 def stream_once(server: Server, request: ZeroRequest, *, deadline_s: float) -> None:
-    """Send a decoupled model's request until its first answer, or its end without one. Raises EngineError."""
+    """Send a decoupled model's request and wait for its first answer or its end. Raises EngineError."""
     import grpc
     from tritonclient.grpc import service_pb2
 
@@ -153,12 +153,12 @@ def stream_once(server: Server, request: ZeroRequest, *, deadline_s: float) -> N
 
 
 def plain_client(deadline_s: float) -> httpx.Client:
-    """A client for HTTP without TLS: reading the certificates it would not need takes 19 ms of CPU time."""
+    """Return an HTTP client without TLS: loading the unneeded certificates takes 19 ms of CPU time."""
     return httpx.Client(timeout=deadline_s, trust_env=False, verify=False)
 
 
 def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
-    """One inference of zeros on `endpoint`. Raises EngineError with the server's own words."""
+    """Run one inference of zeros on `endpoint`. Raises EngineError with the server's message."""
     base = f"http://{server.host}:{server.http_port}/v2/models/{endpoint}"
     failed = f"{server.name}: an inference on {endpoint} failed"
     try:

@@ -1,10 +1,10 @@
-"""One line of the gateway's log: what an inference was, where it went, how it ended, and when.
+"""The lines of the gateway's log: each describes one inference, its server, its end and its times.
 
     <sender> <number> <endpoint> <host> <port> <http status> <grpc status> <flags> <bytes in> <bytes out>
       <start us> <end us>
 
-HAProxy and the facade both write it, over UDP on loopback. The sender is `<protocol>:<process>` and numbers
-its lines. HAProxy leaves the endpoint out (`-`) of what is no inference or what it handed to the facade.
+HAProxy and the facade write it, over UDP on loopback. The sender is `<protocol>:<process>` and numbers its
+lines. HAProxy's endpoint is `-` for a request that is not an inference or that it passed to the facade.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 
 
 class Record(NamedTuple):
-    """One line. `endpoint` is empty where it tells of no inference: only its number counts then.
+    """One line. `endpoint` is empty if it is not about an inference; then only its number counts.
 
-    `grpc` is None over HTTP and for status OK. `host` and `port` are the server's, port 0 where none was
-    there to take it. `ended_s` is since the epoch. `abandoned` says that its client left.
+    `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
+    server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the connection.
     """
 
     sender: str
@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the fault is the fleet's: a client that asks nonsense or leaves is none."""
+        """Whether the fleet failed; bad requests and abandoned ones are not failures."""
         return not self.abandoned and (self.http >= 500 or self.grpc in _SERVER_FAULTS_GRPC)
 
 
@@ -50,7 +50,7 @@ def protocol_of(sender: str) -> str:
 
 
 def parse(line: bytes) -> Record | None:
-    """None for what is no line of the gateway's."""
+    """Parse a line; None if it is not one of the gateway's."""
     words = line.decode(errors="replace").split()
     if len(words) != _FIELDS:
         return None
@@ -79,9 +79,9 @@ def parse(line: bytes) -> Record | None:
 
 @dataclass(slots=True)
 class Losses:
-    """Lines that were sent and never came, told by the gaps in each sender's counts.
+    """Lost lines, counted by the gaps in each sender's numbers.
 
-    Lines of one sender may change places on their way: a line that comes late takes its gap back.
+    Lines of one sender may arrive in another order: a late line closes its gap.
     """
 
     received: int = 0
@@ -89,11 +89,11 @@ class Losses:
     _highest: dict[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
-        """Both, by name."""
+        """Return both counts by name."""
         return {"received": self.received, "lost": self.lost}
 
     def count(self, sender: str, number: int) -> None:
-        """A line came."""
+        """Count a line."""
         self.received += 1
         highest = self._highest.get(sender)
         if highest is None:

@@ -1,4 +1,4 @@
-"""Every request as it ends, for who acts on it: the monitor's own lines, followed over its socket."""
+"""A follower of the request log: the monitor's lines, over its socket."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from controlplane.monitor.records import Record, parse
 
 FOLLOW = {"follow": True}
-"""The question whose answer does not end: each line, and an empty one now and then."""
+"""The query whose answer does not end: each line of the log, and an empty one now and then."""
 
 BEAT_S = 0.2
-"""The monitor is never silent longer towards a follower."""
+"""The longest time between two lines to a follower."""
 
 AGAIN_S = 0.2
-"""How soon a follower comes back to a monitor that was gone: it looks at least so often."""
+"""The interval at which a follower tries to connect again."""
 
 _DEAF_S = 3 * BEAT_S
 _AT_ONCE_BYTES = 2**18
 
 
 class RequestLog:
-    """Follows from now on, and again whenever the monitor is back.
+    """Follows the log from now on, and connects again after a restart of the monitor.
 
-    Without a thread, which the monitor's fifty messages a second would wake: what came waits in the socket,
-    and beyond that with the monitor, until the next `take`.
+    It has no thread, which the monitor's fifty messages a second would wake. Lines wait in the socket, and
+    then in the monitor, until the next `take`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,9 +37,9 @@ class RequestLog:
         self._heard_s = 0.0
 
     def take(self) -> list[Record]:
-        """The requests that ended since the call before, in the order of their lines.
+        """Return the requests that ended since the call before, in the order of their lines.
 
-        Without those that were refused before any server, and those whose clients left.
+        Leaves out requests that the gateway refused, and abandoned ones.
         """
         if self._stream is None:
             self._stream = _follow(self._path)
@@ -49,7 +49,7 @@ class RequestLog:
 
     @property
     def heard_since_s(self) -> float:
-        """Since when (monotonic) no line can have passed unheard: now, where nothing is heard."""
+        """The time (monotonic) since which no line is missing; now, without a connection."""
         now = time.monotonic()
         began = self._began_s
         return now if began is None or now - self._heard_s > _DEAF_S else began
@@ -61,7 +61,7 @@ class RequestLog:
         self._stream, self._rest, self._began_s = None, b"", None
 
     def _lines(self) -> list[bytes]:
-        """What waits, whole lines only. At its end the stream is closed."""
+        """Read all complete lines that wait. Closes the stream at its end."""
         parts = [self._rest]
         ended = False
         while self._stream is not None and not ended:
@@ -83,7 +83,7 @@ class RequestLog:
 
 
 def _follow(path: Path) -> socket.socket | None:
-    """A stream of every line from now on; None where no monitor listens."""
+    """Open a stream of every line from now on; None where no monitor listens."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         stream.setblocking(False)

@@ -1,4 +1,4 @@
-"""What the gateway's monitor has seen, asked over its socket by any number of processes at once."""
+"""A client of the gateway's monitor; any number of processes may query it at once."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Lines of the gateway's log that came, and those that are known to be missing.
+    """The received lines of the gateway's log, and the lost ones.
 
-    `unlogged`: requests that HAProxy writes no line of; None before its counters were read.
+    `unlogged` counts requests that HAProxy does not log; None before its counters were read.
     """
 
     received: int
@@ -37,23 +37,23 @@ class GatewayTelemetry:
         self._path = path
 
     def windows(self, seconds: float) -> Mapping[str, LatencyWindow]:
-        """Endpoint -> its requests that ended within the last `seconds` (at most two minutes)."""
+        """Return the requests that ended within the last `seconds` (at most 120), by endpoint."""
         said = self._ask({"windows": seconds})
         return {row["endpoint"]: LatencyWindow(**row) for row in said}
 
     def servers(self, seconds: float) -> Mapping[tuple[str, str], LatencyWindow]:
-        """Endpoint and server -> the requests that ended there within the last `seconds`."""
+        """Return the requests that ended within the last `seconds`, by endpoint and server."""
         said = self._ask({"servers": seconds})
         return {(row["endpoint"], server): LatencyWindow(**row) for server, row in said}
 
     def seconds(self, count: int) -> Sequence[Summary]:
-        """Each of the last `count` whole seconds, for every endpoint and server."""
+        """Return each of the last `count` whole seconds, for every endpoint and server."""
         from controlplane.monitor.windows import Summary  # brings numpy, which `ctl status` does without
 
         return [Summary(**row) for row in self._ask({"seconds": count})]
 
     def counts(self) -> Counts:
-        """How complete the above is."""
+        """Return how complete the log is."""
         return Counts(**self._ask({"counts": True}))
 
     def _ask(self, question: object) -> Any:

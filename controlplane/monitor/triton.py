@@ -1,6 +1,6 @@
-"""Triton's own statistics: cumulative counters, whose differences over a window give exact means.
+"""Triton's statistics: cumulative counters, whose differences over a window give exact means.
 
-Every execution counts once, under its batch size: what an average over requests would blur stays apart.
+Every execution counts once, under its batch size, so means by batch size are exact too.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class StatisticsClient:
         self._client.close()
 
     def read(self, endpoint: str) -> ModelStatistics:
-        """The counters of one model since it was loaded; several versions of it are added up."""
+        """Read the counters of one model since it was loaded, summed over its versions."""
         answer = self._get(f"/v2/models/{endpoint}/stats")
         return parse_statistics(endpoint, answer)
 
     def config(self, endpoint: str) -> Mapping[str, Any]:
-        """The configuration the server serves a model with."""
+        """Return the configuration with which the server serves a model."""
         return self._get(f"/v2/models/{endpoint}/config")
 
     def version(self) -> str:
-        """Triton's version."""
+        """Return Triton's version."""
         return str(self._get("/v2").get("version", ""))
 
     def _get(self, path: str) -> Mapping[str, Any]:
@@ -62,7 +62,7 @@ class StatisticsClient:
 
 
 def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistics:
-    """The JSON of GET /v2/models/M/stats. A counter that was never raised is absent in it and counts 0."""
+    """Parse the JSON of GET /v2/models/M/stats. Counters that are missing there are 0."""
     models = answer.get("model_stats", [])
     batches: dict[int, BatchStatistics] = {}
     for model in models:
@@ -91,9 +91,9 @@ def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistic
 
 
 def difference(before: ModelStatistics, after: ModelStatistics) -> ModelStatistics:
-    """What happened between two readings of one model. Batch sizes that did not run are left out.
+    """Return the difference of two readings of one model, without batch sizes that did not run.
 
-    Raises EngineError where a counter went back: the model was reloaded, or its server restarted.
+    Raises EngineError where a counter decreased: the model was reloaded, or its server restarted.
     """
     batches = {}
     for size, now in after.batches.items():
@@ -122,32 +122,32 @@ def difference(before: ModelStatistics, after: ModelStatistics) -> ModelStatisti
 
 
 def execution_ms(batch: BatchStatistics) -> float:
-    """Mean time of an execution, from its input's loading to its output; the counts must not be 0."""
+    """Return the mean time of an execution, including input and output; the counts must not be 0."""
     total_ns = batch.compute_input_ns + batch.compute_infer_ns + batch.compute_output_ns
     return total_ns / batch.executions / NANOS_PER_MILLI
 
 
 def mean_execution_ms(window: ModelStatistics, batch: int) -> float:
-    """Mean time of the executions of one batch size. Raises EngineError where there was none."""
+    """Return the mean execution time of one batch size. Raises EngineError where there was none."""
     executions = window.batches.get(batch)
     if executions is None:
         seen = ", ".join(str(size) for size in sorted(window.batches)) or "none"
-        raise EngineError(f"{window.model}: batches of {batch} were wanted; Triton formed batches of {seen}")
+        raise EngineError(f"{window.model}: no batch of {batch}; Triton formed batches of {seen}")
     return execution_ms(executions)
 
 
 def queue_ms(statistics: ModelStatistics) -> float | None:
-    """Mean time a request waited for its execution; None where none succeeded."""
+    """Return the mean time of a request in the queue; None where none succeeded."""
     return statistics.queue_ns / statistics.successes / NANOS_PER_MILLI if statistics.successes else None
 
 
 def inferences_each(statistics: ModelStatistics) -> float | None:
-    """How many inferences a request carried, on the mean; None where none succeeded."""
+    """Return the mean number of inferences in a request; None where none succeeded."""
     return statistics.inferences / statistics.successes if statistics.successes else None
 
 
 def compute_ms(statistics: ModelStatistics) -> float | None:
-    """Mean time of all executions, whatever their batch size; None where none ran."""
+    """Return the mean time of all executions of any batch size; None where none ran."""
     executions = sum(b.executions for b in statistics.batches.values())
     if not executions:
         return None
@@ -168,4 +168,4 @@ def _add(one: BatchStatistics, other: BatchStatistics) -> BatchStatistics:
 
 
 def _restarted(model: str) -> EngineError:
-    return EngineError(f"{model}: its counters went back between two readings; it was loaded anew")
+    return EngineError(f"{model}: its counters decreased between two readings: it was loaded again")

@@ -1,12 +1,13 @@
-"""Requests that HAProxy ended without a line in its log, told by its counters.
+"""Requests that HAProxy ended without a line in its log, counted by its statistics.
 
-What a dead server held and HAProxy cannot send again it ends without an answer where the connection was
-reset (over gRPC as REFUSED_STREAM, for the client to send it again), and writes no line of it. A backend
-counts what it was given (`stot`), what it has (`scur`) and what it ended with a status of whatever kind, also
-where the client had left (`req_tot`): the rest ended so. HAProxy 2.6 counts where it would write the line.
+If a server dies with a reset connection and HAProxy cannot send the request again, HAProxy ends it without an
+answer (over gRPC with REFUSED_STREAM, so that the client sends it again) and without a log line. A backend
+counts its requests (`stot`), those in flight (`scur`) and those that ended with any status, also abandoned
+ones (`req_tot`). The difference is the number of unlogged requests. HAProxy 2.6 increments `req_tot` where it
+would write the line.
 
-A request that ends just then may be missing from that rest for a moment, where HAProxy has several threads:
-the most there ever was is what counts.
+With several threads, a request that is just ending may be missing from the difference for a moment, so the
+largest difference counts.
 """
 
 from __future__ import annotations
@@ -15,51 +16,51 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 BACKENDS = "show stat -1 2 -1"
-"""The command for the rows that are needed: of backends only."""
+"""The command for the rows of backends."""
 
 _STATUS = {"g": "200 14", "h": "502 -"}
-"""What its client makes of it: UNAVAILABLE over gRPC, a connection that was closed over HTTP."""
+"""The status that the client sees: UNAVAILABLE over gRPC, a closed connection over HTTP."""
 _SENDERS = {"g": "grpc:unlogged", "h": "http:unlogged"}
 
 
 class Unlogged:
-    """What each backend was given by then and what was told of it, and whose requests it carries."""
+    """The unlogged requests of each backend so far, and its endpoints."""
 
     def __init__(self) -> None:
         self.total: int | None = None
-        """So many since HAProxy was first asked; None before."""
+        """The number since the first reading; None before."""
         self._given: dict[str, int] = {}
-        self._told: dict[str, int] = {}
+        self._unlogged: dict[str, int] = {}
         self._carried: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
 
     def lines(
         self, rows: Iterable[Mapping[str, str]], endpoints: Mapping[str, Sequence[str]], now_s: float
     ) -> list[bytes]:
-        """The lines that HAProxy owes since it was asked before; none the first time.
+        """Return the missing lines since the reading before; none the first time.
 
-        `rows`: what it answers, empty where it does not. `endpoints`: those whose requests go through a
-        backend; where they are several, the first one stands for all. Nobody knows how long they took.
+        `rows` is HAProxy's answer, empty where it does not answer. `endpoints` has the endpoints of each
+        backend; the first one stands for all. The latencies are unknown, so the lines have none.
         """
         self._carried.update({backend: names[0] for backend, names in endpoints.items()})
-        asked = {row["pxname"]: row for row in rows if row["pxname"].startswith(("g_", "h_"))}
-        if not asked:
+        by_backend = {row["pxname"]: row for row in rows if row["pxname"].startswith(("g_", "h_"))}
+        if not by_backend:
             return []
-        given = {backend: int(row["stot"]) for backend, row in asked.items()}
+        given = {backend: int(row["stot"]) for backend, row in by_backend.items()}
         if any(count < self._given.get(backend, 0) for backend, count in given.items()):
-            self._told = {}  # of a HAProxy that is gone: the present one began at nought
-        before, known = self._told, self.total is not None
+            self._unlogged = {}  # a new HAProxy has started, whose counters began at 0
+        before, known = self._unlogged, self.total is not None
         self._given = given
-        self._told = {
+        self._unlogged = {
             backend: max(before.get(backend, 0), given[backend] - int(row["scur"]) - int(row["req_tot"]))
-            for backend, row in asked.items()
+            for backend, row in by_backend.items()
         }
         if not known:
             self.total = 0
             return []
         return [
             self._line(backend, now_s)
-            for backend, count in self._told.items()
+            for backend, count in self._unlogged.items()
             if backend in self._carried
             for _ in range(count - before.get(backend, 0))
         ]

@@ -1,7 +1,7 @@
-"""What requests looked like: each second of the last minutes, and any window up to now. Pure; time is told.
+"""Statistics of requests: each second of the last minutes, and any window up to now. Pure.
 
-Latencies are kept one by one: percentiles of percentiles mean nothing, and a minute of thousands of
-requests a second is a few megabytes.
+Latencies are stored one by one, since percentiles of percentiles are meaningless. A minute of thousands of
+requests a second needs a few megabytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from controlplane.monitor.records import Record
 
 KEEP_S = 120
 _SHORTEST_S = 1.0
-"""A first request is no rate yet."""
+"""The shortest window of a rate."""
 
 Key = tuple[str, str]
 """Endpoint and server."""
@@ -52,13 +52,13 @@ class Summary:
 
 
 class Windows:
-    """Requests by endpoint and server. Those a client abandoned count nowhere: no one had the answer."""
+    """Requests by endpoint and server, without abandoned ones."""
 
     def __init__(self) -> None:
         self._seconds: dict[Key, deque[Second]] = {}
 
     def add(self, record: Record, server: str) -> None:
-        """A request ended. Lines may come a little out of order."""
+        """Add an ended request. Lines may be slightly out of order."""
         if record.abandoned:
             return
         seconds = self._seconds.setdefault((record.endpoint, server), deque(maxlen=KEEP_S))
@@ -76,16 +76,16 @@ class Windows:
             into.errors_s.append(record.ended_s)
 
     def keys(self) -> tuple[Key, ...]:
-        """Who was asked within what is kept."""
+        """Return the endpoints and servers with stored requests."""
         return tuple(sorted(self._seconds))
 
     def forget(self, now_s: float) -> None:
-        """Drop what nobody asked for lately."""
+        """Drop endpoints and servers without recent requests."""
         oldest = now_s - KEEP_S
         self._seconds = {k: s for k, s in self._seconds.items() if s and s[-1].number >= oldest}
 
     def by_endpoint(self, now_s: float, seconds: float) -> dict[str, LatencyWindow]:
-        """Endpoint -> its requests that ended within the last `seconds`, whichever server answered."""
+        """Return the requests that ended within the last `seconds`, by endpoint."""
         endpoints = sorted({endpoint for endpoint, _ in self._seconds})
         return {
             endpoint: self._window(endpoint, now_s, seconds, [k for k in self._seconds if k[0] == endpoint])
@@ -93,11 +93,11 @@ class Windows:
         }
 
     def by_server(self, now_s: float, seconds: float) -> dict[Key, LatencyWindow]:
-        """Endpoint and server -> the requests that ended there within the last `seconds`."""
+        """Return the requests that ended within the last `seconds`, by endpoint and server."""
         return {key: self._window(key[0], now_s, seconds, (key,)) for key in self.keys()}
 
     def each_second(self, since: int, until: int) -> list[Summary]:
-        """Every kept second from `since` up to, not with, `until`."""
+        """Return every stored second from `since` up to, but without, `until`."""
         return [
             _summary(key, second)
             for key, seconds in sorted(self._seconds.items())
@@ -142,7 +142,7 @@ def _summary(key: Key, second: Second) -> Summary:
 
 
 def _quantiles(latencies: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float | None, float | None]:
-    """The smallest latency that 50 % (99 %) of the requests do not exceed."""
+    """Return the smallest latencies that 50 % and 99 % of the requests do not exceed."""
     if not len(latencies):
         return None, None
     p50, p99 = np.quantile(latencies, (0.5, 0.99), method="inverted_cdf")
