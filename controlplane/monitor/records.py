@@ -22,7 +22,8 @@ class Record(NamedTuple):
     """One line. `endpoint` is empty if it is not about an inference; then only its number counts.
 
     `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
-    server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the connection.
+    server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
+    connection.
     """
 
     sender: str
