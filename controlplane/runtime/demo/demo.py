@@ -18,6 +18,8 @@ import numpy as np
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
 from controlplane.domain.fleet import Endpoints, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
+from controlplane.domain.spec import Spec
+from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import write_plan
 from controlplane.files.specs import read_spec
@@ -61,6 +63,18 @@ class Scene:
     seed: int = 1
 
 
+def read_demo_spec(path: Path) -> tuple[Spec, Document]:
+    """Read a spec whose clients the demo can play. Raises InputError."""
+    spec, document = read_spec(path)
+    for i, workload in enumerate(spec.workloads):
+        if workload.client_batch > 1:
+            document.fail(
+                "the demo's clients send requests of one inference: leave it out, or use `ctl apply`",
+                ("workloads", i, "client_batch"),
+            )
+    return spec, document
+
+
 @dataclass(frozen=True, slots=True)
 class Demo:
     """The demo's steps, and what they run on."""
@@ -74,7 +88,7 @@ class Demo:
 
     def plan(self, profiles: Path) -> Plan:
         """Profile the spec's models and plan them. Raises InfeasibleError where this host is too slow."""
-        spec, document = read_spec(self.scene.spec)
+        spec, document = read_demo_spec(self.scene.spec)
         models = sorted({w.model for w in spec.workloads})
         self.say(
             f"profile {', '.join(models)} on {self.place.name}: one Triton per share, driven back to back"
