@@ -49,7 +49,10 @@ CLIENTS = ("tritonclient", "perf_analyzer")
 
 @dataclass(frozen=True)
 class Run:
-    """One violation and its repair, seconds from the first answer above the SLO."""
+    """One violation and its repair; seconds from the first answer above the SLO, `cut_s` from the cut.
+
+    `late` answers were above the SLO, of requests that started after the cut.
+    """
 
     client: str
     served_s: float
@@ -59,6 +62,8 @@ class Run:
     p99_before_ms: float
     p99_after_ms: float
     load_average: float
+    cut_s: float
+    late: int
 
 
 def percentile(sorted_ms: list[float], q: float) -> float:
@@ -142,6 +147,8 @@ def one_run(directory: Path, client: str, seed: int) -> Run:
             percentile(before, 0.99),
             percentile(after, 0.99),
             os.getloadavg()[0],
+            served_s - cut_s,
+            len(late),
         )
 
 
@@ -173,16 +180,21 @@ class Summary:
     runs: int
     served_s: tuple[float, float, float]
     held_s: tuple[float, float, float]
+    cut_s: tuple[float, float, float]
     """The quickest, the median and the slowest."""
+    late: float
 
     @staticmethod
     def of(client: str, runs: list[Run]) -> Summary:
         served, held = [r.served_s for r in runs], [r.held_s for r in runs]
+        cut = [r.cut_s for r in runs]
         return Summary(
             client,
             len(runs),
             (min(served), statistics.median(served), max(served)),
             (min(held), statistics.median(held), max(held)),
+            (min(cut), statistics.median(cut), max(cut)),
+            statistics.median(r.late for r in runs),
         )
 
     @property
@@ -214,11 +226,11 @@ def main() -> int:
         told = {"runs": [asdict(r) for r in runs], "summaries": [asdict(s) for s in summaries]}
         print(json.dumps({**told, "left_out": [asdict(one) for one in left_out]}))
     else:
-        print("client          served s   held s  requests  failed  P99 before ms  P99 after ms  host load")
+        print("client           cut s  served s   held s  late  requests  failed  P99 before, after ms  load")
         for r in runs:
             print(
-                f"{r.client:13} {r.served_s:10.2f} {r.held_s:8.2f} {r.requests:9d} {r.failed:7d} "
-                f"{r.p99_before_ms:14.1f} {r.p99_after_ms:13.1f} {r.load_average:10.1f}"
+                f"{r.client:13} {r.cut_s:8.2f} {r.served_s:9.2f} {r.held_s:8.2f} {r.late:5d} {r.requests:9d} "
+                f"{r.failed:7d} {r.p99_before_ms:11.1f} {r.p99_after_ms:9.1f} {r.load_average:5.1f}"
             )
         print(f"{failed} failed; {len(left_out)} runs left out")
         for s in summaries:
@@ -226,7 +238,8 @@ def main() -> int:
             print(
                 f"{s.client}, median of {s.runs}: ours {middle:.2f} s ({low:.2f} to {high:.2f}) to the "
                 f"shadow's first answer, iGniter's paper {IGNITER_S} s, ratio {middle / IGNITER_S:.2f}; "
-                f"{s.held_s[1]:.2f} s ({s.held_s[0]:.2f} to {s.held_s[2]:.2f}) to the last late one"
+                f"{s.held_s[1]:.2f} s ({s.held_s[0]:.2f} to {s.held_s[2]:.2f}) to the last late one; "
+                f"{s.cut_s[1]:.2f} s ({s.cut_s[0]:.2f} to {s.cut_s[2]:.2f}) from the cut, {s.late:.0f} late"
             )
     complete = all(s.runs == options.runs for s in summaries) and len(summaries) == len(CLIENTS)
     sound = failed == 0 and not any(one.broken for one in left_out)

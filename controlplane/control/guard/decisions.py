@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import sequential, signals, starts
+from controlplane.control.guard import sequential, service, signals, starts
 from controlplane.control.guard.host import contention
 from controlplane.control.guard.state import (
     Cause,
@@ -75,6 +75,7 @@ def begin(
             active,
             tuple(sequential.fresh(p) for p in partition.promises),
             tuple((p.rate_rps,) * len(signals.MEMORIES) for p in partition.promises),
+            tuple(service.Service() for _ in partition.promises),
             standby=others[0] if others else None,
             generation=generation,
         )
@@ -323,6 +324,7 @@ class _Turn:
         moved = replace(
             _forget(watch),
             active=target,
+            services=tuple(service.Service() for _ in watch.services),
             standby=None,
             down=False,
             heard_s=now,
@@ -405,7 +407,12 @@ class _Turn:
 
 def _forget(watch: Watch) -> Watch:
     """After something was done about it: the evidence starts anew."""
-    return replace(watch, broken_s=None, evidence=tuple(sequential.restart(e) for e in watch.evidence))
+    return replace(
+        watch,
+        broken_s=None,
+        evidence=tuple(sequential.restart(e) for e in watch.evidence),
+        services=tuple(service.restart(s) for s in watch.services),
+    )
 
 
 def _health(seen: FleetSeen, placed: PlacedServer) -> Health:

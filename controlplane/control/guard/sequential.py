@@ -46,7 +46,8 @@ class Promise:
 
     `endpoint` is the name the model runs under; `aliases` are the other endpoints that share its queue.
     `execution_ms` is the predicted time of a full batch, None where nobody predicted one. `inferences` are
-    planned for a request, on the mean: the batch that clients send.
+    planned for a request, on the mean: the batch that clients send. Only of one of the model's `instances`
+    does the request log tell the time of a batch.
     """
 
     endpoint: str
@@ -55,6 +56,7 @@ class Promise:
     execution_ms: float | None = None
     aliases: tuple[str, ...] = ()
     inferences: float = 1.0
+    instances: int = 1
 
     @property
     def endpoints(self) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controlplane.control.guard import sequential
-from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard import sequential, service
+from controlplane.control.guard.sequential import Evidence, Promise
+from controlplane.control.guard.service import Service
 from controlplane.control.guard.state import Cause, GuardState, Limits, Watch
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 
@@ -21,6 +22,10 @@ HANG_SLOS = 2.0
 execution lasts less than the SLO."""
 
 OVER_PLAN = 1.1
+
+LATE = 0.2
+"""With batches that certainly take longer than before, this part of the evidence of late answers is enough:
+some seven of them at 100 req/s and an SLO of 50 ms. Alone, slower batches break no promise."""
 
 _NAMED = 3
 """So many endpoints of a queue are named; the rest is counted."""
@@ -63,14 +68,20 @@ def hear(state: GuardState, seen: FleetSeen) -> GuardState:
 
 def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: float, now_s: float) -> Watch:
     """The watch after what its active server answered since the tick before."""
-    evidence, rates = [], []
+    evidence, rates, services = [], [], []
     broken = False
     owed = max(0, seen.in_flight - watch.in_flight)
-    for old, rate, promise in zip(watch.evidence, watch.rates_rps, watch.partition.promises, strict=True):
+    known = zip(watch.evidence, watch.rates_rps, watch.services, watch.partition.promises, strict=True)
+    for old, rate, record, promise in known:
         endpoints = promise.endpoints
         mine = [a for a in answers if a.endpoint in endpoints]
         weighed, alarm = sequential.weigh(old, promise, mine)
-        broken = broken or alarm
+        record = service.weigh(record, mine, promise.rate_rps) if promise.instances == 1 else record
+        if service.strength(record, promise.rate_rps) >= service.HOLD:
+            # What a slow server does to its queue is no natural size of clusters.
+            weighed = replace(weighed, size=old.size, size_squared=old.size_squared, clusters=old.clusters)
+        broken = broken or alarm or slow(record, weighed, promise)
+        services.append(record)
         evidence.append(weighed)
         # What queues up arrived too; it is shared out as the answers are.
         arrived = len(mine) + (owed * len(mine) / len(answers) if answers else 0.0)
@@ -83,12 +94,28 @@ def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: 
         watch,
         evidence=tuple(evidence) if settled else tuple(sequential.restart(e) for e in evidence),
         rates_rps=tuple(rates),
+        services=tuple(services) if settled else tuple(service.restart(s) for s in services),
         heard_s=now_s if answers or seen.in_flight == 0 or math.isinf(watch.heard_s) else watch.heard_s,
         broken_s=now_s if broken and settled and watch.broken_s is None else watch.broken_s,
         alarm_s=now_s if broken and settled else watch.alarm_s,
         in_flight=seen.in_flight,
         failed_in_a_row=failed,
     )
+
+
+def slow(record: Service, evidence: Evidence, promise: Promise) -> bool:
+    """Whether batches certainly take longer than before, and the answers show that it makes them late."""
+    if service.strength(record, promise.rate_rps) < 1.0:
+        return False
+    return sequential.strength(evidence, promise) >= LATE
+
+
+def suspicion(watch: Watch) -> float:
+    """The strongest evidence against one of its promises; 1 is an alarm."""
+    promises = watch.partition.promises
+    late = (sequential.strength(e, p) for e, p in zip(watch.evidence, promises, strict=True))
+    slower = (service.strength(s, p.rate_rps) for s, p in zip(watch.services, promises, strict=True))
+    return max(*late, *slower)
 
 
 def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause | None:
@@ -114,17 +141,19 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
     A batch that takes longer than predicted is the server's fault at any rate, unless requests carry more
     than planned. What counts are inferences: more of them in as many requests are more traffic, too.
     """
-    for rate, promise in zip(watch.rates_rps, watch.partition.promises, strict=True):
+    known = zip(watch.rates_rps, watch.services, watch.partition.promises, strict=True)
+    for rate, record, promise in known:
         each = seen.inferences.get(promise.endpoint, promise.inferences)
         carried = each / promise.inferences
         expected_ms = promise.execution_ms
-        known = seen.compute_ms is not None and expected_ms is not None and expected_ms > 0.0
-        slow = known and seen.compute_ms > SLOW_COMPUTE * expected_ms  # type: ignore[operator]
-        if slow and carried <= OVER_PLAN:
+        timed = seen.compute_ms is not None and expected_ms is not None and expected_ms > 0.0
+        longer = timed and seen.compute_ms > SLOW_COMPUTE * expected_ms  # type: ignore[operator]
+        slower = service.strength(record, promise.rate_rps) >= 1.0
+        if (longer or slower) and carried <= OVER_PLAN:
             continue
         for mean, memory in zip(rate, MEMORIES, strict=True):
             noise = math.sqrt(promise.rate_rps / (2.0 * _memory_s(promise, memory)))
-            deviations = 1.0 if known and not slow else 3.0
+            deviations = 1.0 if timed and not longer else 3.0
             if mean * carried <= OVER_PLAN * promise.rate_rps + deviations * noise * carried:
                 continue
             sent = f"{mean:.0f} req/s against {promise.rate_rps:g} planned"
@@ -142,10 +171,13 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
 def slowness(watch: Watch, seen: ServerSeen) -> str:
     """The evidence against a slow server, in words."""
     parts = []
+    for record, promise in zip(watch.services, watch.partition.promises, strict=True):
+        if service.strength(record, promise.rate_rps) >= 1.0:
+            parts.append(f"{_subject(promise)}: batches take longer than they did")
     for evidence, rate, promise in zip(
         watch.evidence, watch.rates_rps, watch.partition.promises, strict=True
     ):
-        if sequential.strength(evidence, promise) < 0.5:
+        if sequential.strength(evidence, promise) < LATE:
             continue
         parts.append(
             f"{_subject(promise)}: more than 1 % above {promise.slo_ms:g} ms "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from controlplane.control.guard.sequential import Evidence, Promise
+from controlplane.control.guard.service import Service
 from controlplane.domain.plan import Placement, Plan
 from controlplane.domain.workload import ShadowPolicy
 
@@ -187,7 +188,8 @@ class Launches:
 class Watch:
     """One partition as it is now.
 
-    `evidence` and `rates_rps` (moving means of arrivals, a short and a long one) have one entry a promise.
+    `evidence`, `services` and `rates_rps` (moving means of arrivals, a short and a long one) have one entry a
+    promise.
     `heard_s`: when the active server last answered or owed nothing. `broken_s`: since when its SLO is known
     to be broken and nothing has been done about it yet. `alarm_s`: the latest sign of that. `settled_s`:
     before this no redirect but from a dead server. `died_s`: when a server that had served died last.
@@ -197,6 +199,7 @@ class Watch:
     active: PlacedServer
     evidence: tuple[Evidence, ...]
     rates_rps: tuple[tuple[float, ...], ...]
+    services: tuple[Service, ...]
     standby: PlacedServer | None = None
     down: bool = False
     heard_s: float = -math.inf
@@ -279,8 +282,11 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
     result = []
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
+        instances = {served.model: served.instances for served in partition.models}
         policy = ShadowPolicy.NONE if shadow is None else shadow.policy
-        promises = tuple(_promise(queue) for queue in partition.queues().values())
+        promises = tuple(
+            _promise(queue, instances.get(model, 1)) for model, queue in partition.queues().items()
+        )
         result.append(
             GuardedPartition(
                 id=partition.id,
@@ -295,7 +301,7 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
     return tuple(result)
 
 
-def _promise(queue: Sequence[Placement]) -> Promise:
+def _promise(queue: Sequence[Placement], instances: int) -> Promise:
     """What those who share a queue were promised together.
 
     They wait in one line and execute in the same batches, so a request of any of them takes as long as one of
@@ -311,6 +317,7 @@ def _promise(queue: Sequence[Placement]) -> Promise:
         max(predicted, default=None),
         tuple(p.endpoint for p in others),
         sum(p.rate_rps for p in queue) / rate_rps,
+        instances,
     )
 
 
@@ -328,7 +335,8 @@ def validate_state(state: GuardState) -> None:
             assert placed.server not in names, f"{placed.server} has two places"
             assert 0.0 < placed.percent <= WHOLE_PERCENT + _ROUNDING, f"{placed} is no share"
             names.add(placed.server)
-        assert len(watch.evidence) == len(watch.partition.promises) == len(watch.rates_rps)
+        kept = (watch.evidence, watch.services, watch.rates_rps)
+        assert all(len(one) == len(watch.partition.promises) for one in kept)
         assert watch.launches.failures >= 0
         assert not watch.launches.open or watch.launches.failures >= state.limits.failures
         assert watch.broken_s is None or watch.broken_s <= state.now_s

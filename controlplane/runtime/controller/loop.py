@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 
 from controlplane.control.guard import decisions
-from controlplane.control.guard.signals import hear, missed_s
+from controlplane.control.guard.signals import hear, missed_s, suspicion
 from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, TrisectError
@@ -26,13 +26,14 @@ from controlplane.gateway.places import Places
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
-from controlplane.runtime.controller.observer import Observer, Requests
+from controlplane.runtime.controller.observer import SUSPICIOUS, Observer, Requests
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import Event
 
 _TICK_S = 0.2
+_SUSPICIOUS_TICK_S = 0.05
 _CHECK_S = 1.0
 _LOCK_TRIES_S = 0.2
 _IDLE_TICKS = 30
@@ -75,7 +76,13 @@ class Controller:
                 stop.wait(_LOCK_TRIES_S if isinstance(error, FleetBusy | GatewayError) else _CHECK_S)
             self.ticked_s = time.monotonic()
             self.busy_s += self.ticked_s - began
-            stop.wait(max(0.0, _TICK_S - (self.ticked_s - began)))
+            stop.wait(max(0.0, self._interval_s() - (self.ticked_s - began)))
+
+    def _interval_s(self) -> float:
+        """Return the time between two looks: short under suspicion, since clients wait for the verdict."""
+        watches = self.state.watches.values() if self.state is not None else ()
+        suspicious = any(suspicion(watch) > SUSPICIOUS for watch in watches)
+        return _SUSPICIOUS_TICK_S if suspicious else _TICK_S
 
     def repair(self, stop: threading.Event) -> None:
         """Run until nothing is left to do, or nothing more can be done now."""

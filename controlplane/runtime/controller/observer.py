@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from controlplane.control.guard import sequential
+from controlplane.control.guard.signals import suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Server, ServerState
@@ -33,9 +33,11 @@ _ENGINE_LATE_S = 5.0
 _DEAF_S = 5.0
 _GATEWAY_AGAIN_S = 2.0
 CANARY_EVERY_S = 5.0
-STATISTICS_EVERY_S = 0.5
+STATISTICS_EVERY_S = 0.25
+_STATISTICS_KEPT_S = 2.0
 SILENT_S = 0.2
-_SUSPICIOUS = 0.25
+SUSPICIOUS = 0.4
+"""The evidence, of 1 for an alarm, from which on looking closer is worth its cost."""
 _SILENT_REQUESTS = 3.0
 _FAILED_IN_A_ROW = 5
 _HURRIED_S = 0.5
@@ -125,7 +127,7 @@ class Observer:
                 seen[name] = ServerSeen(
                     health, in_flight, split.queue_ms, split.compute_ms, reason, split.inferences
                 )
-        suspicious = any(_strength(watch) > _SUSPICIOUS for watch in state.watches.values())
+        suspicious = any(suspicion(watch) > SUSPICIOUS for watch in state.watches.values())
         return FleetSeen(now, tuple(answers), seen, self._host.seen() if suspicious else None)
 
     def probe(self, name: str) -> None:
@@ -227,7 +229,7 @@ class Observer:
         return Health.READY, ""
 
     def _split_of(self, watch: Watch, server: Server, now: float) -> _Times:
-        if _strength(watch) > _SUSPICIOUS:
+        if suspicion(watch) > SUSPICIOUS:
             # The models' own statistics: an alias does not count the time in its model's queue.
             self._split.ask(server, [promise.endpoint for promise in watch.partition.promises], now)
         return self._split.found(server.name, now)
@@ -255,13 +257,6 @@ class Observer:
                 in_flight, self._gateway_again_s = 0, time.monotonic() + _GATEWAY_AGAIN_S
             self._in_flight_of[name] = (now, in_flight)
         return in_flight
-
-
-def _strength(watch: Watch) -> float:
-    """Return the strongest evidence against one of the partition's promises; 1 is an alarm."""
-    return max(
-        sequential.strength(e, p) for e, p in zip(watch.evidence, watch.partition.promises, strict=True)
-    )
 
 
 class _Engine:
@@ -337,7 +332,7 @@ class _Split:
         """Return the latest times; `_UNKNOWN` without a recent reading."""
         with self._lock:
             at, times = self._found.get(name, (-math.inf, _UNKNOWN))
-        return times if now - at < 4 * STATISTICS_EVERY_S else _UNKNOWN
+        return times if now - at < _STATISTICS_KEPT_S else _UNKNOWN
 
     def close(self) -> None:
         """End the threads."""

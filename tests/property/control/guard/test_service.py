@@ -1,0 +1,51 @@
+"""Properties of the test of batch times."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.control.guard import service
+from controlplane.domain.observation import Answer
+
+RATE_RPS = 50.0
+TIMES = st.lists(st.floats(0.002, 0.1), min_size=1, max_size=60)
+
+
+def alone(times_s: list[float], since_s: float) -> list[Answer]:
+    """Requests that meet an idle server, one a second."""
+    return [Answer(since_s + i, 1e3 * took, False, "w", "s") for i, took in enumerate(times_s)]
+
+
+RECORD = service.weigh(
+    service.Service(), alone([0.01 + 0.0001 * (i % 20) for i in range(400)], 0.0), RATE_RPS
+)
+
+
+@settings(deadline=None)
+@given(TIMES, st.data())
+def test_evidence_is_monotone_in_the_time_of_a_batch(times_s: list[float], data: st.DataObject) -> None:
+    slower = list(times_s)
+    which = data.draw(st.integers(0, len(times_s) - 1))
+    slower[which] += data.draw(st.floats(0.0, 1.0))
+    # While the record stands still for both: from one state, batch by batch.
+    held = service.weigh(RECORD, alone([0.1] * 8, 500.0), RATE_RPS)
+    assert service.strength(held, RATE_RPS) > service.HOLD
+    one = service.weigh(held, alone(times_s[: which + 1], 1000.0), RATE_RPS)
+    other = service.weigh(held, alone(slower[: which + 1], 1000.0), RATE_RPS)
+    assert all(b >= a - 1e-9 for a, b in zip(one.scores, other.scores, strict=True))
+
+
+@settings(deadline=None)
+@given(st.floats(0.2, 1e4))
+def test_one_batch_however_long_is_no_alarm(took_s: float) -> None:
+    stalled = service.weigh(RECORD, alone([took_s], 1e5), RATE_RPS)
+    assert service.strength(stalled, RATE_RPS) < 0.35
+
+
+@settings(deadline=None)
+@given(TIMES)
+def test_evidence_never_leaves_its_range(times_s: list[float]) -> None:
+    seen = service.weigh(RECORD, alone(times_s, 1000.0), RATE_RPS)
+    assert 0.0 <= service.strength(seen, RATE_RPS) <= 1.0
+    assert all(threshold >= 0.0 for threshold in seen.thresholds)
