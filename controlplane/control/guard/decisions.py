@@ -260,6 +260,10 @@ class _Turn:
         """The SLO is broken and the server lives: more traffic than planned, or a slow server."""
         if self.seen.now_s - watch.alarm_s > self.state.limits.calm_s:
             return self._calm(_forget(watch))
+        assert watch.broken_s is not None
+        young = self.seen.now_s - watch.broken_s < self.state.limits.sizes_s
+        if young and signals.sizes_unknown(watch, active):
+            return watch
         overrun = signals.over_plan(watch, active)
         if overrun is not None:
             watch = self._tell(watch, Topic.TRAFFIC, Level.WARNING, f"more traffic than planned: {overrun}")

@@ -110,6 +110,18 @@ def slow(record: Service, evidence: Evidence, promise: Promise) -> bool:
     return sequential.strength(evidence, promise) >= LATE
 
 
+def sizes_unknown(watch: Watch, seen: ServerSeen) -> bool:
+    """Whether slower batches count, and requests that carry more than planned may be why.
+
+    Triton's statistics tell what requests carry; they are read under suspicion. Late answers that alone are
+    an alarm need no such reason.
+    """
+    for evidence, promise in zip(watch.evidence, watch.partition.promises, strict=True):
+        if sequential.strength(evidence, promise) >= 1.0:
+            return False
+    return any(promise.endpoint not in seen.inferences for promise in watch.partition.promises)
+
+
 def suspicion(watch: Watch) -> float:
     """The strongest evidence against one of its promises; 1 is an alarm."""
     promises = watch.partition.promises

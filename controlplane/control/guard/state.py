@@ -141,6 +141,8 @@ class Limits:
     failures: int = 5
     breaker_s: float = 600.0
     calm_s: float = 60.0
+    sizes_s: float = 0.5
+    """So long a verdict from batch times waits to learn from Triton what requests carry."""
     repeat_s: float = 300.0
     failed_in_a_row: int = 5
     probe_s: float = 1.0
