@@ -72,35 +72,23 @@ class PowerModel:
         return capped
 
 
-def memory_of(profiles: Sequence[Profile]) -> FloatArray:
-    """Measured memory of each model in MB, 0 where it was not measured; shape (models,)."""
-    return np.array([p.memory_mb or 0.0 for p in profiles])
-
-
 def dress(
     slots: Slots,
     execution_ms: FloatArray,
     cycle_ms: FloatArray,
     margin: FloatArray | float,
     power: PowerModel,
-    memory_mb: FloatArray,
 ) -> Estimate:
     """An `Estimate` from times of present slots; `margin` is the relative distance to the upper quantile."""
     execution = np.where(slots.mask, execution_ms, 0.0)
     cycle = np.where(slots.mask, np.minimum(cycle_ms, execution_ms), 0.0)
     upper = 1.0 + np.maximum(margin, 0.0)
-    memory = np.where(slots.mask, memory_mb[slots.model], 0.0)
-    watts = power.watts(slots, cycle)
     return Estimate(
         execution_ms=execution,
         execution_upper_ms=execution * upper,
         cycle_ms=cycle,
         cycle_upper_ms=cycle * upper,
-        power_w=watts,
-        # A slower GPU draws no more than a faster one: the mean is also the bound.
-        power_upper_w=watts,
-        memory_mb=memory,
-        memory_upper_mb=memory,
+        power_w=power.watts(slots, cycle),
     )
 
 

@@ -14,7 +14,7 @@ coefficient that was not measured (a CPU has no board power to share) counts as 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from controlplane.latency.answers import (
     check_profiles,
     check_question,
     dress,
-    memory_of,
     normal_margin,
 )
 from controlplane.latency.protocol import Estimate, FloatArray, Slots
@@ -103,7 +102,6 @@ class Igniter:
     alone_error: FloatArray
     shared_error: float
     power: PowerModel
-    memory_mb: FloatArray
     name: str = NAME
 
     def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
@@ -112,7 +110,7 @@ class Igniter:
         execution, cycle = self.times(slots)
         alone, shared = self.alone_error[slots.model], slots.mask.sum(axis=1, keepdims=True) > 1
         error = np.where(shared, np.hypot(alone, self.shared_error), alone)
-        return dress(slots, execution, cycle, normal_margin(error, quantile), self.power, self.memory_mb)
+        return dress(slots, execution, cycle, normal_margin(error, quantile), self.power)
 
     def times(self, slots: Slots) -> tuple[FloatArray, FloatArray]:
         """t_inf, and t_gpu + t_feedback whose inverse is the throughput (Eq 2); shapes (GPUs, slots)."""
@@ -155,13 +153,9 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
         alone_error=np.zeros(len(listed)),
         shared_error=0.0,
         power=PowerModel.of(listed, device),
-        memory_mb=memory_of(listed),
     )
     alone = np.array([_alone_error(model, i, profile) for i, profile in enumerate(listed)])
-    return Igniter(
-        model.models, model.coefficients, model.hardware, alone, _shared_error(model, profiles), model.power,
-        model.memory_mb,
-    )  # fmt: skip
+    return replace(model, alone_error=alone, shared_error=_shared_error(model, profiles))
 
 
 def _alone_error(model: Igniter, index: int, profile: Profile) -> float:

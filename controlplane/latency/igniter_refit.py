@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Measurement, Profile
-from controlplane.latency.answers import PowerModel, check_profiles, memory_of
+from controlplane.latency.answers import PowerModel, check_profiles
 from controlplane.latency.igniter import NAME as PUBLISHED
 from controlplane.latency.igniter import Coefficients, Curve, Hardware, Igniter, fit_curve
 from controlplane.latency.protocol import FloatArray
@@ -43,7 +43,6 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
         alone_error=np.array([c.holdout_error for c in curves]),
         shared_error=0.0,
         power=PowerModel.of(listed, device),
-        memory_mb=memory_of(listed),
         name=NAME,
     )
     colocated = Colocated.of(profiles)

@@ -102,17 +102,6 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
     return assemble(NAME, profiles, device, [Eq5.fit] * len(listed), contention)
 
 
-def queueing_ms(rate_rps: FloatArray, batch: FloatArray, time_ms: FloatArray) -> FloatArray:
-    """Eq 6 as printed, in ms; infinite where the load lambda t / b reaches 1.
-
-    It misses the wait for a batch to fill; `filling_ms` does not.
-    """
-    rate = rate_rps / 1000.0
-    slack = batch - rate * time_ms
-    with np.errstate(divide="ignore"):
-        return np.where(slack > 0, rate * time_ms**2 / (2.0 * np.maximum(slack, 0.0)), np.inf)
-
-
 def filling_ms(rate_rps: FloatArray, batch: FloatArray, time_ms: FloatArray) -> FloatArray:
     """Mean wait where full batches arrive as E_b/D/1, interference inside `time_ms`; infinite at overload.
 

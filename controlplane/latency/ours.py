@@ -21,7 +21,6 @@ from controlplane.latency.answers import (
     check_profiles,
     check_question,
     dress,
-    memory_of,
 )
 from controlplane.latency.crossval import TRENDS, trend_of
 from controlplane.latency.interference import Interference, Process, Rows
@@ -45,7 +44,6 @@ class Ours:
     shared_scores: Scores
     holdout_error: Mapping[str, float]
     power: PowerModel
-    memory_mb: FloatArray
     name: str = NAME
 
     def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
@@ -67,7 +65,6 @@ class Ours:
             cycle * (1.0 + slowdown),
             np.hypot(surface_margin, others_margin),
             self.power,
-            self.memory_mb,
         )
 
 
@@ -99,7 +96,6 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
         shared_scores=Scores.of(np.concatenate([scores for scores, _ in shared])),
         holdout_error={name: error for name, (_, error) in zip(names, solo, strict=True)},
         power=PowerModel.of(listed, device),
-        memory_mb=memory_of(listed),
     )
 
 

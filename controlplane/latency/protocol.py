@@ -72,8 +72,7 @@ class Estimate:
     cycle_ms, cycle_upper_ms: (GPUs, slots), time between the ends of two successive batches under load,
         at most the execution where loading overlaps with the batch before (iGniter Eq 2); the throughput
         is 1000 * batch / cycle_ms.
-    power_w, power_upper_w: (GPUs,); 0 where the device has no power model.
-    memory_mb, memory_upper_mb: (GPUs, slots); 0 where it was not measured.
+    power_w: (GPUs,); 0 where the device has no power model.
     """
 
     execution_ms: FloatArray
@@ -81,9 +80,6 @@ class Estimate:
     cycle_ms: FloatArray
     cycle_upper_ms: FloatArray
     power_w: FloatArray
-    power_upper_w: FloatArray
-    memory_mb: FloatArray
-    memory_upper_mb: FloatArray
 
     def throughput_rps(self, slots: Slots) -> FloatArray:
         """Inferences per second at saturation, shape (GPUs, slots), 0 in empty slots (iGniter Eq 2)."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Measurement, Profile
-from controlplane.latency.answers import PowerModel, check_question, dress, memory_of, normal_margin
+from controlplane.latency.answers import PowerModel, check_question, dress, normal_margin
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 from controlplane.latency.surface import FitCurve, Points, Surface, knots, left_out_error
 from controlplane.latency.tables import Tables
@@ -38,7 +38,6 @@ class Published:
     alone_error: FloatArray
     shared_error: float
     power: PowerModel
-    memory_mb: FloatArray
 
     def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
         """See `LatencyModel.estimate`."""
@@ -55,7 +54,6 @@ class Published:
             cycle * (1.0 + slowdown),
             normal_margin(error, quantile),
             self.power,
-            self.memory_mb,
         )
 
 
@@ -129,7 +127,6 @@ def assemble(
         ),
         shared_error=colocated.error(tables, fitted),
         power=PowerModel.of(listed, device),
-        memory_mb=memory_of(listed),
     )
 
 

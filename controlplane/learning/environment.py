@@ -12,7 +12,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -125,33 +124,3 @@ class PlacementVectorEnv(VectorEnv[dict[str, Any], IntArray, Any]):
 
     def _told(self) -> dict[str, Any]:
         return {**self.seen._asdict(), "valid": self.seen.valid.astype(np.int8)}
-
-
-class PlacementEnv(gym.Env[dict[str, Any], np.int64]):
-    """One plan alone; `info["valid"]` masks the actions. `draw` gives one problem at a time."""
-
-    metadata = {"render_modes": []}  # noqa: RUF012
-
-    def __init__(self, draw: Draw, reward: Reward = Reward.GOODPUT) -> None:
-        self._lanes = PlacementVectorEnv(draw, reward)
-        self.observation_space = self._lanes.single_observation_space
-        self.action_space = self._lanes.single_action_space
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """See `PlacementVectorEnv.reset`."""
-        super().reset(seed=seed)
-        seen, _ = self._lanes.reset(seed=int(self.np_random.integers(2**31)))
-        return _first(seen)
-
-    def step(self, action: np.int64) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """See `PlacementVectorEnv.step`."""
-        seen, won, ended, cut, _ = self._lanes.step(np.array([action]))
-        first, info = _first(seen)
-        return first, float(won[0]), bool(ended[0]), bool(cut[0]), info
-
-
-def _first(seen: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    one = {name: values[0] for name, values in seen.items()}
-    return one, {"valid": one["valid"]}

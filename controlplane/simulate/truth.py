@@ -77,6 +77,4 @@ class KnownService:
         effect = effect * slots.mask[:, None, :]
         own = np.diagonal(effect, axis1=1, axis2=2)
         times = np.where(slots.mask, alone * (1.0 + effect.sum(axis=2) - own), 0.0)
-        none = np.zeros_like(times)
-        watts = np.zeros(len(times))
-        return Estimate(times, times, times, times, watts, watts, none, none)
+        return Estimate(times, times, times, times, np.zeros(len(times)))

@@ -6,16 +6,21 @@ Solo on eleven points, pairs with batch sizes left out, the InSS paper's tables,
 from __future__ import annotations
 
 import os
+import sys
 import time
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+
+import measuring_design as design
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from controlplane.files import catalogue
-from controlplane.latency import design, evaluate, ours
+from controlplane.latency import evaluate, ours
 from controlplane.latency.crossval import TRENDS, choose_trend
 from controlplane.latency.protocol import Slots
 from controlplane.latency.published import execution_points

@@ -19,13 +19,15 @@ Sale = tuple[FloatArray, FloatArray, FloatArray, FloatArray, IntArray, BoolArray
 those before each edge pay (classes + 1,); the price of a class's requests, the end of its family and whether
 it is one workload (classes,); the fewest and most servers of each size of pool (sizes, 2); and each model's
 classes, from and to (models, 2)."""
+Tables = tuple[Sale, FloatArray, IntArray, FloatArray]
+"""What options earn: the sale, what is known so far and by which run (see `worth_of`), and the levels."""
 
 
 @njit(cache=True)
-def worth_of(sale: Sale, known: FloatArray, who: IntArray, m: int, g: int, level: int, s: int) -> float:
+def worth_of(sale: Sale, known: FloatArray, run: IntArray, m: int, g: int, level: int, s: int) -> float:
     """What a server of an option earns at most at a level of slowdown.
 
-    Kept in `known` (models, groups, levels, shares), -1 before; `who` (..., 2) names the class and size of
+    Kept in `known` (models, groups, levels, shares), -1 before; `run` (..., 2) names the class and size of
     pool that it is.
     """
     if known[m, g, level, s] >= 0.0:
@@ -49,29 +51,25 @@ def worth_of(sale: Sale, known: FloatArray, who: IntArray, m: int, g: int, level
                 earned = (paid[last] + price[last] * (until - edges[last]) - paid[i]) / servers
             if earned > best:
                 best = earned
-                who[m, g, level, s, 0], who[m, g, level, s, 1] = i, z
+                run[m, g, level, s, 0], run[m, g, level, s, 1] = i, z
     known[m, g, level, s] = best
     return best
 
 
 @njit(cache=True)
 def _worth(
-    sale: Sale,
-    known: FloatArray,
-    who: IntArray,
-    levels: FloatArray,
+    tables: Tables,
     option: tuple[int, int, int],
     felt: float,
 ) -> float:
     """What an option (model, group, share) earns at most where it is slowed by `felt`."""
+    sale, known, run, levels = tables
     level = int(np.searchsorted(levels, 1.0 + felt, side="right")) - 1
-    return worth_of(sale, known, who, option[0], option[1], level, option[2])
+    return worth_of(sale, known, run, option[0], option[1], level, option[2])
 
 
 @njit(cache=True)
-def _beside(
-    sale: Sale, known: FloatArray, who: IntArray, levels: FloatArray, least: FloatArray, times: float
-) -> tuple[FloatArray, FloatArray]:
+def _beside(tables: Tables, least: FloatArray, times: float) -> tuple[FloatArray, FloatArray]:
     """What options earn beside so many of the least harmful: (models, groups, shares); the best groups."""
     models, groups, shares = least.shape
     every, best = np.zeros(least.shape), np.zeros((models, shares))
@@ -79,7 +77,7 @@ def _beside(
         for g in range(groups):
             for s in range(shares):
                 if np.isfinite(least[m, g, s]):
-                    every[m, g, s] = _worth(sale, known, who, levels, (m, g, s), times * least[m, g, s])
+                    every[m, g, s] = _worth(tables, (m, g, s), times * least[m, g, s])
                     best[m, s] = max(best[m, s], every[m, g, s])
     return every, best
 
@@ -92,10 +90,7 @@ def _write(into: IntArray, levels: FloatArray, at: int, option: tuple[int, int, 
 
 @njit(cache=True)
 def best_contents(
-    sale: Sale,
-    known: FloatArray,
-    who: IntArray,
-    levels: FloatArray,
+    tables: Tables,
     effect: FloatArray,
     least: FloatArray,
     weight: IntArray,
@@ -114,12 +109,12 @@ def best_contents(
     for m in range(models):
         for g in range(groups):
             for s in range(shares):
-                value = worth_of(sale, known, who, m, g, 0, s)
+                value = worth_of(tables[0], tables[1], tables[2], m, g, 0, s)
                 if value > max(earned[0, m, m], above):
                     earned[0, m, m] = value
-                    _write(found[0, m, m], levels, 0, (m, g, s), 0.0)
-    one, best_one = _beside(sale, known, who, levels, least, 1.0)
-    two, best_two = _beside(sale, known, who, levels, least, 2.0)
+                    _write(found[0, m, m], tables[3], 0, (m, g, s), 0.0)
+    one, best_one = _beside(tables, least, 1.0)
+    two, best_two = _beside(tables, least, 2.0)
     # What a third earns at most, by its largest share.
     third = np.zeros(shares + 1)
     for s in range(shares):
@@ -138,10 +133,7 @@ def best_contents(
                         more = two[m, g, s] + best_two[n, r] + third[last] > max(earned[2, m, n], above)
                         if pair or more:
                             _two(
-                                sale,
-                                known,
-                                who,
-                                levels,
+                                tables,
                                 effect,
                                 least,
                                 above,
@@ -161,10 +153,7 @@ def best_contents(
 
 @njit(cache=True)
 def _two(
-    sale: Sale,
-    known: FloatArray,
-    who: IntArray,
-    levels: FloatArray,
+    tables: Tables,
     effect: FloatArray,
     least: FloatArray,
     above: float,
@@ -186,22 +175,19 @@ def _two(
         mine, its = effect[m, g, s, n, h, r], effect[n, h, r, m, g, s]
         second = (n, h, r)
         if one[m, g, s] + one[n, h, r] > max(earned[1], above):
-            value = _worth(sale, known, who, levels, first, mine)
-            value += _worth(sale, known, who, levels, second, its)
+            value = _worth(tables, first, mine)
+            value += _worth(tables, second, its)
             if value > max(earned[1], above):
                 earned[1] = value
-                _write(found[1], levels, 0, first, mine)
-                _write(found[1], levels, 1, second, its)
+                _write(found[1], tables[3], 0, first, mine)
+                _write(found[1], tables[3], 1, second, its)
         if last == 0 or two[m, g, s] + two[n, h, r] + third[last] <= max(earned[2], above):
             continue
-        both = _worth(sale, known, who, levels, first, mine + least[m, g, s])
-        both += _worth(sale, known, who, levels, second, its + least[n, h, r])
+        both = _worth(tables, first, mine + least[m, g, s])
+        both += _worth(tables, second, its + least[n, h, r])
         if both + third[last] > max(earned[2], above):
             _three(
-                sale,
-                known,
-                who,
-                levels,
+                tables,
                 effect,
                 above,
                 earned,
@@ -217,10 +203,7 @@ def _two(
 
 @njit(cache=True)
 def _three(
-    sale: Sale,
-    known: FloatArray,
-    who: IntArray,
-    levels: FloatArray,
+    tables: Tables,
     effect: FloatArray,
     above: float,
     earned: FloatArray,
@@ -246,14 +229,14 @@ def _three(
                     continue
                 option = (p, q, t)
                 felt = effect[p, q, t, m, g, s] + effect[p, q, t, n, h, r]
-                value = _worth(sale, known, who, levels, option, felt)
+                value = _worth(tables, option, felt)
                 if both + value <= max(earned[2], above):
                     continue
                 of_first, of_second = mine + effect[m, g, s, p, q, t], its + effect[n, h, r, p, q, t]
-                value += _worth(sale, known, who, levels, first, of_first)
-                value += _worth(sale, known, who, levels, second, of_second)
+                value += _worth(tables, first, of_first)
+                value += _worth(tables, second, of_second)
                 if value > max(earned[2], above):
                     earned[2] = value
-                    _write(found[2], levels, 0, first, of_first)
-                    _write(found[2], levels, 1, second, of_second)
-                    _write(found[2], levels, 2, option, felt)
+                    _write(found[2], tables[3], 0, first, of_first)
+                    _write(found[2], tables[3], 1, second, of_second)
+                    _write(found[2], tables[3], 2, option, felt)

@@ -145,17 +145,10 @@ def _mutually_slowed(
     prices = edges, paid, price, problem.end, problem.whole
     shape = (len(effects.models), *mutual.rate.shape[:3])
     run = np.zeros((*shape, 2), dtype=np.int64)
-    earned, parts = best_contents(
-        (mutual.rate, *prices, problem.pools, mutual.span),
-        np.full(shape, -1.0),
-        run,
-        LEVELS,
-        effects.effect,
-        effects.least,
-        problem.weight[d],
-        problem.steps[d],
-        problem.price[d],
-    )
+    sale = mutual.rate, *prices, problem.pools, mutual.span
+    gpu = problem.weight[d], problem.steps[d], problem.price[d]
+    tables = sale, np.full(shape, -1.0), run, LEVELS
+    earned, parts = best_contents(tables, effects.effect, effects.least, *gpu)
     found = []
     for at in np.argwhere(earned > 0.0):
         served = np.zeros(rate.size)

@@ -18,13 +18,13 @@ def best_runs(
     price: FloatArray,
     whole: bool,
     worth: FloatArray,
-    who: IntArray,
+    run: IntArray,
 ) -> None:
     """What one partition of a family earns at most, by neighbours and share; fills the last two.
 
     `carried` (classes, pool sizes, neighbours, shares); `pools` (pool sizes, 2), the fewest and most servers
     of each; `edges` (classes + 1,), where classes begin by rate; `price` (classes,) of a request per second,
-    never rising; `worth` (neighbours, shares); `who` (neighbours, shares, 2), the class and pool size that
+    never rising; `worth` (neighbours, shares); `run` (neighbours, shares, 2), the class and pool size that
     earn it.
     """
     paid = np.zeros(edges.size)
@@ -49,7 +49,7 @@ def best_runs(
                         earned /= pools[c, 0]
                     if earned > worth[k, s]:
                         worth[k, s] = earned
-                        who[k, s, 0], who[k, s, 1] = i, c
+                        run[k, s, 0], run[k, s, 1] = i, c
 
 
 @njit(cache=True)

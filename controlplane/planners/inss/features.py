@@ -112,10 +112,20 @@ class Episodes:
         )
         surfaces = problem.surfaces
         features_kernel.observe(
-            self.at, self._left[:, self._step], self._asked, problem.memory_mb,
-            problem.model_memory_mb, surfaces.percent, self._told, surfaces.peak_rps, self._need,
-            self._before, self._board, self._plan, (seen.model, seen.gpus, seen.actions, seen.valid),
-        )  # fmt: skip
+            self.at,
+            self._left[:, self._step],
+            self._asked,
+            problem.memory_mb,
+            problem.model_memory_mb,
+            surfaces.percent,
+            self._told,
+            surfaces.peak_rps,
+            self._need,
+            self._before,
+            self._board,
+            self._plan,
+            (seen.model, seen.gpus, seen.actions, seen.valid),
+        )
         return seen
 
     def place(self, action: IntArray) -> None:
@@ -124,9 +134,15 @@ class Episodes:
 
         problem = self._problem
         features_kernel.place(
-            self.at, action, self._asked, problem.model_memory_mb,
-            problem.surfaces.percent, self._told, self._board, self._plan,
-        )  # fmt: skip
+            self.at,
+            action,
+            self._asked,
+            problem.model_memory_mb,
+            problem.surfaces.percent,
+            self._told,
+            self._board,
+            self._plan,
+        )
         self._step += 1
 
 

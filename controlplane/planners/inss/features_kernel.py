@@ -56,9 +56,15 @@ def needs(problem: Asked, percent: FloatArray, surfaces: Told, need: FloatArray)
                 while low <= high:
                     u = (low + high) // 2
                     _, latency, _ = best_batch(
-                        alone_ms[m, t, u], cycle_ms[m, t, u], running_ms[m, t, u], 0.0, 0.0,
-                        rate_rps[e, i], slo_ms[e, i], backlog[e, i],
-                    )  # fmt: skip
+                        alone_ms[m, t, u],
+                        cycle_ms[m, t, u],
+                        running_ms[m, t, u],
+                        0.0,
+                        0.0,
+                        rate_rps[e, i],
+                        slo_ms[e, i],
+                        backlog[e, i],
+                    )
                     if latency <= slo_ms[e, i]:
                         need[e, i, t] = percent[t, u] / 100.0
                         high = u - 1
@@ -83,9 +89,7 @@ def _holds(
     capacity = 1000.0 * batch * alone_ms[batch - 1] / (cycle_ms[batch - 1] * t)
     if capacity >= rate_rps and task_latency_ms(t, batch, rate_rps, backlog) <= slo_ms:
         return True
-    _, latency, _ = best_batch(
-        alone_ms, cycle_ms, running_ms, slowed, scheduling, rate_rps, slo_ms, backlog
-    )  # fmt: skip
+    _, latency, _ = best_batch(alone_ms, cycle_ms, running_ms, slowed, scheduling, rate_rps, slo_ms, backlog)
     return latency <= slo_ms
 
 
@@ -163,9 +167,15 @@ def observe(
                 if not fits or share[e, k] + percent[t, u] > 100.0 + SLACK:
                     continue
                 _, latency, capacity = best_batch(
-                    alone_ms[m, t, u], cycle_ms[m, t, u], running_ms[m, t, u], cache[m, t] * pressed[e, k],
-                    scheduling, rate, slo, queued,
-                )  # fmt: skip
+                    alone_ms[m, t, u],
+                    cycle_ms[m, t, u],
+                    running_ms[m, t, u],
+                    cache[m, t] * pressed[e, k],
+                    scheduling,
+                    rate,
+                    slo,
+                    queued,
+                )
                 # Neighbours to come only slow it: where it does not hold now, rejecting it is as good.
                 if latency > slo:
                     continue
@@ -179,10 +189,16 @@ def observe(
                     w, v = model[e, j], unit[e, j] - 1
                     others = max(pressed[e, k] - l2_percent[w, t, v], 0.0) + added
                     if not _holds(
-                        alone_ms[w, t, v], cycle_ms[w, t, v], running_ms[w, t, v], cache[w, t] * others,
+                        alone_ms[w, t, v],
+                        cycle_ms[w, t, v],
+                        running_ms[w, t, v],
+                        cache[w, t] * others,
                         _scheduling_ms(schedule[t, 0], schedule[t, 1], kernels[w, t], busy),
-                        rate_rps[e, j], slo_ms[e, j], backlog[e, j], batch[e, j],
-                    ):  # fmt: skip
+                        rate_rps[e, j],
+                        slo_ms[e, j],
+                        backlog[e, j],
+                        batch[e, j],
+                    ):
                         lost += rate_rps[e, j]
                 lost /= mean_rate
                 net = worth - lost
@@ -191,9 +207,16 @@ def observe(
                     first = part
                 best = max(best, net)
                 cautious = _holds(
-                    alone_ms[m, t, u], cycle_ms[m, t, u], running_ms[m, t, u],
-                    cache[m, t] * (pressed[e, k] + LATER_L2_PERCENT), later, rate, slo, queued, 1,
-                )  # fmt: skip
+                    alone_ms[m, t, u],
+                    cycle_ms[m, t, u],
+                    running_ms[m, t, u],
+                    cache[m, t] * (pressed[e, k] + LATER_L2_PERCENT),
+                    later,
+                    rate,
+                    slo,
+                    queued,
+                    1,
+                )
                 look[0] = max(min(net, CLIP), -CLIP)
                 look[1] = min(lost, CLIP)
                 look[2] = part
@@ -281,8 +304,13 @@ def place(
             w, v = model[e, j], unit[e, j] - 1
             others = max(pressed[e, k] - l2_percent[w, t, v], 0.0)
             batch[e, j], latency, _ = best_batch(
-                alone_ms[w, t, v], cycle_ms[w, t, v], running_ms[w, t, v], cache[w, t] * others,
+                alone_ms[w, t, v],
+                cycle_ms[w, t, v],
+                running_ms[w, t, v],
+                cache[w, t] * others,
                 _scheduling_ms(schedule[t, 0], schedule[t, 1], kernels[w, t], count[e, k]),
-                rate_rps[e, j], slo_ms[e, j], backlog[e, j],
-            )  # fmt: skip
+                rate_rps[e, j],
+                slo_ms[e, j],
+                backlog[e, j],
+            )
             held[e, j] = latency <= slo_ms[e, j]

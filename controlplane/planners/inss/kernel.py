@@ -151,14 +151,26 @@ def outcomes(
             slowed = cache[m, kind] * max(pressed[k] - l2_percent[m, kind, u], 0.0)
             if by_paper:
                 found = paper_batch(
-                    alone_ms[m, kind, u], cycle_ms[m, kind, u], running_ms[m, kind, u], slowed, scheduling,
-                    rate_rps[p, i], slo_ms[p, i], backlog[p, i],
-                )  # fmt: skip
+                    alone_ms[m, kind, u],
+                    cycle_ms[m, kind, u],
+                    running_ms[m, kind, u],
+                    slowed,
+                    scheduling,
+                    rate_rps[p, i],
+                    slo_ms[p, i],
+                    backlog[p, i],
+                )
             else:
                 found = best_batch(
-                    alone_ms[m, kind, u], cycle_ms[m, kind, u], running_ms[m, kind, u], slowed, scheduling,
-                    rate_rps[p, i], slo_ms[p, i], backlog[p, i],
-                )  # fmt: skip
+                    alone_ms[m, kind, u],
+                    cycle_ms[m, kind, u],
+                    running_ms[m, kind, u],
+                    slowed,
+                    scheduling,
+                    rate_rps[p, i],
+                    slo_ms[p, i],
+                    backlog[p, i],
+                )
             batch[a, i], latency_ms[a, i], capacity_rps[a, i] = found
 
 

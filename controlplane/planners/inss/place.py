@@ -101,11 +101,17 @@ def place(
     part = budget_s / len(starts) if budget_s is not None and starts else budget_s
     tried = [
         search.search(
-            problem, clock, seed=seed, start=start, rounds=rounds, budget_s=part, previous=before,
+            problem,
+            clock,
+            seed=seed,
+            start=start,
+            rounds=rounds,
+            budget_s=part,
+            previous=before,
             first=search.HOT if start is None else search.WARM,
         )
         for start in starts or [None]
-    ]  # fmt: skip
+    ]
     best = max(tried, key=lambda found: found.value)
     spent("polish" if starts else "search")
     gpu, units = best.gpu, best.units

@@ -110,8 +110,10 @@ class Surfaces:
         for own, (m, (_, k)) in enumerate(zip(rows, client_batches, strict=True)):
             most = shape[-1] // k
             for of_requests, of_inferences in (
-                (alone, self.alone_ms), (cycle, self.cycle_ms), (running, self.running_ms),
-            ):  # fmt: skip
+                (alone, self.alone_ms),
+                (cycle, self.cycle_ms),
+                (running, self.running_ms),
+            ):
                 of_requests[own, ..., :most] = of_inferences[m, ..., k - 1 :: k]
         whole = np.isfinite(self.percent).sum(axis=1) - 1
         return replace(
@@ -211,17 +213,35 @@ def goodput(problem: Problem, gpu: IntArray, share_units: IntArray, bda: Bda = B
     latency, capacity = np.empty(rows.shape), np.empty(rows.shape)
     s = problem.surfaces
     kernel.outcomes(
-        rows, units, np.atleast_2d(problem.model), rates, slos, np.atleast_2d(problem.backlog),
-        np.atleast_2d(problem.type_of), s.alone_ms, s.cycle_ms, s.running_ms, s.l2_percent, s.cache,
-        s.kernels, s.schedule, bda is Bda.PAPER, batch, latency, capacity,
-    )  # fmt: skip
+        rows,
+        units,
+        np.atleast_2d(problem.model),
+        rates,
+        slos,
+        np.atleast_2d(problem.backlog),
+        np.atleast_2d(problem.type_of),
+        s.alone_ms,
+        s.cycle_ms,
+        s.running_ms,
+        s.l2_percent,
+        s.cache,
+        s.kernels,
+        s.schedule,
+        bda is Bda.PAPER,
+        batch,
+        latency,
+        capacity,
+    )
     violated = ~(latency <= slos)
     good = np.where(violated, 0.0, rates)
     shape = gpu.shape
     return Outcome(
-        batch.reshape(shape), latency.reshape(shape), capacity.reshape(shape), good.reshape(shape),
+        batch.reshape(shape),
+        latency.reshape(shape),
+        capacity.reshape(shape),
+        good.reshape(shape),
         violated.reshape(shape),
-    )  # fmt: skip
+    )
 
 
 def value(problem: Problem, outcome: Outcome) -> FloatArray:
@@ -244,9 +264,15 @@ def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[Float
     share, memory = np.zeros(shape), np.zeros(shape)
     memory_mb = problem.model_memory_mb
     kernel.used(
-        rows, np.atleast_2d(share_units), np.atleast_2d(problem.model), np.atleast_2d(problem.type_of),
-        problem.surfaces.percent, memory_mb if memory_mb.ndim == 3 else memory_mb[None], share, memory,
-    )  # fmt: skip
+        rows,
+        np.atleast_2d(share_units),
+        np.atleast_2d(problem.model),
+        np.atleast_2d(problem.type_of),
+        problem.surfaces.percent,
+        memory_mb if memory_mb.ndim == 3 else memory_mb[None],
+        share,
+        memory,
+    )
     out = (*gpu.shape[:-1], shape[1])
     return share.reshape(out), memory.reshape(out)
 

@@ -48,9 +48,15 @@ def _ask(
             m, u = model[i], unit[i] - 1
             others = max(pressed - l2[m, kind, u], 0.0)
             _, latency, capacity = best_batch(
-                alone[m, kind, u], cycle[m, kind, u], running[m, kind, u], cache[m, kind] * others,
-                each * kernels[m, kind], rate[i], slo[i], backlog[i],
-            )  # fmt: skip
+                alone[m, kind, u],
+                cycle[m, kind, u],
+                running[m, kind, u],
+                cache[m, kind] * others,
+                each * kernels[m, kind],
+                rate[i],
+                slo[i],
+                backlog[i],
+            )
             told[i] = worth[0, i] + worth[1, i] * capacity if latency <= slo[i] else 0.0
             if gpu_before[i] >= 0 and (gpu_before[i] != k or unit_before[i] != unit[i]):
                 told[i] -= cost[i]

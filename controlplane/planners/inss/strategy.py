@@ -214,11 +214,14 @@ class _Task:
                 k += 1
                 partitions = [
                     partition_of(
-                        workloads[i].name, [workloads[i]], grid[int(decided.units[i]) - 1],
-                        int(decided.batch[i]) * workloads[i].client_batch, memory_of(workloads[i], device),
+                        workloads[i].name,
+                        [workloads[i]],
+                        grid[int(decided.units[i]) - 1],
+                        int(decided.batch[i]) * workloads[i].client_batch,
+                        memory_of(workloads[i], device),
                     )
                     for i in sorted(here, key=lambda i: (-decided.units[i], i))
-                ]  # fmt: skip
+                ]
                 if partitions:
                     gpus.append(gpu_of(number, device, partitions))
         return tuple(gpus)

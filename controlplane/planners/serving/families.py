@@ -29,7 +29,7 @@ def sharing_key(workload: Workload, rule: Rule) -> Hashable:
 
 
 def families(workloads: Sequence[Workload], rule: Rule) -> list[Group]:
-    """All workloads, grouped by who may share a queue; each family in `by_slo` order."""
+    """All workloads, grouped by which of them may share a queue; each family in `by_slo` order."""
     found: dict[Hashable, list[Workload]] = {}
     for w in sorted(workloads, key=lambda w: (w.model, *by_slo(w))):
         found.setdefault(sharing_key(w, rule), []).append(w)

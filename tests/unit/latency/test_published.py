@@ -6,7 +6,7 @@ import pytest
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.latency import gpulet, inss, latency_aware
-from controlplane.latency.latency_aware import Eq5, filling_ms, queueing_ms
+from controlplane.latency.latency_aware import Eq5, filling_ms
 from controlplane.latency.pressure import Pressure
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.latency.surface import Points
@@ -53,11 +53,9 @@ def test_eq_5_takes_profiles_that_cannot_tell_its_terms_apart() -> None:
         assert fitted == pytest.approx(points.time_ms, rel=0.15)
 
 
-def test_waiting_as_printed_and_with_the_batch_filling() -> None:
+def test_waiting_includes_the_time_for_a_batch_to_fill() -> None:
     rate, batch, time = np.array([100.0, 500.0]), np.array([4.0, 4.0]), np.array([10.0, 10.0])
-    # lambda t = 1 of 4: 0.1 * 100 / (2 * 3); at 500/s the load is 1.25.
-    assert queueing_ms(rate, batch, time).tolist() == [pytest.approx(10.0 / 6.0), np.inf]
-    # Filling (4 - 1) / 0.2 and, at load 1/4, 0.25 * 10 / (8 * 0.75).
+    # At 500/s the load is 1.25. Filling (4 - 1) / 0.2 and, at load 1/4, 0.25 * 10 / (8 * 0.75).
     assert filling_ms(rate, batch, time).tolist() == [pytest.approx(15.0 + 2.5 / 6.0), np.inf]
 
 

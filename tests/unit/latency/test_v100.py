@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import measuring_design as design
 import numpy as np
 import pytest
 
 from controlplane.files import catalogue
-from controlplane.latency import design, evaluate
+from controlplane.latency import evaluate
 from controlplane.latency.crossval import TRENDS, choose_trend
 from controlplane.latency.published import execution_points
 from controlplane.latency.surface import Surface

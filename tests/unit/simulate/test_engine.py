@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from simulation_oracle import Oracle
 from triton_batches import SEEN, Case
 
 from controlplane.domain.errors import InputError
@@ -15,7 +16,6 @@ from controlplane.latency.queueing import solve
 from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, steps
 from controlplane.simulate.engine import Question, simulate
 from controlplane.simulate.network import Conditions, Noise, components, seed_of
-from controlplane.simulate.oracle import Oracle
 from controlplane.simulate.truth import KnownService, Scaled
 
 pytestmark = pytest.mark.unit

@@ -125,7 +125,7 @@ def test_no_content_of_up_to_three_is_overlooked(seed: int) -> None:
         ]
         best = max(map(worth, fitting))
         earned, found = best_contents(
-            sale, known, who, levels, effect, effect.min(axis=(3, 4, 5)), weight, shares, 0.0
+            (sale, known, who, levels), effect, effect.min(axis=(3, 4, 5)), weight, shares, 0.0
         )
         at = np.unravel_index(int(earned[size - 1].argmax()), (models, models))
         assert earned[size - 1][at] == pytest.approx(best)
