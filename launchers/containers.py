@@ -1,4 +1,4 @@
-"""A partition's container as a value: what the Docker SDK is told, and the `docker run` a person reads."""
+"""A partition's container as a value, with the Docker SDK's arguments and the equivalent `docker run`."""
 
 from __future__ import annotations
 

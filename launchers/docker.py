@@ -1,6 +1,6 @@
-"""Runs each partition's Triton in a container of the local Docker engine.
+"""The launcher that runs each partition's Triton in a container of the local Docker engine.
 
-The labels are on the containers, so the engine alone tells what runs.
+The labels are on the containers, so the engine is the only source of what runs.
 """
 
 from __future__ import annotations

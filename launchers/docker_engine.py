@@ -1,4 +1,4 @@
-"""The local Docker engine, and its errors in words that say what to do."""
+"""The local Docker engine; its errors get messages with the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shares of a GPU are of one GPU: more than 100 % active is refused."""
+"""The check that the active shares of a GPU add up to at most 100 %."""
 
 from __future__ import annotations
 

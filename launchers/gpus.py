@@ -1,4 +1,4 @@
-"""The host's NVIDIA GPUs, as NVML tells them."""
+"""The host's NVIDIA GPUs, from NVML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's spec and ports as text on the server itself: a fleet is rebuilt from what runs."""
+"""Labels: a server's spec and ports as text on the server, from which the fleet's state is read."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def plan(
     iterations: Annotated[
         int | None,
         typer.Option(
-            help="The length of the search: for joint attempts to empty a GPU, for inss rounds.", min=0
+            help="The length of the search: joint's attempts to empty a GPU, or inss's rounds.", min=0
         ),
     ] = None,
     prove: Annotated[

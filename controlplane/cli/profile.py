@@ -30,7 +30,10 @@ def profile(
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     launcher: options.Launcher = None,
     device: Annotated[
-        str, typer.Option(help="The device: cpu, or a GPU type that `ctl doctor` names; cpu-1 for core 1.")
+        str,
+        typer.Option(
+            help="The device: cpu or a GPU type like v100; for a certain one, cpu-1 or a GPU's UUID."
+        ),
     ] = "cpu",
     percents: Annotated[
         str | None, typer.Option(help="The shares to measure, like 20,50,100 [chosen: 11 points].")

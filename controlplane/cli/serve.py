@@ -20,7 +20,7 @@ def serve(
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Print what would be done; change nothing.")
     ] = False,
-    host: options.Host = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address of that endpoint.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="The port of /healthz and /metrics; 0: no such endpoint.", min=0, max=65535)
     ] = 0,

@@ -19,7 +19,7 @@ class SystemClock:
 
 
 def wait_until(condition: Callable[[], bool], *, deadline_s: float, interval_s: float = 0.02) -> bool:
-    """Ask `condition` until it holds or `deadline_s` have passed; returns whether it held."""
+    """Poll `condition` until it holds or `deadline_s` have passed; return whether it held."""
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() >= end:

@@ -1,4 +1,4 @@
-"""Devices: what is known about a type, and which ones this host has."""
+"""Device types with their profiles, and the devices of this host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAKERS = {"nvidia", "tesla", "geforce", "quadro", ""}
 
 
 def known_device(name: str) -> Device:
-    """What is known about a device type: from the catalogue, or what its kind implies."""
+    """Return a device type from the catalogue, else one with the defaults of its kind."""
     found = catalogue.device(name)
     if found is not None:
         return found
@@ -26,18 +26,18 @@ def known_device(name: str) -> Device:
 
 
 def known_profiles(device: str, directory: Path) -> dict[str, Profile]:
-    """Model -> profile for a device type: the built-in catalogue, overridden by the user's own."""
+    """Return the profiles of a device type by model: the built-in ones, overridden by the user's own."""
     return {**catalogue.profiles(device), **read_profiles(directory, device)}
 
 
 def host_devices() -> dict[str, tuple[str, ...]]:
-    """Device type -> this host's devices of it, in the order plans count them: cores, and GPUs by UUID."""
+    """Return this host's devices by type, in the order in which plans count them: cores, and GPUs' UUIDs."""
     cores = sorted(os.sched_getaffinity(0))
     return {CPU_DEVICE: tuple(f"{CPU_DEVICE}-{core}" for core in cores), **by_type(_gpus())}
 
 
 def by_type(gpus: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """(product name, UUID) of each GPU -> UUIDs by device type, in the given order."""
+    """Group (product name, UUID) pairs: UUIDs by device type, in the given order."""
     found: dict[str, tuple[str, ...]] = {}
     for name, uuid in gpus:
         kind = gpu_type(name)
@@ -46,14 +46,14 @@ def by_type(gpus: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def gpu_type(name: str) -> str:
-    """What plans call a GPU: `v100` for `Tesla V100-SXM2-16GB`, `rtx3090` for `NVIDIA GeForce RTX 3090`."""
+    """Return the device type of a product: `v100` for `Tesla V100-SXM2-16GB`, `rtx3090` for `RTX 3090`."""
     words = [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w not in _MAKERS]
     models = [w for w in words if re.fullmatch(r"[a-z]+\d+[a-z]*", w)]
     return models[0] if models else "".join(words)
 
 
 def _gpus() -> list[tuple[str, str]]:
-    """Product name and UUID of every GPU, by index; none without a driver."""
+    """Return product name and UUID of every GPU, by index; none without a driver."""
     import pynvml
 
     try:

@@ -1,1 +1,1 @@
-"""A seeded oracle: arrivals, Triton's batcher, partitions coupled by interference. Pure."""
+"""The simulator: arrivals, Triton's batcher, and interference between partitions. Pure and seeded."""

@@ -1,4 +1,4 @@
-"""Runs a plan against the truth: arrivals in windows, the compiled event loop, and what came of it."""
+"""Simulation of a plan: arrivals in windows, the compiled event loop, and the results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def simulate(
     question: Question | None = None,
     conditions: Conditions | None = None,
 ) -> SimulationResult:
-    """What every workload of `plan` sees where its GPUs do what `truth` says.
+    """Simulate every workload of `plan` with the execution times of `truth`.
 
     truth: by device type; it may differ from what the plan was made with.
     Requests arrive for `seconds`; those under way then are still answered. The same question gives the same

@@ -1,4 +1,4 @@
-"""What the event loop keeps: one record for each executor, server, queue, pool, GPU and workload. In ms."""
+"""The state of the event loop: one record for each executor, server, queue, pool, GPU and workload. In ms."""
 
 from __future__ import annotations
 

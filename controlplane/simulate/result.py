@@ -1,4 +1,4 @@
-"""What a simulation says: values, and the document `ctl simulate --json` prints."""
+"""The results of a simulation, and the JSON of `ctl simulate`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOutcome:
-    """What one workload saw. A request that was dropped breaks its SLO.
+    """The results of one workload. A dropped request violates its SLO.
 
     p50_ms, p99_ms: of the answered requests, off by at most `quantiles.RELATIVE_ERROR`; NaN without any.
     violations_percent: requests later than the SLO or dropped, of all; counted, not interpolated.

@@ -1,4 +1,4 @@
-"""Truths to hold a plan against that are not the model it was made with."""
+"""Latency models for a simulation that differ from the plan's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds a server to a percentage of one core: several mechanisms behind one protocol, best first."""
+"""Mechanisms that limit a server to a percentage of one core, best first, behind one protocol."""
 
 from __future__ import annotations
 

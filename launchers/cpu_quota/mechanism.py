@@ -1,4 +1,4 @@
-"""What every way to hold a CPU share can do."""
+"""The protocol of mechanisms that enforce a CPU share."""
 
 from __future__ import annotations
 

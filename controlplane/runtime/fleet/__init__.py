@@ -1,4 +1,4 @@
-"""A person's commands on a fleet. Start reading at `fleet`: from a plan to running servers.
+"""The user's commands on a fleet. Start reading at `fleet`: from a plan to running servers.
 
 fleet               apply, rollback, redirect, destroy
 execute             runs converge's actions, with a journal

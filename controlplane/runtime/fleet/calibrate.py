@@ -1,4 +1,4 @@
-"""Predicted against observed, watched or from the record, and what the next plan learns from it.
+"""Predicted beside observed times, from a watch or the record, and the calibration of the next plan.
 
 Triton's counters give exact means per batch size. A neighbour that is busy half the time costs about half of
 what one that is always busy does, so the prediction lies between alone and all busy, by how busy they were.
@@ -113,7 +113,7 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list
 
 
 def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
-    """Update the calibration file beside the profiles; None where nothing taught anything."""
+    """Update the calibration file beside the profiles; None without a usable observation."""
     usable = [row.observation for row in seen if row.refused is None]
     if not usable:
         return None
@@ -121,7 +121,7 @@ def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
 
 
 def _missing(plan: Plan, seen: Sequence[Seen]) -> list[str]:
-    """The plan's partitions of which nothing was seen to execute."""
+    """Return the plan's partitions without an observed execution."""
     known = {row.partition for row in seen}
     return [partition.id for _, partition in plan.partitions() if partition.id not in known]
 
@@ -180,7 +180,7 @@ def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute])
 
 
 def _inferences_rps(placement: Placement, minutes: Sequence[Minute]) -> float | None:
-    """What arrived, counted as a plan counts it: the record has requests."""
+    """Return the arrival rate in inferences, as in a plan; the record counts requests."""
     if not minutes:
         return None
     return placement.client_batch * sum(m.requests for m in minutes) / sum(m.seconds for m in minutes)

@@ -1,4 +1,4 @@
-"""The controller as a process: one a fleet, in the foreground or detached, found again by its lock.
+"""The controller as a process: one for each fleet, in the foreground or detached, identified by its lock.
 
 The lock is the kernel's: it is free the moment its holder dies. The file beside it says the holder's pid.
 """
@@ -31,18 +31,18 @@ _MOMENT_S = 0.02
 
 @contextlib.contextmanager
 def only_controller(files: FleetFiles) -> Iterator[int | None]:
-    """Be this fleet's controller; the pid of the one before where it did not end by itself, else None.
+    """Hold the lock of this fleet's controller. Yields the pid of a controller that died before, else None.
 
     Raises EngineError where another process is.
     """
     lock = _lock(files)
     try:
-        # Whoever asks for the controller's pid holds the lock for a moment too.
+        # A query of the controller's pid holds the lock for a moment too.
         lock.acquire(timeout=_ASKED_S, poll_interval=0.01)
     except filelock.Timeout:
         raise EngineError(f"fleet {files.fleet!r} already has a controller (pid {pid(files)})") from None
     try:
-        before = _told_pid(files)
+        before = _recorded_pid(files)
         with contextlib.suppress(OSError):  # a full disk: the kernel knows who holds the lock
             _pid_file(files).write_text(f"{os.getpid()}\n")
         yield before
@@ -133,7 +133,7 @@ def _forget_dead(files: FleetFiles) -> int | None:
     except filelock.Timeout:
         return None  # another one starts just now
     try:
-        dead = _told_pid(files)
+        dead = _recorded_pid(files)
         with contextlib.suppress(OSError):
             _pid_file(files).unlink(missing_ok=True)
         return dead
@@ -146,10 +146,10 @@ def _lock(files: FleetFiles) -> filelock.FileLock:
 
 
 def _holder(files: FleetFiles) -> int | None:
-    """Who has the lock's file open: the pid that is told may be a dead controller's, and another's by now."""
-    lock, told = os.path.realpath(_lock(files).lock_file), _told_pid(files)
+    """Return a process that has the lock's file open: the recorded pid may be outdated."""
+    lock, recorded = os.path.realpath(_lock(files).lock_file), _recorded_pid(files)
     others = (int(name) for name in os.listdir("/proc") if name.isdigit() and name != str(os.getpid()))
-    candidates = others if told is None else (told, *others)
+    candidates = others if recorded is None else (recorded, *others)
     return next((pid for pid in candidates if _has_open(pid, lock)), None)
 
 
@@ -162,7 +162,7 @@ def _has_open(pid: int, path: str) -> bool:
     return False
 
 
-def _told_pid(files: FleetFiles) -> int | None:
+def _recorded_pid(files: FleetFiles) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int(_pid_file(files).read_text())
     return None

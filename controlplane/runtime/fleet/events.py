@@ -1,4 +1,4 @@
-"""All that happened to a fleet: its history, and what the gateway's supervisor wrote down by itself.
+"""A fleet's events: its history, and the restarts that the gateway's supervisor recorded.
 
 The supervisor needs no controller and knows of no history: what it writes is put in between by who asks.
 What happened to a fleet outlives it, in a file beside its directory, until a fleet of that name ends again.

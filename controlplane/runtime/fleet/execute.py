@@ -1,4 +1,4 @@
-"""Runs converge's actions against a launcher and a gateway, and writes down what was under way.
+"""Execution of converge's actions with a launcher and a gateway, with a journal.
 
 Before the routes move, a failure undoes what this run started: nothing half-done stays behind. After
 that, what is left is only to drain and stop, which the next run finishes from what it then finds.
@@ -49,7 +49,7 @@ class Limits:
 
 
 class Journal(Protocol):
-    """Remembers what was under way."""
+    """The journal of a run's steps."""
 
     def write(self, event: str, **details: object) -> None:
         """Append one event."""
@@ -59,12 +59,12 @@ Say = Callable[[str], None]
 
 
 def backend(server: Server) -> Backend:
-    """Where a route to this server leads."""
+    """Return the server as the target of a route."""
     return Backend(server.name, server.host, server.http_port, server.grpc_port, server.metrics_port)
 
 
 def owes_nothing(gateway: Gateway, server: Server) -> bool:
-    """Whether a server has drained; a gateway that is being started again does not say so."""
+    """Return whether a server has drained; False while the gateway does not answer."""
     try:
         return gateway.in_flight(backend(server)) == 0
     except GatewayError:
@@ -82,7 +82,7 @@ def named(routes: Routes) -> dict[str, NamedRoute]:
 
 
 def observe(launcher: Launcher, gateway: Gateway, fleet: str) -> Actual:
-    """What runs now. A route to a server that is gone, or came back on other ports, counts as no route."""
+    """Return what runs now. A route to a server that is gone or has other ports by now does not count."""
     servers = launcher.servers(fleet)
     alive = {s.name: backend(s) for s in servers if s.state is ServerState.RUNNING}
     present = dict(gateway.routes())
@@ -225,12 +225,12 @@ class Executor:
 
 
 def commands(actions: Iterable[Action], launcher: Launcher) -> list[str]:
-    """What each start would run, for `--dry-run`."""
+    """Return the command of each start, for `--dry-run`."""
     return [launcher.command(action.spec) for action in actions if isinstance(action, Start)]
 
 
 def describe(actions: Iterable[Action]) -> list[str]:
-    """The actions as lines for `--dry-run`."""
+    """Return the actions as lines, for `--dry-run`."""
     lines = []
     for action in actions:
         match action:

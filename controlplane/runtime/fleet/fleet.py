@@ -58,7 +58,7 @@ class FleetJournal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run did: its actions (none: nothing to do) and the servers that run now.
+    """The result of a run: its actions (none: nothing to do) and the servers that run now.
 
     `terms` are what the workloads ask for otherwise than before: an SLO or a rate alone needs no action.
     """
@@ -70,7 +70,7 @@ class Outcome:
 
 @contextlib.contextmanager
 def locked(files: FleetFiles, *, patience_s: float = 5.0) -> Iterator[None]:
-    """Hold the fleet. Raises FleetBusy where another command does for longer than `patience_s`.
+    """Lock the fleet. Raises FleetBusy where another command has the lock for longer than `patience_s`.
 
     A controller holds it for moments, a command until it has ended. EngineError: the disk refuses.
     """
@@ -90,7 +90,7 @@ def locked(files: FleetFiles, *, patience_s: float = 5.0) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One fleet and what it is run with."""
+    """One fleet with its launcher and gateway."""
 
     files: FleetFiles
     launcher: Launcher
@@ -124,7 +124,7 @@ class Fleet:
         return converge(self._wanted(plan, desired, actual, as_planned), actual)
 
     def changed_terms(self, plan: Plan) -> tuple[TermChange, ...]:
-        """What the workloads of a plan ask for otherwise than in the plan applied last."""
+        """Return the terms of workloads that differ from those of the plan applied last."""
         before = self.files.plan()
         return terms(before, plan) if before is not None else ()
 
@@ -136,7 +136,7 @@ class Fleet:
         as_planned: bool = False,
         rename_endpoints: bool = False,
     ) -> Outcome:
-        """Converge onto a plan.
+        """Make the fleet match a plan.
 
         Partitions that were redirected since this very plan was applied stay where they are, unless
         `as_planned`. Raises InputError, EngineError, GatewayError; traffic on what stays flows. InputError
@@ -179,7 +179,7 @@ class Fleet:
                 except TrisectError as error:
                     self._tell("warning", verb, self.name, f"plan {plan_hash(plan)} by hand, failed: {error}")
                     raise
-                self._tell("info", verb, self.name, told_of(plan, before, actions))
+                self._tell("info", verb, self.name, summary_of(plan, before, actions))
             servers = self.launcher.servers(self.name)
             self._forget_rendered(settings, (*desired.servers.values(), *(s.spec for s in servers)))
             return Outcome(actions, servers, changed_terms)
@@ -189,7 +189,7 @@ class Fleet:
         return self.preview(*self._before())
 
     def rollback(self) -> Outcome:
-        """Apply the plan before. Raises InputError where there is none."""
+        """Apply the previous plan. Raises InputError where there is none."""
         previous, settings = self._before()
         # These endpoints were served before, and asking for them is consent; what ends is told.
         return self._apply(previous, settings, as_planned=False, verb="rollback", rename_endpoints=True)
@@ -201,7 +201,7 @@ class Fleet:
         return previous, settings
 
     def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
-        """Turn workloads over to their shadows, or back, in one commit; returns the routes they now have.
+        """Redirect workloads to their shadows, or back, in one commit; return their new routes.
 
         A partition is turned over as a whole: what it serves besides goes with them.
         Raises InputError for an unknown workload or one without a hot shadow.
@@ -319,8 +319,8 @@ class Fleet:
             self.files.write_settings(replace(settings, former_outputs=left))
 
 
-def told_of(plan: Plan, before: Plan | None, actions: Sequence[Action]) -> str:
-    """What an apply did, in words, for the history."""
+def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action]) -> str:
+    """Summarise an apply for the history."""
     started = sum(isinstance(a, Start) for a in actions)
     stopped = sum(isinstance(a, Stop) for a in actions)
     now = {partition.id for _, partition in plan.partitions()}

@@ -1,4 +1,4 @@
-"""What happened to a fleet and why, and what it was like: SQLite, bounded, readable while it is written.
+"""The history of a fleet: its events and its record, in SQLite of bounded size, readable during writes.
 
 A disk that is full must not stop the guard: what cannot be written is counted and the loop goes on.
 """
@@ -48,7 +48,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened; `at_s` is seconds since the epoch."""
+    """One event; `at_s` is seconds since the epoch."""
 
     at_s: float
     level: str
@@ -111,7 +111,7 @@ class EventLog:
 
 
 class History:
-    """The newest events and minutes of one fleet. Writers wait for one another, readers for nobody."""
+    """The newest events and minutes of one fleet. Writers wait for each other, readers do not wait."""
 
     def __init__(self, path: Path, *, keep: int = _KEEP) -> None:
         self._path = path

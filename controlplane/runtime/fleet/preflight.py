@@ -1,4 +1,4 @@
-"""What is checked before a plan touches anything."""
+"""Checks before a plan changes anything."""
 
 from __future__ import annotations
 

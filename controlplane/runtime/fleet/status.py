@@ -1,4 +1,4 @@
-"""What a fleet looks like now: the engine's servers beside the plan, the routes and what clients see."""
+"""The status of a fleet: the engine's servers, the plan, the routes and the clients' latencies."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def guard_rows(
 
 
 def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Status:
-    """A fleet now. Raises InputError for files nobody of ours wrote."""
+    """Return a fleet's present status. Raises InputError for broken files."""
     controller = controller_process.pid(fleet.files)
     windows = seen_windows(telemetry)
     again = {event.subject: event for event in restarts(fleet.files)}

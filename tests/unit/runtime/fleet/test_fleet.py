@@ -17,7 +17,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.execute import backend
-from controlplane.runtime.fleet.fleet import Fleet, locked, told_of
+from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
 from controlplane.runtime.fleet.history import History
 
 pytestmark = pytest.mark.unit
@@ -186,8 +186,8 @@ def test_an_apply_is_told_by_its_plan_and_totals() -> None:
     started = (Start(server("c").spec), Stop("b"))
     totals = "1 server started, 1 stopped, 2 partitions"
     hashed = plan_hash(plan("a", "c"))
-    assert told_of(plan("a", "c"), plan("a", "b"), started) == f"plan {hashed} by hand: {totals}; ended: b"
-    assert told_of(plan("a", "c"), None, started) == f"plan {hashed} by hand: {totals}"
+    assert summary_of(plan("a", "c"), plan("a", "b"), started) == f"plan {hashed} by hand: {totals}; ended: b"
+    assert summary_of(plan("a", "c"), None, started) == f"plan {hashed} by hand: {totals}"
 
 
 class Called(Fleet):
