@@ -179,8 +179,8 @@ class Guarded:
     def start_controller(self) -> None:
         """Start it detached, as `ctl apply` does."""
         code = "import sys; from controlplane.files.fleets import FleetFiles, state_root; "
-        code += "from controlplane.runtime import service; "
-        code += "service.start_detached(FleetFiles(state_root(), sys.argv[1]))"
+        code += "from controlplane.runtime.fleet import controller_process; "
+        code += "controller_process.start_detached(FleetFiles(state_root(), sys.argv[1]))"
         subprocess.run([sys.executable, "-c", code, self.fleet], env=self.environment, check=True, timeout=60)
 
     def serving(self, *more: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
