@@ -107,7 +107,7 @@ WORKLOAD = (*FIRST, "workloads", 0)
             (*WORKLOAD, "endpoint"),
             "..",
             "gpus[0].partitions[0].workloads[0].endpoint",
-            "no name",
+            "not a valid name",
         ),
         (
             (*WORKLOAD, "endpoint"),
