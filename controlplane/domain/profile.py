@@ -65,6 +65,22 @@ class ColocationPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat:
+    """One point, alone, measured in two sessions."""
+
+    percent: float
+    batch: int
+    first_ms: float
+    second_ms: float
+
+    def __post_init__(self) -> None:
+        units.percent(self.percent, "percent")
+        units.at_least_one(self.batch, "batch")
+        units.positive(self.first_ms, "first_ms")
+        units.positive(self.second_ms, "second_ms")
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """Where and when a profile was measured, and the GPU's power before; None where it does not apply."""
 
@@ -112,7 +128,7 @@ class Profile:
     to the mean relative error on points left out of the fit (0.05 is 5 %). `jitter` is the coefficient of
     variation of a batch's service time, `frontend_ms` the time a request spends outside queue and
     execution, `max_batch` the largest batch the model serves. `inputs` are the requests it was measured with,
-    None where that is unknown.
+    None where that is unknown. `repeats` are points of earlier sessions beside those of later ones.
     """
 
     model: str
@@ -128,6 +144,7 @@ class Profile:
     memory_mb: float | None = None
     max_batch: int | None = None
     inputs: RequestSet | None = None
+    repeats: tuple[Repeat, ...] = ()
 
     def __post_init__(self) -> None:
         units.safe_name(self.model, "model")

@@ -19,6 +19,7 @@ from controlplane.domain.profile import (
     Measurement,
     Neighbour,
     Profile,
+    Repeat,
     RequestSet,
 )
 from controlplane.files.documents import SCHEMA_VERSION, Document, Strict, read, write_json
@@ -69,6 +70,13 @@ class _RequestSet(Strict):
     sha256: str
 
 
+class _Repeat(Strict):
+    percent: float
+    batch: int
+    first_ms: float
+    second_ms: float
+
+
 class _Profile(Strict):
     schema_version: int
     model: str
@@ -84,6 +92,7 @@ class _Profile(Strict):
     memory_mb: Annotated[float, Field(gt=0)] | None = None
     max_batch: Annotated[int, Field(ge=0)] | None = None
     inputs: _RequestSet | None = None
+    repeats: list[_Repeat] = Field(default_factory=list)
 
 
 def profile_path(directory: Path, device: str, model: str) -> Path:
@@ -106,6 +115,10 @@ def read_profile(path: Path) -> Profile:
         with document.at("colocation", i):
             neighbours = tuple(Neighbour(n.model, n.percent, n.batch) for n in point.neighbours)
             colocation.append(ColocationPoint(point.percent, point.batch, neighbours, point.execution_ms))
+    repeats = []
+    for i, repeat in enumerate(parsed.repeats):
+        with document.at("repeats", i):
+            repeats.append(Repeat(**repeat.model_dump()))
     with document.at():
         return Profile(
             model=parsed.model,
@@ -121,6 +134,7 @@ def read_profile(path: Path) -> Profile:
             memory_mb=parsed.memory_mb,
             max_batch=parsed.max_batch,
             inputs=None if parsed.inputs is None else RequestSet(**parsed.inputs.model_dump()),
+            repeats=tuple(repeats),
         )
 
 

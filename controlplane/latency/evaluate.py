@@ -15,7 +15,8 @@ from controlplane.domain import units
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Measurement, Profile
-from controlplane.latency.protocol import BoolArray, FloatArray, LatencyModel, Slots
+from controlplane.latency.kinds import Kind, Known
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 from controlplane.latency.registry import FITS, Fit
 
 QUANTILE = 0.95
@@ -42,9 +43,10 @@ Pair = tuple[Tenant, Tenant]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Predictions beside measurements; arrays of shape (n,)."""
+    """Predictions beside measurements, and the kind of each point for the fit; arrays of shape (n,)."""
 
     model: tuple[str, ...]
+    kind: IntArray
     measured_ms: FloatArray
     predicted_ms: FloatArray
     upper_ms: FloatArray
@@ -54,17 +56,21 @@ class Outcome:
         """All parts as one."""
         return Outcome(
             tuple(name for part in parts for name in part.model),
+            np.concatenate([part.kind for part in parts]),
             np.concatenate([part.measured_ms for part in parts]),
             np.concatenate([part.predicted_ms for part in parts]),
             np.concatenate([part.upper_ms for part in parts]),
         )
 
     def report(self) -> dict[str, object]:
-        """The figures of all and of each model, in percent; see `figures`."""
+        """The figures of all, of each model and of each kind of point, in percent; see `figures`."""
         names = np.array(self.model)
         return {
             "overall": self.figures(np.ones(names.size, dtype=np.bool_)),
             "per_model": {str(name): self.figures(names == name) for name in dict.fromkeys(self.model)},
+            "per_kind": {
+                kind.name.lower(): self.figures(self.kind == kind) for kind in Kind if kind in self.kind
+            },
         }
 
     def figures(self, chosen: BoolArray) -> dict[str, float | int]:
@@ -100,7 +106,7 @@ def against_pairs(
                 f"{tenant.model} has no profile on this device; there are {', '.join(profiles)}",
                 field="model",
             )
-    return _document(names, lambda fit: _pairs_outcome(fit(profiles, device), pairs))
+    return _document(names, lambda fit: _pairs_outcome(fit, device, profiles, pairs))
 
 
 def built_in(
@@ -135,7 +141,7 @@ def leave_batch_sizes_out(
         for size in sizes:
             seen = {model: _without(profile, size) for model, profile in profiles.items()}
             unseen = [pair for pair in pairs if size in (pair[0].batch, pair[1].batch)]
-            parts.append(_pairs_outcome(fit(seen, device), unseen, first_only=True))
+            parts.append(_pairs_outcome(fit, device, seen, unseen, first_only=True))
         return Outcome.joined(parts)
 
     return _document(names, outcome)
@@ -177,7 +183,10 @@ def _points_outcome(fit: Fit, device: Device, profile: Profile) -> Outcome:
     return Outcome.joined(parts)
 
 
-def _pairs_outcome(model: LatencyModel, pairs: Sequence[Pair], first_only: bool = False) -> Outcome:
+def _pairs_outcome(
+    fit: Fit, device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair], first_only: bool = False
+) -> Outcome:
+    model = fit(profiles, device)
     slots = Slots.of(
         [[model.models.index(tenant.model) for tenant in pair] for pair in pairs],
         [[tenant.batch for tenant in pair] for pair in pairs],
@@ -187,6 +196,7 @@ def _pairs_outcome(model: LatencyModel, pairs: Sequence[Pair], first_only: bool 
     chosen = 1 if first_only else 2
     return Outcome(
         tuple(tenant.model for pair in pairs for tenant in pair[:chosen]),
+        Known.of(profiles).kinds(slots)[:, :chosen].ravel(),
         np.array([tenant.latency_ms for pair in pairs for tenant in pair[:chosen]]),
         answer.execution_ms[:, :chosen].ravel(),
         answer.execution_upper_ms[:, :chosen].ravel(),
@@ -198,6 +208,7 @@ def _alone_outcome(model: LatencyModel, name: str, points: Sequence[Measurement]
     answer = model.estimate(slots, QUANTILE)
     return Outcome(
         (name,) * len(points),
+        np.full(len(points), int(Kind.ALONE)),
         np.array([p.execution_ms for p in points]),
         answer.execution_ms[:, 0],
         answer.execution_upper_ms[:, 0],

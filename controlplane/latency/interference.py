@@ -23,12 +23,14 @@ Fitted, it is tabulated on a lattice: an answer costs a trilinear look-up, whate
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import nnls
 
+from controlplane.latency.kinds import Known
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 
 SHARED_SD = np.array([0.01, 0.01, 0.01, 0.01])
@@ -43,8 +45,11 @@ NEIGHBOUR_SHARE_SCALE = 20.0
 NOISE_SD = 0.005
 """Priors set once, by leaving batch sizes of the V100 pairs out: halving or doubling any one of them moves
 the mean error by less than 0.1 points."""
+COST_SD = 0.1
+"""By how much of itself a neighbour's cost differs where a batch size, a share or the pair was never measured
+side by side: two published runs of five copies on a V100 differ by 11 %, and pairs at other batch sizes,
+measured elsewhere, were slower by 9 % of it. Points left out of one campaign cannot show that."""
 KNOT_PERCENTS = np.array([2.5, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0])
-FEWEST_FOLDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +105,18 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The Gaussian process of one model, fitted on its co-location points (perhaps none)."""
+    """The Gaussian process of one model, fitted on its co-location points (perhaps none).
+
+    `borrowed` is None; for a model without points, fitted on those of other models, it is the variance of
+    these about their trend: they tell what to expect of one more model, not how sure that is.
+    """
 
     rows: Rows
     scales: Scales
     trend: FloatArray
     weights: FloatArray
     factor: tuple[FloatArray, bool]
+    borrowed: float | None = None
 
     @staticmethod
     def fit(rows: Rows, further_ms: float) -> Process:
@@ -121,6 +131,13 @@ class Process:
             rows, scales, trend, cho_solve(factor, rows.slowdown - _terms(rows, scales) @ trend), factor
         )
 
+    @staticmethod
+    def borrow(others: Rows, further_ms: float) -> Process:
+        """For a model without points, on those of others."""
+        process = Process.fit(others, further_ms)
+        apart = others.slowdown - _terms(others, process.scales) @ process.trend
+        return replace(process, borrowed=float(np.mean(apart**2)))
+
     def at(self, rows: Rows) -> tuple[FloatArray, FloatArray]:
         """Expected slowdown and its deviation for new points, shapes (n,)."""
         noise = NOISE_SD**2 + rows.alone_deviation**2
@@ -129,8 +146,22 @@ class Process:
         if not self.weights.size:
             return mean, np.sqrt(own)
         cross = _covariance(rows, self.rows, self.scales)
+        mean += cross @ self.weights
+        if self.borrowed is not None:
+            return mean, np.sqrt(own + self.borrowed)
         explained = np.einsum("ij,ji->i", cross, cho_solve(self.factor, cross.T))
-        return mean + cross @ self.weights, np.sqrt(np.maximum(own - explained, noise))
+        return mean, np.sqrt(np.maximum(own - explained, noise))
+
+    def left_out_scores(self) -> FloatArray:
+        """Each point's error when it alone is left out, divided by its expected deviation; shape (n,).
+
+        In closed form from the inverse covariance (Rasmussen and Williams, Eq 5.12); the trend stays.
+        """
+        if self.borrowed is not None or not self.weights.size:
+            return np.empty(0)
+        inverse = cho_solve(self.factor, np.eye(self.weights.size))
+        scores: FloatArray = self.weights / np.sqrt(np.diag(inverse))
+        return scores
 
     def delays_ms(self, neighbour: int) -> tuple[float, float]:
         """d_mj and h_mj beside this neighbour, in ms and ms an item, never negative."""
@@ -151,34 +182,6 @@ class Process:
         return float(self.trend[5]) * self.scales.delay_ms
 
 
-def left_out_scores(rows: Rows, further_ms: float) -> tuple[FloatArray, float]:
-    """Errors on batch sizes left out: each size, own or a neighbour's, in turn.
-
-    Returns (errors of the time divided by their expected deviation; the mean absolute relative error of the
-    time). Where fewer than three sizes were measured, every fifth point is left out in turn.
-    """
-    n = rows.slowdown.size
-    if n < FEWEST_FOLDS:
-        return np.empty(0), 0.0
-    sizes = np.unique(rows.batch)
-    if sizes.size >= FEWEST_FOLDS:
-        involved = [(rows.batch == b) | np.any(rows.present & (rows.their_batch == b), axis=1) for b in sizes]
-    else:
-        involved = [np.arange(n) % min(5, n) == k for k in range(min(5, n))]
-    scores, errors = [], []
-    for out in involved:
-        if out.all():
-            continue
-        test = rows.take(np.flatnonzero(out))
-        mean, deviation = Process.fit(rows.take(np.flatnonzero(~out)), further_ms).at(test)
-        mean = np.maximum(mean, 0.0)
-        scores.append((test.slowdown - mean) / deviation)
-        errors.append((mean - test.slowdown) / (1.0 + test.slowdown))
-    if not scores:
-        return np.empty(0), 0.0
-    return np.concatenate(scores), float(np.mean(np.abs(np.concatenate(errors))))
-
-
 @dataclass(frozen=True, slots=True)
 class Interference:
     """All processes of a device, tabulated.
@@ -186,7 +189,8 @@ class Interference:
     `table` has the shape (models, models, own batches, neighbour's batches, percents, 2): c + e u + r, which
     never falls along the neighbour's batch and share, and the deviation of I_mj. `delay_ms` and
     `item_ms` (models, models) are d and h, `excess` and `further_ms` (models,) g and k, all non-negative.
-    `peak` (models,) is the largest throughput of each model, per ms.
+    `peak` (models,) is the largest throughput of each model, per ms. What is not in `known` is less
+    certain.
     """
 
     log_batch: FloatArray
@@ -197,12 +201,16 @@ class Interference:
     excess: FloatArray
     further_ms: FloatArray
     peak: FloatArray
+    known: Known
 
-    def slowdown(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Relative slowdown of each slot by the others on its GPU, its deviation; shapes (GPUs, slots)."""
+    def slowdown(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Relative slowdown of each slot by the others on its GPU; shapes (GPUs, slots).
+
+        Beside it the deviation of the process, and what comes to that for neighbours not in `known`.
+        """
         from controlplane.latency.lookup_kernel import slowdowns
 
-        found = np.zeros((2, *slots.mask.shape))
+        found = np.zeros((3, *slots.mask.shape))
         scratch = (2, slots.mask.shape[1])
         slowdowns(
             # Contiguous: a kernel is compiled once more for each other layout.
@@ -219,11 +227,32 @@ class Interference:
             self.excess,
             self.further_ms,
             self.peak,
+            self.known.batch,
+            self.known.low,
+            self.known.high,
+            self.known.beside,
             np.empty(scratch, dtype=np.int64),
             np.empty(scratch),
+            np.empty(scratch[1], dtype=np.bool_),
             found,
         )
-        return found[0], found[1]
+        return found[0], found[1], COST_SD * found[2]
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The points of several models as one, padded to the most neighbours."""
+    width = max((part.present.shape[1] for part in parts), default=1)
+
+    def stacked(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        if values[0].ndim == 2:
+            # Empty places repeat a number that the formulas can take; `present` masks them.
+            values = [np.pad(v, ((0, 0), (0, width - v.shape[1])), mode="edge") for v in values]
+        return np.concatenate(values)
+
+    counts = np.concatenate([part.present.sum(axis=1) for part in parts])
+    rows = Rows(*map(stacked, Rows.__slots__))
+    return replace(rows, present=np.arange(width) < counts[:, None])
 
 
 def tabulate(
@@ -231,6 +260,7 @@ def tabulate(
     peak: FloatArray,
     alone_ms: Sequence[FloatArray],
     log_batch: FloatArray,
+    known: Known,
 ) -> Interference:
     """Evaluate each process on the lattice `log_batch` x `log_batch` x `KNOT_PERCENTS`.
 
@@ -278,6 +308,7 @@ def tabulate(
         excess=np.array([p.excess_factor() for p in processes]),
         further_ms=np.array([p.further_delay_ms() for p in processes]),
         peak=peak,
+        known=known,
     )
 
 

@@ -85,16 +85,23 @@ def slowdowns(
     excess: FloatArray,
     further_ms: FloatArray,
     peak: FloatArray,
+    seen_batch: BoolArray,
+    low: FloatArray,
+    high: FloatArray,
+    beside: BoolArray,
     cells: IntArray,
     parts: FloatArray,
+    new: BoolArray,
     out: FloatArray,
 ) -> None:
-    """Slowdown and its deviation of every slot into `out` (2, GPUs, slots), which is 0 before.
+    """Slowdown, its deviation and what new neighbours cost, of every slot into `out` (3, GPUs, slots).
 
-    The first five arrays are (GPUs, slots); the others are those of `interference.Interference`. Scratch:
-    `cells` and `parts`, (2, slots).
+    `out` is 0 before. New is a neighbour whose batch size, share or pair, or the slot's own, is not `known`.
+    The first five arrays are (GPUs, slots); the others are those of `interference.Interference` and of its
+    `known`. Scratch: `cells` and `parts`, (2, slots), and `new`, (slots,).
     """
     gpus, width = mask.shape
+    last = seen_batch.shape[1] - 1
     for g in range(gpus):
         count, load = 0, 0.0
         for j in range(width):
@@ -103,6 +110,9 @@ def slowdowns(
                 load += batch[g, j] / alone_ms[g, j] / peak[model[g, j]]
                 cells[0, j], parts[0, j] = cell_of(log_batch, math.log(batch[g, j]))
                 cells[1, j], parts[1, j] = cell_of(knots, percent[g, j])
+                n = model[g, j]
+                inside = low[n] <= percent[g, j] and percent[g, j] <= high[n]
+                new[j] = not (inside and seen_batch[n, min(int(batch[g, j]), last)])
         if count < 2:
             continue
         beyond = max(load - 1.0, 0.0)
@@ -110,7 +120,7 @@ def slowdowns(
             if not mask[g, j]:
                 continue
             m, i, x = model[g, j], cells[0, j], parts[0, j]
-            total, deviation = 0.0, 0.0
+            total, deviation, unknown = 0.0, 0.0, 0.0
             for other in range(width):
                 if other == j or not mask[g, other]:
                     continue
@@ -125,8 +135,11 @@ def slowdowns(
                         effect += weight * ((1.0 - z) * corner[s, 0] + z * corner[s + 1, 0])
                         spread += weight * ((1.0 - z) * corner[s, 1] + z * corner[s + 1, 1])
                 # No neighbour speeds a model up: with one more, every term of the sum stays or grows.
-                total += max(effect + (delay_ms[m, n] + item_ms[m, n] * batch[g, j]) / alone_ms[g, j], 0.0)
+                effect = max(effect + (delay_ms[m, n] + item_ms[m, n] * batch[g, j]) / alone_ms[g, j], 0.0)
+                total += effect
+                if new[j] or new[other] or not beside[m, n]:
+                    unknown += effect
                 # Deviations of one model's neighbours share their cause: they add up, not average out.
                 deviation += spread
             total += beyond * excess[m] + (count - 2) * further_ms[m] / alone_ms[g, j]
-            out[0, g, j], out[1, g, j] = total, deviation
+            out[0, g, j], out[1, g, j], out[2, g, j] = total, deviation, unknown

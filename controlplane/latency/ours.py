@@ -1,12 +1,13 @@
 """The default model: measured points kept, a smooth form between them, interference learned from pairs.
 
 Alone, a model's time is a `surface.Surface`; beside others it is slowed by `interference.Interference`. The
-upper quantile is the expected deviation of both, scaled by the errors seen on points left out of the fit.
+upper quantile is the expected deviation of both, scaled by the errors seen on points left out of the fit (by
+the kind of the point, `widths`), and the difference from one session to another (`repeatability`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +25,11 @@ from controlplane.latency.answers import (
 )
 from controlplane.latency.crossval import TRENDS, trend_of
 from controlplane.latency.interference import Interference, Process, Rows
+from controlplane.latency.kinds import Known
 from controlplane.latency.protocol import Estimate, FloatArray, Slots
 from controlplane.latency.published import cycle_points, execution_points
-from controlplane.latency.surface import MEASURED_SD, Surface
+from controlplane.latency.repeatability import Repeatability
+from controlplane.latency.surface import Surface
 from controlplane.latency.tables import Tables
 
 NAME = "ours"
@@ -42,6 +45,7 @@ class Ours:
     interference: Interference
     solo_scores: tuple[Scores, ...]
     shared_scores: Scores
+    repeatability: Repeatability
     holdout_error: Mapping[str, float]
     power: PowerModel
     name: str = NAME
@@ -50,20 +54,20 @@ class Ours:
         """See `LatencyModel.estimate`."""
         check_question(slots, len(self.models), quantile)
         execution, cycle, deviation = self.tables.look_up(slots.model, slots.batch, slots.percent)
-        slowdown, slowdown_deviation = self.interference.slowdown(slots, execution)
+        slowdown, deviation_beside, unknown = self.interference.slowdown(slots, execution)
         factors = np.array([scores.at(quantile) for scores in self.solo_scores])
         surface_margin = factors[slots.model] * deviation
-        # Errors beside others already contain the repeatability of both measurements.
-        others_margin = np.where(
-            slowdown_deviation > 0,
-            self.shared_scores.at(quantile) * slowdown_deviation / (1.0 + slowdown),
-            STANDARD_NORMAL.inv_cdf(quantile) * MEASURED_SD,
+        beside = (
+            self.shared_scores.at(quantile) * deviation_beside + STANDARD_NORMAL.inv_cdf(quantile) * unknown
         )
+        # No point repeats better beside others than alone; errors beside others contain that already.
+        floor = self.repeatability.margin(slots.percent, quantile)
+        margin = np.hypot(surface_margin, np.maximum(beside / (1.0 + slowdown), floor))
         return dress(
             slots,
             execution * (1.0 + slowdown),
             cycle * (1.0 + slowdown),
-            np.hypot(surface_margin, others_margin),
+            margin,
             self.power,
         )
 
@@ -86,17 +90,29 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
     solo_scores = tuple(Scores.of(scores) for scores, _ in solo)
     rows = [_rows(p, names, tables, peaks, c.at(ONE_SIGMA)) for p, c in zip(listed, solo_scores, strict=True)]
     further = [_further_prior_ms(p, device) for p in listed]
-    processes = [Process.fit(r, f) for r, f in zip(rows, further, strict=True)]
-    shared = [interference.left_out_scores(r, f) for r, f in zip(rows, further, strict=True)]
+    processes = _processes(rows, further)
     return Ours(
         models=names,
         tables=tables,
-        interference=_tabulated(processes, tables, peaks),
+        interference=_tabulated(processes, tables, peaks, Known.of(profiles)),
         solo_scores=solo_scores,
-        shared_scores=Scores.of(np.concatenate([scores for scores, _ in shared])),
+        shared_scores=Scores.of(np.concatenate([process.left_out_scores() for process in processes])),
+        repeatability=Repeatability.fit([r for p in listed for r in p.repeats], device.share_kind),
         holdout_error={name: error for name, (_, error) in zip(names, solo, strict=True)},
         power=PowerModel.of(listed, device),
     )
+
+
+def _processes(rows: Sequence[Rows], further_ms: Sequence[float]) -> list[Process]:
+    """One process a model. A model without points takes the one fitted on the points of all others."""
+    own = [Process.fit(r, f) for r, f in zip(rows, further_ms, strict=True)]
+    others = interference.joined(rows)
+    if not others.slowdown.size:
+        return own
+    return [
+        process if process.weights.size else Process.borrow(others, f)
+        for process, f in zip(own, further_ms, strict=True)
+    ]
 
 
 def _rows(profile: Profile, names: tuple[str, ...], tables: Tables, peaks: FloatArray, spread: float) -> Rows:
@@ -134,13 +150,13 @@ def _rows(profile: Profile, names: tuple[str, ...], tables: Tables, peaks: Float
     )
 
 
-def _tabulated(processes: list[Process], tables: Tables, peaks: FloatArray) -> Interference:
+def _tabulated(processes: list[Process], tables: Tables, peaks: FloatArray, known: Known) -> Interference:
     largest = int(tables.largest.max())
     octaves = 2.0 ** np.arange(np.ceil(np.log2(max(largest, 2))))
     log_batch = np.log(np.append(octaves, float(max(largest, 2))))
     batch, percent = np.meshgrid(np.exp(log_batch), interference.KNOT_PERCENTS, indexing="ij")
     alone = [tables.look_up(np.full(batch.shape, m), batch, percent)[0] for m in range(len(processes))]
-    return interference.tabulate(processes, peaks, alone, log_batch)
+    return interference.tabulate(processes, peaks, alone, log_batch, known)
 
 
 def _further_prior_ms(profile: Profile, device: Device) -> float:

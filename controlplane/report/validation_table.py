@@ -7,16 +7,27 @@ from typing import Any
 
 from rich.table import Table
 
+KINDS = {
+    "alone": "alone",
+    "measured": "measured side by side",
+    "batch": "new batch size",
+    "share": "share outside",
+    "pair": "new pair",
+    "model": "new beside others",
+}
+"""How the kinds of points (`latency.kinds`) are called in a table."""
+
 
 def validation_table(document: Mapping[str, Any]) -> Table:
-    """Return the JSON of `ctl validate` as a table: one line for each latency model and model."""
+    """Return the JSON of `ctl validate` as a table: all, each model and each kind, for each latency model."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("latency model", "of"):
         table.add_column(name, no_wrap=True)
     for name in ("n", "mean error %", "bias %", "95th %", "largest %", "below upper 95 %"):
         table.add_column(name, justify="right", no_wrap=True)
     for latency_model, assessed in document["latency_models"].items():
-        for model, figures in {"all": assessed["overall"], **assessed["per_model"]}.items():
+        kinds = {KINDS[kind]: figures for kind, figures in assessed["per_kind"].items()}
+        for model, figures in {"all": assessed["overall"], **assessed["per_model"], **kinds}.items():
             table.add_row(
                 latency_model if model == "all" else "",
                 model,

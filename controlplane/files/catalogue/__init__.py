@@ -1,9 +1,9 @@
 """The built-in catalogue of published measurements, with the source beside each number.
 
 Each device has a folder: `device.json` (the device, and for each model the coefficients of the published
-fits), `solo.csv` (a model alone), `pairs.csv` (two models beside each other) and `colocation.csv` (one model
-beside any number of others). Assumed values are marked: `"assumed": true` beside a value, or the reason in a
-table's column `assumed`.
+fits), `solo.csv` (a model alone), `pairs.csv` (two models beside each other), `colocation.csv` (one model
+beside any number of others) and `repeats.csv` (points measured in two sessions). Assumed values are marked:
+`"assumed": true` beside a value, or the reason in a table's column `assumed`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from controlplane.domain.device import Device, ShareGrid, ShareKind
-from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
+from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile, Repeat
 from controlplane.files.documents import parse_json
 
 _ROOT = resources.files(__name__)
@@ -81,6 +81,11 @@ def profiles(name: str) -> Mapping[str, Profile]:
                 float(row["latency_ms"]),
             )
         )
+    repeats: dict[str, list[Repeat]] = {model: [] for model in content["models"]}
+    for row in _rows(name, "repeats.csv"):
+        repeats[row["model"]].append(
+            Repeat(float(row["pct"]), int(row["batch"]), float(row["first_ms"]), float(row["second_ms"]))
+        )
     memory = _values(content.get("model_memory_mb", {}))
     return MappingProxyType(
         {
@@ -94,6 +99,7 @@ def profiles(name: str) -> Mapping[str, Profile]:
                 fits=_fits(content, model, coefficients),
                 holdout_error=content.get("holdout_error", {}).get(model, {}),
                 memory_mb=memory.get(model),
+                repeats=tuple(repeats[model]),
             )
             for model, coefficients in content["models"].items()
         }

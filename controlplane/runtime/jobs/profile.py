@@ -16,11 +16,12 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.profile import KernelTrace, Profile, RequestSet
 from controlplane.files.documents import nearest
-from controlplane.files.profiles import read_profiles, write_profile
+from controlplane.files.profiles import profile_path, read_profile, read_profiles, write_profile
 from controlplane.latency import counters as coefficients
 from controlplane.latency import crossval, igniter, igniter_refit
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.neighbours import merged
+from controlplane.profiler.repeats import with_repeats
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.spinning import Spinning, spinning
 from controlplane.profiler.subject import Subject, Wishes, read_subject
@@ -100,7 +101,14 @@ def profile_models(
     """Measure, fit and write each model; yield each result at once. A failed model does not stop the others.
 
     Raises EngineError for what affects every model: a missing program, a full disk, a device in use.
+    A model that has a profile is measured again: both sessions' times of a point show how well they repeat.
+    Raises InputError, before anything is measured, for an earlier profile that cannot be read.
     """
+    earlier = {}
+    for subject in subjects:
+        path = profile_path(profiler.profiles, place.device.name, subject.source.name)
+        if path.exists():
+            earlier[subject.source.name] = read_profile(path)
     for subject in subjects:
         began_s = profiler.clock.monotonic()
         try:
@@ -113,7 +121,7 @@ def profile_models(
         except EngineError as error:
             yield Failed(subject.source.name, str(error))
             continue
-        fitted = with_fits(measured, counters)
+        fitted = with_fits(with_repeats(measured, earlier.get(subject.source.name)), counters)
         path = write_profile(profiler.profiles, fitted)
         yield Written(fitted, path, profiler.clock.monotonic() - began_s, spinning(fitted))
 

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
-from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
+from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile, Repeat
 from controlplane.files.profiles import (
     partial_path,
     profile_document,
@@ -39,6 +39,7 @@ PROFILE = Profile(
     frontend_ms=0.4,
     memory_mb=120,
     max_batch=32,
+    repeats=(Repeat(20, 1, 10.4, 10.5), Repeat(50, 4, 9.0, 9.2)),
 )
 
 

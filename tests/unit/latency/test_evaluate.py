@@ -8,6 +8,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.latency import evaluate
 from controlplane.latency.evaluate import Outcome, Tenant
+from controlplane.latency.kinds import Kind
 
 pytestmark = pytest.mark.unit
 
@@ -47,7 +48,11 @@ def profiles(colocated: bool = True) -> dict[str, Profile]:
 
 def test_the_figures_are_of_relative_errors_in_percent() -> None:
     outcome = Outcome(
-        ("a", "a", "b"), np.array([10.0, 10, 20]), np.array([11.0, 9, 20]), np.array([11.0, 9.5, 20])
+        ("a", "a", "b"),
+        np.array([Kind.MEASURED, Kind.BATCH, Kind.MEASURED]),
+        np.array([10.0, 10, 20]),
+        np.array([11.0, 9, 20]),
+        np.array([11.0, 9.5, 20]),
     )
     report = outcome.report()
     assert report["overall"] == {
@@ -59,6 +64,8 @@ def test_the_figures_are_of_relative_errors_in_percent() -> None:
         "coverage_95_percent": pytest.approx(200 / 3, abs=1e-4),
     }
     assert list(report["per_model"]) == ["a", "b"]  # type: ignore[call-overload]
+    assert report["per_kind"]["measured"]["coverage_95_percent"] == 100.0  # type: ignore[index]
+    assert report["per_kind"]["batch"]["coverage_95_percent"] == 0.0  # type: ignore[index]
 
 
 def test_pairs_count_two_latencies_each_and_each_model_answers() -> None:
@@ -67,6 +74,7 @@ def test_pairs_count_two_latencies_each_and_each_model_answers() -> None:
     assert set(document) == {"latency_models"}
     ours = document["latency_models"]["ours"]  # type: ignore[index]
     assert ours["overall"]["n"] == 2
+    assert list(ours["per_kind"]) == ["batch"]
     assert ours["overall"]["mape_percent"] < 1.0
 
 

@@ -78,6 +78,28 @@ def test_each_is_told_with_its_file_its_points_and_its_time(tmp_path: Path, repo
     assert profile_line.written_line(Path("b.json"), 1, 0.4, None) == "b.json: 1 point written after 0 s"
 
 
+def test_a_model_profiled_again_keeps_both_times_of_each_point(tmp_path: Path, repository: Path) -> None:
+    profiler = Measures(tmp_path / "profiles")
+    profiled(profiler, repository)
+    again = [one for one in profiled(profiler, repository) if isinstance(one, Written)]
+    assert [(r.batch, r.first_ms, r.second_ms) for r in read_profile(again[0].path).repeats] == [
+        (1, 2.0, 2.0),
+        (2, 4.0, 4.0),
+        (4, 8.0, 8.0),
+    ]
+
+
+def test_an_earlier_profile_that_cannot_be_read_is_named_and_kept(tmp_path: Path, repository: Path) -> None:
+    broken = tmp_path / "profiles" / "cpu" / "b.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    profiler = Measures(tmp_path / "profiles")
+    with pytest.raises(InputError, match=r"b\.json"):
+        profiled(profiler, repository)
+    assert not profiler.measured
+    assert broken.read_text() == "{"
+
+
 def test_a_model_that_fails_is_named_and_the_others_go_on(tmp_path: Path, repository: Path) -> None:
     (tmp_path / "in.json").write_text(json.dumps({"data": [{"T": ["real"]}]}))
     fails = {"a": RequestRefused("empty content"), "b": EngineError("b.0: did not become ready within 60 s")}

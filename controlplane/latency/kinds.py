@@ -1,0 +1,91 @@
+"""How much of a question was measured side by side: the kinds of points that an error is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from controlplane.domain.profile import Profile
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
+
+
+class Kind(IntEnum):
+    """What is new about a workload on its GPU, from nothing to everything."""
+
+    ALONE = 0
+    """No neighbour."""
+    MEASURED = 1
+    """Beside this model before, at batch sizes and within shares that were measured side by side."""
+    BATCH = 2
+    """Its batch size, or a neighbour's, was never measured side by side."""
+    SHARE = 3
+    """Its share, or a neighbour's, lies outside of those measured side by side."""
+    PAIR = 4
+    """Never measured beside one of these neighbours."""
+    MODEL = 5
+    """Never measured beside any model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the co-location points of a device contain.
+
+    `batch` (models, sizes) marks the batch sizes measured side by side, its last column all larger ones;
+    `low` and `high` (models,) are the ends of the shares; `beside` (models, models) marks the pairs.
+    """
+
+    batch: BoolArray
+    low: FloatArray
+    high: FloatArray
+    beside: BoolArray
+
+    @staticmethod
+    def of(profiles: Mapping[str, Profile]) -> Known:
+        """Points whose neighbours all have a profile, seen from either side."""
+        index = {name: i for i, name in enumerate(profiles)}
+        tenants = [
+            (index[profile.model], point.batch, point.percent)
+            for profile in profiles.values()
+            for point in profile.colocation
+        ]
+        tenants += [
+            (index[other.model], other.batch, other.percent)
+            for profile in profiles.values()
+            for point in profile.colocation
+            for other in point.neighbours
+            if other.model in index
+        ]
+        beside = np.zeros((len(index), len(index)), dtype=np.bool_)
+        for profile in profiles.values():
+            for point in profile.colocation:
+                for other in point.neighbours:
+                    if other.model in index:
+                        beside[index[profile.model], index[other.model]] = True
+        largest = max((p.largest_batch for p in profiles.values()), default=1)
+        largest = max(largest, *(batch for _, batch, _ in tenants)) if tenants else largest
+        batch = np.zeros((len(index), largest + 2), dtype=np.bool_)
+        low, high = np.full(len(index), np.inf), np.full(len(index), -np.inf)
+        for model, size, percent in tenants:
+            batch[model, size] = True
+            low[model], high[model] = min(low[model], percent), max(high[model], percent)
+        return Known(batch, low, high, beside)
+
+    def kinds(self, slots: Slots) -> IntArray:
+        """The `Kind` of each present slot, `ALONE` for empty ones; shape (GPUs, slots)."""
+        size = np.minimum(slots.batch.astype(np.int64), self.batch.shape[1] - 1)
+        new_batch = slots.mask & ~self.batch[slots.model, size]
+        outside = (slots.percent < self.low[slots.model]) | (slots.percent > self.high[slots.model])
+        other = slots.mask[:, None, :] & ~np.eye(slots.mask.shape[1], dtype=np.bool_)
+        new_pair = other & ~self.beside[slots.model[:, :, None], slots.model[:, None, :]]
+        kind = np.full(slots.mask.shape, int(Kind.MEASURED))
+        for new, which in (
+            (new_batch.any(axis=1, keepdims=True), Kind.BATCH),
+            ((slots.mask & outside).any(axis=1, keepdims=True), Kind.SHARE),
+            (new_pair.any(axis=2), Kind.PAIR),
+            (~self.beside.any(axis=1)[slots.model], Kind.MODEL),
+        ):
+            kind = np.where(new, int(which), kind)
+        return np.where(slots.mask & other.any(axis=2), kind, int(Kind.ALONE))
