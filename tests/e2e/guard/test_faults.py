@@ -80,7 +80,7 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
         hot.await_answers(40, since_s=moved_s)
         warm.await_answers(40, since_s=moved_s)
     said = [e for e in fleet.events() if e.kind == "said" and e.at_s >= hit_s and e.level == "critical"]
-    assert [e.subject for e in said if "a fault of the whole GPU" in e.reason] == [first]
+    assert [e.subject for e in said if "a fault of the whole core" in e.reason] == [first]
     assert len(said) == 1, "one event, not one a server"
     assert hot.unexplained(hit_s, dead_s) == []
     assert all(r.started_s <= moved_s for r in warm.failed()), "a warm shadow has to load first"

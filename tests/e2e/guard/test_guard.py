@@ -303,7 +303,7 @@ def learned(told: subprocess.CompletedProcess[str]) -> dict[int, int]:
 
 
 def test_a_fleet_at_its_planned_rate_teaches_the_next_plan(fleet: Guarded, tmp_path: Path) -> None:
-    work_s, profiles = 0.006, tmp_path / "profiles"
+    work_s, profiles = 0.008, tmp_path / "profiles"
     points = tuple(
         Measurement(percent=p, batch=b, execution_ms=1.0 + 1000.0 * work_s * b * 100.0 / p)
         for p in (20.0, 50.0, 100.0)
@@ -314,7 +314,7 @@ def test_a_fleet_at_its_planned_rate_teaches_the_next_plan(fleet: Guarded, tmp_p
         load.await_answers(40)
         for _ in range(CALM_TRIES):
             taught = learned(
-                fleet.ctl("validate", "--profiles", str(profiles), "--seconds", "15", "--calibrate", "--json")
+                fleet.ctl("validate", "--profiles", str(profiles), "--seconds", "20", "--calibrate", "--json")
             )
             if any(batch > 1 for batch in taught):
                 break
