@@ -79,7 +79,7 @@ class Server:
     """One model in one partition: a queue, and instances that take from it.
 
     Everything counts requests, each of `client_batch` inferences. batch: the most of them that a greedy
-    batcher executes together; preferred: the same as Triton is told, not always a whole number; largest: what
+    batcher executes together; preferred: as in its configuration, not always a whole number; largest: what
     a batcher that is not greedy may send.
     work_ms[n-1]: what n requests keep an executor for, alone on the GPU; extra_ms[n-1]: what they see beyond.
     pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`.

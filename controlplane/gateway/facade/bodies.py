@@ -29,7 +29,7 @@ class BadBody(Exception):
 
 
 class Decompression:
-    """A compressed body in pieces. gzip and zlib are told apart by their first bytes, as a Triton does.
+    """A compressed body in pieces. Their first bytes tell gzip from zlib, as in Triton.
 
     Raises BadBody: 413 above `limit_bytes` of input or output, 400 where the data is broken.
     """

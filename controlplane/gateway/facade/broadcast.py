@@ -102,7 +102,7 @@ class Broadcast:
         self._kept.forget(prefix)
 
     async def tell_joining(self, servers: Sequence[Backend]) -> None:
-        """Bring servers that were not there before to what was told, before any request reaches them.
+        """Send what is kept to servers that have joined, before any request reaches them.
 
         One that does not answer gets the rest at the next change of routes.
         """

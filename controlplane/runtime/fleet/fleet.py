@@ -191,7 +191,7 @@ class Fleet:
     def rollback(self) -> Outcome:
         """Apply the previous plan. Raises InputError where there is none."""
         previous, settings = self._before()
-        # These endpoints were served before, and asking for them is consent; what ends is told.
+        # These endpoints were served before, and a rollback consents to them; the ones that end are reported.
         return self._apply(previous, settings, as_planned=False, verb="rollback", rename_endpoints=True)
 
     def _before(self) -> tuple[Plan, FleetSettings]:
