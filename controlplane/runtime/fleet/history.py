@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _KEEP_MINUTES = 50_000
 _PRUNE_EVERY = 256
 _PATIENCE_S = 5.0
 """For another writer; each writes for milliseconds."""
+_RETRY_S = 0.01
 _SELECT = "SELECT at_s, level, kind, subject, reason FROM events"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
@@ -214,7 +216,7 @@ class History:
         connection = sqlite3.connect(self._path, timeout=_PATIENCE_S)
         try:
             # No wait for the disk: after a power cut the last events may be missing, the file is whole.
-            connection.execute("PRAGMA journal_mode=WAL")
+            _write_ahead(connection)
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute("PRAGMA foreign_keys=ON")
             connection.executescript(_SCHEMA)
@@ -222,3 +224,16 @@ class History:
                 yield connection
         finally:
             connection.close()
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Set the journal mode; SQLite reports another connection's switch at once, without its own time-out."""
+    end_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= end_s:
+                raise
+            time.sleep(_RETRY_S)

@@ -66,15 +66,19 @@ def test_a_locked_history_holds_nobody_up_and_gets_what_was_told_meanwhile(
 
 
 def test_commands_write_beside_the_controller(tmp_path: Path) -> None:
-    def write(kind: str) -> int:
-        for i in range(20):
-            history = History(tmp_path / "h.sqlite")
+    """Each opens the file anew: also while another creates it or switches its journal mode."""
+
+    def write(kind: str, path: Path) -> int:
+        histories = [History(path) for _ in range(10)]
+        for i, history in enumerate(histories):
             history.write(Event(float(i), "info", kind, "w", "x"))
-        return history.lost
+        return sum(history.lost for history in histories)
 
     with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(write, "abcd")) == 0
-    assert len(History(tmp_path / "h.sqlite").events()) == 80
+        for fresh in range(20):
+            path = tmp_path / f"{fresh}.sqlite"
+            assert sum(pool.map(write, "abcd", [path] * 4)) == 0
+            assert len(History(path).events()) == 40
 
 
 def test_a_broken_history_says_what_to_do(tmp_path: Path) -> None:
