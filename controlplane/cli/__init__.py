@@ -1,1 +1,1 @@
-"""One file a verb, no logic."""
+"""The command line: one module for each verb, without logic. `main` has the list of verbs."""

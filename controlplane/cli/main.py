@@ -7,24 +7,9 @@ import sys
 
 import typer
 
-from controlplane.cli import (
-    apply,
-    demo,
-    destroy,
-    doctor,
-    events,
-    plan,
-    profile,
-    redirect,
-    render,
-    rollback,
-    serve,
-    simulate,
-    status,
-    train,
-    validate,
-)
 from controlplane.cli.exits import EXIT_ENGINE, EXIT_INTERRUPTED, exit_code
+from controlplane.cli.fleet import apply, destroy, events, redirect, rollback, serve, status
+from controlplane.cli.jobs import demo, doctor, plan, profile, render, simulate, train, validate
 from controlplane.domain.errors import TrisectError
 
 app = typer.Typer(

@@ -23,7 +23,7 @@ from controlplane.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from controlplane.gateway.haproxy import HaproxyGateway
     from controlplane.profiler.session import Place
-    from controlplane.report.status_table import Status
+    from controlplane.report.tables.status_table import Status
     from controlplane.runtime.fleet.fleet import Fleet
     from controlplane.runtime.fleet.history import Event
 

@@ -15,7 +15,7 @@ from controlplane.domain import units
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Measurement, Profile
-from controlplane.latency.kinds import Kind, Known
+from controlplane.latency.fitting.kinds import Kind, Known
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 from controlplane.latency.registry import FITS, Fit
 

@@ -18,7 +18,7 @@ def _fit_of(module: str) -> Fit:
     """The `fit` of a module that is imported at the first call: a command pays for the models it uses."""
 
     def fit(profiles: Mapping[str, Profile], device: Device) -> LatencyModel:
-        fitted: LatencyModel = import_module(f"controlplane.latency.{module}").fit(profiles, device)
+        fitted: LatencyModel = import_module(f"controlplane.latency.models.{module}").fit(profiles, device)
         return fitted
 
     return fit

@@ -17,7 +17,7 @@ from tritonclient.utils import triton_to_np_dtype
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import RequestSet
 from controlplane.domain.tensors import SAMPLE_TEXT, Sample, Shapes, TensorSpec, TensorValue
-from controlplane.files.input_data import read_samples
+from controlplane.files.measurements.input_data import read_samples
 from controlplane.render.config import keeps_sequences
 from controlplane.render.source import SourceModel
 

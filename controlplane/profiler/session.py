@@ -22,7 +22,7 @@ from controlplane.domain.device import Device
 from controlplane.domain.errors import FleetBusy
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.files.profiles import read_partial, write_partial
+from controlplane.files.measurements.profiles import read_partial, write_partial
 from controlplane.files.tree import write_tree
 from controlplane.ports import Clock, Launcher, Progress
 from controlplane.profiler.load import off_core

@@ -1,1 +1,1 @@
-"""Tables and plots."""
+"""What commands print: tables, plots, single lines, progress."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controlplane.report.plan_table import counted
+from controlplane.report.tables.plan_table import counted
 
 
 def written_line(path: Path, points: int, seconds: float, error: float | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Profile
 from controlplane.files import catalogue
-from controlplane.files.profiles import read_profiles
+from controlplane.files.measurements.profiles import read_profiles
 
 _MAKERS = {"nvidia", "tesla", "geforce", "quadro", ""}
 

@@ -38,7 +38,7 @@ from controlplane.domain.device import Device, GpuPool, ShareGrid, ShareKind
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
-from controlplane.files.profiles import read_profiles, write_profile
+from controlplane.files.measurements.profiles import read_profiles, write_profile
 from controlplane.latency import registry as latency_registry
 from controlplane.planners import registry
 from controlplane.planners.protocol import Device as PlanningDevice

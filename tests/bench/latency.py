@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from controlplane.files import catalogue
-from controlplane.latency import evaluate, ours
-from controlplane.latency.crossval import TRENDS, choose_trend
+from controlplane.latency import evaluate
+from controlplane.latency.fitting.published import execution_points
+from controlplane.latency.fitting.surface import Points, Surface
+from controlplane.latency.models import ours
+from controlplane.latency.models.crossval import TRENDS, choose_trend
 from controlplane.latency.protocol import Slots
-from controlplane.latency.published import execution_points
-from controlplane.latency.surface import Points, Surface
 
 SHARES = (20.0, 40.0, 50.0, 60.0, 80.0)
 

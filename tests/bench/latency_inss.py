@@ -21,7 +21,7 @@ from rich.table import Table
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Measurement, Profile
 from controlplane.files import catalogue
-from controlplane.latency import inss, ours
+from controlplane.latency.models import inss, ours
 from controlplane.latency.protocol import LatencyModel, Slots
 
 DEVICE = "rtx2060s"

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.profile import Profile
-from controlplane.latency import igniter
+from controlplane.latency.models import igniter
 from controlplane.latency.protocol import Slots
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Wishes, read_subject

@@ -22,10 +22,10 @@ from controlplane.domain.plan import (
     Violation,
 )
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.report.demo_table import DemoRow, demo_table
-from controlplane.report.plan_table import plan_table
-from controlplane.report.repair_table import Repair, Span, repair_lines, repair_table
-from controlplane.report.status_table import (
+from controlplane.report.tables.demo_table import DemoRow, demo_table
+from controlplane.report.tables.plan_table import plan_table
+from controlplane.report.tables.repair_table import Repair, Span, repair_lines, repair_table
+from controlplane.report.tables.status_table import (
     GuardRow,
     Status,
     StatusRow,

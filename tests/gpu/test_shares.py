@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Measurement
-from controlplane.latency import igniter
+from controlplane.latency.models import igniter
 from launchers import gpus, mps, process_table, triton
 from launchers.process import ProcessLauncher
 

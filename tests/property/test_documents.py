@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controlplane.files import catalogue
 from controlplane.files.documents import to_json
-from controlplane.files.profiles import profile_document
+from controlplane.files.measurements.profiles import profile_document
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from controlplane.kernels import Kernel
-from controlplane.latency import batch_queue, queueing_kernel
+from controlplane.latency.queueing import batch_queue
+from controlplane.latency.queueing import kernel as queueing_kernel
 
 pytestmark = pytest.mark.unit
 

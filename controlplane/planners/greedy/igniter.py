@@ -18,8 +18,8 @@ import numpy as np
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
-from controlplane.latency import igniter as model
-from controlplane.latency.igniter import Igniter
+from controlplane.latency.models import igniter as model
+from controlplane.latency.models.igniter import Igniter
 from controlplane.latency.protocol import IntArray
 from controlplane.planners.diagnostics.fragments import fragmented, free_percents, is_fragmented
 from controlplane.planners.diagnostics.nearest import nearest_rate, nearest_slo

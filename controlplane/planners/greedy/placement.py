@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from controlplane.latency.igniter import SLOWEST_CLOCK, Hardware
+from controlplane.latency.models.igniter import SLOWEST_CLOCK, Hardware
 from controlplane.latency.protocol import FloatArray, IntArray
 
 COMPILED_FROM = 48

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.latency import inss as model_of_latency
-from controlplane.latency.inss import SharedCache
+from controlplane.latency.fitting.published import Published
+from controlplane.latency.models import inss as model_of_latency
+from controlplane.latency.models.inss import SharedCache
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
-from controlplane.latency.published import Published
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.protocol import Device
 

@@ -31,8 +31,8 @@ from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.profiler.sweep import in_flight
 from controlplane.render.source import read_source
-from controlplane.report.demo_table import DemoRow
-from controlplane.report.repair_table import Repair
+from controlplane.report.tables.demo_table import DemoRow
+from controlplane.report.tables.repair_table import Repair
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.demo import clients, violation
 from controlplane.runtime.devices import host_devices

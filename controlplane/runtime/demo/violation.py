@@ -19,7 +19,7 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.plan import Partition, Placement
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.report.repair_table import Repair, Span
+from controlplane.report.tables.repair_table import Repair, Span
 from controlplane.runtime.clock import wait_until
 from controlplane.runtime.demo.clients import Seen
 from controlplane.runtime.fleet import controller_process

@@ -21,12 +21,12 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
-from controlplane.files.calibration import read_calibration, write_calibration
+from controlplane.files.measurements.calibration import read_calibration, write_calibration
 from controlplane.latency import calibration, registry
 from controlplane.latency.calibration import Observation, Seen
 from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.monitor import triton
-from controlplane.report.observed_table import Kept, Unseen
+from controlplane.report.tables.observed_table import Kept, Unseen
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History, Minute

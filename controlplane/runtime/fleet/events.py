@@ -46,7 +46,7 @@ def events(files: FleetFiles, *, since_s: float, limit: int) -> tuple[Event, ...
 def destroy(fleet: Fleet) -> Outcome:
     """End a fleet and keep what happened to it, its end included. Raises as `Fleet.destroy` does."""
     from controlplane.control.converge.actions import Stop
-    from controlplane.report.plan_table import counted
+    from controlplane.report.tables.plan_table import counted
 
     known, told = fleet.files.exists(), tuple[Event, ...]()
     if known:

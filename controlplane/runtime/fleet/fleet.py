@@ -38,7 +38,7 @@ from controlplane.files.rendered import forget_rendered
 from controlplane.planners.replan.differences import TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
 from controlplane.report.ending_line import ending_line
-from controlplane.report.plan_table import counted
+from controlplane.report.tables.plan_table import counted
 from controlplane.runtime.fleet.execute import Executor, Limits, Say, named, observe
 from controlplane.runtime.fleet.history import Event, History
 

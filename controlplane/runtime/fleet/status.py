@@ -12,7 +12,7 @@ from controlplane.domain.observation import Guarding, LatencyWindow
 from controlplane.domain.plan import Placement, Plan
 from controlplane.files.guarding import read_guarding
 from controlplane.ports import Gateway, Launcher, Telemetry
-from controlplane.report.status_table import WINDOW_S, GuardRow, Status, StatusRow, WorkloadRow
+from controlplane.report.tables.status_table import WINDOW_S, GuardRow, Status, StatusRow, WorkloadRow
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.events import restarts
 from controlplane.runtime.fleet.fleet import Fleet

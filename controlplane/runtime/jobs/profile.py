@@ -16,9 +16,9 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.profile import KernelTrace, Profile, RequestSet
 from controlplane.files.documents import nearest
-from controlplane.files.profiles import profile_path, read_profile, read_profiles, write_profile
-from controlplane.latency import counters as coefficients
-from controlplane.latency import crossval, igniter, igniter_refit
+from controlplane.files.measurements.profiles import profile_path, read_profile, read_profiles, write_profile
+from controlplane.latency.models import counters as coefficients
+from controlplane.latency.models import crossval, igniter, igniter_refit
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.neighbours import merged
 from controlplane.profiler.repeats import with_repeats

@@ -21,8 +21,8 @@ from killed_controller import POINTS
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.files.calibration import read_calibration
-from controlplane.files.profiles import write_profile
+from controlplane.files.measurements.calibration import read_calibration
+from controlplane.files.measurements.profiles import write_profile
 
 pytestmark = pytest.mark.e2e
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bare_triton import ROOT
 
-from controlplane.files.profiles import read_profile
+from controlplane.files.measurements.profiles import read_profile
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ from bare_triton import ROOT, bare_triton
 
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import EngineError, RequestRefused
-from controlplane.files.profiles import partial_path, read_partial, read_profiles, write_profile
+from controlplane.files.measurements.profiles import partial_path, read_partial, read_profiles, write_profile
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.load import ClosedLoop, open_loop
 from controlplane.profiler.requests import requests_for

@@ -7,7 +7,6 @@ import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.latency import ours
 from controlplane.latency.calibration import (
     FEWEST_BATCHES,
     Calibrated,
@@ -17,6 +16,7 @@ from controlplane.latency.calibration import (
     too_few,
     update,
 )
+from controlplane.latency.models import ours
 from controlplane.latency.protocol import Slots
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.latency import evaluate
 from controlplane.latency.evaluate import Outcome, Tenant
-from controlplane.latency.kinds import Kind
+from controlplane.latency.fitting.kinds import Kind
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from controlplane.domain.device import CPU_GRID, Device, GpuPool, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.latency import igniter as model
+from controlplane.latency.models import igniter as model
 from controlplane.planners import protocol, registry
 
 pytestmark = pytest.mark.unit

@@ -62,7 +62,7 @@ def test_the_longer_lists_take_no_more_than_the_prototype(count: int, gpus: int)
 
 
 def test_plain_and_compiled_loops_agree() -> None:
-    from controlplane.latency import igniter as model
+    from controlplane.latency.models import igniter as model
     from controlplane.planners.greedy import placement
     from controlplane.planners.greedy.igniter import needs_of
 

@@ -17,11 +17,11 @@ def test_kernels_are_announced_as_they_are_compiled_and_parts_of_numba_are_not(
     said: list[str] = []
     monkeypatch.setattr(compiling, "on_compilation", listeners.append)
     compiled = say_when_compiling(said.append)
-    for name in ("numba.np.arrayobj.impl", "controlplane.latency.queueing_kernel.chain"):
+    for name in ("numba.np.arrayobj.impl", "controlplane.latency.queueing.kernel.chain"):
         assert not compiled()
         listeners[0](name)
     assert compiled()
     assert said == [
         "compiling for this processor, once in an installation:",
-        "  latency.queueing_kernel.chain",
+        "  latency.queueing.kernel.chain",
     ]

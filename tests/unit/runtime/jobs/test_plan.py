@@ -8,7 +8,7 @@ from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.files.profiles import write_profile
+from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.specs import read_spec
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms

@@ -13,7 +13,7 @@ import pytest
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import EngineError, FleetBusy, InputError, MissingTool, NotNow, RequestRefused
 from controlplane.domain.profile import Environment, Measurement, Profile, RequestSet
-from controlplane.files.profiles import read_profile
+from controlplane.files.measurements.profiles import read_profile
 from controlplane.profiler.requests import Inputs
 from controlplane.profiler.session import Place, Profiler, resumed
 from controlplane.profiler.subject import Subject, Wishes

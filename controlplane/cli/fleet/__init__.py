@@ -1,0 +1,1 @@
+"""Verbs for a running fleet, one module for each."""

@@ -1,0 +1,40 @@
+"""`ctl status`: the servers of a fleet and their latencies."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("status")(status)
+
+
+def status(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    json: options.Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until interrupted.")] = False,
+) -> None:
+    """Show every server of a fleet: share, role, route, rate, P99 and SLO; and what its controller does."""
+    from controlplane.cli import wiring
+    from controlplane.files.documents import to_json
+    from controlplane.report.tables.plan_table import show
+    from controlplane.report.tables.status_table import status_document, status_view
+
+    look = wiring.status_source(fleet)
+    if json:
+        print(to_json(status_document(fleet, look())), end="")
+    elif watch:
+        from rich.live import Live
+
+        with Live(status_view(look()), auto_refresh=False) as live:
+            while True:
+                time.sleep(1.0)
+                live.update(status_view(look()), refresh=True)
+    else:
+        show(status_view(look()))

@@ -1,0 +1,1 @@
+"""Verbs that need no running fleet, one module for each."""

@@ -1,0 +1,73 @@
+"""`ctl demo`: every step on this host, with real Tritons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+from controlplane.domain.fleet import Endpoints
+
+_DEFAULTS = Endpoints()
+_FLEET = "demo"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("demo")(demo)
+
+
+def demo(
+    spec: Annotated[Path, typer.Option(help="The spec of the demo's workloads.")] = Path(
+        "model_repository/demo.yaml"
+    ),
+    repository: options.Repository = options.DEFAULT_REPOSITORY,
+    output: options.Output = options.DEFAULT_OUTPUT,
+    launcher: options.Launcher = None,
+    http_port: options.HttpPort = _DEFAULTS.http_port,
+    grpc_port: options.GrpcPort = _DEFAULTS.grpc_port,
+    metrics_port: options.MetricsPort = _DEFAULTS.metrics_port,
+    plan_file: Annotated[Path | None, typer.Option(help="Keep the plan in this file.")] = None,
+) -> None:
+    """Run every step on this host with real Tritons: profile, plan, apply, load, repair, destroy.
+
+    Prints predicted beside measured latencies. The repair: the demo slows one server down until it breaks its
+    SLO, and the controller redirects its traffic to the shadow.
+    """
+    from controlplane.cli import wiring
+    from controlplane.files.fleets import state_root
+    from controlplane.report.progress import Bar
+    from controlplane.report.tables.demo_table import demo_table
+    from controlplane.report.tables.plan_table import show
+    from controlplane.report.tables.repair_table import repair_lines, repair_table
+    from controlplane.runtime.demo.demo import Demo, Scene, run
+    from controlplane.runtime.jobs.compiling import say_when_compiling
+
+    say_when_compiling(wiring.say)
+    perf = Path(".tools/perf")
+    scene = Scene(
+        spec=spec,
+        repository=repository,
+        output=output,
+        scratch=state_root() / "profiling",
+        endpoints=Endpoints(_DEFAULTS.host, http_port, grpc_port, metrics_port),
+        perf_home=perf if (perf / "bin" / "perf_analyzer").exists() else None,
+    )
+    with Bar() as bar:
+        fleet = wiring.fleet(_FLEET, launcher_name=launcher, endpoints=scene.endpoints)
+        steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, wiring.say)
+        outcome = run(steps, plan_file)
+    show(demo_table(outcome.rows))
+    failed = sum(row.failed for row in outcome.rows)
+    print(f"\n{sum(row.answered for row in outcome.rows)} requests answered, {failed} failed\n")
+    if outcome.repair is None:
+        print(f"no violation was repaired: {outcome.no_repair}")
+        raise typer.Exit(1)
+    print("\n".join(repair_lines(outcome.repair)), end="\n\n")
+    show(repair_table(outcome.repair))
+    lost = sum(span.failed for span in outcome.repair.spans)
+    print(f"\n{lost} requests failed")
+    if failed or lost:
+        raise typer.Exit(1)

@@ -1,0 +1,35 @@
+"""`ctl doctor`: what this host can do."""
+
+from __future__ import annotations
+
+import typer
+
+from controlplane.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("doctor")(doctor)
+
+
+def doctor(json: options.Json = False) -> None:
+    """Check this host for GPUs, Triton, HAProxy, Docker and quotas; say how to get what is missing."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from controlplane.cli import wiring
+    from controlplane.files.documents import to_json
+    from controlplane.report.tables.plan_table import show
+    from controlplane.runtime.jobs.doctor import examine
+
+    found = examine(wiring.every_launcher())
+    if json:
+        print(to_json({"capabilities": [asdict(c) for c in found]}), end="")
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for capability in found:
+        mark = "yes" if capability.available else "no"
+        remedy = "" if capability.available or not capability.remedy else f" -> {capability.remedy}"
+        table.add_row(mark, capability.name, f"{capability.detail}{remedy}")
+    show(table)

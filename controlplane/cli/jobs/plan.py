@@ -1,0 +1,158 @@
+"""`ctl plan`: a spec becomes a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controlplane.cli import options
+from controlplane.cli.exits import EXIT_INFEASIBLE
+from controlplane.domain.plan import Rule
+from controlplane.planners.inss.bda import Bda
+
+if TYPE_CHECKING:
+    from controlplane.runtime.jobs.plan import Improve
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("plan")(plan)
+
+
+def plan(
+    spec: Path,
+    strategy: Annotated[
+        str, typer.Option(help="The planning algorithm: joint, igniter, inss, ffd+ or ffd++.")
+    ] = "joint",
+    rule: Annotated[
+        Rule | None,
+        typer.Option(
+            help="The latency limit: P99 within the SLO, or execution within half of it; by default the "
+            "strategy's own."
+        ),
+    ] = None,
+    latency: Annotated[
+        str | None,
+        typer.Option(help="The model of execution times and interference; by default the strategy's own."),
+    ] = None,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the plan to this file.", callback=options.writable("--output")
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="The plan that runs now: the new one moves as few workloads as its cost allows."),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(help="A workload: show why it has its share and batch, beside the alternatives."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the plan here (.svg, .png or .pdf).", callback=options.drawable),
+    ] = None,
+    json: options.Json = False,
+    quantile: Annotated[
+        float, typer.Option(help="Plan for execution times that this part of the measurements keeps.")
+    ] = 0.95,
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            help="The length of the search: joint's attempts to empty a GPU, or inss's rounds.", min=0
+        ),
+    ] = None,
+    prove: Annotated[
+        bool,
+        typer.Option(help="For joint: compute a precise lower bound, and up to 12 workloads the best plan."),
+    ] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="The longest search in seconds; the plan says if it ended the search.", min=0),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same plan.", min=0)] = 1,
+    bda: Annotated[
+        Bda | None,
+        typer.Option(help="For inss: try every batch (exact, the default), or search as the paper does."),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="For inss: a policy from `ctl train`, or `none` for the search alone. [built in]"),
+    ] = None,
+    allow_violations: options.AllowViolations = False,
+    all_cores: options.AllCores = False,
+) -> None:
+    """Choose the GPU, share and batch of every workload in SPEC, and which workloads share a GPU.
+
+    Exit code 3: some workloads are infeasible; the others are planned and written.
+    Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --all-cores).
+    """
+    import os
+
+    from controlplane.cli.wiring import say
+    from controlplane.files.documents import to_json
+    from controlplane.files.plans import plan_document, read_plan, write_plan
+    from controlplane.files.specs import read_spec
+    from controlplane.report.tables.plan_table import plan_table, show
+    from controlplane.runtime.clock import SystemClock
+    from controlplane.runtime.fleet.spare_core import check_planned
+    from controlplane.runtime.jobs.compiling import say_when_compiling
+    from controlplane.runtime.jobs.plan import Choices, explain_workload, make_plan, refuse_violations
+
+    compiled = say_when_compiling(say)
+    parsed, document = read_spec(spec)
+    if explain is not None:
+        from controlplane.planners.diagnostics.explain import refuse_unknown
+
+        refuse_unknown(explain, {w.name for w in parsed.workloads})
+    previous = read_plan(against)[0] if against is not None else None
+    cores = len(os.sched_getaffinity(0))
+    made = make_plan(
+        parsed,
+        document,
+        Choices(strategy, rule, latency, quantile, seed, iterations, budget, bda, policy),
+        profiles=profiles,
+        cores=cores,
+        clock=SystemClock(),
+        previous=previous,
+        improve=_proof(strategy) if prove else None,
+    )
+    check_planned(made, parsed, document, cores, say, accepted=all_cores)
+    if json:
+        print(to_json(plan_document(made)), end="")
+    else:
+        show(plan_table(made))
+        if compiled():
+            say("the planning time includes a compilation; the next plan needs none")
+        if previous is not None:
+            from controlplane.report.tables.change_table import change_table
+
+            show(change_table(previous, made, parsed.workloads))
+        if explain is not None:
+            from controlplane.report.tables.explanation_table import explanation_table
+
+            show(explanation_table(explain_workload(made, explain, profiles)))
+    if output is not None:
+        if not allow_violations:
+            refuse_violations(made, document)
+        write_plan(output, made)
+    if plot is not None:
+        from controlplane.report.plots.plan_plot import plot_plan
+
+        plot_plan(made, plot)
+    if made.infeasible:
+        raise typer.Exit(EXIT_INFEASIBLE)
+
+
+def _proof(strategy: str) -> Improve:
+    from controlplane.domain.errors import InputError
+
+    if strategy != "joint":
+        raise InputError(f"is for --strategy joint alone, not for {strategy}", field="--prove")
+    from controlplane.planners.bounds.prove import prove
+
+    return prove

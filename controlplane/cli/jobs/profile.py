@@ -1,0 +1,163 @@
+"""`ctl profile`: measure models through real Tritons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controlplane.cli import options
+from controlplane.cli.model_inputs import model_inputs
+from controlplane.domain.errors import EngineError, InputError
+
+if TYPE_CHECKING:
+    from controlplane.runtime.jobs.profile import Counters, Failed, Written
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("profile")(profile)
+
+
+def profile(
+    models: Annotated[
+        list[str] | None, typer.Argument(help="The models to measure [all of the repository].")
+    ] = None,
+    repository: options.Repository = options.DEFAULT_REPOSITORY,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    launcher: options.Launcher = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="The device: cpu or a GPU type like v100; for a certain one, cpu-1 or a GPU's UUID."
+        ),
+    ] = "cpu",
+    percents: Annotated[
+        str | None, typer.Option(help="The shares to measure, like 20,50,100 [chosen: 11 points].")
+    ] = None,
+    batches: Annotated[
+        str | None, typer.Option(help="The batches to measure, like 1,4,16 [chosen: 11 points].")
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(help="The measuring time of a model in seconds, roughly.", min=5)
+    ] = 40.0,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="MODEL:INPUT:DIMS for an input of variable shape, without the batch: ocr:IMAGE:3,48,320."
+        ),
+    ] = None,
+    input_data: Annotated[
+        list[str] | None,
+        typer.Option(help="MODEL:FILE: real inputs in perf_analyzer's JSON [generated inputs]."),
+    ] = None,
+    colocation: Annotated[
+        float | None,
+        typer.Option(help="Measure the models beside each other too, for so many seconds.", min=5),
+    ] = None,
+    nsys: Annotated[
+        str | None,
+        typer.Option(
+            help="Nsight Systems' SQLite export for one model; 8x200:FILE is 200 executions of batch 8."
+        ),
+    ] = None,
+    ncu: Annotated[
+        list[str] | None,
+        typer.Option(help="Nsight Compute's CSV for one model on the whole GPU; 8:FILE is batch 8."),
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue an interrupted run.")] = True,
+) -> None:
+    """Measure the execution times of MODELS at several shares and batches, on real Tritons.
+
+    Prints the file of each profile as it is written. If a model cannot be measured, its server's message is
+    shown, the other models are measured, and the exit code is 4.
+    """
+    from controlplane.cli import wiring
+    from controlplane.files.fleets import state_root
+    from controlplane.profiler.session import Profiler
+    from controlplane.profiler.subject import Wishes
+    from controlplane.report.progress import Bar
+    from controlplane.report.tables.plan_table import counted
+    from controlplane.runtime.clock import SystemClock
+    from controlplane.runtime.jobs.profile import (
+        Failed,
+        profile_models,
+        profile_neighbours,
+        read_subjects,
+        source_models,
+    )
+
+    counters = _counters(nsys, ncu or [], models or [])
+    wishes = Wishes(
+        percents=options.numbers(percents, "--percents", float),
+        batches=options.numbers(batches, "--batches", int),
+        budget_s=budget,
+        inputs=model_inputs(shape or [], input_data or [], models or source_models(repository)),
+    )
+    place = wiring.place(device)
+    subjects = read_subjects(repository, models or [], place, wishes)
+    failed = set()
+    with Bar() as bar:
+        profiler = Profiler(
+            wiring.launcher(launcher), SystemClock(), bar, profiles.resolve(), state_root() / "profiling"
+        )
+        for one in profile_models(profiler, subjects, place, resume=resume, counters=counters):
+            if isinstance(one, Failed):
+                failed.add(one.model)
+            _print(one)
+        measured = [subject for subject in subjects if subject.source.name not in failed]
+        if colocation is not None and measured:
+            gained = profile_neighbours(profiler, measured, place, budget_s=colocation)
+            for path, points in gained.items():
+                print(f"{path}: {counted(points, 'point')} beside other models", flush=True)
+    if failed:
+        raise EngineError(
+            f"{len(measured)} of {counted(len(subjects), 'model')} profiled; the reasons for "
+            f"{', '.join(sorted(failed))} are above"
+        )
+
+
+def _print(one: Written | Failed) -> None:
+    """Print a model's result: its file on stdout, its problem on stderr."""
+    from controlplane.cli.wiring import say
+    from controlplane.report import profile_line
+    from controlplane.runtime.jobs.profile import Failed
+
+    if isinstance(one, Failed):
+        if one.refused is not None:
+            say(profile_line.refused_line(one.model, one.words, one.refused.file))
+        else:
+            say(profile_line.failed_line(one.model, one.words))
+        return
+    error = one.profile.holdout_error.get("igniter")
+    print(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error), flush=True)
+    if one.spinning is not None:
+        waste = one.spinning
+        figures = (waste.percent, waste.of_percent, waste.cost, waste.slowdown)
+        say(profile_line.spinning_line(one.profile.model, *figures))
+
+
+def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:
+    """Read the exports. Raises InputError for a wrong file or a missing batch."""
+    from controlplane.files.measurements import nsight
+    from controlplane.runtime.jobs.profile import Counters
+
+    if (nsys or ncu) and len(models) != 1:
+        raise InputError("needs exactly one MODEL: name it", field="--nsys" if nsys else "--ncu")
+    trace = None
+    if nsys:
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*):(.+)", nsys)
+        if match is None:
+            problem = f"{nsys!r} must be BATCHxEXECUTIONS:FILE; 8x200:FILE is 200 executions of batch 8"
+            raise InputError(problem, field="--nsys")
+        trace = nsight.read_trace(Path(match[3]), executions=int(match[2]), batch=int(match[1]))
+    cache: dict[int, float] = {}
+    for one in ncu:
+        match = re.fullmatch(r"([1-9]\d*):(.+)", one)
+        if match is None:
+            raise InputError(f"{one!r} must be BATCH:FILE, like 8:FILE", field="--ncu")
+        cache[int(match[1])] = nsight.read_cache_percent(Path(match[2]))
+    return Counters(trace, cache)

@@ -1,0 +1,76 @@
+"""`ctl simulate`: predicted latencies of each workload of a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+
+_TIMELINE_POINTS = 40
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    plan: Path,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    seconds: Annotated[float, typer.Option(help="The simulated time in seconds.")] = 100.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,
+    arrivals: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="poisson, constant or a trace (CSV), for all or for one as WORKLOAD=... [the plan's]."
+        ),
+    ] = None,
+    truth: Annotated[
+        str | None,
+        typer.Option(
+            help="Execution times to simulate with: a latency model, one times a factor (NAME*1.1), or a "
+            "folder of profiles [the plan's model]."
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw latency over time and CDFs here (.svg, .png or .pdf).", callback=options.drawable
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Predict the latencies of each workload of PLAN by simulation.
+
+    Simulates random arrivals, Triton's dynamic batcher, and the interference of partitions on one GPU.
+    """
+    from controlplane.cli.wiring import say
+    from controlplane.files.documents import to_json
+    from controlplane.files.plans import read_plan
+    from controlplane.report.tables.plan_table import show
+    from controlplane.report.tables.simulation_table import simulation_table
+    from controlplane.runtime.jobs.compiling import say_when_compiling
+    from controlplane.runtime.jobs.simulate import run
+
+    say_when_compiling(say)
+    simulated = read_plan(plan)[0]
+    result = run(
+        simulated,
+        profiles=profiles,
+        truth=truth,
+        arrivals=arrivals or [],
+        seconds=seconds,
+        seed=seed,
+        timeline_points=_TIMELINE_POINTS if plot is not None else 0,
+    )
+    if plot is not None:
+        from controlplane.report.plots.simulation_plot import plot_simulation
+
+        plot_simulation(result, plot)
+    if json:
+        print(to_json(result.document()), end="")
+    else:
+        show(simulation_table(result, simulated.quantile))

@@ -1,0 +1,68 @@
+"""`ctl train`: a policy for the InSS strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("train")(train)
+
+
+def train(
+    spec: Path,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The policy's file; the learning curve and a checkpoint are written beside it.",
+        ),
+    ],
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    most_models: Annotated[
+        int | None, typer.Option(help="The largest number of models in a training plan [all of SPEC].", min=1)
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="The number of rounds, each of 64 plans [400].", min=1)
+    ] = None,
+    reward: Annotated[
+        str,
+        typer.Option(help="The reward: goodput, terminal (at the end of a plan only) or paper (Eq 3)."),
+    ] = "goodput",
+    seed: Annotated[
+        int, typer.Option(help="The same seed on the same machine gives the same policy.", min=0)
+    ] = 1,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the learning curve here (.svg, .png or .pdf).", callback=options.drawable),
+    ] = None,
+) -> None:
+    """Train a policy for `ctl plan --strategy inss` on random specs like SPEC.
+
+    The random specs have SPEC's models and GPU types, and other rates, SLOs and sizes. After an interruption,
+    the same command continues from its checkpoint. Training needs the extra `rl`; planning with the policy
+    does not.
+    """
+    from controlplane.report.progress import Bar
+    from controlplane.runtime.clock import SystemClock
+    from controlplane.runtime.jobs.train import Lesson, train_policy
+
+    with Bar() as bar:
+        learnt = train_policy(
+            Lesson(spec, output, most_models, rounds, reward, seed),
+            profiles=profiles,
+            progress=bar,
+            clock=SystemClock(),
+        )
+    print(learnt.summary)
+    if plot is not None:
+        from controlplane.report.plots.learning_plot import plot_learning
+
+        plot_learning(learnt.curve, plot)

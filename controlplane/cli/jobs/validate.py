@@ -1,0 +1,84 @@
+"""`ctl validate`: predicted beside measured latencies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("validate")(validate)
+
+
+def validate(
+    catalogue: Annotated[
+        str | None, typer.Option(help="A device with built-in measurements, like v100.")
+    ] = None,
+    pairs: Annotated[Path | None, typer.Option(help="A CSV of measured pairs of models on one GPU.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="A profile's file; each point is predicted from the others.")
+    ] = None,
+    fleet: Annotated[
+        str | None, typer.Option(help="A running fleet, by the record of its controller.")
+    ] = None,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Watch the fleet for so long, instead of reading the record.", min=2, max=86400),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Correct the next plan's predictions by the fleet's measurements."),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Compare the latency models' predictions with measurements on which they were not fitted.
+
+    With --catalogue alone: the built-in measurements, each batch size predicted from the others. With
+    --fleet: the measured execution times of its servers beside the predicted ones, and P99s beside SLOs.
+    """
+    if fleet is not None:
+        others = {"--catalogue": catalogue, "--pairs": pairs, "--profile": profile}
+        options.refuse("cannot be combined with --fleet", others)
+        _running(fleet, profiles, seconds, calibrate=calibrate, json=json)
+        return
+    options.refuse("needs --fleet", {"--seconds": seconds, "--calibrate": calibrate or None})
+    from controlplane.files.documents import to_json
+    from controlplane.report.tables.plan_table import show
+    from controlplane.report.tables.validation_table import validation_table
+    from controlplane.runtime.jobs.validate import validation
+
+    found = validation(catalogue, pairs, profile)
+    if json:
+        print(to_json(found), end="")
+    else:
+        show(validation_table(found))
+
+
+def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bool, json: bool) -> None:
+    from controlplane.cli import wiring
+    from controlplane.files.documents import to_json
+    from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
+    from controlplane.report.tables.plan_table import show
+    from controlplane.runtime.fleet.calibrate import learn, observe, recall
+
+    found = wiring.existing_fleet(fleet)[0]
+    if seconds is None:
+        seen, unseen, kept = recall(found, profiles)
+    else:
+        (seen, unseen), kept = observe(found, profiles, seconds), []
+    if json:
+        print(to_json(observed_document(seen, unseen, kept)), end="")
+    else:
+        show(observed_table(seen, unseen))
+        if kept:
+            print()
+            show(kept_table(kept))
+    if calibrate:
+        written = learn(profiles, seen)
+        wiring.say(f"calibrated: {written}" if written else "no usable measurement; nothing is changed")

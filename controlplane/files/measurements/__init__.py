@@ -1,0 +1,1 @@
+"""Files of measurements: profiles, calibration, pairs, exports of NVIDIA's profilers, inputs of models."""

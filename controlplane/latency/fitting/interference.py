@@ -1,0 +1,365 @@
+"""How much neighbours slow a model down: any number of them, count-aware, learned from co-location points.
+
+Model m beside neighbours j takes
+
+    t = t0 (1 + sum_j I_mj + g_m max(0, u_m + sum_j u_j - 1)) + max(0, |j| - 1) k_m
+    I_mj = c_mj + (d_mj + h_mj b_m) / t0 + e_mj u_j + r_mj(b_m, b_j, p_j)
+
+with t0 its latency alone and u a model's throughput as a part of its own peak, which stands for its use of
+cache, memory bandwidth and power (iGniter takes them linear in it, Eq 9 and its cache utilisation). c is
+contention at any load; d a delay of its own (the scheduler's: per kernel, hence constant in ms); h one per
+item (the bus they share: transfers grow with the batch, not with the share); g what the GPU loses when all
+together ask for more than it has (the power cap and its clocks, Eq 7-10); k what each further neighbour adds
+(Eq 6: alpha_sch n_k); r a smooth rest.
+
+c, d, h and e have a part shared by all neighbours of m and a part of the pair; r belongs to the pair and
+depends on the neighbour's share, not on the own one, so that t falls with the own share as t0 does. All are
+one Gaussian process with a linear and a squared-exponential kernel: pairs that were measured are followed
+closely, pairs that were not get what m's other neighbours cost, and a wider quantile.
+
+Fitted, it is tabulated on a lattice: an answer costs a trilinear look-up, whatever the number of points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import nnls
+
+from controlplane.latency.fitting.kinds import Known
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
+
+SHARED_SD = np.array([0.01, 0.01, 0.01, 0.01])
+PAIR_SD = np.array([0.03, 0.03, 0.03, 0.03])
+"""Priors of c, d, h and e, each on its feature's own scale: shared by all neighbours, and of the pair."""
+RIDGE = 0.03
+REST_SD = 0.016
+BATCH_SCALE = 2.5
+NEIGHBOUR_BATCH_SCALE = 2.0
+NEIGHBOUR_SHARE_SCALE = 20.0
+"""Reach of the rest in ln(own batch), ln(neighbour's batch) and the neighbour's percent."""
+NOISE_SD = 0.005
+"""Priors set once, by leaving batch sizes of the V100 pairs out: halving or doubling any one of them moves
+the mean error by less than 0.1 points."""
+COST_SD = 0.1
+"""By how much of itself a neighbour's cost differs where a batch size, a share or the pair was never measured
+side by side: two published runs of five copies on a V100 differ by 11 %, and pairs at other batch sizes,
+measured elsewhere, were slower by 9 % of it. Points left out of one campaign cannot show that."""
+KNOT_PERCENTS = np.array([2.5, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0])
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Co-location points of one model as arrays: n points, at most w neighbours each.
+
+    `batch`, `alone_ms`, its relative deviation `alone_deviation` (0 where it was measured), `load` (u_m) and
+    `slowdown` (measured time over time alone, minus 1) have the shape (n,); `neighbour` (index of its model),
+    `their_batch`, `their_percent`, `their_load` and `present` (n, w).
+    """
+
+    batch: FloatArray
+    alone_ms: FloatArray
+    alone_deviation: FloatArray
+    load: FloatArray
+    slowdown: FloatArray
+    neighbour: IntArray
+    their_batch: FloatArray
+    their_percent: FloatArray
+    their_load: FloatArray
+    present: BoolArray
+
+    def take(self, index: IntArray) -> Rows:
+        """The points at these positions."""
+        return Rows(*(getattr(self, name)[index] for name in Rows.__slots__))
+
+    def further(self) -> FloatArray:
+        """Neighbours beyond the first, shape (n,)."""
+        further: FloatArray = np.maximum(self.present.sum(axis=1) - 1, 0).astype(float)
+        return further
+
+    def excess(self) -> FloatArray:
+        """What all together ask for beyond a whole GPU, shape (n,)."""
+        together = self.load + np.sum(self.their_load * self.present, axis=1)
+        excess: FloatArray = np.maximum(together - 1.0, 0.0)
+        return excess
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """The smallest t0 and t0 / b measured: a delay's feature, scale / t0, is then at most 1 on the points."""
+
+    delay_ms: float
+    item_ms: float
+
+    @staticmethod
+    def of(rows: Rows) -> Scales:
+        """1 for no points, where no delay can be learned."""
+        if not rows.alone_ms.size:
+            return Scales(1.0, 1.0)
+        return Scales(float(rows.alone_ms.min()), float((rows.alone_ms / rows.batch).min()))
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The Gaussian process of one model, fitted on its co-location points (perhaps none).
+
+    `borrowed` is None; for a model without points, fitted on those of other models, it is the variance of
+    these about their trend: they tell what to expect of one more model, not how sure that is.
+    """
+
+    rows: Rows
+    scales: Scales
+    trend: FloatArray
+    weights: FloatArray
+    factor: tuple[FloatArray, bool]
+    borrowed: float | None = None
+
+    @staticmethod
+    def fit(rows: Rows, further_ms: float) -> Process:
+        """`further_ms` is k_m as long as no point with two neighbours says otherwise."""
+        scales = Scales.of(rows)
+        covariance = _covariance(rows, rows, scales) + np.diag(NOISE_SD**2 + rows.alone_deviation**2)
+        trend = _trend(rows, scales, further_ms)
+        if not rows.slowdown.size:
+            return Process(rows, scales, trend, np.empty(0), (covariance, True))
+        factor = cho_factor(covariance, lower=True)
+        return Process(
+            rows, scales, trend, cho_solve(factor, rows.slowdown - _terms(rows, scales) @ trend), factor
+        )
+
+    @staticmethod
+    def borrow(others: Rows, further_ms: float) -> Process:
+        """For a model without points, on those of others."""
+        process = Process.fit(others, further_ms)
+        apart = others.slowdown - _terms(others, process.scales) @ process.trend
+        return replace(process, borrowed=float(np.mean(apart**2)))
+
+    def at(self, rows: Rows) -> tuple[FloatArray, FloatArray]:
+        """Expected slowdown and its deviation for new points, shapes (n,)."""
+        noise = NOISE_SD**2 + rows.alone_deviation**2
+        own = _own_variance(rows, self.scales) + noise
+        mean = _terms(rows, self.scales) @ self.trend
+        if not self.weights.size:
+            return mean, np.sqrt(own)
+        cross = _covariance(rows, self.rows, self.scales)
+        mean += cross @ self.weights
+        if self.borrowed is not None:
+            return mean, np.sqrt(own + self.borrowed)
+        explained = np.einsum("ij,ji->i", cross, cho_solve(self.factor, cross.T))
+        return mean, np.sqrt(np.maximum(own - explained, noise))
+
+    def left_out_scores(self) -> FloatArray:
+        """Each point's error when it alone is left out, divided by its expected deviation; shape (n,).
+
+        In closed form from the inverse covariance (Rasmussen and Williams, Eq 5.12); the trend stays.
+        """
+        if self.borrowed is not None or not self.weights.size:
+            return np.empty(0)
+        inverse = cho_solve(self.factor, np.eye(self.weights.size))
+        scores: FloatArray = self.weights / np.sqrt(np.diag(inverse))
+        return scores
+
+    def delays_ms(self, neighbour: int) -> tuple[float, float]:
+        """d_mj and h_mj beside this neighbour, in ms and ms an item, never negative."""
+        features = _features(self.rows, self.scales)
+        same = (self.rows.neighbour == neighbour)[..., None]
+        total = self.trend[:4] + self.weights @ (features * same).sum(axis=1) * PAIR_SD**2
+        total += self.weights @ features.sum(axis=1) * SHARED_SD**2
+        return max(float(total[1]), 0.0) * self.scales.delay_ms, max(
+            float(total[2]), 0.0
+        ) * self.scales.item_ms
+
+    def excess_factor(self) -> float:
+        """g_m, in [0, 1): below 1 a larger share still shortens the time."""
+        return float(min(self.trend[4], 0.99))
+
+    def further_delay_ms(self) -> float:
+        """k_m, never negative."""
+        return float(self.trend[5]) * self.scales.delay_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """All processes of a device, tabulated.
+
+    `table` has the shape (models, models, own batches, neighbour's batches, percents, 2): c + e u + r, which
+    never falls along the neighbour's batch and share, and the deviation of I_mj. `delay_ms` and
+    `item_ms` (models, models) are d and h, `excess` and `further_ms` (models,) g and k, all non-negative.
+    `peak` (models,) is the largest throughput of each model, per ms. What is not in `known` is less
+    certain.
+    """
+
+    log_batch: FloatArray
+    percent: FloatArray
+    table: FloatArray
+    delay_ms: FloatArray
+    item_ms: FloatArray
+    excess: FloatArray
+    further_ms: FloatArray
+    peak: FloatArray
+    known: Known
+
+    def slowdown(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Relative slowdown of each slot by the others on its GPU; shapes (GPUs, slots).
+
+        Beside it the deviation of the process, and what comes to that for neighbours not in `known`.
+        """
+        from controlplane.latency.fitting.lookup_kernel import slowdowns
+
+        found = np.zeros((3, *slots.mask.shape))
+        scratch = (2, slots.mask.shape[1])
+        slowdowns(
+            # Contiguous: a kernel is compiled once more for each other layout.
+            np.ascontiguousarray(slots.model),
+            np.ascontiguousarray(slots.batch),
+            np.ascontiguousarray(slots.percent),
+            np.ascontiguousarray(slots.mask),
+            np.ascontiguousarray(alone_ms),
+            self.log_batch,
+            self.percent,
+            self.table,
+            self.delay_ms,
+            self.item_ms,
+            self.excess,
+            self.further_ms,
+            self.peak,
+            self.known.batch,
+            self.known.low,
+            self.known.high,
+            self.known.beside,
+            np.empty(scratch, dtype=np.int64),
+            np.empty(scratch),
+            np.empty(scratch[1], dtype=np.bool_),
+            found,
+        )
+        return found[0], found[1], COST_SD * found[2]
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The points of several models as one, padded to the most neighbours."""
+    width = max((part.present.shape[1] for part in parts), default=1)
+
+    def stacked(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        if values[0].ndim == 2:
+            # Empty places repeat a number that the formulas can take; `present` masks them.
+            values = [np.pad(v, ((0, 0), (0, width - v.shape[1])), mode="edge") for v in values]
+        return np.concatenate(values)
+
+    counts = np.concatenate([part.present.sum(axis=1) for part in parts])
+    rows = Rows(*map(stacked, Rows.__slots__))
+    return replace(rows, present=np.arange(width) < counts[:, None])
+
+
+def tabulate(
+    processes: Sequence[Process],
+    peak: FloatArray,
+    alone_ms: Sequence[FloatArray],
+    log_batch: FloatArray,
+    known: Known,
+) -> Interference:
+    """Evaluate each process on the lattice `log_batch` x `log_batch` x `KNOT_PERCENTS`.
+
+    `alone_ms[m]` has the shape (batches, percents): each model's time alone there. `peak` as in the class.
+    """
+    count, sizes, shares = len(processes), log_batch.size, KNOT_PERCENTS.size
+    table = np.zeros((count, count, sizes, sizes, shares, 2))
+    delay, item = np.zeros((count, count)), np.zeros((count, count))
+    own, other, share = (
+        g.ravel() for g in np.meshgrid(*map(np.arange, (sizes, sizes, shares)), indexing="ij")
+    )
+    batch = np.exp(log_batch)
+    for m, process in enumerate(processes):
+        # The deviation is asked for where the two shares fill the GPU, as they do in a plan.
+        base = alone_ms[m][own, shares - 1 - share]
+        for n in range(count):
+            their_load = batch[other] / alone_ms[n][other, share] / peak[n]
+            rows = Rows(
+                batch=batch[own],
+                alone_ms=base,
+                alone_deviation=np.zeros(own.size),
+                load=batch[own] / base / peak[m],
+                slowdown=np.zeros(own.size),
+                neighbour=np.full((own.size, 1), n),
+                their_batch=batch[other][:, None],
+                their_percent=KNOT_PERCENTS[share][:, None],
+                their_load=their_load[:, None],
+                present=np.ones((own.size, 1), dtype=np.bool_),
+            )
+            mean, deviation = process.at(rows)
+            delay[m, n], item[m, n] = process.delays_ms(n)
+            apart = (delay[m, n] + item[m, n] * batch[own]) / base + process.excess_factor() * rows.excess()
+            table[m, n, ..., 0] = (mean - apart).reshape(sizes, sizes, shares)
+            table[m, n, ..., 1] = deviation.reshape(sizes, sizes, shares)
+    rising = np.maximum.accumulate(np.maximum.accumulate(table[..., 0], axis=3), axis=4)
+    falling = table[..., ::-1, ::-1, 0]
+    falling = np.minimum.accumulate(np.minimum.accumulate(falling, axis=3), axis=4)[..., ::-1, ::-1]
+    table[..., 0] = (rising + falling) / 2.0
+    return Interference(
+        log_batch=log_batch,
+        percent=KNOT_PERCENTS,
+        table=table,
+        delay_ms=delay,
+        item_ms=item,
+        excess=np.array([p.excess_factor() for p in processes]),
+        further_ms=np.array([p.further_delay_ms() for p in processes]),
+        peak=peak,
+        known=known,
+    )
+
+
+def _features(rows: Rows, scales: Scales) -> FloatArray:
+    """Of each neighbour: 1, scaled 1 / t0, scaled b / t0, u_j; 0 where there is none. Shape (n, w, 4)."""
+    ones = np.ones_like(rows.their_load)
+    delay = ones * (scales.delay_ms / rows.alone_ms)[:, None]
+    item = ones * (scales.item_ms * rows.batch / rows.alone_ms)[:, None]
+    features: FloatArray = np.stack([ones, delay, item, rows.their_load], axis=-1) * rows.present[..., None]
+    return features
+
+
+def _terms(rows: Rows, scales: Scales) -> FloatArray:
+    """The trend's columns: the features summed over neighbours, excess, and scaled count; shape (n, 6)."""
+    count = scales.delay_ms * rows.further() / rows.alone_ms
+    return np.column_stack([_features(rows, scales).sum(axis=1), rows.excess(), count])
+
+
+def _trend(rows: Rows, scales: Scales, further_ms: float) -> FloatArray:
+    """Non-negative coefficients of `_terms`, by least squares: no term may speed a model up."""
+    trend = np.zeros(6)
+    trend[5] = further_ms / scales.delay_ms
+    if not rows.slowdown.size:
+        return trend
+    terms = _terms(rows, scales)
+    counted = bool(rows.further().any())
+    columns = terms if counted else terms[:, :5]
+    target = rows.slowdown if counted else rows.slowdown - terms[:, 5] * trend[5]
+    ridge = RIDGE * np.sqrt(len(columns)) * np.eye(columns.shape[1])
+    solution, _ = nnls(np.vstack([columns, ridge]), np.concatenate([target, np.zeros(columns.shape[1])]))
+    trend[: solution.size] = solution
+    return trend
+
+
+def _covariance(a: Rows, b: Rows, scales: Scales) -> FloatArray:
+    fa, fb = _features(a, scales), _features(b, scales)
+    covariance: FloatArray = (fa.sum(axis=1) * SHARED_SD**2) @ fb.sum(axis=1).T
+    along = ((np.log(a.batch)[:, None] - np.log(b.batch)) / BATCH_SCALE) ** 2
+    for i in range(a.present.shape[1]):
+        for j in range(b.present.shape[1]):
+            same = (a.neighbour[:, i, None] == b.neighbour[:, j]) & a.present[:, i, None] & b.present[:, j]
+            theirs = np.log(a.their_batch[:, i, None] / b.their_batch[:, j]) / NEIGHBOUR_BATCH_SCALE
+            shares = (a.their_percent[:, i, None] - b.their_percent[:, j]) / NEIGHBOUR_SHARE_SCALE
+            rest = REST_SD**2 * np.exp(-0.5 * (along + theirs**2 + shares**2))
+            covariance += same * ((fa[:, i] * PAIR_SD**2) @ fb[:, j].T + rest)
+    return covariance
+
+
+def _own_variance(rows: Rows, scales: Scales) -> FloatArray:
+    """The diagonal of `_covariance(rows, rows)` for points with distinct neighbours."""
+    features = _features(rows, scales)
+    variance: FloatArray = (features.sum(axis=1) ** 2) @ SHARED_SD**2
+    variance += np.sum((features**2) @ PAIR_SD**2 + REST_SD**2 * rows.present, axis=1)
+    return variance

@@ -1,0 +1,175 @@
+"""The frame of the published models: a table of times alone, and a formula for what neighbours cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from controlplane.domain.device import Device
+from controlplane.domain.profile import Measurement, Profile
+from controlplane.latency.fitting.answers import PowerModel, check_question, dress, normal_margin
+from controlplane.latency.fitting.surface import FitCurve, Points, Surface, knots, left_out_error
+from controlplane.latency.fitting.tables import Tables
+from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
+
+
+class Contention(Protocol):
+    """A model's formula for what neighbours cost."""
+
+    def slowdown(self, slots: Slots, alone_ms: FloatArray) -> FloatArray:
+        """Relative slowdown of each slot, 0 where it is alone; shape (GPUs, slots)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Times without neighbours from `tables`, slowed by `contention`.
+
+    The upper quantile takes errors as normal: `alone_error` (models,) is the mean relative error on points
+    left out of the fit, `shared_error` that of the co-location points.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    tables: Tables
+    contention: Contention
+    alone_error: FloatArray
+    shared_error: float
+    power: PowerModel
+
+    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
+        """See `LatencyModel.estimate`."""
+        check_question(slots, len(self.models), quantile)
+        execution, cycle, _ = self.tables.look_up(slots.model, slots.batch, slots.percent)
+        slowdown = self.contention.slowdown(slots, execution)
+        shared = slots.mask.sum(axis=1, keepdims=True) > 1
+        error = np.where(
+            shared, np.hypot(self.alone_error[slots.model], self.shared_error), self.alone_error[slots.model]
+        )
+        return dress(
+            slots,
+            execution * (1.0 + slowdown),
+            cycle * (1.0 + slowdown),
+            normal_margin(error, quantile),
+            self.power,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Colocated:
+    """Co-location points of all models as one question: slot 0 is the one measured."""
+
+    slots: Slots
+    measured_ms: FloatArray
+
+    @staticmethod
+    def of(profiles: Mapping[str, Profile]) -> Colocated:
+        """Points whose neighbours all have a profile; shape (points, 1 + most neighbours)."""
+        index = {name: i for i, name in enumerate(profiles)}
+        usable = [
+            (name, point)
+            for name, profile in profiles.items()
+            for point in profile.colocation
+            if point.neighbours and all(n.model in index for n in point.neighbours)
+        ]
+        width = 1 + max((len(point.neighbours) for _, point in usable), default=1)
+        shape = (len(usable), width)
+        model, batch = np.zeros(shape, dtype=np.int64), np.ones(shape)
+        percent, mask = np.full(shape, 100.0), np.zeros(shape, dtype=np.bool_)
+        for row, (name, point) in enumerate(usable):
+            model[row, 0], batch[row, 0], percent[row, 0] = index[name], point.batch, point.percent
+            mask[row, : 1 + len(point.neighbours)] = True
+            for column, other in enumerate(point.neighbours, start=1):
+                model[row, column] = index[other.model]
+                batch[row, column], percent[row, column] = other.batch, other.percent
+        measured = np.array([point.execution_ms for _, point in usable])
+        return Colocated(Slots.of(model, batch, percent, mask), measured)
+
+    def error(self, tables: Tables, contention: Contention) -> float:
+        """Mean absolute relative error of a fitted model on these points, 0 for none."""
+        if not self.measured_ms.size:
+            return 0.0
+        alone, _, _ = tables.look_up(self.slots.model, self.slots.batch, self.slots.percent)
+        predicted = (alone * (1.0 + contention.slowdown(self.slots, alone)))[:, 0]
+        return float(np.mean(np.abs(predicted / self.measured_ms - 1.0)))
+
+
+def assemble(
+    name: str,
+    profiles: Mapping[str, Profile],
+    device: Device,
+    forms: Sequence[FitCurve],
+    contention: Callable[[Tables, Sequence[Surface], Colocated], Contention],
+) -> Published:
+    """Fit `forms`, one a model, on times alone, then the contention on the co-location points."""
+    listed = list(profiles.values())
+    points = [execution_points(p) for p in listed]
+    surfaces = [_tabulated(f, q, p) for f, q, p in zip(forms, points, listed, strict=True)]
+    cycles = []
+    for form, profile, surface in zip(forms, listed, surfaces, strict=True):
+        measured = cycle_points(profile)
+        cycles.append(surface if measured is None else _tabulated(form, measured, profile))
+    tables = Tables.of(surfaces, cycles)
+    colocated = Colocated.of(profiles)
+    fitted = contention(tables, surfaces, colocated)
+    return Published(
+        name=name,
+        models=tuple(profiles),
+        tables=tables,
+        contention=fitted,
+        alone_error=np.array(
+            [
+                p.holdout_error[name] if name in p.holdout_error else left_out_error(f, q)
+                for p, f, q in zip(listed, forms, points, strict=True)
+            ]
+        ),
+        shared_error=colocated.error(tables, fitted),
+        power=PowerModel.of(listed, device),
+    )
+
+
+def execution_points(profile: Profile) -> Points:
+    """Execution at the lowest concurrency measured at each point: more of it adds waiting to the time."""
+    lowest: dict[tuple[float, int], int] = {}
+    for p in profile.points:
+        key = (p.percent, p.batch)
+        lowest[key] = min(p.concurrency, lowest.get(key, p.concurrency))
+    return _points([p for p in profile.points if p.concurrency == lowest[p.percent, p.batch]])
+
+
+def cycle_points(profile: Profile) -> Points | None:
+    """Time between ends of batches at saturation, from each point's best capacity; None where unknown."""
+    best: dict[tuple[float, int], float] = {}
+    for p in profile.points:
+        if p.capacity_rps is not None:
+            key = (p.percent, p.batch)
+            best[key] = max(p.capacity_rps, best.get(key, 0.0))
+    if not best:
+        return None
+    cycle_ms = [1000.0 * batch / rate for (_, batch), rate in best.items()]
+    return Points.of([k[0] for k in best], [k[1] for k in best], cycle_ms)
+
+
+def sum_of_others(slots: Slots, value: FloatArray) -> FloatArray:
+    """For each slot the sum of `value` over the other present slots of its GPU; shape (GPUs, slots)."""
+    present = np.where(slots.mask, value, 0.0)
+    return np.where(slots.mask, present.sum(axis=1, keepdims=True) - present, 0.0)
+
+
+def neighbours(slots: Slots) -> IntArray:
+    """How many others run beside each present slot, 0 for empty ones; shape (GPUs, slots)."""
+    return np.where(slots.mask, slots.mask.sum(axis=1, keepdims=True) - 1, 0)
+
+
+def _points(measurements: list[Measurement]) -> Points:
+    return Points.of(
+        [p.percent for p in measurements],
+        [p.batch for p in measurements],
+        [p.execution_ms for p in measurements],
+    )
+
+
+def _tabulated(form: FitCurve, points: Points, profile: Profile) -> Surface:
+    return Surface.of_curve(form(points), knots(points.percent), profile.largest_batch)

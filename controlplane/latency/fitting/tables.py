@@ -1,0 +1,62 @@
+"""Times alone of all models of a device in one table: one look-up answers for all slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.latency.fitting.surface import LOWEST_PERCENT, Surface
+from controlplane.latency.protocol import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The surfaces of all models on common knots, for one look-up of all slots.
+
+    `log_percent` (K,); `largest` (models,) batches tabulated; `values` (models, batches, K, 3) holds
+    ln of execution and cycle, and the deviation; rows above a model's largest batch repeat its last.
+    """
+
+    log_percent: FloatArray
+    largest: IntArray
+    values: FloatArray
+
+    @staticmethod
+    def of(execution: Sequence[Surface], cycle: Sequence[Surface]) -> Tables:
+        """Bring all surfaces to the union of their knots, where each stays exact."""
+        percent = np.unique(np.concatenate([s.percent for s in (*execution, *cycle)]))
+        height = max(s.time_ms.shape[0] for s in execution)
+        log_percent = np.log(percent)
+
+        def resampled(own: Surface, values: FloatArray) -> FloatArray:
+            rows = np.stack([np.interp(log_percent, np.log(own.percent), row) for row in values])
+            return np.pad(rows, ((0, height - rows.shape[0]), (0, 0)), mode="edge")
+
+        layers = [
+            np.stack(
+                [
+                    (time := resampled(e, np.log(e.time_ms))),
+                    np.minimum(resampled(c, np.log(c.time_ms)), time),
+                    resampled(e, e.deviation),
+                ],
+                axis=-1,
+            )
+            for e, c in zip(execution, cycle, strict=True)
+        ]
+        return Tables(log_percent, np.array([e.time_ms.shape[0] for e in execution]), np.stack(layers))
+
+    def look_up(
+        self, model: IntArray, batch: FloatArray, percent: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Execution and cycle time in ms and the expected relative deviation; shapes as given."""
+        from controlplane.latency.fitting.lookup_kernel import times_alone
+
+        found = np.empty((3, model.size))
+        times_alone(
+            model.ravel(), batch.ravel(), percent.ravel(), self.log_percent, self.largest, self.values,
+            LOWEST_PERCENT, found,
+        )  # fmt: skip
+        execution, cycle, deviation = found.reshape(3, *model.shape)
+        return execution, cycle, deviation

@@ -1,0 +1,1 @@
+"""The latency models, one module each, with one function `fit(profiles, device)`. A short one: `gpulet`."""

@@ -1,0 +1,134 @@
+"""gpulet's model: a measured table L(b, p), interpolated, and a linear interference model, both directions.
+
+    factor_1 = c1 L2_1 + c2 L2_2 + c3 DRAM_1 + c4 DRAM_2 + c5
+
+with the utilisation of the one slowed (1) and of its neighbour (2), as parts of the GPU's peak. The authors'
+constants are of a 2080 Ti; on a device with co-location points they are fitted there. Their scheduler lets
+two models share a GPU; for more, the neighbours' utilisations add up. Their code checks one direction only;
+here each slot is slowed by the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.domain.device import Device
+from controlplane.domain.profile import Profile
+from controlplane.latency.fitting.answers import check_profiles
+from controlplane.latency.fitting.pressure import Pressure
+from controlplane.latency.fitting.published import Colocated, Published, assemble, neighbours, sum_of_others
+from controlplane.latency.fitting.surface import Points, Surface
+from controlplane.latency.fitting.tables import Tables
+from controlplane.latency.protocol import FloatArray, Slots
+
+NAME = "gpulet"
+AUTHORS_CONSTANTS = np.array([0.112908, 0.715960, 0.354866, 0.088204, 0.895369])
+"""(c1, c2, c3, c4, c5) of the published 2080 Ti fit."""
+FEWEST_POINTS = 10
+RIDGE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTable:
+    """L(b, p): linear in the batch between measured ones, linear in 1 / p between measured shares.
+
+    `inverse_percent` ascends; `time_ms` (shares, batches) holds each share's line over `batch`.
+    """
+
+    inverse_percent: FloatArray
+    batch: FloatArray
+    time_ms: FloatArray
+
+    @staticmethod
+    def fit(points: Points) -> MeasuredTable:
+        """Each share's points become a line over all measured batches.
+
+        A share with one batch takes the shape of the share with most, scaled through its point.
+        """
+        shares = np.unique(points.percent)
+        sizes = np.array([np.count_nonzero(points.percent == p) for p in shares])
+        batch = np.unique(points.batch)
+        fullest = points.percent == shares[int(sizes.argmax())]
+        shape = _line(batch, points.batch[fullest], points.time_ms[fullest])
+        lines = []
+        for share in shares:
+            own = points.percent == share
+            if np.count_nonzero(own) > 1:
+                lines.append(_line(batch, points.batch[own], points.time_ms[own]))
+            else:
+                scale = points.time_ms[own][0] / np.interp(points.batch[own][0], batch, shape)
+                lines.append(shape * scale)
+        return MeasuredTable(1.0 / shares[::-1], batch, np.stack(lines[::-1]))
+
+    def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
+        """Time in ms; beyond the measured shares the outermost segment goes on, within bounds."""
+        inverse = 1.0 / percent
+        along = np.stack([_line(batch, self.batch, line) for line in self.time_ms])
+        if len(along) == 1:
+            time: FloatArray = along[0] * inverse / self.inverse_percent[0]
+            return time
+        left = np.clip(np.searchsorted(self.inverse_percent, inverse, side="right") - 1, 0, len(along) - 2)
+        low, high = self.inverse_percent[left], self.inverse_percent[left + 1]
+        part = (inverse - low) / (high - low)
+        column = np.arange(batch.size)
+        value = (1.0 - part) * along[left, column] + part * along[left + 1, column]
+        # No share helps more than in proportion, and none makes it slower.
+        nearest = np.where(part < 0.5, left, left + 1)
+        ratio = inverse / self.inverse_percent[nearest]
+        base = along[nearest, column]
+        inside = (part >= 0) & (part <= 1)
+        bounded = np.clip(value, base * np.minimum(ratio, 1.0), base * np.maximum(ratio, 1.0))
+        return np.where(inside, value, bounded)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearFactor:
+    """The interference factor; `constants` is (c1..c5), utilisations as parts of 1."""
+
+    pressure: Pressure
+    constants: FloatArray
+
+    @staticmethod
+    def fit(pressure: Pressure, tables: Tables, colocated: Colocated) -> LinearFactor:
+        """Ridge towards the authors' constants; these themselves for fewer than ten points."""
+        if colocated.measured_ms.size < FEWEST_POINTS:
+            return LinearFactor(pressure, AUTHORS_CONSTANTS)
+        slots = colocated.slots
+        alone, _, _ = tables.look_up(slots.model, slots.batch, slots.percent)
+        columns = _factor_columns(pressure, slots, alone)[:, 0, :]
+        target = colocated.measured_ms / alone[:, 0] - columns @ AUTHORS_CONSTANTS
+        system = np.vstack([columns, RIDGE * np.sqrt(len(columns)) * np.eye(5)])
+        moved, *_ = np.linalg.lstsq(system, np.concatenate([target, np.zeros(5)]), rcond=None)
+        return LinearFactor(pressure, AUTHORS_CONSTANTS + moved)
+
+    def slowdown(self, slots: Slots, alone_ms: FloatArray) -> FloatArray:
+        """See `Contention.slowdown`; a factor below 1 counts as 1."""
+        factor = _factor_columns(self.pressure, slots, alone_ms) @ self.constants
+        return np.where(neighbours(slots) > 0, np.maximum(factor - 1.0, 0.0), 0.0)
+
+
+def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
+    """Fit all models of one device. Raises InputError (see `check_profiles`)."""
+    check_profiles(profiles, device)
+    listed = list(profiles.values())
+
+    def contention(tables: Tables, surfaces: Sequence[Surface], colocated: Colocated) -> LinearFactor:
+        return LinearFactor.fit(Pressure.of(listed, surfaces), tables, colocated)
+
+    return assemble(NAME, profiles, device, [MeasuredTable.fit] * len(listed), contention)
+
+
+def _line(batch: FloatArray, measured: FloatArray, time_ms: FloatArray) -> FloatArray:
+    """Piecewise linear through the points; beyond them in proportion above, the first time below."""
+    inside = np.interp(batch, measured, time_ms)
+    value: FloatArray = inside * np.maximum(batch / measured[-1], 1.0)
+    return value
+
+
+def _factor_columns(pressure: Pressure, slots: Slots, alone_ms: FloatArray) -> FloatArray:
+    l2, dram = (u / 100.0 for u in pressure.at(slots.model, slots.batch, alone_ms))
+    others = sum_of_others(slots, l2), sum_of_others(slots, dram)
+    return np.stack([l2, others[0], dram, others[1], np.ones_like(l2)], axis=-1)

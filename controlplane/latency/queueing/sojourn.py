@@ -1,0 +1,167 @@
+"""How long requests take in a partition: Triton's greedy batcher as a batch-service queue.
+
+A server (a model instance) that frees takes what waits for it, at most `batch` requests; an idle one takes an
+arrival alone at once. That is Triton with max_queue_delay 0. A batch of k takes t(k). One server is solved
+exactly, by the chain embedded at batch starts.
+
+Several servers are a pool as the gateway has it (HAProxy's `leastconn`): each request is bound on arrival
+to the server with the fewest in flight, among equals to the one that has had so few for longest, and waits
+there. It is solved by a short run (see `batch_queue`), within some 2 % at P99, 4 % above load 0.85.
+
+    result = solve(rate_rps=[300, 600], service_ms=[4, 5, 6, 7], batch=4)
+    result.p99_ms          # array of 2
+    largest_rate(slo_ms=20, service_ms=[4, 5, 6, 7], batch=[1, 2, 4])
+
+Times run from the arrival to the end of the batch; what a request spends elsewhere (network, front end) is
+the caller's to add.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.units import MILLIS_PER_SECOND
+from controlplane.domain.workload import Arrivals
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
+from controlplane.latency.queueing.batch_queue import POOL, Queues, largest_rates, solve_all
+
+P99 = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResult:
+    """What requests see; every array has shape (N,). An overloaded queue has infinite times.
+
+    utilisation: the rate over the capacity, which is that of full batches on all servers. From 0.999 on a
+        queue counts as overloaded.
+    """
+
+    mean_ms: FloatArray
+    p50_ms: FloatArray
+    p99_ms: FloatArray
+    utilisation: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The questions, one row each, checked and broadcast."""
+
+    first: FloatArray
+    service_ms: FloatArray
+    batch: IntArray
+    servers: IntArray
+    constant: BoolArray
+
+
+def solve(
+    rate_rps: ArrayLike,
+    service_ms: ArrayLike,
+    batch: ArrayLike,
+    servers: ArrayLike = 1,
+    arrivals: Arrivals | Sequence[Arrivals] = Arrivals.POISSON,
+) -> QueueResult:
+    """Mean, P50 and P99 of a request's time, and the utilisation, for N queues at once.
+
+    rate_rps: (N,), inferences per second, of a pool into all its servers together.
+    service_ms: (N, B) or (B,), t(k) for k = 1..B; columns beyond a row's batch are ignored.
+    batch: (N,), the largest batch a server takes, 1..B.
+    servers: (N,), how many share what arrives, each with a line of its own.
+    arrivals: one for all or one a row.
+    Scalars and arrays of one row are broadcast. Raises InputError naming the field.
+    """
+    rows = _rows(rate_rps, "rate_rps", service_ms, batch, servers, arrivals)
+    if np.any(rows.first < 0):
+        raise InputError("must not be negative", field="rate_rps")
+    rate = rows.first / MILLIS_PER_SECOND
+    answers = solve_all(rate, _queues(rows))
+    return QueueResult(
+        mean_ms=answers[:, 0],
+        p50_ms=answers[:, 1],
+        p99_ms=answers[:, 2],
+        utilisation=rate / _capacity(rows),
+    )
+
+
+def largest_rate(
+    slo_ms: ArrayLike,
+    service_ms: ArrayLike,
+    batch: ArrayLike,
+    servers: ArrayLike = 1,
+    arrivals: Arrivals | Sequence[Arrivals] = Arrivals.POISSON,
+) -> FloatArray:
+    """The largest rate (N,), in inferences per second, at which the P99 is at most `slo_ms` (N,).
+
+    Found by bisection to a 4096th of the capacity, from below: the P99 holds at the rate returned. 0 where
+    not even a request alone is fast enough. The other arguments are those of `solve`.
+    """
+    rows = _rows(slo_ms, "slo_ms", service_ms, batch, servers, arrivals)
+    return largest_rates(rows.first, _queues(rows)) * MILLIS_PER_SECOND
+
+
+STREAM = 86
+"""The seed of a fair stream: of 1,500, runs on it were among the nearest to long ones, over 60 pools."""
+
+
+def _queues(rows: _Rows) -> Queues:
+    # Pools are always run on the same stream, so that answers repeat and compare.
+    pools = bool(np.any((rows.servers > 1) & ~rows.constant))
+    gaps = _stream(POOL) if pools else np.empty(0)
+    return Queues(rows.service_ms, rows.batch, rows.servers, rows.constant, P99, gaps)
+
+
+@functools.cache
+def _stream(arrivals: int) -> FloatArray:
+    return np.random.default_rng(STREAM).exponential(1.0, arrivals)
+
+
+def _capacity(rows: _Rows) -> FloatArray:
+    """Inferences per ms with full batches on all servers."""
+    full = np.take_along_axis(rows.service_ms, rows.batch[:, None] - 1, axis=1)[:, 0]
+    return np.asarray(rows.servers * rows.batch / full)
+
+
+def _rows(
+    first: ArrayLike,
+    field: str,
+    service_ms: ArrayLike,
+    batch: ArrayLike,
+    servers: ArrayLike,
+    arrivals: Arrivals | Sequence[Arrivals],
+) -> _Rows:
+    kinds = [arrivals] if isinstance(arrivals, Arrivals) else list(arrivals)
+    constant = np.array([kind is Arrivals.CONSTANT for kind in kinds])
+    service = np.atleast_2d(np.asarray(service_ms, dtype=np.float64))
+    if service.ndim != 2:
+        raise ValueError(f"service_ms needs the shape (N, B) or (B,), not {service.shape}")
+    firsts, batches, pools, constants, _ = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(first, dtype=np.float64)),
+        np.atleast_1d(np.asarray(batch, dtype=np.int64)),
+        np.atleast_1d(np.asarray(servers, dtype=np.int64)),
+        constant,
+        service[:, 0],
+    )
+    if firsts.ndim != 1:
+        raise ValueError(f"{field} needs the shape (N,), not {firsts.shape}")
+    if not np.all(np.isfinite(firsts)):
+        raise InputError("must be finite", field=field)
+    if np.any((batches < 1) | (batches > service.shape[1])):
+        raise InputError(f"must be 1 to {service.shape[1]}, the batches service_ms covers", field="batch")
+    if np.any(pools < 1):
+        raise InputError("must be at least 1", field="servers")
+    service = np.broadcast_to(service, (firsts.size, service.shape[1]))
+    used = np.arange(1, service.shape[1] + 1) <= batches[:, None]
+    if not np.all(np.isfinite(service) & (service > 0) | ~used):
+        raise InputError("must be finite and above 0 up to the batch", field="service_ms")
+    return _Rows(
+        first=np.array(firsts),
+        service_ms=np.array(service, order="C"),  # for another order all would be compiled once more
+        batch=np.array(batches),
+        servers=np.array(pools),
+        constant=np.array(constants),
+    )

@@ -1,0 +1,1 @@
+"""Plots, one module for each; they need the extra `plot`."""

@@ -1,0 +1,1 @@
+"""Tables, one module for each."""

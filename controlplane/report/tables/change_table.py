@@ -1,0 +1,68 @@
+"""The table of changes from one plan to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from controlplane.domain.plan import Plan
+from controlplane.domain.workload import Workload
+from controlplane.planners.replan.differences import Place, changes, endings, feasibility, moves, terms
+from controlplane.report.ending_line import ending_line
+from controlplane.report.tables.plan_table import counted, names
+
+
+def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> RenderableType:
+    """Return the lines about endpoints that end, the changes of partitions, and those of workloads' terms.
+
+    `wanted` are the workloads of the second plan's spec.
+    """
+    found, new_terms = changes(before, after), terms(before, after, wanted)
+    lost, regained = feasibility(before, after)
+    if not (found or new_terms or lost or regained):
+        return Text("\nnothing changes")
+    partitions = counted(len({c.partition for c in found}), "partition")
+    parts: list[RenderableType] = []
+    if ended := endings(before, after):
+        parts.append(Text("\n" + "\n".join(map(ending_line, ended)), style="bold"))
+    parts.append(Text(f"\n{partitions} changed, {moves(before, after)} started or moved"))
+    if found:
+        rows = [
+            (c.change.value, c.partition, _text_of(c.before), _text_of(c.after), names(c.workloads))
+            for c in found
+        ]
+        parts.append(_table(("change", "partition", "before", "after", "workloads"), rows))
+    if new_terms:
+        workloads = counted(len({c.workload for c in new_terms}), "workload")
+        parts.append(Text(f"\nchanged in the spec: {workloads}"))
+        values = [(c.workload, c.field, _value(c.before), _value(c.after)) for c in new_terms]
+        parts.append(_table(("workload", "field", "before", "after"), values))
+    if lost:
+        parts.append(Text(f"\nserved before, infeasible now: {', '.join(lost)}"))
+    if regained:
+        # Their terms are unknown: a plan has terms only for the workloads that it serves.
+        parts.append(Text(f"\ninfeasible before, served now: {', '.join(regained)}"))
+    return Group(*parts)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _text_of(place: Place | None) -> str:
+    if place is None:
+        return "–"
+    gpu, percent, batches = place
+    return f"{percent:g} % of {gpu}, batch {'+'.join(map(str, batches))}"

@@ -1,0 +1,52 @@
+"""The table of `ctl plan --explain`."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from controlplane.domain.plan import Infeasible
+from controlplane.domain.units import spoken
+from controlplane.planners.diagnostics.explain import Explanation
+from controlplane.report.tables.plan_table import number
+
+
+def explanation_table(found: tuple[Explanation, ...] | Infeasible) -> RenderableType:
+    """Return the planned share and batch of each partition beside the alternatives, and the reasons."""
+    if isinstance(found, Infeasible):
+        return Text(f"\n{found.workload} is infeasible: {found.reason}")
+    parts: list[RenderableType] = []
+    for explanation in found:
+        parts += [_one(explanation), *(Text(f"  {reason}") for reason in explanation.reasons)]
+    return Group(*parts)
+
+
+def _one(explanation: Explanation) -> Table:
+    beside = f", beside {', '.join(explanation.neighbours)}" if explanation.neighbours else ", alone"
+    table = Table(
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        title_justify="left",
+        title=(
+            f"\n{explanation.workload} (held to {explanation.slo_ms:g} ms) in {explanation.partition} on "
+            f"{explanation.gpu}{beside}"
+        ),
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("share %", "batch", "exec ms", "P99 ms", "use"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("holds", no_wrap=True)
+    for a in explanation.alternatives:
+        holds = "yes" if a.holds else f"no: {', '.join(a.breaks)}"
+        table.add_row(
+            a.what,
+            spoken(a.percent),
+            str(a.batch),
+            number(a.execution_ms),
+            number(a.p99_ms),
+            number(a.utilisation, 2),
+            holds,
+        )
+    return table

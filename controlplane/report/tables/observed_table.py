@@ -1,0 +1,136 @@
+"""Predicted against observed on a running fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from controlplane.latency.calibration import Seen
+from controlplane.report.tables.plan_table import number
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A partition without a measurement, and the reason."""
+
+    partition: str
+    unmeasured: str
+
+
+def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table:
+    """Return one line for each partition and batch size, and one for each partition without a measurement."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("partition", no_wrap=True)
+    for name in ("batch", "batches", "busy %", "predicted ms", "observed ms", "error %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("beside")
+    table.add_column("teaches")
+    for row in seen:
+        found = row.observation
+        table.add_row(
+            row.partition,
+            str(row.batch),
+            str(found.batches),
+            f"{100 * row.busy:.0f}",
+            f"{found.predicted_ms:.1f}",
+            f"{found.observed_ms:.1f}",
+            _error(row),
+            ", ".join(found.neighbours) or "–",
+            _teaches(row),
+        )
+    for one in unseen:
+        table.add_row(one.partition, *["–"] * 7, f"unmeasured: {one.unmeasured}")
+    return table
+
+
+def _error(row: Seen) -> str:
+    if row.unmeasured is not None:
+        return "–"
+    return f"{100 * (row.observation.predicted_ms / row.observation.observed_ms - 1):+.0f}"
+
+
+def _teaches(row: Seen) -> str:
+    if row.unmeasured is not None:
+        return f"unmeasured: {row.unmeasured}"
+    return "yes" if row.refused is None else f"no: {row.refused}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A workload's P99 on one partition, from the record. Rates count inferences.
+
+    `p99_ms` is the median of the minutes that have enough answers for a P99, `worst_p99_ms` their maximum.
+    `unmeasured` is the reason if no minute has enough.
+    """
+
+    workload: str
+    partition: str
+    minutes: int
+    unmeasured: str | None
+    planned_rps: float
+    rate_rps: float | None
+    failed: int
+    predicted_p99_ms: float | None
+    p99_ms: float | None
+    worst_p99_ms: float | None
+    slo_ms: float
+
+
+def kept_table(kept: Sequence[Kept]) -> Table:
+    """Return one line for each workload and partition."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("workload", "partition"):
+        table.add_column(name, no_wrap=True)
+    for name in (
+        "minutes",
+        "planned/s",
+        "rate/s",
+        "failed",
+        "predicted P99 ms",
+        "P99 ms",
+        "worst minute",
+        "SLO ms",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in kept:
+        table.add_row(
+            row.workload,
+            row.partition,
+            str(row.minutes),
+            number(row.planned_rps),
+            number(row.rate_rps),
+            str(row.failed),
+            number(row.predicted_p99_ms),
+            number(row.p99_ms),
+            number(row.worst_p99_ms),
+            f"{row.slo_ms:g}",
+            "" if row.unmeasured is None else f"unmeasured: {row.unmeasured}",
+        )
+    return table
+
+
+def observed_document(seen: Sequence[Seen], unseen: Sequence[Unseen], kept: Sequence[Kept]) -> dict[str, Any]:
+    """Return both tables as JSON."""
+    return {
+        "promises": [asdict(row) for row in kept],
+        "observed": [
+            {
+                "partition": row.partition,
+                "model": row.observation.model,
+                "batch": row.batch,
+                "batches": row.observation.batches,
+                "busy": row.busy,
+                "neighbours": list(row.observation.neighbours),
+                "predicted_ms": row.observation.predicted_ms,
+                "observed_ms": row.observation.observed_ms,
+                "unmeasured": row.unmeasured,
+                "refused": row.refused,
+            }
+            for row in seen
+        ],
+        "unseen": [asdict(row) for row in unseen],
+    }

@@ -1,0 +1,191 @@
+"""The table of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from controlplane.domain import device
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.units import MILLIS_PER_SECOND, spoken
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.report.tables.columns import table_of
+from controlplane.report.tables.plain import plain
+
+NAMED = 3
+"""The largest number of names in a line."""
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """Format a number; an unknown one is a dash."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 GPU`, `2 GPUs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def names(all_of_them: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    more = len(all_of_them) - NAMED
+    return ", ".join(all_of_them[:NAMED]) + (f" +{more}" if more > 0 else "")
+
+
+def plan_table(plan: Plan) -> RenderableType:
+    """Return every partition, the shared queues, the totals and the infeasible workloads.
+
+    A partition's rate is the sum of its workloads' rates, its SLO the strictest one.
+    """
+    table = table_of(
+        f"{_device(plan)}, partition, >share %, workload, model, >batch, >rate/s, >capacity/s, >use, "
+        ">exec ms, >P99 ms, >SLO ms, shadow"
+    )
+    for gpu in plan.gpus:
+        label = f"{gpu.id} ({spoken(gpu.percent)} %)"
+        for partition in gpu.partitions:
+            for model, placements in _queues(partition):
+                table.add_row(label, *_cells(gpu, partition, model, placements))
+                label = ""
+    return Group(table, *_shared(plan), Text(), *_footer(plan))
+
+
+def _device(plan: Plan) -> str:
+    return device.noun(gpu.type for gpu in plan.gpus)
+
+
+def _queues(partition: Partition) -> Iterator[tuple[ServedModel, list[Placement]]]:
+    """Yield the partition's models with their workloads, which share the model's queue."""
+    for model in partition.models:
+        placements = [w for w in partition.workloads if w.model == model.model]
+        if placements:
+            yield model, placements
+
+
+def _shared(plan: Plan) -> list[RenderableType]:
+    """Return a table of the queues of several workloads; a pool's queue is listed once."""
+    servers: dict[tuple[str, ...], list[str]] = {}
+    queues: dict[tuple[str, ...], list[Placement]] = {}
+    for _, partition in plan.partitions():
+        for _, placements in _queues(partition):
+            key = tuple(w.name for w in placements)
+            servers.setdefault(key, []).append(partition.id)
+            queues[key] = placements
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("shared queue", "workloads: SLO ms at rate/s"):
+        table.add_column(name, overflow="fold", no_wrap=name == "shared queue")
+    for key, placements in queues.items():
+        if len(key) > 1:
+            count = len(servers[key])
+            who = (f"{w.name}: {w.slo_ms:g} at {spoken(w.rate_rps * count)}" for w in placements)
+            table.add_row(names(servers[key]), ", ".join(who))
+    return [Text(), table] if table.row_count else []
+
+
+def _cells(
+    gpu: PlannedGpu, partition: Partition, served: ServedModel, placements: Sequence[Placement]
+) -> list[str]:
+    predicted = placements[0].predicted
+    shadow = partition.shadow
+    where = "" if shadow is None or shadow.gpu == gpu.id else f" on {shadow.gpu}"
+    return [
+        partition.id,
+        spoken(partition.percent),
+        names([w.name for w in placements]),
+        served.model,
+        str(served.batch),
+        spoken(sum(w.rate_rps for w in placements)),
+        number(predicted.capacity_rps, 0),
+        number(predicted.utilisation, 2),
+        number(predicted.execution_ms),
+        number(predicted.p99_ms),
+        f"{min(w.slo_ms for w in placements):g}",
+        "–" if shadow is None else f"{shadow.policy} {spoken(shadow.percent)} %{where}",
+    ]
+
+
+def at_quantile(quantile: float) -> str:
+    """Return `95 % quantile`."""
+    return f"{100 * quantile:g} % quantile"
+
+
+def _time(ms: float) -> str:
+    """Format a duration, a long one in seconds."""
+    return f"{ms:.1f} ms" if ms < MILLIS_PER_SECOND else f"{ms / MILLIS_PER_SECOND:.1f} s"
+
+
+def _footer(plan: Plan) -> list[Text]:
+    lines = []
+    if plan.totals is not None:
+        totals = plan.totals
+        text = f"{plan.strategy}: {counted(totals.gpus, _device(plan))}"
+        priced = any(g.price_per_hour > 0 for g in plan.gpus)
+        if not priced and totals.lower_bound_gpus is not None:
+            text += f" (lower bound {totals.lower_bound_gpus})"
+        text += f", {spoken(totals.percent)} % of share"
+        if priced:
+            text += f", {totals.cost_per_hour:.2f} per hour"
+            if totals.lower_bound_cost_per_hour is not None:
+                text += f" (lower bound {totals.lower_bound_cost_per_hour:.2f})"
+        if totals.planning_ms is not None:
+            text += f", planned in {_time(totals.planning_ms)}"
+            parts = ", ".join(f"{name} {_time(ms)}" for name, ms in totals.phases_ms)
+            text += f" ({parts})" if parts else ""
+        lines.append(Text(text))
+    placed = [w for _, _, w in plan.placements()]
+    queues = [placements for _, p in plan.partitions() for _, placements in _queues(p)]
+    capacity = sum(placements[0].predicted.capacity_rps or 0.0 for placements in queues)
+    lines.append(Text(f"{spoken(sum(w.rate_rps for w in placed))}/s planned for, capacity {capacity:.0f}/s"))
+    rule = "P99 ≤ SLO" if plan.rule is Rule.P99 else "execution ≤ SLO/2"
+    kept = "verified" if plan.verified else f"{len(plan.violations)} promises not kept"
+    lines.append(Text(f"rule {plan.rule} ({rule}), latency model {plan.latency_model}: {kept}"))
+    lines += [Text(f"  {v.subject}: {v.reason}", style="red") for v in plan.violations]
+    if plan.quantile is not None and placed:
+        lines.append(
+            Text(f"exec and P99 predicted with execution times at their {at_quantile(plan.quantile)}")
+        )
+    lines += [Text(line) for line in _uncovered(plan)]
+    for i in plan.infeasible:
+        nearest = []
+        if i.nearest_slo_ms is not None:
+            nearest.append(f"an SLO of {i.nearest_slo_ms:.1f} ms")
+        if i.nearest_rate_rps is not None:
+            nearest.append(f"a rate of {i.nearest_rate_rps:.0f}/s")
+        fits = f"; {' or '.join(nearest)} would fit" if nearest else ""
+        lines.append(Text(f"infeasible: {i.workload}: {i.reason}{fits}", style="red"))
+    return lines
+
+
+def _uncovered(plan: Plan) -> Iterator[str]:
+    """Warn about shadows that are no larger than the active server, and say the way out, if any."""
+    standing = [(gpu.id, p.percent, p.shadow) for gpu, p in plan.partitions() if p.shadow is not None]
+    standing = [one for one in standing if one[2].policy is not ShadowPolicy.NONE]
+    bare = [one for one in standing if one[2].extra_percent <= 0]
+    if not bare:
+        return
+    ways = []
+    whole = sum(percent >= 100.0 for _, percent, _ in bare)
+    if whole:
+        # A shadow on another GPU could not be larger either.
+        more = "a higher --quantile" if plan.rule is Rule.P99 else "a shorter SLO in the spec"
+        ways.append(f"{whole} for a partition with a whole {_device(plan)} ({more} plans headroom instead)")
+    crowded = sum(percent < 100.0 and shadow.gpu == gpu for gpu, percent, shadow in bare)
+    if crowded:
+        way = "`shadow: {place: other-gpu}` in the spec looks for room on others, or takes one more"
+        ways.append(f"{crowded} whose {_device(plan)} has none to give ({way})")
+    warning = (
+        f"shadows that add no share, so cover a death and not a slower server: {len(bare)} of {len(standing)}"
+    )
+    yield "; ".join((warning, *ways))
+
+
+def show(renderable: RenderableType) -> None:
+    """Print to stdout; where stdout is not a terminal, without a limit on the width."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(renderable)
+    else:
+        print(plain(renderable))

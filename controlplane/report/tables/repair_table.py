@@ -1,0 +1,77 @@
+"""The table of a forced violation and its repair, as measured by one workload's clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from controlplane.report.tables.plan_table import number
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The requests that were due within one period; seconds count from the cut of the quota."""
+
+    name: str
+    begin_s: float
+    end_s: float
+    requests: int
+    failed: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The guard's repair; seconds count from the cut of the quota.
+
+    `served_s` is the first answer to a request that was due after the redirect. At `guarded_s` a new shadow
+    was ready.
+    """
+
+    workload: str
+    slo_ms: float
+    percent: float
+    cut_percent: float
+    redirected_s: float
+    reason: str
+    served_s: float
+    guarded_s: float
+    shadow: str
+    spans: tuple[Span, ...]
+
+
+def repair_lines(repair: Repair) -> Sequence[str]:
+    """Return the events in order."""
+    return (
+        f"   0.00 s  {repair.workload}: its server's quota cut from {repair.percent:g} % to "
+        f"{repair.cut_percent:.1f} % of its core",
+        f"{repair.redirected_s:7.2f} s  the guard redirected: {repair.reason}",
+        f"{repair.served_s:7.2f} s  the shadow's first answer",
+        f"{repair.guarded_s:7.2f} s  the next shadow stood by: {repair.shadow}",
+    )
+
+
+def repair_table(repair: Repair) -> Table:
+    """Return one line for each period."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("requests due", no_wrap=True)
+    for name in ("from s", "to s", "requests", "failed", "P50 ms", "P99 ms", "SLO ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("holds", no_wrap=True)
+    for span in repair.spans:
+        holds = "–" if span.p99_ms is None else "yes" if span.p99_ms <= repair.slo_ms else "no"
+        table.add_row(
+            span.name,
+            f"{span.begin_s:.1f}",
+            f"{span.end_s:.1f}",
+            str(span.requests),
+            str(span.failed),
+            number(span.p50_ms),
+            number(span.p99_ms),
+            f"{repair.slo_ms:g}",
+            holds,
+        )
+    return table

@@ -1,0 +1,227 @@
+"""The table and the JSON of `ctl status`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from controlplane.report.tables.columns import table_of
+from controlplane.report.tables.plan_table import number
+
+_SHOWN_NAMES = 3
+
+WINDOW_S = 60.0
+"""The window of the shown rates, P99s and errors; shorter if the monitor started later."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRow:
+    """One server, with the figures of its workload. Unknown figures are None."""
+
+    partition: str
+    role: str
+    state: str
+    device: str
+    percent: float
+    enforced_by: str | None
+    endpoints: tuple[str, ...]
+    routed: bool
+    http_port: int
+    grpc_port: int
+    slo_ms: float | None = None
+    p99_ms: float | None = None
+    planned_rps: float | None = None
+    rate_rps: float | None = None
+    errors: int | None = None
+
+
+def status_table(rows: Sequence[StatusRow]) -> Table:
+    """Return one line for each server."""
+    table = table_of(
+        "partition, role, state, device, >share %, held by, endpoint, routed, >rate/s, >planned/s, >P99 ms, "
+        ">SLO ms, >errors"
+    )
+    for row in rows:
+        table.add_row(
+            row.partition,
+            row.role,
+            row.state,
+            row.device,
+            f"{row.percent:g}",
+            row.enforced_by or "nothing",
+            _few(row.endpoints),
+            "yes" if row.routed else "no",
+            *_figures(row),
+        )
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """One workload: its SLO and planned rate, and the measured ones, summed over its pool."""
+
+    workload: str
+    endpoint: str
+    partitions: tuple[str, ...]
+    slo_ms: float
+    planned_rps: float
+    p99_ms: float | None = None
+    rate_rps: float | None = None
+    errors: int | None = None
+
+
+def workload_table(rows: Sequence[WorkloadRow]) -> Table:
+    """Return one line for each workload."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("workload", "endpoint", "served by"):
+        table.add_column(name, no_wrap=True)
+    for name in ("rate/s", "planned/s", "P99 ms", "SLO ms", "errors"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.workload,
+            row.endpoint,
+            _few(row.partitions),
+            *_figures(row),
+        )
+    return table
+
+
+def _figures(row: StatusRow | WorkloadRow) -> tuple[str | Text, ...]:
+    """Return the measured figures and the planned ones in the order of the columns."""
+    p99 = Text(f"{number(row.p99_ms)} !", style="red") if _late(row) else number(row.p99_ms)
+    errors = "–" if row.errors is None else str(row.errors)
+    return number(row.rate_rps), number(row.planned_rps), p99, number(row.slo_ms), errors
+
+
+def _late(row: StatusRow | WorkloadRow) -> bool:
+    return row.p99_ms is not None and row.slo_ms is not None and row.p99_ms > row.slo_ms
+
+
+def _footnote(rows: Sequence[StatusRow | WorkloadRow]) -> str:
+    """Return the note about the figures' window."""
+    late = "; !: above its SLO" if any(map(_late, rows)) else ""
+    return f"rate, P99 and errors are of the last {WINDOW_S:g} s{late}"
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _SHOWN_NAMES
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_SHOWN_NAMES])} and {more} more"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRow:
+    """The controller's state for one partition. Times are seconds ago; None: unknown, or it never happened.
+
+    `phase` is None where no controller runs.
+    """
+
+    partition: str
+    phase: str | None = None
+    phase_since_s: float | None = None
+    shadow: str | None = None
+    shadow_ready: bool = False
+    failed_starts: int = 0
+    breaker_open: bool = False
+    retry_in_s: float | None = None
+    redirected_s: float | None = None
+    redirect: str | None = None
+    said_s: float | None = None
+    said: str | None = None
+
+
+def guard_table(rows: Sequence[GuardRow]) -> Table:
+    """Return one line for each partition: phase, shadow, starts, the last redirect, the last warning."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("partition", "guard", "shadow", "starts", "last redirect", "last warning"):
+        table.add_column(name, no_wrap=name != "last warning")
+    for row in rows:
+        if row.phase is None:
+            phase, shadow, starts = "not watched", "–", "–"
+        else:
+            phase = f"{row.phase} for {_age(row.phase_since_s)}"
+            shadow = "none" if row.shadow is None else "ready" if row.shadow_ready else "not ready"
+            starts = _starts(row)
+        cause = (row.redirect or "").rpartition(": ")[2]
+        redirect = "never" if row.redirect is None else f"{_age(row.redirected_s)} ago: {cause}"
+        said = "–" if row.said is None else f"{_age(row.said_s)} ago: {row.said}"
+        table.add_row(row.partition, phase, shadow, starts, redirect, said)
+    return table
+
+
+def _starts(row: GuardRow) -> str:
+    if not row.failed_starts:
+        return "fine"
+    next_try = "" if row.retry_in_s is None else f", next in {_age(row.retry_in_s)}"
+    return f"{'breaker open: ' if row.breaker_open else ''}{row.failed_starts} did not last{next_try}"
+
+
+def _age(seconds: float | None) -> str:
+    """Format a duration in its largest suitable unit."""
+    if seconds is None:
+        return "–"
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A fleet at one moment. `controller` is its pid, None where none runs.
+
+    `trouble` is the reason if the engine does not answer; the servers are unknown then. `history_trouble` is
+    the reason if the history cannot be read. `restarts` has the latest restart of each gateway process,
+    oldest first: how many seconds ago, and which process and why.
+    """
+
+    servers: tuple[StatusRow, ...]
+    workloads: tuple[WorkloadRow, ...]
+    guard: tuple[GuardRow, ...]
+    controller: int | None
+    trouble: str | None = None
+    restarts: tuple[tuple[float, str], ...] = ()
+    history_trouble: str | None = None
+
+
+def status_view(status: Status) -> RenderableType:
+    """Return the tables, and a warning if no controller runs.
+
+    There is a table of workloads only if a server serves several.
+    """
+    parts: list[RenderableType] = [status_table(status.servers)]
+    if status.trouble is not None:
+        parts = [f"the servers are unknown: {status.trouble}"]
+    if any(len(row.endpoints) > 1 for row in status.servers):
+        parts += ["", workload_table(status.workloads)]
+    if status.servers:
+        parts += ["", _footnote((*status.servers, *status.workloads))]
+    if status.guard:
+        parts += ["", guard_table(status.guard)]
+    if status.history_trouble is not None:
+        parts += ["", f"the history cannot be read: {status.history_trouble}"]
+    if status.restarts:
+        parts += ["", *(f"gateway, {_age(ago_s)} ago: {reason}" for ago_s, reason in status.restarts)]
+    if status.controller is None:
+        parts += ["", "no controller runs: nothing is redirected or restarted (`ctl serve` starts one)"]
+    return Group(*parts)
+
+
+def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
+    """Return the JSON of `ctl status`."""
+    return {
+        "fleet": fleet,
+        "controller": status.controller,
+        "trouble": status.trouble,
+        "history_trouble": status.history_trouble,
+        "restarts": [{"seconds_ago": ago_s, "reason": reason} for ago_s, reason in status.restarts],
+        "servers": [asdict(row) for row in status.servers],
+        "workloads": [asdict(row) for row in status.workloads],
+        "guard": [asdict(row) for row in status.guard],
+    }

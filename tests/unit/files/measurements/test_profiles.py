@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.domain.device import ShareKind
+from controlplane.domain.errors import InputError
+from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile, Repeat
+from controlplane.files.measurements.profiles import (
+    partial_path,
+    profile_document,
+    profile_path,
+    read_partial,
+    read_profile,
+    read_profiles,
+    write_partial,
+    write_profile,
+)
+
+pytestmark = pytest.mark.unit
+
+PROFILE = Profile(
+    model="resnet",
+    device="cpu",
+    share_kind=ShareKind.CPU_QUOTA,
+    environment=Environment(triton="2.51.0", host="h", date="2026-01-01T00:00:00Z"),
+    points=(
+        Measurement(20, 1, 10.5, std_ms=0.1, n=40, throttled=0.9, host_busy=0.01),
+        Measurement(20, 1, 10.7, concurrency=8, capacity_rps=95.0),
+        Measurement(100, 8, 12.0),
+    ),
+    colocation=(ColocationPoint(50, 4, (Neighbour("vgg", 50, 2),), 9.0),),
+    fits={"igniter": {"k1": 0.1}},
+    holdout_error={"igniter": 0.05},
+    jitter=0.02,
+    frontend_ms=0.4,
+    memory_mb=120,
+    max_batch=32,
+    repeats=(Repeat(20, 1, 10.4, 10.5), Repeat(50, 4, 9.0, 9.2)),
+)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    assert read_profile(write_profile(tmp_path, PROFILE)) == PROFILE
+    assert read_profiles(tmp_path, "cpu") == {"resnet": PROFILE}
+    assert read_profiles(tmp_path, "v100") == {}
+
+
+def test_an_interrupted_measurement_is_no_profile_until_it_is_complete(tmp_path: Path) -> None:
+    assert read_partial(tmp_path, "cpu", "resnet") is None
+    write_partial(tmp_path, PROFILE)
+    assert read_profiles(tmp_path, "cpu") == {}
+    assert read_partial(tmp_path, "cpu", "resnet") == PROFILE
+    write_profile(tmp_path, PROFILE)
+    assert not partial_path(tmp_path, "cpu", "resnet").exists()
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {**profile_document(PROFILE), **changes}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (changed(schema_version=2), "schema_version: 2 is not supported"),
+        (changed(points=[]), "points: "),
+        (changed(point=[]), "point: unknown key; did you mean 'points'"),
+        (changed(points=[{"percent": 20, "batch": 1, "execution_ms": float("nan")}]), "execution_ms"),
+        (changed(points=[{"percent": 120, "batch": 1, "execution_ms": 1}]), r"points\[0\]\.percent: .*100"),
+        (changed(points=[{"percent": 20, "batch": 1, "execution_ms": 1}] * 2), r"points\[1\]: stands twice"),
+        (changed(points=[{"percent": 20, "batch": "1", "execution_ms": 1}]), "must be a whole number"),
+        (changed(model="../x"), "is not a valid name"),
+    ],
+)
+def test_a_broken_profile_names_the_file_and_the_field(
+    tmp_path: Path, content: dict[str, Any], problem: str
+) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=problem) as caught:
+        read_profile(path)
+    assert caught.value.file == str(path)
+
+
+@pytest.mark.parametrize(("device", "model"), [("v100", "resnet"), ("cpu", "other")])
+def test_a_profile_in_another_ones_place_is_refused(tmp_path: Path, device: str, model: str) -> None:
+    written = write_profile(tmp_path, PROFILE)
+    place = profile_path(tmp_path, device, model)
+    place.parent.mkdir(exist_ok=True)
+    written.rename(place)
+    with pytest.raises(InputError, match="belongs"):
+        read_profiles(tmp_path, device)
+
+
+def test_a_file_is_no_directory_of_profiles(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text("")
+    with pytest.raises(InputError, match=r"spec\.yaml: --profiles: is not a directory"):
+        read_profiles(tmp_path / "spec.yaml", "cpu")
+    assert read_profiles(tmp_path / "absent", "cpu") == {}

@@ -1,0 +1,34 @@
+"""A plan drawn holds every partition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
+from controlplane.report.plots.plan_plot import plot_plan
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(("rule", "told"), [(Rule.P99, "b4 · 50 %"), (Rule.HALF_SLO, "b4 · 40 %")])
+def test_each_segment_tells_workload_batch_and_slo(tmp_path: Path, rule: Rule, told: str) -> None:
+    placement = Placement("search", "search", "resnet50", 10, 100, predicted=Prediction(20, None, 50))
+    partition = Partition("search", 40, (ServedModel("resnet50", 4),), (placement,))
+    plan = Plan("joint", rule, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
+    drawn = tmp_path / "new" / "plan.svg"
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        plot_plan(plan, drawn)
+    text = drawn.read_text()
+    for word in ("search", "v100-0", "resnet50", told):
+        assert word in text
+
+
+def test_a_figure_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EngineError, match=r"plan\.svg: cannot be written"):
+        plot_plan(Plan("joint", Rule.P99, "ours", ()), tmp_path / "file" / "plan.svg")

@@ -1,0 +1,95 @@
+"""What the table of a plan says below its lines."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow, Totals
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.report.tables.plan_table import plan_table, show
+
+pytestmark = pytest.mark.unit
+
+
+def partition(name: str, percent: float, shadow: Shadow | None) -> Partition:
+    placement = Placement(name, name, "ssd", 10, 50)
+    return Partition(name, percent, (ServedModel("ssd", 1),), (placement,), shadow=shadow)
+
+
+def hot(gpu: str, extra: float, percent: float) -> Shadow:
+    return Shadow(ShadowPolicy.HOT, gpu, extra, percent + extra)
+
+
+def told(rule: Rule, gpus: Sequence[Sequence[Partition]]) -> str:
+    plan = Plan(
+        "joint", rule, "ours", tuple(PlannedGpu(f"v100-{i}", "v100", tuple(g)) for i, g in enumerate(gpus))
+    )
+    return "\n".join(line for line in text(plan).splitlines() if "add no share" in line)
+
+
+def text(plan: Plan) -> str:
+    console = Console(file=io.StringIO(), width=400, highlight=False)
+    console.print(plan_table(plan))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_it_says_which_shadows_cover_no_slower_server_and_the_way_out() -> None:
+    whole = partition("a", 100, hot("v100-0", 0, 100))
+    crowded = [partition("b", 60, hot("v100-1", 0, 60)), partition("c", 40, hot("v100-1", 0, 40))]
+    roomy = partition("d", 80, hot("v100-2", 10, 80))
+    bare = partition("e", 10, Shadow(ShadowPolicy.NONE, "v100-2", 0, 10))
+    line = told(Rule.P99, [[whole], crowded, [roomy, bare]])
+    assert "not a slower server: 3 of 4; 1 for a partition with a whole GPU (a higher --quantile" in line
+    assert "2 whose GPU has none to give (`shadow: {place: other-gpu}`" in line
+    assert "a shorter SLO" in told(Rule.HALF_SLO, [[whole]])
+
+
+def test_other_gpus_are_offered_only_where_they_can_have_more() -> None:
+    # All of another GPU is no more than all of this one, and who stands elsewhere has asked for it already.
+    assert "other-gpu" not in told(Rule.P99, [[partition("a", 100, hot("v100-1", 0, 100))], []])
+    assert "other-gpu" not in told(Rule.P99, [[partition("a", 60, hot("v100-1", 0, 60))], []])
+    assert told(Rule.P99, [[partition("a", 60, hot("v100-1", 10, 60))], []]) == ""
+    assert told(Rule.P99, [[partition("a", 100, None)]]) == ""
+
+
+def test_it_says_at_which_quantile_it_predicts_and_no_price_where_none_was_given() -> None:
+    a = partition("a", 300 / 7, None)
+    totals = Totals(1, 300 / 7, 0.0, 0.0, 1, planning_ms=999.94, phases_ms=(("verify", 12345.0),))
+    free = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (a,)),), 0.95, totals=totals)
+    told = text(free)
+    assert "exec and P99 predicted with execution times at their 95 % quantile" in told
+    assert "joint: 1 GPU (lower bound 1), 42.86 % of share, planned in 999.9 ms (verify 12.3 s)" in told
+    assert "42.857" not in told
+    priced = replace(free, gpus=(replace(free.gpus[0], price_per_hour=3.06),), quantile=None)
+    assert "0.00 per hour (lower bound 0.00)" in text(priced)
+    assert "quantile" not in text(priced)
+
+
+def test_nothing_is_padded_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    a = partition("a", 40, None)
+    show(plan_table(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (a,)),))))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("GPU")
+    assert lines[1].endswith("–")
+    assert lines == [line.rstrip() for line in lines]
+
+
+def test_a_core_is_not_called_a_gpu() -> None:
+    totals = Totals(gpus=2, percent=130.0, cost_per_hour=0.0, planning_ms=None)
+    cores = [
+        PlannedGpu(f"cpu-{i}", "cpu", (partition(p, 100, hot(f"cpu-{i}", 0, 100)),))
+        for i, p in ((0, "a"), (1, "b"))
+    ]
+    plan = Plan("joint", Rule.P99, "ours", tuple(cores), totals=totals)
+    told = text(plan)
+    assert "joint: 2 cores" in told
+    assert "2 for a partition with a whole core" in told
+    assert "GPU" not in told
+    mixed = replace(plan, gpus=(*cores, PlannedGpu("v100-0", "v100", ())))
+    assert "joint: 2 devices" in text(mixed)
