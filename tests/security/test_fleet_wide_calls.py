@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Route
 from controlplane.gateway import processes
-from controlplane.gateway.facade.broadcast import ANSWER_S
+from controlplane.gateway.facade.fleet_wide.broadcast import ANSWER_S
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.places import Places
 

@@ -16,13 +16,13 @@ from aiohttp import web
 from controlplane.domain.fleet import Backend
 from controlplane.gateway import store, supervision
 from controlplane.gateway.facade import control, over_grpc
-from controlplane.gateway.facade.broadcast import Broadcast
-from controlplane.gateway.facade.fleet import Fleet, everyone
-from controlplane.gateway.facade.kept import Kept
+from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast
+from controlplane.gateway.facade.fleet_wide.kept import Kept
 from controlplane.gateway.facade.memory import give_back
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
-from controlplane.gateway.facade.statistics import Statistics
+from controlplane.gateway.facade.routing.fleet import Fleet, everyone
+from controlplane.gateway.facade.routing.statistics import Statistics
 from controlplane.gateway.facade.upstream import Upstream
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from controlplane.domain.errors import TrisectError
-from controlplane.gateway.facade.fleet import Fleet
+from controlplane.gateway.facade.routing.fleet import Fleet
 
 Reload = Callable[[], Awaitable[None]]
 

@@ -20,11 +20,11 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.fleet import Fleet
+from controlplane.gateway.facade.messages.wire import Malformed, Sequence, sequence_of, text_field
 from controlplane.gateway.facade.records import Records
-from controlplane.gateway.facade.sequences import Key
+from controlplane.gateway.facade.routing.fleet import Fleet
+from controlplane.gateway.facade.routing.sequences import Key
 from controlplane.gateway.facade.upstream import Upstream, unconnected
-from controlplane.gateway.facade.wire import Malformed, Sequence, sequence_of, text_field
 
 
 @dataclass(slots=True)

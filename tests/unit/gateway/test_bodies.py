@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.gateway.facade.bodies import BadBody, Counted, Decompression
+from controlplane.gateway.facade.messages.bodies import BadBody, Counted, Decompression
 
 pytestmark = pytest.mark.unit
 

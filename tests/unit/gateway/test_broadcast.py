@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade import broadcast
-from controlplane.gateway.facade.broadcast import Broadcast, HttpAnswer, HttpRefused, Refused
-from controlplane.gateway.facade.kept import Kept, region_key
+from controlplane.gateway.facade.fleet_wide import broadcast
+from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, HttpAnswer, HttpRefused, Refused
+from controlplane.gateway.facade.fleet_wide.kept import LARGEST_ENTRY_BYTES, Kept, NotKept, region_key
 
 pytestmark = pytest.mark.unit
 
@@ -52,13 +52,13 @@ def made(tmp_path: Path) -> Broadcast:
 
 def refused(made: Broadcast, servers: Servers) -> Refused:
     with pytest.raises(Refused) as caught:
-        asyncio.run(made.send((A, B, C), servers.tell, servers.undo))
+        asyncio.run(made.send((A, B, C), Call(servers.tell, servers.undo)))
     return caught.value
 
 
 def test_the_first_answer_is_returned_where_all_agree(made: Broadcast) -> None:
     servers = Servers()
-    assert asyncio.run(made.send((A, B, C), servers.tell, servers.undo)) == "a"
+    assert asyncio.run(made.send((A, B, C), Call(servers.tell, servers.undo))) == "a"
     assert servers.undone == []
 
 
@@ -86,9 +86,9 @@ def test_a_server_that_does_not_answer_is_a_refusal_and_undone_too(
 def test_a_silent_server_does_not_keep_the_next_call_waiting(made: Broadcast) -> None:
     async def run() -> object:
         silent, well = Servers(silent=(A,)), Servers()
-        first = asyncio.create_task(made.send((A,), silent.tell, silent.undo))
+        first = asyncio.create_task(made.send((A,), Call(silent.tell, silent.undo)))
         await asyncio.sleep(0)
-        second = await asyncio.wait_for(made.send((A,), well.tell, well.undo), 30)
+        second = await asyncio.wait_for(made.send((A,), Call(well.tell, well.undo)), 30)
         assert first.done()
         first.exception()
         return second
@@ -108,9 +108,48 @@ def test_a_server_that_was_silent_as_it_joined_is_brought_up_to_date_later(
 
     monkeypatch.setattr(made, "http", http)
     key = region_key("system", "mine")
-    made.keep(key, {})
+    asyncio.run(made.send((C,), Call(Servers().tell, keep=(key, {}))))
     asyncio.run(made.tell_joining((A, B)))
     assert told == [(B, key)]
     silent.clear()
     asyncio.run(made.tell_joining((A, B)))
     assert told == [(B, key), (A, key)]
+
+
+def test_a_call_beyond_the_bounds_reaches_no_server(made: Broadcast) -> None:
+    body = {"key": "x" * LARGEST_ENTRY_BYTES}
+
+    async def tell(_: Backend) -> str:
+        raise AssertionError("reached a server")
+
+    with pytest.raises(NotKept):
+        asyncio.run(made.send((A,), Call(tell, keep=(region_key("system", "mine"), body))))
+
+
+def test_a_server_that_joins_during_a_call_gets_it_afterwards(
+    made: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = []
+
+    async def http(backend: Backend, method: str, path: str, body: bytes) -> Any:
+        joined.append((backend, path))
+
+    async def run() -> None:
+        answered = asyncio.Event()
+
+        async def tell(backend: Backend) -> str:
+            await answered.wait()
+            return backend.server
+
+        sending = asyncio.create_task(made.send((A,), Call(tell, keep=(key, {}))))
+        await asyncio.sleep(0)
+        joining = asyncio.create_task(made.tell_joining((A, B)))
+        await asyncio.sleep(0)
+        answered.set()
+        await asyncio.gather(sending, joining)
+
+    key = region_key("system", "mine")
+    monkeypatch.setattr(made, "http", http)
+    monkeypatch.setattr(broadcast, "ANSWER_S", 5.0)
+    asyncio.run(run())
+    assert (B, key) in joined

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.gateway.facade import kept
-from controlplane.gateway.facade.kept import Kept, NotKept, region_key, setting_key
+from controlplane.gateway.facade.fleet_wide import kept
+from controlplane.gateway.facade.fleet_wide.kept import Kept, NotKept, region_key, setting_key
 
 pytestmark = pytest.mark.unit
 

@@ -1,7 +1,7 @@
-"""Calls that must reach every Triton or none, and are repeated to every one that joins later.
+"""Sending of fleet-wide calls, which reach every Triton or none, and later every one that joins.
 
 Shared memory is registered with a process, not with a fleet; trace and log settings likewise. A server that
-does not answer holds a call up for `ANSWER_S` and no longer.
+does not answer delays a call by `ANSWER_S` at most.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import aiohttp
 import grpc
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.kept import Body, Kept
+from controlplane.gateway.facade.fleet_wide.kept import Body, Kept
 
 Answer = TypeVar("Answer")
+DENIED = "this fleet allows no fleet-wide calls; `ctl apply --fleet-wide-calls` does, for a new fleet"
 ANSWER_S = 5.0
 """How long a server may take to answer one fleet-wide call."""
 _TIMEOUT = aiohttp.ClientTimeout(total=ANSWER_S)
@@ -27,15 +28,29 @@ _SILENCES = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a server said over HTTP."""
+    """A server's answer over HTTP."""
 
     status: int
     body: bytes
     content_type: str
 
 
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """A fleet-wide call: how one server gets it, and how it is undone there.
+
+    `keep` is the key and the body of what joining servers get from now on; `forget` is the prefix of the keys
+    of what they no longer get.
+    """
+
+    tell: Callable[[Backend], Awaitable[Answer]]
+    undo: Callable[[Backend], Awaitable[object]] | None = None
+    keep: tuple[str, Body] | None = None
+    forget: str | None = None
+
+
 class Refused(Exception):
-    """A server said no. `first` says that it was the first one asked, so its own words tell all."""
+    """A server's refusal. `first`: it was the first server, so nothing had changed anywhere."""
 
     def __init__(self, backend: Backend, cause: Exception, *, first: bool) -> None:
         super().__init__(str(cause) or f"no answer within {ANSWER_S:g} s")
@@ -45,7 +60,7 @@ class Refused(Exception):
 
 
 class HttpRefused(Exception):
-    """A server's HTTP answer that is no success."""
+    """A server's HTTP answer other than success."""
 
     def __init__(self, answer: HttpAnswer) -> None:
         super().__init__(answer.body.decode(errors="replace"))
@@ -61,45 +76,38 @@ class Broadcast:
         self._lock = asyncio.Lock()
         self._told: set[Backend] = set()
 
-    async def send(
-        self,
-        targets: Sequence[Backend],
-        tell: Callable[[Backend], Awaitable[Answer]],
-        undo: Callable[[Backend], Awaitable[object]],
-    ) -> Answer:
-        """Every target's answer is a success, and the first one's is returned; or nothing has changed.
+    async def send(self, targets: Sequence[Backend], call: Call[Answer]) -> Answer:
+        """Change every target and return the first one's answer; otherwise nothing has changed.
 
-        Raises Refused. The first server is asked alone: what it refuses, no other one gets. A server that did
-        not answer may have done it: it is undone there too.
+        Raises NotKept before anything is sent, and Refused. The first server gets the call alone: what it
+        refuses, no other one gets. A server that did not answer may have executed it: it is undone there too.
         """
+        if call.keep is not None:
+            self._kept.check(*call.keep)
         async with self._lock:
-            first, *others = targets
-            try:
-                answer = await _bounded(tell(first))
-            except Exception as cause:
-                if _silent(cause):
-                    await asyncio.gather(_bounded(undo(first)), return_exceptions=True)
-                raise Refused(first, cause, first=True) from cause
-            told = await asyncio.gather(*(_bounded(tell(other)) for other in others), return_exceptions=True)
-            outcomes = list(zip(others, told, strict=True))
-            refusals = [(backend, e) for backend, e in outcomes if isinstance(e, Exception)]
-            if refusals:
-                changed = [first, *(b for b, e in outcomes if not isinstance(e, Exception) or _silent(e))]
-                await asyncio.gather(*(_bounded(undo(b)) for b in changed), return_exceptions=True)
-                raise Refused(*refusals[0], first=False)
+            answer = await self._change_all(targets, call)
+            if call.keep is not None:
+                self._kept.put(*call.keep)
+            if call.forget is not None:
+                self._kept.forget(call.forget)
             return answer
 
-    def check(self, key: str, body: Body) -> None:
-        """Raises NotKept where `keep` would exceed the bounds; called before anything is sent."""
-        self._kept.check(key, body)
-
-    def keep(self, key: str, body: Body) -> None:
-        """Tell this to every server that joins from now on."""
-        self._kept.put(key, body)
-
-    def forget(self, prefix: str) -> None:
-        """Tell nothing below this path any more."""
-        self._kept.forget(prefix)
+    async def _change_all(self, targets: Sequence[Backend], call: Call[Answer]) -> Answer:
+        first, *others = targets
+        try:
+            answer = await _bounded(call.tell(first))
+        except Exception as cause:
+            if _silent(cause):
+                await _undo(call, [first])
+            raise Refused(first, cause, first=True) from cause
+        told = await asyncio.gather(*(_bounded(call.tell(other)) for other in others), return_exceptions=True)
+        outcomes = list(zip(others, told, strict=True))
+        refusals = [(backend, e) for backend, e in outcomes if isinstance(e, Exception)]
+        if refusals:
+            changed = [b for b, e in outcomes if not isinstance(e, Exception) or _silent(e)]
+            await _undo(call, [first, *changed])
+            raise Refused(*refusals[0], first=False)
+        return answer
 
     async def tell_joining(self, servers: Sequence[Backend]) -> None:
         """Send what is kept to servers that have joined, before any request reaches them.
@@ -134,6 +142,11 @@ class Broadcast:
         if answer.status >= 300:
             raise HttpRefused(answer)
         return answer
+
+
+async def _undo(call: Call[Answer], servers: Sequence[Backend]) -> None:
+    if call.undo is not None:
+        await asyncio.gather(*(_bounded(call.undo(server)) for server in servers), return_exceptions=True)
 
 
 async def _bounded(answer: Awaitable[Answer]) -> Answer:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.fleet import Fleet
+from controlplane.gateway.facade.routing.fleet import Fleet
 
 _LATEST = "last_inference"
 _SAME = frozenset({"name", "version", "batch_size", "type", "id"})

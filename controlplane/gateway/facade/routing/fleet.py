@@ -15,7 +15,7 @@ import aiohttp
 from controlplane.domain.fleet import Backend, Route, Routes
 from controlplane.files.gateway import Traits
 from controlplane.gateway import store
-from controlplane.gateway.facade.sequences import Key, Sequences
+from controlplane.gateway.facade.routing.sequences import Key, Sequences
 from controlplane.gateway.places import Places
 
 _ASK_TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=1.0)
