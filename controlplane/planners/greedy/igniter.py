@@ -31,7 +31,7 @@ from controlplane.planners.evaluation.placements import (
     partition_of,
     too_large,
 )
-from controlplane.planners.greedy.placement import NONE_LEFT, Needs, Pick, Placed, place
+from controlplane.planners.greedy.placement import NONE_LEFT, Need, Needs, Pick, Placed, place
 from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.planners.serving.client_batches import largest_batch, refusal
 
@@ -82,7 +82,7 @@ def strategy() -> Greedy:
 
 
 def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Needs:
-    """Eq 17 and 18 for all workloads; shape (workloads, 15)."""
+    """Eq 17 and 18 for all workloads."""
     c, hw, grid = eq.coefficients, eq.hardware, device.pool.device.grid
     index = {name: i for i, name in enumerate(eq.models)}
     m = np.array([index[w.model] for w in workloads], dtype=np.int64)
@@ -103,14 +103,15 @@ def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Need
     steps = np.maximum(np.ceil((gamma / safe - c.k4[m] - least) / step - 1e-9), 0.0)
     floor = np.where((delta > 0) & (least + steps * step <= 100.0 + 1e-9), least + steps * step, UNREACHABLE)
     memory = np.array([memory_with_shadow(w, device) for w in workloads], dtype=np.float64)
+    transfers = (load + feedback) * batch
     times = allowed, batch, gamma, c.k4[m], c.k5[m], c.k_sch[m] * c.n_k[m], c.n_k[m]
     cache = c.alpha_cache[m], c.alpha_cacheutil[m], c.beta_cacheutil[m]
     power = c.alpha_power[m], c.beta_power[m]
-    transfers = (load + feedback) * batch
+    table = np.column_stack([*times, *cache, *power, transfers, floor, memory])
     total = device.pool.device.memory_mb
     count = device.pool.count
     return Needs(
-        table=np.column_stack([*times, *cache, *power, transfers, floor, memory]),
+        rows=tuple(map(Need._make, table.tolist())),
         step_percent=step,
         memory_mb=math.inf if total is None else total,
         most_gpus=len(workloads) if count is None else count,
@@ -124,7 +125,7 @@ def _gpus(
     for w in order.tolist():
         if placed.gpu[w] >= 0:
             rows.setdefault(int(placed.gpu[w]), []).append(w)
-    percent, batch = placed.percent.tolist(), needs.table[:, 1].astype(np.int64).tolist()
+    percent, batch = placed.percent.tolist(), [int(need.batch) for need in needs.rows]
     return tuple(
         gpu_of(
             g,

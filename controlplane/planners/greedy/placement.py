@@ -1,23 +1,21 @@
-"""iGniter's Alg 1 and 2 and its two first-fit baselines as one loop over arrays.
+"""iGniter's Alg 1 and 2, and its two first-fit baselines.
 
-Written for numba and for plain Python alike: twelve workloads are planned before a compiled copy is loaded,
-thousands need it.
+Plain Python: a thousand workloads take a tenth of a second, less than loading compiled code does.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
 from controlplane.latency.models.igniter import SLOWEST_CLOCK, Hardware
 from controlplane.latency.protocol import FloatArray, IntArray
 
-COMPILED_FROM = 48
-"""Loading the compiled loop costs about what plain Python takes for this many workloads."""
+_FULL_PERCENT = 100.0 + 1e-9
 
 
 class Pick(IntEnum):
@@ -32,29 +30,48 @@ class Pick(IntEnum):
 
 
 NO_GPU = -1
-"""Not even a GPU of its own holds it."""
+"""The workload does not fit on a GPU of its own."""
 NONE_LEFT = -2
 """All GPUs are taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What Eq 1-11 say of each workload at its batch, one row a workload.
+class Need(NamedTuple):
+    """What Eq 1-11 say of a workload at its batch; times in ms.
 
-    Columns: 0 the longest t_inf allowed (ms), 1 batch, 2 k1 b^2 + k2 b + k3, 3 k4, 4 k5, 5 k_sch n_k, 6 n_k,
-    7 alpha_cache, 8 and 9 cache use over ability, 10 and 11 power over ability, 12 transfers (ms), 13 the
-    lower bound of the share (%), 14 memory with its shadow (MB).
+    gamma: k1 b^2 + k2 b + k3. kernels_ms: k_sch n_k. cache, power: slope and offset over the processing
+    ability. floor: the lower bound of the share in percent (Eq 18). memory_mb: with its shadow.
     """
 
-    table: FloatArray
+    allowed_ms: float
+    batch: float
+    gamma: float
+    k4: float
+    k5: float
+    kernels_ms: float
+    n_k: float
+    alpha_cache: float
+    cache_slope: float
+    cache_offset: float
+    power_slope: float
+    power_offset: float
+    transfers_ms: float
+    floor: float
+    memory_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The needs of all workloads, and what the GPU type has."""
+
+    rows: tuple[Need, ...]
     step_percent: float
     memory_mb: float
     most_gpus: int
 
     @property
     def floor(self) -> FloatArray:
-        """r_lower of each workload, in percent."""
-        return np.asarray(self.table[:, 13])
+        """The lower bound of each workload's share, in percent."""
+        return np.array([need.floor for need in self.rows], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,101 +82,114 @@ class Placed:
     percent: FloatArray
 
 
+@dataclass(slots=True)
+class _Gpu:
+    """A GPU's workloads (rows of `Needs`) and their shares."""
+
+    members: list[int] = field(default_factory=list)
+    percents: list[float] = field(default_factory=list)
+
+
+class _Trial(NamedTuple):
+    """The shares of a GPU with one more workload, and by how much their sum grows."""
+
+    gpu: int
+    percents: list[float]
+    increase: float
+
+
 def place(needs: Needs, order: IntArray, hardware: Hardware, pick: Pick) -> Placed:
     """Place workloads in this order."""
-    run = _compiled() if order.size > COMPILED_FROM else _place
-    schedule, power = (hardware.alpha_sch, hardware.beta_sch), (hardware.idle_w, hardware.power_cap_w)
-    clock = hardware.alpha_f / hardware.clock_mhz
-    limits = needs.step_percent, needs.memory_mb, SLOWEST_CLOCK
-    constants = np.array([*schedule, *power, clock, *limits])
-    # One GPU holds at most so many partitions.
-    smallest = float(needs.floor.min(initial=100.0))
-    width = max(1, int(100.0 / max(smallest, 1.0) + 1e-9))
-    gpu, percent = run(needs.table, order, constants, int(pick), needs.most_gpus, width)
-    return Placed(gpu, percent)
-
-
-@functools.cache
-def _compiled() -> Callable[..., tuple[IntArray, FloatArray]]:
-    from numba import njit
-
-    compiled: Callable[..., tuple[IntArray, FloatArray]] = njit(cache=True)(_place)
-    return compiled
-
-
-def _place(
-    needs: FloatArray, order: IntArray, constants: FloatArray, pick: int, most_gpus: int, width: int
-) -> tuple[IntArray, FloatArray]:
-    alpha_sch, beta_sch, idle_w, cap_w = constants[0], constants[1], constants[2], constants[3]
-    alpha_clock, step, memory_mb, slowest = constants[4], constants[5], constants[6], constants[7]
-    count = needs.shape[0]
-    rows = min(count, most_gpus)
-    gpu_of = np.full(count, -1, dtype=np.int64)
-    percent = np.zeros(count)
-    member = np.zeros((rows, width), dtype=np.int64)
-    size = np.zeros(rows, dtype=np.int64)
-    used, memory = np.zeros(rows), np.zeros(rows)
-    trial, best = np.zeros(width), np.zeros(width)
-    ability, active = np.zeros(width), np.zeros(width)
-    opened = 0
-    for w in order:
-        floor = needs[w, 13]
-        chosen = -1
-        least = 1e9
-        last = opened if opened < rows else opened - 1
-        for g in range(last + 1):
-            if g == opened and chosen >= 0:
-                break
-            n = size[g] + 1
-            if n > width or used[g] + floor > 100.0 + 1e-9 or memory[g] + needs[w, 14] > memory_mb:
-                continue
-            member[g, n - 1] = w
-            total = used[g] + floor
-            for i in range(n - 1):
-                trial[i] = percent[member[g, i]]
-            trial[n - 1] = floor
-            growing = pick != 2
-            while growing and total <= 100.0 + 1e-9:
-                # Eq 1-11 of all on this GPU, then Alg 2, line 7, for those that are too slow.
-                cache = 0.0
-                power = idle_w
-                for i in range(n):
-                    x = member[g, i]
-                    active[i] = needs[x, 2] / (trial[i] + needs[x, 3]) + needs[x, 4]
-                    ability[i] = 1000.0 * needs[x, 1] / active[i]
-                    cache += needs[x, 8] * ability[i] + needs[x, 9]
-                    power += needs[x, 10] * ability[i] + needs[x, 11]
-                clock = max(1.0 + alpha_clock * max(power - cap_w, 0.0), slowest)
-                added = alpha_sch * n + beta_sch if n > 1 else 0.0
-                growing = False
-                for i in range(n):
-                    x = member[g, i]
-                    others = cache - needs[x, 8] * ability[i] - needs[x, 9]
-                    busy = needs[x, 5] + added * needs[x, 6] + active[i] * (1.0 + needs[x, 7] * others)
-                    if busy / clock + needs[x, 12] > needs[x, 0]:
-                        trial[i] += step
-                        total += step
-                        growing = True
-            if total > 100.0 + 1e-9:
-                continue
-            if total - used[g] < least - 1e-9:
-                least = total - used[g]
-                chosen = g
-                for i in range(n):
-                    best[i] = trial[i]
-                if pick != 0 or least <= floor + 1e-9:
-                    break
-        if chosen < 0:
-            gpu_of[w] = -1 if opened < rows else -2
+    most = min(len(needs.rows), needs.most_gpus)
+    gpus: list[_Gpu] = []
+    used, memory_mb = np.zeros(most), np.zeros(most)
+    gpu_of = np.full(len(needs.rows), NO_GPU, dtype=np.int64)
+    for w in order.tolist():
+        need = needs.rows[w]
+        room = (used + need.floor <= _FULL_PERCENT) & (memory_mb + need.memory_mb <= needs.memory_mb)
+        candidates = np.flatnonzero(room[: len(gpus)]).tolist()
+        chosen = _choose(w, candidates, gpus, used, needs, hardware, pick)
+        if chosen is None and len(gpus) == most:
+            gpu_of[w] = NONE_LEFT
             continue
-        if chosen == opened:
-            opened += 1
-        n = size[chosen] + 1
-        member[chosen, n - 1] = w
-        size[chosen] = n
-        gpu_of[w] = chosen
-        used[chosen] += least
-        memory[chosen] += needs[w, 14]
-        for i in range(n):
-            percent[member[chosen, i]] = best[i]
-    return gpu_of, percent
+        if chosen is None and room[len(gpus)]:
+            gpus.append(_Gpu())
+            chosen = _choose(w, [len(gpus) - 1], gpus, used, needs, hardware, pick)
+            if chosen is None:
+                gpus.pop()
+        if chosen is None:
+            continue
+        gpu_of[w] = chosen.gpu
+        gpus[chosen.gpu].members.append(w)
+        gpus[chosen.gpu].percents = chosen.percents
+        used[chosen.gpu] += chosen.increase
+        memory_mb[chosen.gpu] += need.memory_mb
+    percent = np.zeros(len(needs.rows))
+    for gpu in gpus:
+        percent[gpu.members] = gpu.percents
+    return Placed(gpu_of, percent)
+
+
+def _choose(
+    w: int,
+    candidates: Sequence[int],
+    gpus: Sequence[_Gpu],
+    used: FloatArray,
+    needs: Needs,
+    hardware: Hardware,
+    pick: Pick,
+) -> _Trial | None:
+    """Return the GPU for workload `w`, None where no candidate holds it (Alg 1)."""
+    best: _Trial | None = None
+    floor = needs.rows[w].floor
+    for g in candidates:
+        percents = [*gpus[g].percents, floor]
+        total = before = float(used[g])
+        total += floor
+        if pick is not Pick.FIRST_FLOOR:
+            members = [needs.rows[i] for i in gpus[g].members]
+            members.append(needs.rows[w])
+            total = _grow(members, percents, total, needs.step_percent, hardware)
+        if total > _FULL_PERCENT:
+            continue
+        increase = total - before
+        if best is None or increase < best.increase - 1e-9:
+            best = _Trial(g, percents, increase)
+            if pick is not Pick.LEAST_INCREASE or increase <= floor + 1e-9:
+                break
+    return best
+
+
+def _grow(
+    members: Sequence[Need], percents: list[float], total: float, step: float, hardware: Hardware
+) -> float:
+    """Grow the shares in place until every workload is fast enough; return their sum (Alg 2).
+
+    The sum is above 100 where that takes more than the GPU has.
+    """
+    count = len(members)
+    added_ms = hardware.alpha_sch * count + hardware.beta_sch if count > 1 else 0.0
+    clock_slope = hardware.alpha_f / hardware.clock_mhz
+    growing = True
+    while growing and total <= _FULL_PERCENT:
+        # Eq 1-11 of all on this GPU, then Alg 2, line 7, for those that are too slow.
+        cache, power = 0.0, hardware.idle_w
+        active, own_cache = [], []
+        for need, percent in zip(members, percents, strict=True):
+            active_ms = need.gamma / (percent + need.k4) + need.k5
+            ability = 1000.0 * need.batch / active_ms
+            of_this = need.cache_slope * ability + need.cache_offset
+            cache += of_this
+            power += need.power_slope * ability + need.power_offset
+            active.append(active_ms)
+            own_cache.append(of_this)
+        clock = max(1.0 + clock_slope * max(power - hardware.power_cap_w, 0.0), SLOWEST_CLOCK)
+        growing = False
+        for i, need in enumerate(members):
+            slowed_ms = active[i] * (1.0 + need.alpha_cache * (cache - own_cache[i]))
+            busy_ms = need.kernels_ms + added_ms * need.n_k + slowed_ms
+            if busy_ms / clock + need.transfers_ms > need.allowed_ms:
+                percents[i] += step
+                total += step
+                growing = True
+    return total

@@ -59,23 +59,3 @@ def test_the_longer_lists_take_no_more_than_the_prototype(count: int, gpus: int)
     plan = planned("igniter", published(count))
     assert len(plan.gpus) <= gpus
     assert plan.verified
-
-
-def test_plain_and_compiled_loops_agree() -> None:
-    from controlplane.latency.models import igniter as model
-    from controlplane.planners.greedy import placement
-    from controlplane.planners.greedy.igniter import needs_of
-
-    device = planning.v100()
-    eq = model.fit(device.profiles, device.pool.device)
-    needs = needs_of(eq, device, published(50))
-    order = (-needs.floor).argsort(kind="stable")
-    for pick in placement.Pick:
-        compiled = placement.place(needs, order, eq.hardware, pick)
-        kept, placement.COMPILED_FROM = placement.COMPILED_FROM, 10**6
-        try:
-            plain = placement.place(needs, order, eq.hardware, pick)
-        finally:
-            placement.COMPILED_FROM = kept
-        assert compiled.gpu.tolist() == plain.gpu.tolist()
-        assert compiled.percent.tolist() == plain.percent.tolist()
