@@ -2,4 +2,5 @@
 
 converge   what differs between the plan and what runs, and the actions that close the gap
 guard      what to do where a server is slow, hangs or dies
+load       when the plan changes with the rates that arrive
 """

@@ -37,8 +37,8 @@ class BareTriton:
 
 
 @contextlib.contextmanager
-def bare_triton(repository: Path, log: Path, *, deadline_s: float = 60.0) -> Iterator[BareTriton]:
-    """Every model of `repository`, ready."""
+def bare_triton(repository: Path, log: Path, *more: str, deadline_s: float = 60.0) -> Iterator[BareTriton]:
+    """Every model of `repository`, ready; `more` are further options of the server."""
     http_port, grpc_port = free_ports(2)
     regions = f"bare-{os.getpid()}-{http_port}-"
     command = [
@@ -53,6 +53,7 @@ def bare_triton(repository: Path, log: Path, *, deadline_s: float = 60.0) -> Ite
         "--exit-timeout-secs=5",
         "--disable-auto-complete-config",
         f"--backend-config=python,shm-region-prefix-name={regions}",
+        *more,
     ]
     environment = {
         **os.environ,

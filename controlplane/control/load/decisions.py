@@ -1,0 +1,239 @@
+"""Decide when the plan of a fleet changes with its load. Pure.
+
+`tick(state, seen)` returns the next state and the effects. A proposal is asked for with `Propose`, and its
+answer comes with a later observation. Four rules:
+
+* more is planned for once the lower bound of a forecast is above what the plan is for; the new plan is for
+  the upper bound, so that noise around a threshold moves a fleet at most once;
+* an increase takes from no workload what the plan before was for;
+* a cheaper plan is for the highest forecast of the whole dwell, which one moment of doubt starts anew;
+* between two changes lies the settling time, and before a decrease the dwell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.control.load.rates import FloatArray, estimate
+from controlplane.control.load.state import (
+    PEAKS,
+    Apply,
+    Direction,
+    Effect,
+    Kind,
+    LoadSeen,
+    LoadState,
+    PerWorkload,
+    Proposal,
+    Propose,
+    Report,
+    with_workloads,
+)
+
+_MINUTE = 60
+_SEEN_OF_MINUTE = 30
+"""Seconds of a minute that must have been seen for it to count."""
+_NAMED = 3
+
+
+def tick(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect, ...]]:
+    """The state after an observation, and what is to be done, in this order."""
+    if seen.workloads != state.workloads:
+        # Another plan, ours or a person's: what was under way was decided for the plan before.
+        state = with_workloads(state, seen.workloads, seen.now_s)
+    state = _heard(state, seen.arrivals)
+    found = forecast(state)
+    state = _with_peak(state, found, seen.now_s)
+    if seen.failed is not None and state.under_way is not None:
+        return _given_up(state, seen.now_s, seen.failed)
+    if state.under_way is not None:
+        return _answered(state, seen) if seen.proposal is not None else (state, ())
+    if not state.workloads or seen.now_s < state.changed_s + state.limits.settle_s:
+        return state, ()
+    return _increase(state, found) or _decrease(state, seen.now_s) or (state, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Inferences per second, (workloads,): now, at the horizon, and its bounds; infinite where unknown."""
+
+    level: FloatArray
+    expected: FloatArray
+    sure: FloatArray
+    """Surely exceeded: the lower bound that starts an increase."""
+    lower: FloatArray
+    upper: FloatArray
+
+
+def forecast(state: LoadState) -> Forecast:
+    """The rates at the horizon, by the last seconds, and above that by the trend of the minutes.
+
+    The minutes look as far ahead as a plan is to last, the seconds as far as it takes to change one.
+    """
+    limits = state.limits
+    near, far = (
+        estimate(state.seconds, limits.horizon_s),
+        estimate(state.minutes, limits.dwell_s),
+    )
+    upper, later = near.upper(limits.upper_z), far.upper(limits.upper_z)
+    # Falling minutes say nothing against what the last seconds show.
+    upper = np.where(far.known, np.maximum(upper, later), upper)
+    size = np.array([w.client_batch for w in state.workloads], dtype=np.float64)
+    sure, lower = near.lower(limits.trigger_z), near.lower(limits.upper_z)
+    level, expected = (np.where(near.known, rate, np.nan) for rate in (near.level, near.expected))
+    return Forecast(level * size, expected * size, sure * size, lower * size, upper * size)
+
+
+def _heard(state: LoadState, arrivals: Sequence[PerWorkload | None]) -> LoadState:
+    """With the counts of further seconds."""
+    count = len(state.workloads)
+    missing = (float("nan"),) * count
+    seconds, minutes, minute = state.seconds, state.minutes, state.minute
+    for second in arrivals:
+        seconds = seconds.after(np.array(missing if second is None else second, dtype=np.float64))
+        minute = (*minute, missing if second is None else second)
+        if len(minute) == _MINUTE:
+            minutes, minute = minutes.after(_sum_of(np.array(minute).reshape(_MINUTE, count))), ()
+    return replace(state, seconds=seconds, minutes=minutes, minute=minute)
+
+
+def _sum_of(minute: FloatArray) -> FloatArray:
+    """The count of a minute, completed for the seconds that were not seen; NaN where too many were not."""
+    seen = ~np.isnan(minute)
+    number = seen.sum(axis=0)
+    total = np.where(seen, minute, 0.0).sum(axis=0) * _MINUTE / np.maximum(number, 1)
+    return np.where(number >= _SEEN_OF_MINUTE, total, np.nan)
+
+
+def _with_peak(state: LoadState, found: Forecast, now_s: float) -> LoadState:
+    """With the present forecast among the highest of the dwell."""
+    part_s = state.limits.dwell_s / PEAKS
+    upper = tuple(found.upper.tolist())
+    peaks, began_s = state.peaks_rps, state.part_s
+    if not peaks:
+        return replace(state, peaks_rps=(upper,), part_s=now_s)
+    if now_s >= began_s + 2.0 * part_s:
+        # Nothing was observed for a whole part: the dwell begins anew.
+        return replace(state, peaks_rps=(upper,), part_s=now_s)
+    if now_s >= began_s + part_s:
+        peaks, began_s = (upper, *peaks)[:PEAKS], began_s + part_s
+    highest = tuple(max(known, new) for known, new in zip(peaks[0], upper, strict=True))
+    return replace(state, peaks_rps=(highest, *peaks[1:]), part_s=began_s)
+
+
+def _increase(state: LoadState, found: Forecast) -> tuple[LoadState, tuple[Effect, ...]] | None:
+    """Ask for a plan that holds more, where some workload surely needs it."""
+    planned = np.array(state.planned_rps)
+    above = found.sure > np.maximum(planned, state.asked_rps)
+    if not above.any():
+        return None
+    wanted = np.where(np.isfinite(found.upper), np.maximum(planned, found.upper), planned)
+    reasons = [
+        f"{w.name}: {found.level[i]:.4g}/s arrive, {found.expected[i]:.4g}/s expected "
+        f"({found.lower[i]:.4g} to {found.upper[i]:.4g}), {w.planned_rps:.4g}/s planned"
+        for i, w in enumerate(state.workloads)
+        if above[i]
+    ]
+    return _ask(state, Direction.UP, wanted, _few(reasons))
+
+
+def _decrease(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, ...]] | None:
+    """Ask for a cheaper plan, where less was forecast throughout the dwell than the plan is for."""
+    limits = state.limits
+    if now_s < max(state.changed_s, state.tried_s) + limits.dwell_s or len(state.peaks_rps) < PEAKS:
+        return None
+    planned, wanted = np.array(state.planned_rps), _least(state)
+    if not (wanted < planned).any():
+        return None
+    reasons = [
+        f"{w.name}: at most {wanted[i]:.4g}/s for {limits.dwell_s:g} s, {w.planned_rps:.4g}/s planned"
+        for i, w in enumerate(state.workloads)
+        if wanted[i] < planned[i]
+    ]
+    return _ask(replace(state, tried_s=now_s), Direction.DOWN, wanted, _few(reasons))
+
+
+def _least(state: LoadState) -> FloatArray:
+    """The rates that a cheaper plan must be for: the highest forecast of the dwell, at most the plan's.
+
+    An idle workload keeps the rate of one request in a dwell, since a plan serves every workload.
+    """
+    highest = np.array(state.peaks_rps).max(axis=0)
+    sizes = np.array([w.client_batch for w in state.workloads], dtype=np.float64)
+    return np.minimum(np.maximum(highest, sizes / state.limits.dwell_s), np.array(state.planned_rps))
+
+
+def _ask(
+    state: LoadState, direction: Direction, wanted: FloatArray, reason: str
+) -> tuple[LoadState, tuple[Effect, ...]]:
+    number = state.number + 1
+    ask = Propose(number, direction, tuple(wanted.tolist()), reason)
+    return replace(state, under_way=ask, number=number), (ask,)
+
+
+def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect, ...]]:
+    """Take a proposal or leave it."""
+    asked, proposal = state.under_way, seen.proposal
+    assert asked is not None
+    assert proposal is not None
+    if proposal.number != asked.number or state.applying:
+        return state, ()
+    if proposal.kind is Kind.NONE:
+        return _given_up(state, seen.now_s, proposal.summary)
+    if asked.direction is Direction.DOWN:
+        refusal = _not_worth_it(state, proposal)
+        if refusal is not None:
+            return replace(state, under_way=None), (Report("info", "load", refusal),)
+        return _apply(state, asked, proposal)
+    told = tuple(
+        Report("warning", u.workload, f"{u.reason}; planned for {u.planned_rps:.4g}/s instead")
+        for u in proposal.unheld
+    )
+    lost = {u.workload for u in proposal.unheld}
+    refused = tuple(
+        max(known, rate) if w.name in lost else known
+        for known, rate, w in zip(state.asked_rps, asked.rates_rps, state.workloads, strict=True)
+    )
+    state = replace(state, asked_rps=refused)
+    more = zip(proposal.rates_rps, state.planned_rps, strict=True)
+    if not any(rate > planned for rate, planned in more):
+        return replace(state, under_way=None), told
+    state, effects = _apply(state, asked, proposal)
+    return state, (*told, *effects)
+
+
+def _apply(state: LoadState, asked: Propose, proposal: Proposal) -> tuple[LoadState, tuple[Effect, ...]]:
+    reason = f"{asked.reason}: {proposal.summary}"
+    return replace(state, applying=True), (Apply(asked.number, reason),)
+
+
+def _not_worth_it(state: LoadState, proposal: Proposal) -> str | None:
+    """Why a cheaper plan is not applied: more came meanwhile, or its gain is less than what a move costs."""
+    limits = state.limits
+    if (np.array(proposal.rates_rps) < _least(state)).any():
+        return "no cheaper plan: more is forecast than when it was looked for"
+    gain = (proposal.cost_before - proposal.cost_after) * limits.dwell_s
+    if gain <= 0.0:
+        return f"no cheaper plan: {proposal.summary}"
+    if gain <= proposal.moved_cost * limits.horizon_s:
+        return f"a cheaper plan would cost more to move to than it gains in {limits.dwell_s:g} s"
+    return None
+
+
+def _given_up(state: LoadState, now_s: float, reason: str) -> tuple[LoadState, tuple[Effect, ...]]:
+    """What was under way is at its end: the same is asked for again only where more is seen."""
+    asked = state.under_way
+    assert asked is not None
+    refused = state.asked_rps
+    if asked.direction is Direction.UP:
+        refused = tuple(map(max, refused, asked.rates_rps))
+    state = replace(state, under_way=None, applying=False, asked_rps=refused, changed_s=now_s)
+    return state, (Report("warning", "load", f"{asked.reason}: {reason}"),)
+
+
+def _few(reasons: Sequence[str]) -> str:
+    more = f"; and {len(reasons) - _NAMED} more workloads" if len(reasons) > _NAMED else ""
+    return "; ".join(reasons[:_NAMED]) + more

@@ -1,0 +1,196 @@
+"""Rates of all workloads as estimates with bounds, from counts of arrivals.
+
+Counts come in steps of a fixed length; a step that was not seen is NaN, not zero. Of the last `KEPT` steps
+the newest that agree with one rate are the *stretch*: a step in the rate shortens it, so that an estimate
+rests on all that still applies and on nothing else. Bounds are those of a count with the variance
+`dispersion` times its mean, by the square root, whose variance does not depend on the rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+KEPT = 120
+_AGE = np.arange(KEPT - 1, -1, -1, dtype=np.float64)[None, :]
+CUT_Z = 4.0
+"""Deviations between an older and a newer part of a stretch from which on the older part is dropped."""
+_FEWEST = 4
+"""Steps in a lower bound: the first of a stretch may hold the end of what was before."""
+_FRESH = 20
+"""Steps after the last one that was seen until nothing is known any more."""
+_TREND_FEWEST = 3
+_TREND_Z = 4.0
+"""Deviations of a slope from zero from which on a forecast follows it."""
+_DISPERSION_FEWEST = 20
+_DISPERSION_MEMORY = 60.0
+_BLOCK = 5
+"""Steps that are added up to see bursts that are longer than one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Counts and what was learned of them; arrays have a row for each workload.
+
+    `counts` (workloads, KEPT) has the newest step last, NaN where it was not seen. `stretch` is the length of
+    the stretch in steps. `dispersion` is the variance of a count over its mean: 1 for Poisson arrivals.
+    """
+
+    step_s: float
+    counts: FloatArray
+    stretch: IntArray
+    dispersion: FloatArray
+
+    @staticmethod
+    def unknown(workloads: int, step_s: float) -> Rates:
+        """No count seen so far."""
+        return Rates(
+            step_s, np.full((workloads, KEPT), np.nan), np.zeros(workloads, np.int64), np.ones(workloads)
+        )
+
+    def after(self, counts: FloatArray) -> Rates:
+        """With the next step's counts (workloads,); NaN where they were not seen."""
+        grown = np.column_stack([self.counts[:, 1:], counts])
+        stretch = np.minimum(self.stretch + 1, KEPT)
+        # Steps before the first one that was seen belong to no stretch.
+        stretch = np.where(np.isnan(grown).all(axis=1), 0, stretch)
+        stretch = _cut(grown, stretch, self.dispersion)
+        return replace(
+            self, counts=grown, stretch=stretch, dispersion=_learned(grown, stretch, self.dispersion)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Requests per second at a horizon, (workloads,): what is expected, and bounds around it.
+
+    `level` is the rate now. Without `known`, nothing was seen lately: the bounds are 0 and infinity then.
+    `error` is the deviation of `expected` where `trended`, else that of its square root.
+    """
+
+    level: FloatArray
+    expected: FloatArray
+    error: FloatArray
+    trended: BoolArray
+    known: BoolArray
+    enough: BoolArray
+
+    def lower(self, z: float) -> FloatArray:
+        """The bound `z` deviations below; 0 where too few steps were seen."""
+        root = np.maximum(np.sqrt(self.expected) - z * self.error, 0.0)
+        bound = np.where(self.trended, np.maximum(self.expected - z * self.error, 0.0), root**2)
+        return np.where(self.known & self.enough, bound, 0.0)
+
+    def upper(self, z: float) -> FloatArray:
+        """The bound `z` deviations above."""
+        root = np.sqrt(self.expected) + z * self.error
+        return np.where(self.known, np.where(self.trended, self.expected + z * self.error, root**2), np.inf)
+
+
+def estimate(rates: Rates, horizon_s: float) -> Estimate:
+    """The rates `horizon_s` from now.
+
+    A trend counts where it is `_TREND_Z` deviations from none, and no farther ahead than it has been seen.
+    """
+    line = _Line.of(rates.counts, rates.stretch, rates.dispersion)
+    steps = np.maximum(line.count, 1.0)
+    reach = line.middle + np.minimum(horizon_s / rates.step_s, rates.stretch)
+    trended = line.slope != 0.0
+    error = np.sqrt(line.variance * (1.0 / steps + reach**2 / line.spread)) / rates.step_s
+    root_error = np.sqrt(rates.dispersion / steps / rates.step_s) / 2.0
+    return Estimate(
+        level=np.maximum(line.mean + line.slope * line.middle, 0.0) / rates.step_s,
+        expected=np.maximum(line.mean + line.slope * reach, 0.0) / rates.step_s,
+        error=np.where(trended, error, root_error),
+        trended=trended,
+        known=(line.count > 0) & ~np.isnan(rates.counts[:, -_FRESH:]).all(axis=1),
+        enough=line.count >= _FEWEST,
+    )
+
+
+def is_bursty(rates: Rates) -> BoolArray:
+    """Where arrivals are burstier than Poisson, beyond what so many steps show by chance."""
+    return np.asarray(rates.dispersion > 1.0 + 3.0 * np.sqrt(2.0 / (KEPT - 1)), dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The line through each stretch, level unless its slope is surely none: (workloads,) except where said.
+
+    `seen` (workloads, KEPT) says which steps count. `middle` is their mean age, the
+    newest being 0, and `spread` the sum of squared distances to it. `variance` is that of one count.
+    """
+
+    seen: BoolArray
+    count: FloatArray
+    mean: FloatArray
+    middle: FloatArray
+    spread: FloatArray
+    slope: FloatArray
+    variance: FloatArray
+
+    @staticmethod
+    def of(counts: FloatArray, stretch: IntArray, dispersion: FloatArray) -> _Line:
+        seen = ~np.isnan(counts) & (stretch[:, None] > _AGE)
+        count = seen.sum(axis=1).astype(np.float64)
+        steps = np.maximum(count, 1.0)
+        known = np.where(seen, counts, 0.0)
+        mean = known.sum(axis=1) / steps
+        middle = np.where(seen, _AGE, 0.0).sum(axis=1) / steps
+        away = np.where(seen, middle[:, None] - _AGE, 0.0)
+        spread = np.maximum((away**2).sum(axis=1), 1e-9)
+        slope = (away * known).sum(axis=1) / spread
+        # Of a count of zero the least variance is that of one arrival in the stretch.
+        variance = dispersion * np.maximum(mean, 1.0 / steps)
+        trended = (count >= _TREND_FEWEST) & (slope**2 * spread > _TREND_Z**2 * variance)
+        return _Line(seen, count, mean, middle, spread, np.where(trended, slope, 0.0), variance)
+
+    def level(self, counts: FloatArray) -> FloatArray:
+        """The counts without the slope, (workloads, KEPT); 0 where a step does not count."""
+        sloped = self.slope[:, None] * (self.middle[:, None] - _AGE)
+        return np.where(self.seen, np.maximum(counts - sloped, 0.0), 0.0)
+
+
+def _cut(counts: FloatArray, stretch: IntArray, dispersion: FloatArray) -> IntArray:
+    """The stretches without an older part that disagrees with the newer one, cut where that is clearest."""
+    line = _Line.of(counts, stretch, dispersion)
+    newest = line.level(counts)[:, ::-1].cumsum(axis=1)
+    newest_count = line.seen[:, ::-1].cumsum(axis=1).astype(np.float64)
+    oldest, oldest_count = newest[:, -1:] - newest, line.count[:, None] - newest_count
+    after, before = (
+        np.sqrt(np.maximum(part, 0.0) / np.maximum(number, 1.0))
+        for part, number in ((newest, newest_count), (oldest, oldest_count))
+    )
+    share = 1.0 / np.maximum(newest_count, 1.0) + 1.0 / np.maximum(oldest_count, 1.0)
+    possible = (newest_count >= 1) & (oldest_count >= 1)
+    z = np.where(possible, 2.0 * np.abs(after - before) / np.sqrt(dispersion[:, None] * share), 0.0)
+    return np.where(z.max(axis=1) > CUT_Z, z.argmax(axis=1) + 1, stretch)
+
+
+def _learned(counts: FloatArray, stretch: IntArray, dispersion: FloatArray) -> FloatArray:
+    """The dispersion after another step: the larger of single steps' and of blocks', never below 1.
+
+    Bounds for regular arrivals are those of Poisson ones, since regularity ends without a warning.
+    """
+    line = _Line.of(counts, stretch, dispersion)
+    level = np.where(line.seen, line.level(counts), np.nan)
+    blocks = level.reshape(len(counts), KEPT // _BLOCK, _BLOCK).sum(axis=2)
+    now = np.fmax(_ratio(level), np.fmax(_ratio(blocks), 1.0))
+    step = np.where(line.count >= _DISPERSION_FEWEST, 1.0 / _DISPERSION_MEMORY, 0.0)
+    return np.asarray(dispersion + step * (now - dispersion), dtype=np.float64)
+
+
+def _ratio(counts: FloatArray) -> FloatArray:
+    """Variance over mean of each row without its NaNs; NaN where too few are left."""
+    seen = ~np.isnan(counts)
+    number = seen.sum(axis=1)
+    mean = np.where(seen, counts, 0.0).sum(axis=1) / np.maximum(number, 1)
+    squares = (np.where(seen, counts - mean[:, None], 0.0) ** 2).sum(axis=1) / np.maximum(number - 1, 1)
+    enough = (number >= _DISPERSION_FEWEST // _BLOCK) & (mean > 0.0)
+    return np.where(enough, squares / np.where(mean > 0.0, mean, 1.0), np.nan)

@@ -1,0 +1,249 @@
+"""The values of load control: state, observations, proposals, effects, and what must always hold.
+
+Rates are tuples in the order of `LoadState.workloads`. Like those of a plan they count inferences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from controlplane.control.load.rates import Rates
+from controlplane.domain.plan import Plan
+
+PEAKS = 20
+"""Parts of a dwell for each of which the highest forecast is kept."""
+
+PerWorkload = tuple[float, ...]
+
+
+class Direction(StrEnum):
+    """Why another plan is wanted."""
+
+    UP = "up"
+    """More arrives than the plan is for."""
+    DOWN = "down"
+    """A cheaper plan may hold what arrives."""
+
+
+class Kind(StrEnum):
+    """What a proposal changes."""
+
+    HOLD = "hold"
+    """Nothing that runs: the servers hold the new rates as they are."""
+    BATCHES = "batches"
+    """Only batches, on the shares as they are."""
+    PLAN = "plan"
+    """Shares, places or the number of servers."""
+    NONE = "none"
+    """No plan was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLimits:
+    """Times in seconds, and how sure a decision must be in standard deviations.
+
+    `horizon_s` is how far a decision looks ahead: about as long as a new plan needs until it serves.
+    `settle_s` is the shortest time between two changes. `dwell_s` is how long a cheaper plan must have been
+    enough, without a moment of doubt, before it is applied.
+    """
+
+    horizon_s: float = 20.0
+    settle_s: float = 15.0
+    dwell_s: float = 600.0
+    trigger_z: float = 3.0
+    upper_z: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedWorkload:
+    """A workload, its endpoint, the rate that the running plan is for, and the inferences in a request."""
+
+    name: str
+    endpoint: str
+    planned_rps: float
+    client_batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Look for a plan that holds these rates: from the plan before, with the fewest changes."""
+
+    number: int
+    direction: Direction
+    rates_rps: PerWorkload
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Apply the plan of a proposal."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Write an event; `level` is that of the fleet's history."""
+
+    level: str
+    subject: str
+    reason: str
+
+
+Effect = Propose | Apply | Report
+
+
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """A workload whose wanted rate no plan holds: the rate that the proposal is for instead, and why."""
+
+    workload: str
+    planned_rps: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The answer to `Propose`. Costs are prices per hour, or numbers of GPUs where those are free.
+
+    `moved_cost` is the cost of what runs twice while the plan is applied. `rates_rps` are those it is for:
+    less than what was asked for only for `unheld` workloads.
+    """
+
+    number: int
+    kind: Kind
+    rates_rps: PerWorkload = ()
+    cost_before: float = 0.0
+    cost_after: float = 0.0
+    moved_cost: float = 0.0
+    unheld: tuple[Unheld, ...] = ()
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSeen:
+    """What was seen since the observation before.
+
+    `arrivals` has the requests of each workload in each second that ended meanwhile, None for one that
+    was not seen. `workloads` are those of the plan that runs. `failed` is why the proposed plan could not be
+    applied.
+    """
+
+    now_s: float
+    arrivals: tuple[PerWorkload | None, ...]
+    workloads: tuple[FollowedWorkload, ...]
+    proposal: Proposal | None = None
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """What is known about the load of a fleet.
+
+    `minute` has the seconds of the minute that has not ended. `asked_rps` are rates that no plan held: more
+    must be seen before they are asked for again. `peaks_rps` has for each part of the dwell the highest
+    forecast (parts, workloads), the present part first. `changed_s` is the time of the last change of plan,
+    `tried_s` that of the last search for a cheaper one.
+    """
+
+    workloads: tuple[FollowedWorkload, ...]
+    seconds: Rates
+    minutes: Rates
+    minute: tuple[PerWorkload, ...]
+    asked_rps: PerWorkload
+    peaks_rps: tuple[PerWorkload, ...]
+    part_s: float
+    changed_s: float
+    tried_s: float
+    under_way: Propose | None = None
+    applying: bool = False
+    number: int = 0
+    limits: LoadLimits = LoadLimits()
+
+    @property
+    def planned_rps(self) -> PerWorkload:
+        """The rates that the running plan is for."""
+        return tuple(w.planned_rps for w in self.workloads)
+
+
+def begin(workloads: Sequence[FollowedWorkload], limits: LoadLimits, now_s: float) -> LoadState:
+    """The state of a fleet whose plan was applied at `now_s`, with nothing seen so far."""
+    count = len(workloads)
+    return LoadState(
+        workloads=tuple(workloads),
+        seconds=Rates.unknown(count, 1.0),
+        minutes=Rates.unknown(count, 60.0),
+        minute=(),
+        asked_rps=(0.0,) * count,
+        peaks_rps=(),
+        part_s=now_s,
+        changed_s=now_s,
+        tried_s=now_s,
+        limits=limits,
+    )
+
+
+def resumed(state: LoadState) -> LoadState:
+    """The state in which another controller goes on: what was under way is decided anew."""
+    return replace(state, under_way=None, applying=False)
+
+
+def with_workloads(state: LoadState, workloads: Sequence[FollowedWorkload], now_s: float) -> LoadState:
+    """The state for another plan; what was learned of workloads that stay is kept.
+
+    What no plan held is forgotten, unless the new plan is the one that could not hold it.
+    """
+    fresh = begin(workloads, state.limits, now_s)
+    row = {w.name: i for i, w in enumerate(state.workloads)}
+    kept = [(i, row[w.name]) for i, w in enumerate(workloads) if w.name in row]
+    new, old = [i for i, _ in kept], [j for _, j in kept]
+
+    def rows(rates: Rates, empty: Rates) -> Rates:
+        counts, stretch, dispersion = empty.counts.copy(), empty.stretch.copy(), empty.dispersion.copy()
+        counts[new], stretch[new], dispersion[new] = (
+            rates.counts[old],
+            rates.stretch[old],
+            rates.dispersion[old],
+        )
+        return Rates(rates.step_s, counts, stretch, dispersion)
+
+    asked = dict(zip(new, (state.asked_rps[j] for j in old), strict=True)) if state.applying else {}
+    return replace(
+        fresh,
+        asked_rps=tuple(asked.get(i, 0.0) for i in range(len(workloads))),
+        seconds=rows(state.seconds, fresh.seconds),
+        minutes=rows(state.minutes, fresh.minutes),
+        number=state.number,
+    )
+
+
+def followed_workloads(plan: Plan) -> tuple[FollowedWorkload, ...]:
+    """The workloads of a plan with the rates it is for, in its order; a pool's parts are added up."""
+    found: dict[str, FollowedWorkload] = {}
+    for _, _, w in plan.placements():
+        before = found[w.name].planned_rps if w.name in found else 0.0
+        found[w.name] = FollowedWorkload(w.name, w.endpoint, before + w.rate_rps, w.client_batch)
+    return tuple(found.values())
+
+
+def validate_state(state: LoadState) -> None:
+    """Raise AssertionError where the state breaks what must always hold; tests call it after every tick."""
+    count = len(state.workloads)
+    for rates in (state.seconds, state.minutes):
+        assert rates.counts.shape[0] == rates.stretch.size == rates.dispersion.size == count
+        assert (rates.dispersion >= 1.0).all()
+        assert not (rates.counts < 0.0).any()
+    assert all(len(part) == count for part in (*state.peaks_rps, *state.minute, state.asked_rps))
+    assert len(state.peaks_rps) <= PEAKS
+    assert not state.applying or state.under_way is not None
+    if state.under_way is not None and state.under_way.direction is Direction.UP:
+        wanted = zip(state.under_way.rates_rps, state.planned_rps, strict=True)
+        assert all(rate >= planned - 1e-9 for rate, planned in wanted), "an increase takes from no workload"
+    assert math.isfinite(state.changed_s)
+    assert np.isfinite(state.asked_rps).all()

@@ -1,0 +1,123 @@
+"""What a controller knows about the load of its fleet: a file that the next controller goes on from.
+
+Only the steps of a stretch are kept: older ones count no more. `null` is what was not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from controlplane.control.load.rates import KEPT, Rates
+from controlplane.control.load.state import FollowedWorkload, LoadLimits, LoadState
+from controlplane.files.documents import Strict, read, to_json, write_derived
+
+_VERSION = 1
+
+_Numbers = list[float | None]
+
+
+class _Workload(Strict):
+    name: str
+    endpoint: str
+    planned_rps: float
+    client_batch: int
+
+
+class _Limits(Strict):
+    horizon_s: float
+    settle_s: float
+    dwell_s: float
+    trigger_z: float
+    upper_z: float
+
+
+class _Rates(Strict):
+    counts: list[_Numbers]
+    dispersion: list[float]
+
+
+class _File(Strict):
+    schema_version: Literal[1]
+    workloads: list[_Workload]
+    seconds: _Rates
+    minutes: _Rates
+    minute: list[_Numbers]
+    asked_rps: list[float]
+    peaks_rps: list[_Numbers]
+    part_s: float
+    changed_s: float
+    tried_s: float
+    number: int
+    limits: _Limits
+
+
+def write_load(path: Path, state: LoadState) -> None:
+    """Replace the file. What is under way is not kept. Raises EngineError where the disk refuses."""
+    content = {
+        "schema_version": _VERSION,
+        "workloads": [asdict(w) for w in state.workloads],
+        "seconds": _rates(state.seconds),
+        "minutes": _rates(state.minutes),
+        "minute": [_row(second) for second in state.minute],
+        "asked_rps": list(state.asked_rps),
+        "peaks_rps": [_row(part) for part in state.peaks_rps],
+        "part_s": state.part_s,
+        "changed_s": state.changed_s,
+        "tried_s": state.tried_s,
+        "number": state.number,
+        "limits": asdict(state.limits),
+    }
+    write_derived(path, to_json(content))
+
+
+def read_load(path: Path) -> LoadState | None:
+    """Read the file; None where there is none. Raises InputError if it is broken or of another version."""
+    if not path.exists():
+        return None
+    parsed = read(path).parse(_File)
+    return LoadState(
+        workloads=tuple(FollowedWorkload(**w.model_dump()) for w in parsed.workloads),
+        seconds=_from(parsed.seconds, 1.0),
+        minutes=_from(parsed.minutes, 60.0),
+        minute=tuple(_from_row(second, math.nan) for second in parsed.minute),
+        asked_rps=tuple(parsed.asked_rps),
+        peaks_rps=tuple(_from_row(part, math.inf) for part in parsed.peaks_rps),
+        part_s=parsed.part_s,
+        changed_s=parsed.changed_s,
+        tried_s=parsed.tried_s,
+        number=parsed.number,
+        limits=LoadLimits(**parsed.limits.model_dump()),
+    )
+
+
+def _rates(rates: Rates) -> dict[str, object]:
+    rows = zip(rates.counts, rates.stretch.tolist(), strict=True)
+    return {
+        "counts": [_row(counts[KEPT - stretch :].tolist()) for counts, stretch in rows],
+        "dispersion": rates.dispersion.tolist(),
+    }
+
+
+def _from(parsed: _Rates, step_s: float) -> Rates:
+    empty = Rates.unknown(len(parsed.counts), step_s)
+    counts, stretch = empty.counts.copy(), empty.stretch.copy()
+    for i, row in enumerate(parsed.counts):
+        kept = row[-KEPT:]
+        if kept:
+            counts[i, KEPT - len(kept) :] = _from_row(kept, math.nan)
+        stretch[i] = len(kept)
+    return Rates(step_s, counts, stretch, np.array(parsed.dispersion, dtype=np.float64))
+
+
+def _row(values: Sequence[float]) -> _Numbers:
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _from_row(values: _Numbers, unknown: float) -> tuple[float, ...]:
+    return tuple(unknown if value is None else value for value in values)

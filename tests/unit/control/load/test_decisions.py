@@ -1,0 +1,196 @@
+"""Decisions about plans under a changing load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from controlplane.control.load.decisions import forecast, tick
+from controlplane.control.load.state import (
+    Apply,
+    Direction,
+    Effect,
+    FollowedWorkload,
+    Kind,
+    LoadLimits,
+    LoadSeen,
+    Proposal,
+    Propose,
+    Report,
+    Unheld,
+    begin,
+    validate_state,
+)
+
+LIMITS = LoadLimits(dwell_s=100.0)
+
+
+@dataclass
+class Run:
+    """A fleet in simulated time: a plan costs one GPU for each 100/s that it is for, started ones half."""
+
+    planned: tuple[float, ...]
+    limits: LoadLimits = LIMITS
+    most_rps: float = np.inf
+    took_s: float = 5.0
+    now_s: float = 0.0
+    effects: list[tuple[float, Effect]] = field(default_factory=list)
+    changes: list[tuple[float, Direction, tuple[float, ...]]] = field(default_factory=list)
+    refuses: str | None = None
+
+    def __post_init__(self) -> None:
+        self.state = begin(self.workloads, self.limits, 0.0)
+        self._ask: Propose | None = None
+        self._due_s = np.inf
+        self._failed: str | None = None
+
+    @property
+    def workloads(self) -> tuple[FollowedWorkload, ...]:
+        return tuple(FollowedWorkload(f"W{i}", f"W{i}", rate) for i, rate in enumerate(self.planned))
+
+    def second(self, *counts: float, missing: bool = False) -> None:
+        self.now_s += 1.0
+        proposal = None
+        if self._ask is not None and not self.state.applying and self.now_s >= self._due_s:
+            proposal = self._proposed(self._ask)
+        elif self.state.applying and self.now_s >= self._due_s:
+            assert self._ask is not None
+            self.planned = self._proposed(self._ask).rates_rps
+            self.changes.append((self.now_s, self._ask.direction, self.planned))
+            self._ask = None
+        seen = LoadSeen(self.now_s, (None if missing else counts,), self.workloads, proposal, self._failed)
+        self._failed = None
+        self.state, effects = tick(self.state, seen)
+        validate_state(self.state)
+        for effect in effects:
+            self.effects.append((self.now_s, effect))
+            if isinstance(effect, Propose):
+                self._ask, self._due_s = effect, self.now_s + 2.0
+            if isinstance(effect, Apply):
+                self._due_s = self.now_s + self.took_s
+                if self.refuses is not None:
+                    self._failed, self._ask, self._due_s = self.refuses, None, np.inf
+
+    def _proposed(self, asked: Propose) -> Proposal:
+        rates = tuple(min(rate, self.most_rps) for rate in asked.rates_rps)
+        unheld = tuple(
+            Unheld(w.name, got, "no GPU is left")
+            for w, got, want in zip(self.workloads, rates, asked.rates_rps, strict=True)
+            if got < want
+        )
+        before, after = (sum(np.ceil(r / 100.0) for r in all_) for all_ in (self.planned, rates))
+        return Proposal(asked.number, Kind.PLAN, rates, before, after, abs(after - before) / 2.0, unheld)
+
+    def poisson(self, seconds: int, *rates: float, seed: int = 1) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(seconds):
+            self.second(*random.poisson(rates).astype(np.float64).tolist())
+
+
+def test_a_doubled_rate_is_planned_for_within_twenty_seconds() -> None:
+    run = Run((100.0, 50.0))
+    run.poisson(60, 90.0, 40.0)
+    run.poisson(20, 180.0, 40.0)
+    ((at_s, direction, rates),) = run.changes
+    assert (direction, at_s <= 80.0) == (Direction.UP, True)
+    assert rates[0] >= 180.0
+    assert rates[1] == 50.0, "an increase takes from no workload"
+
+
+def test_a_noisy_rate_at_a_threshold_moves_at_most_once() -> None:
+    for seed in range(3):
+        run = Run((100.0,))
+        run.poisson(600, 100.0, seed=seed)
+        assert len(run.changes) <= 1
+
+
+def test_a_decrease_waits_for_a_dwell_without_doubt() -> None:
+    run = Run((400.0,))
+    run.poisson(90, 90.0)
+    run.poisson(10, 350.0)
+    run.poisson(95, 90.0)
+    assert run.changes == []
+    run.poisson(60, 90.0)
+    ((_, direction, rates),) = run.changes
+    assert direction is Direction.DOWN
+    assert rates[0] < 200.0
+
+
+def test_traffic_that_pauses_for_most_of_each_dwell_is_not_scaled_away() -> None:
+    run = Run((200.0,))
+    for _ in range(8):
+        run.poisson(85, 5.0)
+        run.poisson(15, 190.0)
+    assert run.changes == []
+
+
+def test_unseen_seconds_scale_nothing_down() -> None:
+    run = Run((400.0,))
+    for _ in range(400):
+        run.second(missing=True)
+    assert run.effects == []
+
+
+def test_a_plan_of_the_same_cost_is_no_reason_to_move() -> None:
+    run = Run((190.0,))
+    run.poisson(150, 120.0)
+    assert run.changes == []
+    assert any(isinstance(e, Report) and "no cheaper plan" in e.reason for _, e in run.effects)
+
+
+def test_what_no_plan_holds_is_reported_once_and_asked_for_again_only_where_more_comes() -> None:
+    run = Run((100.0,), most_rps=150.0)
+    run.poisson(100, 200.0)
+    assert [rates for _, _, rates in run.changes] == [(150.0,)]
+    warnings = [e for _, e in run.effects if isinstance(e, Report)]
+    assert len(warnings) == 1
+    assert "no GPU is left; planned for 150/s instead" in warnings[0].reason
+    run.poisson(40, 300.0)
+    assert sum(isinstance(e, Report) for _, e in run.effects) == 2
+
+
+def test_a_plan_that_cannot_be_applied_is_not_tried_again_and_again() -> None:
+    run = Run((100.0,), refuses="port 8000 is taken")
+    run.poisson(100, 200.0)
+    told = [e.reason for _, e in run.effects if isinstance(e, Report)]
+    assert len(told) == 1
+    assert told[0].endswith("port 8000 is taken")
+
+
+def test_a_plan_by_hand_settles_first() -> None:
+    run = Run((100.0,))
+    run.poisson(30, 90.0)
+    run.planned = (120.0,)
+    run.poisson(10, 200.0)
+    assert run.effects == []
+    assert run.state.changed_s == 31.0
+
+
+def test_the_trend_of_minutes_is_planned_for_ahead() -> None:
+    run = Run((360.0,), limits=LoadLimits(dwell_s=600.0))
+    random = np.random.default_rng(4)
+    for second in range(2400):
+        run.second(float(random.poisson(300.0 + second / 10.0)))
+    rates = [rates[0] for _, _, rates in run.changes]
+    assert 2 <= len(rates) <= 4, "from 360 to 540/s in steps that last"
+    assert rates[0] > 400.0
+
+
+def test_client_batches_count_inferences() -> None:
+    state = begin((FollowedWorkload("W", "W", 80.0, client_batch=4),), LIMITS, 0.0)
+    for second in range(1, 40):
+        workloads = state.workloads
+        state, _ = tick(state, LoadSeen(float(second), ((20.0,),), workloads))
+    assert forecast(state).level[0] == pytest.approx(80.0)
+
+
+def test_what_was_learned_of_workloads_that_stay_is_kept() -> None:
+    run = Run((100.0, 50.0))
+    run.poisson(60, 90.0, 40.0)
+    other = (replace(run.workloads[1], planned_rps=70.0), FollowedWorkload("new", "new", 10.0))
+    state, _ = tick(run.state, LoadSeen(61.0, (), other))
+    found = forecast(state)
+    assert found.level[0] == pytest.approx(40.0, rel=0.1)
+    assert np.isnan(found.level[1])
