@@ -119,7 +119,12 @@ def container(
     bridged = options.network is Network.BRIDGE
     home = triton.TritonHome(triton.IMAGE_HOME)
     command = triton.command_line(
-        spec, home, _INSIDE if bridged else outside, repository=spec.repository, gpu=gpu is not None
+        spec,
+        home,
+        _INSIDE if bridged else outside,
+        repository=spec.repository,
+        gpu=gpu is not None,
+        reload_key=server.reload_key,
     )
     pairs = ((_INSIDE.http, outside.http), (_INSIDE.grpc, outside.grpc), (_INSIDE.metrics, outside.metrics))
     limit = spec.memory_mb if gpu is None else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from launchers import (
     readiness,
     server_log,
     shared_memory,
+    triton,
 )
 from launchers.containers import Container, ContainerOptions
 from launchers.cores import core_of
@@ -126,7 +128,7 @@ class DockerLauncher:
         """The `docker run` that a start would be now."""
         core, gpu = self._place(spec, start=False)
         with self._starting.ports() as ports:
-            server = self._server(spec, ports)
+            server = replace(self._server(spec, ports), reload_key=triton.KEY_PLACEHOLDER)
         return containers.run_line(self._container(server, core, gpu))
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
@@ -268,6 +270,7 @@ class DockerLauncher:
             grpc_port=ports.grpc,
             metrics_port=ports.metrics,
             enforced_by=mps.MECHANISM if is_gpu(spec.device) else self.enforcement(),
+            reload_key=triton.new_reload_key(spec),
         )
 
     def _of_fleet(self, client: docker.DockerClient, fleet: str) -> list[Any]:

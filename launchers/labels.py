@@ -32,12 +32,15 @@ def text_of(server: Server) -> str:
             "device": spec.device,
             "percent": spec.percent,
             "memory_mb": spec.memory_mb,
+            "reloads": spec.reloads,
+            "fleet_wide_calls": spec.fleet_wide_calls,
             "host": server.host,
             "http_port": server.http_port,
             "grpc_port": server.grpc_port,
             "metrics_port": server.metrics_port,
             "enforced_by": server.enforced_by,
             "log_path": server.log_path,
+            "reload_key": server.reload_key,
         },
         sort_keys=True,
         separators=(",", ":"),
@@ -47,7 +50,8 @@ def text_of(server: Server) -> str:
 def server_of(text: str, *, id: str, state: ServerState) -> Server:
     """The server that `text_of` wrote down.
 
-    Raises EngineError where another version of this program wrote it.
+    A server of a version that locked nothing obeys every call of every process, and is read as such.
+    Raises EngineError for labels that lack what this version needs.
     """
     try:
         told = json.loads(text)
@@ -61,6 +65,8 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
             told["device"],
             told["percent"],
             told["memory_mb"],
+            told.get("reloads", True),
+            told.get("fleet_wide_calls", True),
         )
         return Server(
             id,
@@ -72,6 +78,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
             told["metrics_port"],
             told["enforced_by"],
             told["log_path"],
+            told.get("reload_key"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(

@@ -97,7 +97,14 @@ class ProcessLauncher:
         home = triton.find_home()
         place = self._place(spec, start=False)
         with self._starting.ports() as ports:
-            line = triton.command_line(spec, home, ports, repository=spec.repository, gpu=place.core is None)
+            line = triton.command_line(
+                spec,
+                home,
+                ports,
+                repository=spec.repository,
+                gpu=place.core is None,
+                reload_key=triton.KEY_PLACEHOLDER,
+            )
         pinned_to = ["taskset", "--cpu-list", str(place.core)] if place.core is not None else []
         told = {"LD_LIBRARY_PATH": library_path(home), **place.environment}
         words = ["env", *(f"{key}={value}" for key, value in told.items()), *pinned_to, *line]
@@ -238,6 +245,7 @@ class ProcessLauncher:
             metrics_port=ports.metrics,
             enforced_by=mps.MECHANISM if is_gpu(spec.device) else self.enforcement(),
             log_path=str(logs / f"{labels.folder_name(spec.name)}.log"),
+            reload_key=triton.new_reload_key(spec),
         )
 
     def _running(self, name: str) -> Server | None:
@@ -288,7 +296,9 @@ class ProcessLauncher:
             log.parent.mkdir(parents=True, exist_ok=True)
             prune(log.parent)
             gpu = place.core is None
-            command = triton.command_line(spec, home, ports, repository=spec.repository, gpu=gpu)
+            command = triton.command_line(
+                spec, home, ports, repository=spec.repository, gpu=gpu, reload_key=server.reload_key
+            )
             mechanism = None if gpu else self._quota()[0]
             prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
             pid = detach([*prefix, *command], environment(server, home, place), log, place.core)

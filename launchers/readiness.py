@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from typing import Any
+from urllib.parse import quote
 
 from controlplane.domain.fleet import Server
 
@@ -14,25 +15,23 @@ _ANSWER_S = 2.0
 def is_ready(server: Server, answer_s: float = _ANSWER_S) -> bool:
     """Whether this very server answers, each time within `answer_s`, and has every one of its models ready.
 
-    A port that somebody else holds gives a false "ready": the answer must carry the server's own name.
+    A port that another program holds gives a false "ready": the answer must carry the server's own name.
     """
-    told = _call(server, "GET", "/v2", answer_s)
-    if not isinstance(told, dict) or told.get("name") != server.name:
+    metadata = _get(server, "/v2", answer_s)
+    if not isinstance(metadata, dict) or metadata.get("name") != server.name:
         return False
-    index = _call(server, "POST", "/v2/repository/index", answer_s)
-    if not isinstance(index, list):
-        return False
-    ready = {m.get("name") for m in index if m.get("state") == "READY"}
-    return ready.issuperset(server.spec.endpoints)
+    models = (f"/v2/models/{quote(endpoint, safe='')}/ready" for endpoint in server.spec.endpoints)
+    return all(_get(server, path, answer_s) is not None for path in models)
 
 
-def _call(server: Server, method: str, path: str, answer_s: float) -> Any:
-    """The answer's JSON; None where there is none."""
+def _get(server: Server, path: str, answer_s: float) -> Any:
+    """The JSON of a successful answer, {} for an empty one; None where there is no success."""
     connection = http.client.HTTPConnection(server.host, server.http_port, timeout=answer_s)
     try:
-        connection.request(method, path)
+        connection.request("GET", path)
         answer = connection.getresponse()
-        return json.loads(answer.read()) if answer.status == 200 else None
+        body = answer.read()
+        return json.loads(body or b"{}") if answer.status == 200 else None
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import MissingTool
-from controlplane.domain.fleet import ServerSpec
+from controlplane.domain.fleet import RELOAD_HEADER, ServerSpec
 from launchers.labels import memory_prefix
 
 HOME_VARIABLE = "TRISECT_TRITON_HOME"
@@ -73,20 +74,22 @@ def find_home() -> TritonHome:
 
 
 def command_line(
-    spec: ServerSpec, home: TritonHome, ports: ServerPorts, *, repository: str, gpu: bool
+    spec: ServerSpec,
+    home: TritonHome,
+    ports: ServerPorts,
+    *,
+    repository: str,
+    gpu: bool,
+    reload_key: str | None = None,
 ) -> list[str]:
     """The argument vector of the Triton that serves `spec` from `repository`.
 
-    Explicit model control lets the runtime unload a waiting server's models and change a batch without a
-    restart; the gateway passes no such call of a client on. The rendered configs are complete, so Triton
-    need not start every model once to complete them.
+    The rendered configs are complete, so Triton need not start every model once to complete them.
     """
     arguments = {
         "id": spec.name,
         "model-repository": repository,
         "backend-directory": home.backends,
-        "model-control-mode": "explicit",
-        "load-model": "*",
         "http-address": ports.address,
         "http-port": ports.http,
         "grpc-address": ports.address,
@@ -100,10 +103,40 @@ def command_line(
         "allow-gpu-metrics": "false",
     }
     line = [str(home.binary), *(f"--{name}={value}" for name, value in arguments.items())]
+    line += _locks(spec, reload_key)
     line.append("--disable-auto-complete-config")
     if not gpu:
         line.append("--pinned-memory-pool-byte-size=0")
     return line
+
+
+_LOCKED = "trisect:locked=for-ever"
+"""A header that no request can carry: a colon ends a name in HTTP/1, and gRPC refuses one within a name."""
+
+
+def _locks(spec: ServerSpec, reload_key: str | None) -> list[str]:
+    """Options by which a server refuses what would change it, to every process that can reach its ports.
+
+    Triton takes a key only as an argument, which other users of a host can read; so calls that nothing here
+    needs get a lock without a key. Only a server that `reloads` has one, for loading and unloading over HTTP.
+    """
+    closed = [] if spec.fleet_wide_calls else ["shared-memory", "trace", "logging"]
+    every = ",".join(["model-repository", *closed])
+    locked_grpc = f"--grpc-restricted-protocol={every}:{_LOCKED}"
+    if not spec.reloads:
+        return ["--model-control-mode=none", f"--http-restricted-api={every}:{_LOCKED}", locked_grpc]
+    key = f"--http-restricted-api=model-repository:{RELOAD_HEADER}={reload_key}"
+    locked_http = [f"--http-restricted-api={','.join(closed)}:{_LOCKED}"] if closed else []
+    return ["--model-control-mode=explicit", "--load-model=*", key, *locked_http, locked_grpc]
+
+
+KEY_PLACEHOLDER = "RANDOM"
+"""Stands for the key in a command line that is shown."""
+
+
+def new_reload_key(spec: ServerSpec) -> str | None:
+    """A random key for one start of a server that `reloads`."""
+    return secrets.token_urlsafe(24) if spec.reloads else None
 
 
 MODEL_THREADS = dict.fromkeys(

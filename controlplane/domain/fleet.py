@@ -48,6 +48,10 @@ class ServerSpec:
     `repository` is the absolute path of the rendered model repository; `endpoints` are the models in it, by
     the names that clients call. `device` is `cpu-0` or a GPU's UUID. `percent` is the share of that device.
     `name` is unique among all servers, and is the server id in the answer of GET /v2.
+
+    `reloads`: its models are unloaded and loaded while it runs, as a warm shadow's are. `fleet_wide_calls`:
+    its clients may share memory with it and change its trace and log settings. A server refuses the calls of
+    both kinds to every process of its host unless these say otherwise.
     """
 
     labels: Labels
@@ -56,6 +60,8 @@ class ServerSpec:
     device: str
     percent: float
     memory_mb: float | None = None
+    reloads: bool = False
+    fleet_wide_calls: bool = False
     name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,14 +78,22 @@ class ServerSpec:
             "percent": f"{self.percent:g}",
             "memory_mb": self.memory_mb,
             "endpoints": tuple(sorted(self.endpoints)),
+            "reloads": self.reloads,
+            "fleet_wide_calls": self.fleet_wide_calls,
         }
+
+
+RELOAD_HEADER = "trisect-reload"
+"""The header of load and unload calls to a server whose spec `reloads`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """A started Triton. `id` is the launcher's handle (a pid, a container id).
 
-    `enforced_by` is the mechanism that enforces its share, None where nothing does.
+    `enforced_by` is the mechanism that enforces its share, None where nothing does. `reload_key` is the value
+    of RELOAD_HEADER that its load and unload calls expect; None where its models stay loaded, or where it was
+    started by a version that locked nothing.
     """
 
     id: str
@@ -91,6 +105,7 @@ class Server:
     metrics_port: int
     enforced_by: str | None = None
     log_path: str | None = None
+    reload_key: str | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import Server
+from controlplane.domain.fleet import RELOAD_HEADER, Server
 from controlplane.domain.tensors import SAMPLE_TEXT
 
 _BYTES_OF = {
@@ -191,9 +191,10 @@ def load(server: Server, endpoint: str, *, deadline_s: float) -> None:
 
 def _repository(server: Server, endpoint: str, verb: str, deadline_s: float) -> None:
     url = f"http://{server.host}:{server.http_port}/v2/repository/models/{endpoint}/{verb}"
+    key = {} if server.reload_key is None else {RELOAD_HEADER: server.reload_key}
     try:
         with plain_client(deadline_s) as client:
-            client.post(url, json={}).raise_for_status()
+            client.post(url, json={}, headers=key).raise_for_status()
     except httpx.HTTPStatusError as error:
         raise EngineError(f"{server.name}: {verb} {endpoint}: {error.response.text.strip()[:300]}") from error
     except httpx.HTTPError as error:

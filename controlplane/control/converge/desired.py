@@ -37,12 +37,18 @@ class Desired:
 
 
 def desired_fleet(
-    plan: Plan, *, fleet: str, plan_hash: str, rendered: Mapping[str, Rendered], devices: Mapping[str, str]
+    plan: Plan,
+    *,
+    fleet: str,
+    plan_hash: str,
+    rendered: Mapping[str, Rendered],
+    devices: Mapping[str, str],
+    fleet_wide_calls: bool = False,
 ) -> Desired:
     """The fleet of a plan.
 
     `rendered` maps a partition's id to its repository, `devices` a plan's GPU id to what the launcher
-    calls it (`cpu-0`, a UUID).
+    calls it (`cpu-0`, a UUID). `fleet_wide_calls` is the fleet's option for its clients.
     """
     servers: dict[str, ServerSpec] = {}
     members: dict[str, list[str]] = {}
@@ -58,6 +64,7 @@ def desired_fleet(
             device=devices[gpu.id],
             percent=partition.percent,
             memory_mb=partition.memory_mb,
+            fleet_wide_calls=fleet_wide_calls,
         )
         servers[active.name] = active
         for placement in partition.workloads:
@@ -74,6 +81,8 @@ def desired_fleet(
             device=devices[shadow.gpu],
             percent=shadow.percent,
             memory_mb=shadow.memory_mb,
+            reloads=shadow.policy is ShadowPolicy.WARM,
+            fleet_wide_calls=fleet_wide_calls,
         )
         servers[standby.name] = standby
         if shadow.policy is ShadowPolicy.WARM:
@@ -162,9 +171,11 @@ def _spec(
     device: str,
     percent: float,
     memory_mb: float | None,
+    reloads: bool = False,
+    fleet_wide_calls: bool = False,
 ) -> ServerSpec:
     # All that is fixed once the server runs: a server with the same revision needs no touching.
-    fixed = f"{device}|{percent:g}|{memory_mb}|{rendered.content_hash}"
+    fixed = f"{device}|{percent:g}|{memory_mb}|{rendered.content_hash}|{reloads}|{fleet_wide_calls}"
     revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]
     return ServerSpec(
         labels=Labels(fleet, plan_hash, partition.id, role, revision),
@@ -173,4 +184,6 @@ def _spec(
         device=device,
         percent=percent,
         memory_mb=memory_mb,
+        reloads=reloads,
+        fleet_wide_calls=fleet_wide_calls,
     )

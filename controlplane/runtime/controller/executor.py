@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from controlplane.control.guard.state import (
     DrainAndStop,
@@ -130,7 +131,7 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
             spec = spec_for(effect, planned, adopted.devices[effect.gpu])
             watch = adopted.state.watches[effect.partition]
             warm = watch.partition.policy is ShadowPolicy.WARM and not watch.down
-            workers.launch(effect, spec, unload=warm)
+            workers.launch(effect, replace(spec, reloads=warm))
         case Load():
             workers.load(effect)
         case DrainAndStop():

@@ -202,10 +202,11 @@ class Controller:
         self._adopted = Adopted(
             found.state, found.planned, settings.devices, named(present), backends, planned_s
         )
+        policies = {name: watch.partition.policy for name, watch in found.state.watches.items()}
         for server in found.kept:
             if server.name in backends:
                 self._workers.adopt(server, Health.READY)
-            elif found.state.watches[server.spec.labels.partition].partition.policy is ShadowPolicy.WARM:
+            elif server.spec.reloads and policies[server.spec.labels.partition] is ShadowPolicy.WARM:
                 self._actor.adopt_warm(server, self._workers)
             else:
                 self._actor.adopt_standby(server, self._workers)

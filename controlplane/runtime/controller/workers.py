@@ -104,11 +104,11 @@ class Workers:
         with self._lock:
             return dict(self._servers)
 
-    def launch(self, launch: Launch, spec: ServerSpec, *, unload: bool) -> None:
-        """Start a server and test it; with `unload`, unload its models afterwards, for a warm shadow."""
+    def launch(self, launch: Launch, spec: ServerSpec) -> None:
+        """Start a server and test it; one that reloads is a warm shadow, and its models are unloaded then."""
         with self._lock:
             self._conditions[launch.server] = Condition(Health.STARTING)
-        self._starts.submit(self._launch, launch.server, spec, unload)
+        self._starts.submit(self._launch, launch.server, spec, spec.reloads)
 
     def load(self, load: Load) -> None:
         """Load a warm shadow's models."""

@@ -113,7 +113,12 @@ class Fleet:
             plan, repository=Path(settings.repository), output=Path(settings.output), fleet=self.name
         )
         return desired_fleet(
-            plan, fleet=self.name, plan_hash=plan_hash(plan), rendered=rendered, devices=settings.devices
+            plan,
+            fleet=self.name,
+            plan_hash=plan_hash(plan),
+            rendered=rendered,
+            devices=settings.devices,
+            fleet_wide_calls=settings.endpoints.fleet_wide_calls,
         )
 
     def preview(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> tuple[Action, ...]:

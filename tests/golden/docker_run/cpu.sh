@@ -2,7 +2,7 @@ docker run --detach \
   --name=default.W1.active.d4e5f6 \
   --label=trisect.fleet=default \
   --label=trisect.name=default.W1.active.d4e5f6 \
-  '--label=trisect.server={"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","fleet":"default","grpc_port":20002,"host":"127.0.0.1","http_port":20001,"log_path":null,"memory_mb":512.0,"metrics_port":20003,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active"}' \
+  '--label=trisect.server={"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","fleet":"default","fleet_wide_calls":false,"grpc_port":20002,"host":"127.0.0.1","http_port":20001,"log_path":null,"memory_mb":512.0,"metrics_port":20003,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active"}' \
   --user=1001:1001 \
   --network=host \
   --ipc=private \
@@ -35,8 +35,6 @@ docker run --detach \
   --id=default.W1.active.d4e5f6 \
   --model-repository=/srv/rendered/W1 \
   --backend-directory=/opt/tritonserver/backends \
-  --model-control-mode=explicit \
-  '--load-model=*' \
   --http-address=127.0.0.1 \
   --http-port=20001 \
   --grpc-address=127.0.0.1 \
@@ -47,5 +45,8 @@ docker run --detach \
   --exit-timeout-secs=3600 \
   '--backend-config=python,shm-region-prefix-name=trisect~default~b446a06ad9e7~' \
   --allow-gpu-metrics=false \
+  --model-control-mode=none \
+  --http-restricted-api=model-repository,shared-memory,trace,logging:trisect:locked=for-ever \
+  --grpc-restricted-protocol=model-repository,shared-memory,trace,logging:trisect:locked=for-ever \
   --disable-auto-complete-config \
   --pinned-memory-pool-byte-size=0

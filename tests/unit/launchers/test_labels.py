@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -25,9 +26,13 @@ def servers(draw: st.DrawFn) -> Server:
         "cpu-0",
         draw(st.floats(1, 100)),
         draw(st.none() | st.floats(1, 1e6)),
+        draw(st.booleans()),
+        draw(st.booleans()),
     )
     held = draw(st.none() | st.just("cgroup-v1"))
-    return Server("12", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3, held, "/a/log")
+    return Server(
+        "12", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3, held, "/a/log", draw(st.none() | st.text())
+    )
 
 
 @given(servers())
@@ -51,6 +56,15 @@ def test_names_on_the_host_are_short_and_tell_whose_they_are(one: Server, other:
 def test_labels_of_another_version_are_refused_with_the_way_out() -> None:
     with pytest.raises(EngineError, match=r"server 7 .*stop it with the version that started it"):
         labels.server_of('{"fleet": "f"}', id="7", state=ServerState.RUNNING)
+
+
+def test_a_server_of_a_version_that_locked_nothing_is_read_as_one_that_obeys_everybody() -> None:
+    spec = ServerSpec(Labels("f", "p1", "a", Role.ACTIVE, "r"), "/o", ("x",), "cpu-0", 30.0)
+    told = json.loads(labels.text_of(Server("1", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3)))
+    for key in ("reloads", "fleet_wide_calls", "reload_key"):
+        del told[key]
+    found = labels.server_of(json.dumps(told), id="1", state=ServerState.RUNNING)
+    assert (found.spec.reloads, found.spec.fleet_wide_calls, found.reload_key) == (True, True, None)
 
 
 def test_where_its_repository_lies_is_not_part_of_what_a_server_is() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,6 @@ def test_the_command_line() -> None:
         "--id=f.p.active.r",
         "--model-repository=/models",
         "--backend-directory=/opt/tritonserver/backends",
-        "--model-control-mode=explicit",
-        "--load-model=*",
         "--http-address=127.0.0.1",
         "--http-port=1",
         "--grpc-address=127.0.0.1",
@@ -58,6 +57,9 @@ def test_the_command_line() -> None:
         "--exit-timeout-secs=3600",
         "--backend-config=python,shm-region-prefix-name=trisect~f~85ff481e4a23~",
         "--allow-gpu-metrics=false",
+        "--model-control-mode=none",
+        "--http-restricted-api=model-repository,shared-memory,trace,logging:trisect:locked=for-ever",
+        "--grpc-restricted-protocol=model-repository,shared-memory,trace,logging:trisect:locked=for-ever",
         "--disable-auto-complete-config",
         "--pinned-memory-pool-byte-size=0",
     ]
@@ -68,3 +70,32 @@ def test_a_gpu_needs_pinned_memory() -> None:
         SPEC, triton.TritonHome(Path("/t")), triton.ServerPorts(1, 2, 3), repository="/models", gpu=True
     )
     assert not any("pinned" in argument for argument in line)
+
+
+def test_only_a_server_that_reloads_has_a_key_and_only_over_http() -> None:
+    def locks(spec: ServerSpec) -> list[str]:
+        line = triton.command_line(
+            spec,
+            triton.TritonHome(Path("/t")),
+            triton.ServerPorts(1, 2, 3),
+            repository="/models",
+            gpu=False,
+            reload_key="k",
+        )
+        return [a for a in line if "restricted" in a or "control" in a]
+
+    assert locks(replace(SPEC, reloads=True)) == [
+        "--model-control-mode=explicit",
+        "--http-restricted-api=model-repository:trisect-reload=k",
+        "--http-restricted-api=shared-memory,trace,logging:trisect:locked=for-ever",
+        "--grpc-restricted-protocol=model-repository,shared-memory,trace,logging:trisect:locked=for-ever",
+    ]
+    assert locks(replace(SPEC, fleet_wide_calls=True)) == [
+        "--model-control-mode=none",
+        "--http-restricted-api=model-repository:trisect:locked=for-ever",
+        "--grpc-restricted-protocol=model-repository:trisect:locked=for-ever",
+    ]
+    assert triton.new_reload_key(SPEC) is None
+    assert triton.new_reload_key(replace(SPEC, reloads=True)) != triton.new_reload_key(
+        replace(SPEC, reloads=True)
+    )

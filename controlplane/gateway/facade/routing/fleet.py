@@ -174,10 +174,13 @@ class Fleet:
         """One entry for each endpoint's version, from the first of its servers that answers."""
 
         async def entries(endpoint: str, route: Route) -> list[Mapping[str, Any]]:
+            # A server's own index is locked: readiness and metadata say the same of one model.
+            model = f"/v2/models/{quote(endpoint, safe='')}"
             for backend in everyone(route):
-                status, content = await self.ask(backend, "/v2/repository/index", {"ready": ready_only})
+                status, content = await self.ask(backend, model)
                 if status == 200 and content is not None:
-                    return [entry for entry in content if entry.get("name") == endpoint]
+                    versions = content.get("versions", ())
+                    return [{"name": endpoint, "version": v, "state": "READY"} for v in versions]
             return [] if ready_only else [{"name": endpoint, "state": "UNAVAILABLE", "reason": "no answer"}]
 
         found = await asyncio.gather(*(entries(e, self.routes[e]) for e in sorted(self.routes)))

@@ -56,6 +56,14 @@ def test_a_warm_shadow_runs_but_backs_nothing_up() -> None:
     assert desired.routes["W"].backup is None
 
 
+def test_only_a_warm_shadow_reloads_and_a_change_of_policy_is_another_server() -> None:
+    hot, warm = fleet(part("W", "W")), fleet(part("W", "W", ShadowPolicy.WARM))
+    assert [s.reloads for s in warm.servers.values()] == [False, True]
+    assert not any(s.reloads or s.fleet_wide_calls for s in hot.servers.values())
+    assert name(hot, "W", Role.ACTIVE) == name(warm, "W", Role.ACTIVE)
+    assert name(hot, "W", Role.SHADOW) != name(warm, "W", Role.SHADOW)
+
+
 def test_no_shadow_where_the_policy_says_none() -> None:
     assert [s.labels.role for s in fleet(part("W", "W", ShadowPolicy.NONE)).servers.values()] == [Role.ACTIVE]
 

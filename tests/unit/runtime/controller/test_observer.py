@@ -336,7 +336,7 @@ def test_a_start_that_fails_as_none_should_is_one_that_failed() -> None:
     launcher: Any = Stumbling()
     gateway: Any = Gateway()
     workers = Workers(launcher, gateway, lambda subject, reason: None, Waits())
-    workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
     workers.close(wait=True)
     found = workers.conditions()["W1.1"]
     assert (found.health, found.reason) == (Health.GONE, "can't start new thread")
@@ -363,7 +363,7 @@ def test_what_starts_while_the_fleet_is_adopted_anew_is_nobodys_unless_it_was_se
     launcher: Any = engine
     gateway: Any = Gateway()
     workers = Workers(launcher, gateway, lambda subject, reason: None, Waits())
-    workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), replace(SPEC, endpoints=()), unload=False)
+    workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), replace(SPEC, endpoints=()))
     assert engine.begun.wait(60.0)
     workers.hand_over(taken_over)
     engine.may.set()
@@ -377,7 +377,7 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
         old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
         bench.workers.adopt(replace(SERVER, spec=old))
         bench.workers.stop(DrainAndStop(old.name, Ending.DRAINED))
-    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
     assert wait_until(lambda: bench.engine.starts == 1, deadline_s=30.0)
     bench.gateway.away = True
     asked = bench.gateway.asked
@@ -429,7 +429,7 @@ def test_a_start_the_engine_is_away_for_is_put_off_and_no_failed_one(bench: Benc
         return bench.workers.conditions()["W1.1"].health
 
     bench.engine.away = True
-    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
     assert conditions_after(3) is Health.STARTING
     assert bench.workers.conditions()["W1.1"].reason == "the engine does not answer"
     # Said by the thread of the first start, which may be the last to go on.
@@ -443,7 +443,7 @@ def test_a_start_the_engine_is_away_for_is_put_off_and_no_failed_one(bench: Benc
 
 def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench: Bench) -> None:
     bench.engine.away = True
-    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC, unload=False)
+    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
     bench.workers.stop(DrainAndStop("W1.1", Ending.AT_ONCE))
     bench.engine.away, starts = False, bench.engine.starts
