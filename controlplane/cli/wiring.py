@@ -178,17 +178,19 @@ def place(device: str) -> Place:
     raise InputError(f"this host has no device {device!r}; it has: {known}", field="--device")
 
 
-def fleet_to_end(name: str) -> Fleet:
+def fleet_to_end(name: str) -> Fleet | None:
     """Return a fleet to destroy: an applied one, or the rest of one after an interruption or lost files.
 
-    The labels are on the servers, so servers are found without any file. Raises InputError where nothing of
-    that name is left.
+    The labels are on the servers, so servers are found without any file. None where a destroyed fleet left
+    nothing behind. Raises InputError where there never was a fleet of that name.
     """
     unrecorded = fleet(name, launcher_name=None, endpoints=Endpoints())
     files = unrecorded.files
     begun = files.directory.exists() and not files.exists()
     if begun or (not files.exists() and unrecorded.launcher.servers(name)):
         return unrecorded
+    if not files.exists() and files.ended.exists():
+        return None
     return existing_fleet(name)[0]
 
 

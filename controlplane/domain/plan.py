@@ -55,6 +55,11 @@ class Placement:
     client_batch: int = 1
     isolated: bool = False
 
+    @property
+    def requests_rps(self) -> float:
+        """Requests per second, each of `client_batch` inferences."""
+        return self.rate_rps / self.client_batch
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:

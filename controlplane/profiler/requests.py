@@ -69,6 +69,20 @@ def request_set(requests: Sequence[ModelInferRequest], inputs: Inputs) -> Reques
     return RequestSet(file=file, requests=len(requests), sha256=digest.hexdigest())
 
 
+def request_of(samples: Sequence[ModelInferRequest], inferences: int) -> ModelInferRequest:
+    """Return one request of several inferences, from requests of one inference each, taken in turn.
+
+    The requests have one shape; the caller sets `model_name`.
+    """
+    taken = [samples[i % len(samples)] for i in range(inferences)]
+    request = ModelInferRequest()
+    request.CopyFrom(taken[0])
+    for i, tensor in enumerate(request.inputs):
+        tensor.shape[0] = inferences
+        request.raw_input_contents[i] = b"".join(sample.raw_input_contents[i] for sample in taken)
+    return request
+
+
 def check_batches_form(
     source: SourceModel, requests: Sequence[ModelInferRequest], inputs: Inputs, largest_batch: int
 ) -> None:

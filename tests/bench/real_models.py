@@ -151,7 +151,8 @@ class Bench:
         """It reads the same file of inputs as `ctl profile`."""
         given, deadline_s = str(self.inputs[model]), 4 * seconds + 60
         grpc = f"127.0.0.1:{self.grpc}"
-        return clients.perf_analyzer(PERF, grpc, model, rate_rps, seconds, deadline_s, input_data=given)
+        stream = clients.Stream(model, rate_rps)
+        return clients.perf_analyzer(PERF, grpc, stream, seconds, deadline_s, input_data=given)
 
     def _tensors(self, model: str) -> list[clients.Tensor]:
         source = read_source(self.directory / "models", model)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from controlplane.domain.device import GpuPool
+from controlplane.domain.device import GpuPool, ShareGrid
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
 from controlplane.files import catalogue
@@ -56,6 +56,11 @@ def v100(latency: str = "igniter", count: int | None = None, price: float = 3.06
     kind, profiles = catalogue.device("v100"), catalogue.profiles("v100")
     assert kind is not None
     return Device(GpuPool(kind, count, price), latency_registry.build(latency, kind, profiles), profiles)
+
+
+def on_grid(device: Device, grid: ShareGrid) -> Device:
+    """The device with other shares to choose from."""
+    return replace(device, pool=replace(device.pool, device=replace(device.pool.device, grid=grid)))
 
 
 def request(

@@ -18,12 +18,15 @@ def destroy(
 ) -> None:
     """Drain and stop all servers of a fleet, its gateway and its controller.
 
-    The fleet's history is kept: `ctl events` shows it.
+    The fleet's history is kept: `ctl events` shows it. Nothing is left to do for a fleet that was destroyed.
     """
     from controlplane.cli import wiring
     from controlplane.runtime.fleet import controller_process, events
 
     found = wiring.fleet_to_end(fleet)
+    if found is None:
+        print(f"fleet {fleet}: nothing is left of it: it was destroyed before (`ctl events --fleet {fleet}`)")
+        return
     if not yes and not options.agreed(f"Drain and stop fleet {fleet!r}?"):
         raise typer.Exit(0)
     controller_process.stop(found.files)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.domain.device import ShareGrid
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
@@ -48,7 +49,7 @@ class BoundFamily:
 class BoundProblem:
     """All families; `first` (families + 1,) is the number of each one's first class.
 
-    For each GPU type: its price, and how many steps of the grid each of its shares takes, rounded down, out
+    For each GPU type: its price, and how many units of room each of its shares takes (see `_units`), out
     of `steps`. `pools` (pool sizes, 2) are the fewest and most servers of each size. `mutual`: what
     neighbours do to each other, None where only the least harmful are known. Of all classes (classes,): its
     `rate`, the `end` of its family and whether it is one workload as a `whole`.
@@ -98,8 +99,8 @@ class BoundProblem:
             tuple(found),
             first,
             tuple(t.price for t in types),
-            tuple(_steps(np.array(g.percents()), g.step_percent) for g in grids),
-            tuple(math.floor(100.0 / g.step_percent + _ROUNDING) for g in grids),
+            tuple(_units(np.array(g.percents()), g) for g in grids),
+            tuple(int(_units(np.array([100.0]), g)[0]) for g in grids),
             np.array(bound_pool_sizes(types[0].rule), dtype=np.int64),
             tuple(mutual),
             np.concatenate([f.rate for f in found]),
@@ -176,6 +177,11 @@ def _classes(family: Sequence[Workload], most: int) -> list[IntArray]:
     return [np.flatnonzero(number == n) for n in np.unique(number)]
 
 
-def _steps(percents: FloatArray, step_percent: float) -> IntArray:
-    steps: IntArray = np.floor(percents / step_percent + _ROUNDING).astype(np.int64)
-    return steps
+def _units(percents: FloatArray, grid: ShareGrid) -> IntArray:
+    """Shares in whole units, rounded down: what fits a GPU in percent fits it in units too.
+
+    No share of the grid is below one unit, for a GPU has room for any number of weightless shares.
+    """
+    unit = min(grid.minimum_percent, grid.step_percent)
+    units: IntArray = np.floor(percents / unit + _ROUNDING).astype(np.int64)
+    return units

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from controlplane.domain.device import noun
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
@@ -62,14 +63,15 @@ class Inss:
         for name, device in request.devices.items():
             if device.pool.count is None:
                 raise InputError(
-                    f"inss fills a fixed set of GPUs: say how many {name} there are, or plan with joint",
+                    f"inss fills a fixed number of {noun([name])}s: say how many {name} there are, or plan "
+                    "with joint",
                     field=f"gpus.{name}.count",
                 )
         for w in request.workloads:
             if w.shadow.policy is not ShadowPolicy.NONE and w.shadow.place is ShadowPlace.OTHER_GPU:
                 raise InputError(
-                    f"inss fills all GPUs and leaves {w.name}'s shadow no room on another one; let it stand "
-                    "on the same GPU, or plan with joint",
+                    f"inss fills every {noun(request.devices)}, so a shadow of {w.name} has no room on another "
+                    "one; let it stand on the same one (place: same-gpu), or plan with joint",
                     field=f"workloads.{w.name}.shadow",
                 )
         known = known_of(request)

@@ -48,6 +48,15 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """The requests for one endpoint: their rate, and the inferences in each one."""
+
+    endpoint: str
+    requests_rps: float
+    client_batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """One input: its name, KServe data type and value."""
 
@@ -119,8 +128,7 @@ def over_http(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iter
 def perf_analyzer(
     home: Path,
     target: str,
-    endpoint: str,
-    rate_rps: float,
+    stream: Stream,
     seconds: float,
     deadline_s: float,
     *,
@@ -134,15 +142,15 @@ def perf_analyzer(
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "requests.json"
         options = {
-            "-m": endpoint,
+            "-m": stream.endpoint,
             "-u": target,
             "-i": "grpc",
-            "-b": "1",
+            "-b": stream.client_batch,
             "-p": round(seconds * 1000 / _WINDOWS),
             "-s": 999,
             "-r": _WINDOWS,
             "--input-data": input_data,
-            "--request-rate-range": f"{rate_rps:g}",
+            "--request-rate-range": f"{stream.requests_rps:g}",
             "--request-distribution": "poisson",
             "--percentile": 99,
             "--profile-export-file": out,

@@ -14,19 +14,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
 from controlplane.domain.fleet import Endpoints, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
-from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import write_plan
 from controlplane.files.specs import read_spec
 from controlplane.monitor import triton
 from controlplane.ports import Launcher, Progress
 from controlplane.profiler.load import ClosedLoop, poisson_times
-from controlplane.profiler.requests import requests_for
+from controlplane.profiler.requests import request_of, requests_for
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.profiler.sweep import in_flight
@@ -63,18 +62,6 @@ class Scene:
     seed: int = 1
 
 
-def read_demo_spec(path: Path) -> tuple[Spec, Document]:
-    """Read a spec whose clients the demo can play. Raises InputError."""
-    spec, document = read_spec(path)
-    for i, workload in enumerate(spec.workloads):
-        if workload.client_batch > 1:
-            document.fail(
-                "the demo's clients send requests of one inference: leave it out, or use `ctl apply`",
-                ("workloads", i, "client_batch"),
-            )
-    return spec, document
-
-
 @dataclass(frozen=True, slots=True)
 class Demo:
     """The demo's steps, and what they run on."""
@@ -88,7 +75,7 @@ class Demo:
 
     def plan(self, profiles: Path) -> Plan:
         """Profile the spec's models and plan them. Raises InfeasibleError where this host is too slow."""
-        spec, document = read_demo_spec(self.scene.spec)
+        spec, document = read_spec(self.scene.spec)
         models = sorted({w.model for w in spec.workloads})
         self.say(
             f"profile {', '.join(models)} on {self.place.name}: one Triton per share, driven back to back"
@@ -184,14 +171,15 @@ class Demo:
         with ExitStack() as stack:
             readers = {}
             for partition, placement in placed:
-                (request,) = requests_for(read_source(self.scene.repository, placement.model))
+                request = self._request(placement)
                 request.model_name = placement.endpoint
                 served = next(m for m in partition.models if m.model == placement.model)
+                together = served.batch // placement.client_batch
                 readers[placement.endpoint] = stack.enter_context(
                     triton.StatisticsClient(servers[partition.id])
                 )
                 loop = stack.enter_context(
-                    ClosedLoop(target, [request.SerializeToString()], in_flight(served.batch))
+                    ClosedLoop(target, [request.SerializeToString()], in_flight(together))
                 )
             loop.run(_WARM_UP_S)
             before = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}
@@ -211,7 +199,7 @@ class Demo:
         work = []
         with ThreadPoolExecutor(len(placed)) as pool:
             for i, (_, placement) in enumerate(placed):
-                due = poisson_times(placement.rate_rps, self.scene.poisson_s, random)
+                due = poisson_times(placement.requests_rps, self.scene.poisson_s, random)
                 work.append((placement.endpoint, pool.submit(self._client, i, placement, due)))
             return {endpoint: future.result() for endpoint, future in work}
 
@@ -220,16 +208,21 @@ class Demo:
         at, seconds = self.scene.endpoints, self.scene.poisson_s
         if turn % 3 == 2 and self.scene.perf_home is not None:
             grpc, deadline_s = f"{at.host}:{at.grpc_port}", 6 * seconds + 60
-            home, rate_rps = self.scene.perf_home, placement.rate_rps
-            return clients.perf_analyzer(home, grpc, placement.endpoint, rate_rps, seconds, deadline_s)
+            stream = clients.Stream(placement.endpoint, placement.requests_rps, placement.client_batch)
+            return clients.perf_analyzer(self.scene.perf_home, grpc, stream, seconds, deadline_s)
         return self._tritonclient(turn, placement, due_s)
 
     def _tritonclient(self, turn: int, placement: Placement, due_s: Iterable[float]) -> clients.Seen:
-        (request,) = requests_for(read_source(self.scene.repository, placement.model))
-        at, tensors = self.scene.endpoints, clients.tensors_of(request)
+        at, tensors = self.scene.endpoints, clients.tensors_of(self._request(placement))
         if turn % 3 == 1:
             return clients.over_http(f"{at.host}:{at.http_port}", placement.endpoint, tensors, due_s)
         return clients.over_grpc(f"{at.host}:{at.grpc_port}", placement.endpoint, tensors, due_s)
+
+    def _request(self, placement: Placement) -> ModelInferRequest:
+        """Return a request as the workload's clients send it."""
+        return request_of(
+            requests_for(read_source(self.scene.repository, placement.model)), placement.client_batch
+        )
 
     def _active(self) -> dict[str, Server]:
         return {

@@ -85,7 +85,7 @@ def force(
     with ThreadPoolExecutor(len(placed)) as pool, _set_at_end(stop):
         streams = np.random.default_rng(seed).spawn(len(placed))
         clients = {
-            placement.endpoint: pool.submit(load, placement, _poisson(placement.rate_rps, random, stop))
+            placement.endpoint: pool.submit(load, placement, _poisson(placement.requests_rps, random, stop))
             for (_, placement), random in zip(placed, streams, strict=True)
         }
         stop.wait(_BEFORE_S)

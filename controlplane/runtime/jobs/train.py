@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.domain.device import noun
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.files.documents import nearest
 from controlplane.files.learning_curves import write_curve
@@ -58,7 +59,8 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
         )
     for i, gpu in enumerate(spec.gpus):
         if gpu.count is None:
-            document.fail("needs a count: inss plans on a fixed number of GPUs", ("gpus", i, "type"))
+            counted = noun([gpu.type])
+            document.fail(f"needs a count: inss plans on a fixed number of {counted}s", ("gpus", i, "type"))
     cores = len(os.sched_getaffinity(0))
     devices, _ = devices_for(spec, document, inss.NAME, profiles=profiles, cores=cores)
     strategy = inss.strategy()

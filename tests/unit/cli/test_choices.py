@@ -173,6 +173,16 @@ def test_who_is_to_be_explained_is_known_before_anything_is_planned(
         assert says in str(told.exception)
 
 
+def test_a_destroyed_fleet_can_be_destroyed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    files = FleetFiles(state_root(), "shop")
+    files.ended.parent.mkdir(parents=True)
+    files.ended.touch()
+    told = CliRunner().invoke(app, ["destroy", "--fleet", "shop"])
+    assert (told.exit_code, told.stdout.split(":")[:2]) == (0, ["fleet shop", " nothing is left of it"])
+    assert not files.directory.exists()
+
+
 def test_of_a_destroyed_fleet_the_events_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(InputError, match=r"applied: none$"):

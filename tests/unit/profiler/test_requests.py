@@ -10,7 +10,13 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.tensors import SAMPLE_TEXT
-from controlplane.profiler.requests import Inputs, check_batches_form, request_set, requests_for
+from controlplane.profiler.requests import (
+    Inputs,
+    check_batches_form,
+    request_of,
+    request_set,
+    requests_for,
+)
 from controlplane.render.config import parse_config
 from controlplane.render.source import SourceModel
 
@@ -95,6 +101,16 @@ def test_each_entry_of_a_file_is_a_request(tmp_path: Path) -> None:
     assert [list(r.inputs[0].shape) for r in requests] == [[1, 3, 1], [1, 3, 1]]
     values = [np.frombuffer(r.raw_input_contents[0], np.float32).tolist() for r in requests]
     assert values == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_a_request_of_several_inferences_takes_entries_in_turn(tmp_path: Path) -> None:
+    given = data_file(tmp_path, {"X": [1, 2]}, {"X": [3, 4]})
+    samples = requests_for(source('input [ { name: "X", data_type: TYPE_INT32, dims: [ 2 ] } ]'), given)
+    request = request_of(samples, 3)
+    (tensor,) = request.inputs
+    assert list(tensor.shape) == [3, 2]
+    assert np.frombuffer(request.raw_input_contents[0], np.int32).tolist() == [1, 2, 3, 4, 1, 2]
+    assert [list(s.inputs[0].shape) for s in samples] == [[1, 2], [1, 2]]
 
 
 def test_requests_of_several_shapes_are_refused_where_they_would_share_a_batch(tmp_path: Path) -> None:

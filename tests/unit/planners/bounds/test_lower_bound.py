@@ -7,10 +7,13 @@ import planning
 import pytest
 from planning import published, workload
 
+from controlplane.domain.device import ShareGrid
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Workload
+from controlplane.planners import registry
 from controlplane.planners.bounds.interference import MutualRates
 from controlplane.planners.bounds.lower_bound import lower_bound
+from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.serving.gpu_types import gpu_types
 from controlplane.planners.serving.lower_bound import lower_bound as cheap_bound
 
@@ -76,3 +79,14 @@ def test_what_a_free_type_serves_costs_nothing() -> None:
 def test_the_cheap_bound_of_a_plan_is_no_higher(latency: str, count: int) -> None:
     types = {"v100": planning.gpu_type(latency)}
     assert 0.0 < cheap_bound(published(count), types) <= lower_bound(published(count), types) + 1e-9
+
+
+@pytest.mark.parametrize(("minimum", "step"), [(20.0, 40.0), (20.0, 25.0)])
+def test_a_share_smaller_than_the_grids_step_takes_room_too(minimum: float, step: float) -> None:
+    coarse = planning.on_grid(planning.v100(), ShareGrid(minimum, step))
+    asked = published(12)[:6]
+    bound = lower_bound(asked, gpu_types({"v100": coarse}, Rule.HALF_SLO, 0.95))
+    plan = registry.strategy("joint").plan(
+        PlanRequest(asked, {"v100": coarse}, Rule.HALF_SLO, planning.StoppedClock())
+    )
+    assert PRICE <= bound <= PRICE * len(plan.gpus) + 1e-9

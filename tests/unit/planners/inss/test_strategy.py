@@ -73,10 +73,12 @@ def test_too_little_for_all_serves_whom_it_can() -> None:
     assert sum(w.rate_rps for _, _, w in plan.placements()) > 0.5 * 4 * sum(SIX.values())
 
 
-def test_the_number_of_gpus_must_be_said() -> None:
-    open_ended = {n: replace(d, pool=replace(d.pool, count=None)) for n, d in devices().items()}
+@pytest.mark.parametrize(("name", "counted"), [("rtx2060", "GPUs"), ("cpu", "cores")])
+def test_an_open_number_of_devices_is_refused(name: str, counted: str) -> None:
+    device = devices()["rtx2060"]
+    open_ended = {name: replace(device, pool=replace(device.pool, count=None))}
     request = PlanRequest(workloads(SIX), open_ended, Rule.HALF_SLO, StoppedClock())
-    with pytest.raises(InputError, match="fixed set"):
+    with pytest.raises(InputError, match=f"gpus.{name}.count: inss fills a fixed number of {counted}: say"):
         strategy("inss").plan(request)
 
 

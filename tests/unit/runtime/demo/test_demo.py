@@ -1,30 +1,56 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
-from controlplane.domain.errors import InputError
-from controlplane.runtime.demo.demo import read_demo_spec
+from controlplane.domain.device import CPU_GRID, Device, ShareKind
+from controlplane.domain.fleet import Endpoints
+from controlplane.domain.plan import Partition, Placement, ServedModel
+from controlplane.files.specs import read_spec
+from controlplane.profiler.session import Place
+from controlplane.runtime.demo import clients
+from controlplane.runtime.demo.clients import Seen, Stream, Tensor
+from controlplane.runtime.demo.demo import Demo, Scene
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).parents[4]
+MODELS = Path(__file__).parents[4] / "model_repository"
+POISSON_S = 40.0
 
 
-def test_the_demos_own_spec_is_read():
-    spec, _ = read_demo_spec(ROOT / "model_repository" / "demo.yaml")
+def test_the_demos_own_spec_is_read() -> None:
+    spec, _ = read_spec(MODELS / "demo.yaml")
     assert len(spec.workloads) == 3
 
 
-def test_a_client_batch_is_refused_with_its_line(tmp_path):
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(
-        "schema_version: 1\n"
-        "gpus: [{type: cpu, count: 1}]\n"
-        "workloads:\n"
-        "  - {name: w, model: m, slo_ms: 100, rate_rps: 10, client_batch: 4}\n"
-    )
-    with pytest.raises(InputError, match="requests of one inference") as refused:
-        read_demo_spec(spec)
-    assert (refused.value.line, refused.value.field) == (4, "workloads[0].client_batch")
+@pytest.mark.parametrize("client_batch", [1, 4])
+def test_every_client_sends_requests_of_the_workloads_client_batch(
+    client_batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[float, int]] = []
+
+    def tritonclient(_: str, __: str, tensors: Sequence[Tensor], due_s: Sequence[float]) -> Seen:
+        sent.append((len(due_s) / POISSON_S, tensors[0].value.shape[0]))
+        return Seen("", np.empty(0), np.empty(0), ())
+
+    def perf_analyzer(_: Path, __: str, stream: Stream, *___: float) -> Seen:
+        sent.append((stream.requests_rps, stream.client_batch))
+        return Seen("", np.empty(0), np.empty(0), ())
+
+    monkeypatch.setattr(clients, "over_grpc", tritonclient)
+    monkeypatch.setattr(clients, "over_http", tritonclient)
+    monkeypatch.setattr(clients, "perf_analyzer", perf_analyzer)
+    scene = Scene(Path(), MODELS, Path(), Path(), Endpoints(), Path(), poisson_s=POISSON_S)
+    place = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")
+    demo = Demo(scene, *cast(Any, (None, None)), place, *cast(Any, (None, None)))
+    placements = [
+        Placement(name, name, "transformer_tiny", 100.0, 100.0, client_batch=client_batch) for name in "abc"
+    ]
+    served = (ServedModel("transformer_tiny", 8),)
+    demo._poisson([(Partition(p.name, 50.0, served, (p,)), p) for p in placements])
+    assert [size for _, size in sent] == [client_batch] * 3
+    assert [rate for rate, _ in sent] == pytest.approx([100.0 / client_batch] * 3, rel=0.2)

@@ -70,6 +70,9 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="fixed number of GPUs") as told:
         learn(tmp_path, spec=open_ended)
     assert told.value.line == 3
+    open_ended.write_text(SPEC.replace("rtx2060s, count: 1", "cpu"))
+    with pytest.raises(InputError, match="fixed number of cores"):
+        learn(tmp_path, spec=open_ended)
 
 
 @pytest.mark.parametrize("choice", [{"policy": Path("none")}, {"bda": Bda.PAPER}])
