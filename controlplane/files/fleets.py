@@ -120,6 +120,15 @@ class FleetFiles:
         """Return the time of the last apply in seconds since the epoch; None if there was none."""
         return self._plan.stat().st_mtime if self._plan.exists() else None
 
+    def changed_s(self) -> float | None:
+        """Return when a command last wrote the settings or the plan; None if there is neither.
+
+        A command writes the settings before it starts a server and the plan after, so one that was killed in
+        between counts too.
+        """
+        times = [path.stat().st_mtime for path in (self._settings, self._plan) if path.exists()]
+        return max(times, default=None)
+
     def previous_plan(self) -> Plan | None:
         """Return the plan before the last; None if there was none."""
         return read_plan(self._previous)[0] if self._previous.exists() else None

@@ -72,14 +72,21 @@ class MarkedFiles(FleetFiles):
 
     host: Host
 
-    def planned_s(self) -> float | None:
-        return self.host.clock.now_s if super().planned_s() is None else self._marked_s()
+    def changed_s(self) -> float | None:
+        return self.host.clock.now_s if super().changed_s() is None else self._marked_s()
 
     def _marked_s(self) -> float:
         return float((self.directory / "mark").read_text()) if (self.directory / "mark").exists() else 0.0
 
     def write_plans(self, plan: Plan, previous: Plan | None) -> None:
         super().write_plans(plan, previous)
+        self._mark()
+
+    def write_settings(self, settings: FleetSettings) -> None:
+        super().write_settings(settings)
+        self._mark()
+
+    def _mark(self) -> None:
         (self.directory / "mark").write_text(str(self.host.number()))
 
 
@@ -385,6 +392,9 @@ HAPPENS: dict[str, tuple[Any, ...]] = {
 WARM: list[Wish | None] = [replace(FIRST, percent=30.0, policy=ShadowPolicy.WARM)]
 KILLED_BEFORE_UNLOAD = [("kill controller", ()), ("edit", (WARM, 9, True, 0))]
 
+KILLED_AFTER_START = [("kill", (1,)), ("look", (1, 0.2, None)), ("again", (11,))]
+"""The apply starts the shadow that the controller is about to replace, and is killed."""
+
 histories = st.lists(steps(), min_size=1, max_size=14)
 
 
@@ -464,6 +474,7 @@ def is_guarded(here: World, plan: Plan) -> None:
 @given(histories, st.none() | wish_lists)
 @example([("kill controller", ())], CROWDED)
 @example(KILLED_BEFORE_UNLOAD, WARM)
+@example(KILLED_AFTER_START, None)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_history_ends_in_the_planned_fleet(history: list[Any], last: list[Wish | None] | None) -> None:
     converges(history, last)

@@ -70,7 +70,7 @@ class Inss:
         for w in request.workloads:
             if w.shadow.policy is not ShadowPolicy.NONE and w.shadow.place is ShadowPlace.OTHER_GPU:
                 raise InputError(
-                    f"inss fills every {noun(request.devices)}, so a shadow of {w.name} has no room on another "
+                    f"inss fills every {noun(request.devices)}: a shadow of {w.name} has no room on another "
                     "one; let it stand on the same one (place: same-gpu), or plan with joint",
                     field=f"workloads.{w.name}.shadow",
                 )

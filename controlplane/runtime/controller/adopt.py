@@ -19,7 +19,8 @@ from controlplane.runtime.fleet.execute import backend
 class Adopted:
     """A fleet since its adoption: the guard's state, and what the controller has changed.
 
-    `planned_s` is the time of the plan. `backends` has the addresses of all servers that were routed.
+    `changed_s` is when a command last wrote the fleet's settings or plan. `backends` has the addresses of all
+    servers that were routed.
     """
 
     state: GuardState
@@ -27,7 +28,7 @@ class Adopted:
     devices: Mapping[str, str]
     routes: dict[str, NamedRoute]
     backends: dict[str, Backend] = field(default_factory=dict)
-    planned_s: float | None = None
+    changed_s: float | None = None
 
     def addressed(self, routes: Mapping[str, NamedRoute], workers: Workers) -> dict[str, Route]:
         """Return the routes with addresses, without servers whose address is unknown."""

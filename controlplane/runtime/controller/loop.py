@@ -10,6 +10,7 @@ adopts the command's result.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -98,8 +99,12 @@ class Controller:
 
         The state is kept after an error.
         """
-        if self._adopted is None or (self._is_check_due() and self._changed_by_others(self._adopted)):
+        if self._adopted is None:
             self._adopt()
+        elif self._is_check_due() and self._changed_by_others(self._adopted):
+            # The command still works: its result is adopted when it has ended.
+            with contextlib.suppress(FleetBusy):
+                self._adopt()
         adopted = self._adopted
         if adopted is None:
             return
@@ -171,7 +176,7 @@ class Controller:
         return True
 
     def _changed_by_others(self, adopted: Adopted) -> bool:
-        if self._fleet.files.planned_s() != adopted.planned_s:
+        if self._fleet.files.changed_s() != adopted.changed_s:
             return True
         present = {e: set(r.members) for e, r in named(self._fleet.gateway.routes()).items()}
         addressed = adopted.addressed(adopted.routes, self._workers)
@@ -181,7 +186,7 @@ class Controller:
         """Adopt what runs. Raises EngineError where another command works on the fleet."""
         files = self._fleet.files
         with self._actor.hold_fleet():
-            settings, plan, planned_s = files.settings(), files.plan(), files.planned_s()
+            settings, plan, changed_s = files.settings(), files.plan(), files.changed_s()
             if settings is None or plan is None:
                 raise EngineError(f"fleet {self._fleet.name!r} has no plan; apply one first")
             desired = self._fleet.desired(plan, settings)
@@ -200,7 +205,7 @@ class Controller:
         # A routed server or a backup has answered a real inference before.
         backends = {m.server: m for r in present.values() for m in (*r.members, r.backup) if m is not None}
         self._adopted = Adopted(
-            found.state, found.planned, settings.devices, named(present), backends, planned_s
+            found.state, found.planned, settings.devices, named(present), backends, changed_s
         )
         policies = {name: watch.partition.policy for name, watch in found.state.watches.items()}
         for server in found.kept:

@@ -88,7 +88,7 @@ def controlled(
     controller = Controller(fleet, NoRequests(), actor, Limits())
     routes = {"w": NamedRoute(("old",), None)}
     controller._adopted = Adopted(GuardState({}), {}, {}, routes, {"old": OLD})
-    controller._adopted.planned_s = files.planned_s()
+    controller._adopted.changed_s = files.changed_s()
     controller._checked_s = float("inf")
     try:
         yield controller, gateway, files
