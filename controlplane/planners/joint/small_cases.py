@@ -16,7 +16,7 @@ from controlplane.domain.plan import MOST_SERVERS
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.joint.queue_sharing.grouping import MOST_TOGETHER
-from controlplane.planners.joint.sizing import smallest_shares
+from controlplane.planners.joint.sizing import padded, smallest_shares
 from controlplane.planners.serving.families import Group, families
 from controlplane.planners.serving.gpu_types import GpuType
 from controlplane.planners.serving.items import Item
@@ -38,6 +38,7 @@ _GROWN = 192
 _MOST_RETURNED = 5
 """... and of those that are returned."""
 _MOST_EFFORT = 16
+_FULL = 100.0 + 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,6 @@ class _Case:
 
     def at(self, slowdown: float) -> list[Combination]:
         """The most promising combinations where neighbours slow every partition so much."""
-        from controlplane.planners.joint.small_cases_kernel import cost_of, placed
-
         pools = self._pools(slowdown)
         each = int((self.effort * _COMBINATIONS) ** (1.0 / len(self.families)) + 1e-9)
         ways = [_ways(family, pools, min(_MOST_WAYS, max(1, each))) for family in self.families]
@@ -107,28 +106,27 @@ class _Case:
         chosen = np.indices([len(own) for own in ways]).reshape(len(ways), -1).T + first[:-1]
         share = np.array([cost for cost, _ in flat])[chosen].sum(axis=1)
         price = np.array([table.gpu_type.price for table in self.tables.values()])
-        least = cost_of(chosen, size, home, price)
+        least = _Packed.of(size[chosen], home[chosen]).gpus_of_types(price.size) @ price
         likely = np.lexsort((share, least))[: self.effort * _GROWN]
         chosen, share, least = chosen[likely], share[likely], least[likely]
-        gpus, owner, type_ = placed(chosen, size, home, item)
+        packed = _Packed.of(size[chosen], home[chosen])
+        stand = packed.items(item[chosen])
         cost = least.copy()
         for d, table in enumerate(self.tables.values()):
             # One that is too full with its true neighbours likely takes a GPU more.
-            here = np.flatnonzero(type_ == d)
-            full = here[~smallest_shares(table, gpus[here]).fits]
+            here = [(n, gpu) for n, own in enumerate(stand) for type_, gpu in own if type_ == d]
+            full = ~smallest_shares(table, padded([gpu for _, gpu in here])).fits
+            owner = np.array([n for n, _ in here], dtype=np.int64)
             cost += price[d] * np.bincount(owner[full], minlength=likely.size)
         found = []
         for n in np.lexsort((share, cost))[: self.effort * _MOST_RETURNED]:
             options = tuple(o for w in chosen[n].tolist() for o in flat[w][1])
             pool = {self.row[id(o.item)]: p for p, o in enumerate(options)}
-            stand = {
-                name: tuple(
-                    tuple(pool[i] for i in gpus[g].tolist() if i >= 0)
-                    for g in np.flatnonzero((owner == n) & (type_ == d)).tolist()
-                )
+            gpus = {
+                name: tuple(tuple(pool[i] for i in gpu) for type_, gpu in stand[n] if type_ == d)
                 for d, name in enumerate(self.tables)
             }
-            found.append(Combination(options, stand, float(cost[n]), float(least[n]), float(share[n])))
+            found.append(Combination(options, gpus, float(cost[n]), float(least[n]), float(share[n])))
         return found
 
     def _arrays(self, ways: Sequence[_Way]) -> tuple[FloatArray, IntArray, IntArray]:
@@ -175,3 +173,54 @@ def _ways(family: Group, pools: Mapping[Group, Sequence[_Way]], most: int) -> li
         ]
         best.append(sorted(found, key=lambda way: way[0])[:most])
     return best[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Partitions of many combinations packed best fit decreasing, as plain sizes.
+
+    `order` (combinations, partitions) are the partitions, largest first; `gpu` the number of each one's GPU,
+    -1 where a combination has fewer partitions. `type_` (combinations, GPUs): -1 where it has fewer GPUs.
+    """
+
+    order: IntArray
+    gpu: IntArray
+    type_: IntArray
+
+    @staticmethod
+    def of(size: FloatArray, home: IntArray) -> _Packed:
+        """Of partitions (combinations, families, slots): percent, 0 for none, and the GPU type's number."""
+        count = size.shape[0]
+        size, home = size.reshape(count, -1), home.reshape(count, -1)
+        order = np.argsort(-size, axis=1, kind="stable")
+        size, home = np.take_along_axis(size, order, axis=1), np.take_along_axis(home, order, axis=1)
+        gpu, type_ = np.full(size.shape, -1), np.full(size.shape, -1)
+        room, opened = np.zeros(size.shape), np.zeros(count, dtype=np.int64)
+        for i in range(size.shape[1]):
+            row = np.flatnonzero(size[:, i] > 0.0)
+            need, kind = size[row, i], home[row, i]
+            fits = (type_[row] == kind[:, None]) & (room[row] >= need[:, None])
+            best = np.where(fits, room[row], np.inf).argmin(axis=1)
+            new = ~fits.any(axis=1)
+            best[new] = opened[row[new]]
+            opened[row[new]] += 1
+            room[row[new], best[new]], type_[row[new], best[new]] = _FULL, kind[new]
+            room[row, best] -= need
+            gpu[row, i] = best
+        return _Packed(order, gpu, type_)
+
+    def gpus_of_types(self, types: int) -> IntArray:
+        """How many GPUs of each type: (combinations, types)."""
+        return np.stack([(self.type_ == t).sum(axis=1) for t in range(types)], axis=1)
+
+    def items(self, item: IntArray) -> list[list[tuple[int, list[int]]]]:
+        """The GPUs of each combination: type and items; `item` (combinations, families, slots)."""
+        item = np.take_along_axis(item.reshape(self.order.shape), self.order, axis=1)
+        found = []
+        for types, gpus, items in zip(self.type_.tolist(), self.gpu.tolist(), item.tolist(), strict=True):
+            own: list[tuple[int, list[int]]] = [(t, []) for t in types if t >= 0]
+            for g, i in zip(gpus, items, strict=True):
+                if g >= 0:
+                    own[g][1].append(i)
+            found.append(own)
+        return found

@@ -53,17 +53,56 @@ def largest_rate(
         in_time = [times.execution <= slo / 2.0 * tolerant for slo in slo_ms]
         rates = np.array([np.where(held, capacity, 0.0).max(axis=1) for held in in_time])
         return np.repeat(rates[:, None], len(pool_sizes), axis=1)
-    from controlplane.planners.serving.largest_rate_kernel import largest_rates
-
     profile = gpu_type.device.profiles[model]
     queue_slo = (slo_ms - (profile.frontend_ms or 0.0)) * tolerant
     columns = np.searchsorted(waiting_times.BATCHES, times.batch)
     table = waiting_times.all_pool_sizes()[np.array(pool_sizes) - 1][:, columns]
-    grid = np.array(waiting_times.LOADS), np.array(waiting_times.SHAPES)
-    factor = np.broadcast_to(wait_factor, times.execution.shape[1:])
-    waits = table + JITTER_P99 * (profile.jitter or 0.0)
-    question = queue_slo, times.batch.astype(np.float64), times.execution, times.first
-    answer: FloatArray = largest_rates(*question, waits, *grid, np.ascontiguousarray(factor), most_of_slo)
+    table = table + JITTER_P99 * (profile.jitter or 0.0)
+    batch, first = times.batch[:, None], times.first[:, None]
+    full = np.where(np.isfinite(times.execution), times.execution, np.inf)
+    shape = waiting_times.shape_of(np.where(np.isfinite(full), first / full, 1.0), batch)
+    cell, part = waiting_times.between(shape)
+    row, part = np.arange(batch.size)[:, None], part[..., None]
+    waits = (1.0 - part) * table[:, row, cell] + part * table[:, row, cell + 1]
+    # The least wait at this load or any higher: it must rise with the load.
+    waits = np.minimum.accumulate(waits[..., ::-1], axis=-1)[..., ::-1]
+    slo = queue_slo[:, None, None, None]
+    # (SLOs, 1, cases, batches, shares), where the axis of one is for pool sizes.
+    late = (slo < first * wait_factor) | ((full > most_of_slo * slo) & (batch > 1))
+    load = largest_loads((slo / (full * wait_factor))[:, None], waits)
+    rate = np.where(late[:, None], 0.0, 1000.0 * batch / full * load)
+    answer: FloatArray = rate.max(axis=3)
+    return answer
+
+
+def largest_loads(allowed: FloatArray, waits: FloatArray) -> FloatArray:
+    """The largest load at which a row of waits, in full batches' times, is at most `allowed`.
+
+    `waits` (..., loads) rise along a row; `allowed` is broadcast against the other axes. Where a row bends
+    up, no wait lies below the lines through the entries on either side; where it bends down, none below the
+    line between these two.
+    """
+    loads, last = np.array(waiting_times.LOADS), waits.shape[-1] - 1
+    at = np.full(np.broadcast_shapes(allowed.shape, waits.shape[:-1]), -1)
+    for entry in range(last + 1):
+        at += waits[..., entry] <= allowed
+    inner = np.clip(at, 1, last - 1)
+    rise = np.diff(waits)
+    with np.errstate(divide="ignore"):
+        slope = np.where(rise > 0.0, np.diff(loads) / rise, np.inf).ravel()
+    row = np.arange(rise[..., 0].size).reshape(waits.shape[:-1])
+
+    def along(begin: IntArray) -> FloatArray:
+        """Where the line from entry `begin` to the next one reaches `allowed`."""
+        low, rising = waits.ravel()[row * (last + 1) + begin], slope[row * last + begin]
+        reached = np.maximum(loads[begin] + (allowed - low) * rising, loads[inner])
+        return np.where(rising < np.inf, reached, loads[inner + 1])
+
+    with np.errstate(invalid="ignore"):
+        after = np.where(inner + 1 < last, along(np.minimum(inner + 1, last - 1)), np.inf)
+        load = np.maximum(along(inner), np.minimum(along(inner - 1), after))
+    load = np.minimum(load, loads[inner + 1])
+    answer: FloatArray = np.where(at == last, 1.0, np.where(at <= 0, loads[np.minimum(at + 1, last)], load))
     return answer
 
 

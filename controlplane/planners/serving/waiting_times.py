@@ -69,10 +69,48 @@ def tolerated_slowdown(
     index of `BATCHES` and `jitter` (what the spread of a batch's time adds to Y) are (items,). `full_ms` and
     `first_ms`, (items, shares), are t(b) and t(1) alone.
     """
-    from controlplane.planners.serving.waiting_kernel import tolerated
-
-    grid = np.array(BATCHES, dtype=np.float64), np.array(LOADS), np.array(SHAPES)
-    answer: FloatArray = tolerated(
-        rate, slo_ms, full_ms, first_ms, servers, batch_index, jitter, all_pool_sizes(), *grid
+    batch = np.array(BATCHES, dtype=np.float64)[batch_index]
+    per_ms = rate / 1000.0
+    rows = all_pool_sizes()[np.minimum(servers, POOL_SIZES[-1]) - 1, batch_index]
+    loads = _largest_loads(slo_ms * per_ms / batch, rows + jitter[:, None, None])
+    # A batch of one has rows for all shapes, and they are equal.
+    cell, part = between(shape_of(first_ms / full_ms, batch[:, None]))
+    item = np.arange(rate.size)[:, None]
+    allowed = loads[item, cell] * (1.0 - part) + loads[item, cell + 1] * part
+    # Never faster than a single request.
+    answer: FloatArray = np.minimum(
+        allowed * batch[:, None] / (per_ms[:, None] * full_ms), slo_ms[:, None] / first_ms
     )
     return answer
+
+
+def _largest_loads(limit: FloatArray, waits: FloatArray) -> FloatArray:
+    """The largest u with u Y(u) <= limit: (items, shapes).
+
+    `limit` (items,); `waits` (items, shapes, loads) is Y. Below the first entry nothing waits, and u Y is a
+    straight line through 0.
+    """
+    loads = np.array([0.0, *LOADS])
+    product = loads * np.concatenate([np.zeros((*waits.shape[:2], 1)), waits], axis=2)
+    beyond = product[..., 1:] > limit[:, None, None]
+    high = np.where(beyond.any(axis=2), beyond.argmax(axis=2), len(LOADS) - 1) + 1
+    low_wait, high_wait = (
+        np.take_along_axis(product, at[..., None], axis=2)[..., 0] for at in (high - 1, high)
+    )
+    part = np.clip((limit[:, None] - low_wait) / (high_wait - low_wait), 0.0, 1.0)
+    answer: FloatArray = loads[high - 1] * (1.0 - part) + loads[high] * part
+    return answer
+
+
+def shape_of(first_part: FloatArray, batch: FloatArray | IntArray) -> FloatArray:
+    """The shape s of curves with t(1) / t(b) = `first_part`."""
+    single = 1.0 / batch
+    answer: FloatArray = np.clip((first_part - single) / np.maximum(1.0 - single, 0.5), 0.0, 1.0)
+    return answer
+
+
+def between(shape: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The cell of `SHAPES` that each shape lies in, and how far along it."""
+    grid = np.array(SHAPES)
+    cell: IntArray = np.minimum(np.searchsorted(grid, shape, side="right") - 1, grid.size - 2)
+    return cell, (shape - grid[cell]) / (grid[cell + 1] - grid[cell])

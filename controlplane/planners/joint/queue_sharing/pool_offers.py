@@ -6,8 +6,8 @@ as by neighbours of the usual kind; what really stands together is decided by th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class Pools:
     """Pools of one model on one GPU type; `slo_ms` (SLOs,) are those of its workloads, rising.
 
     `trust` (stands, SLOs, servers): what a pool on whole GPUs, and on each of `sides`, carries by the exact
-    queue, over what the table says.
+    queue, over what the table says. `by_table`: rates of `parts` looked up so far, by hardship.
     """
 
     gpu_type: GpuType
@@ -84,6 +84,7 @@ class Pools:
     trust: FloatArray
     queues: Queues
     sides: tuple[Side, ...] = ()
+    by_table: MutableMapping[float, FloatArray] = field(default_factory=dict)
 
     @staticmethod
     def of(gpu_type: GpuType, parts: Parts, model: str, slo_ms: FloatArray, queues: Queues) -> Pools:
@@ -166,10 +167,7 @@ class Pools:
         if not self.served:
             nothing = np.zeros((self.slo_ms.size, cost.size))
             return PoolOffers(cost, nothing, servers, stand, np.zeros_like(servers), np.full(1, np.inf))
-        alone = self.gpu_type.alone
-        slowed = _SPARE * (1.0 + (self.parts.slowdown[self.number] - 1.0) * hardship)
-        own = (times[self.number][:, self.parts.column] * slowed for times in (alone.execution, alone.cycle))
-        each = usual_rate(self.gpu_type, self.model, AloneTimes(*own), self.slo_ms)
+        each = self._on_parts(hardship)
         rate = [(each * counts[:, None] * self.trust[WHOLE][..., None]).reshape(self.slo_ms.size, -1)]
         for n, side in enumerate(self.sides, 1):
             times = AloneTimes(side.execution[:, None] * _SPARE, side.cycle[:, None] * _SPARE)
@@ -183,6 +181,15 @@ class Pools:
         stock = np.array([np.inf, *(left.get(side.pair, np.inf) for side in self.sides)])
         source = np.zeros_like(servers)
         return PoolOffers(cost[order], rates[:, order], servers[order], stand[order], source, stock)
+
+    def _on_parts(self, hardship: float) -> FloatArray:
+        """What a server on each of `parts` carries by the table: (SLOs, servers, parts)."""
+        if hardship not in self.by_table:
+            alone = self.gpu_type.alone
+            slowed = _SPARE * (1.0 + (self.parts.slowdown[self.number] - 1.0) * hardship)
+            own = (t[self.number][:, self.parts.column] * slowed for t in (alone.execution, alone.cycle))
+            self.by_table[hardship] = usual_rate(self.gpu_type, self.model, AloneTimes(*own), self.slo_ms)
+        return self.by_table[hardship]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from controlplane.planners.bounds.fastest_times import FastestTimes
 from controlplane.planners.protocol import Device
 from controlplane.planners.serving import waiting_times
 from controlplane.planners.serving.gpu_types import GpuType, gpu_types
-from controlplane.planners.serving.largest_rate_kernel import largest_rates
+from controlplane.planners.serving.largest_rate import largest_loads
 from controlplane.planners.serving.lower_bound import bound_pool_sizes, bound_rate
 
 pytestmark = pytest.mark.unit
@@ -83,11 +83,7 @@ LOADS = np.array(waiting_times.LOADS)
 
 def load_within(slo: float, waits: FloatArray) -> float:
     """The load that is borne where the table says these waits, in full batches' times."""
-    shapes, one = np.array(waiting_times.SHAPES), np.ones((1, 1, 1))
-    table = np.broadcast_to(waits, (1, 1, shapes.size, LOADS.size))
-    batch, first = np.array([8.0]), np.zeros((1, 1))
-    rates = largest_rates(np.array([slo]), batch, one, first, table, LOADS, shapes, one[0], np.inf)
-    return rates.item() / 8000.0
+    return float(largest_loads(np.array(slo), waits))
 
 
 @pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.86, 0.958, 0.98])
