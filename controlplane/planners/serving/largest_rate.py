@@ -17,6 +17,8 @@ from controlplane.planners.serving.gpu_types import AloneTimes, GpuType
 from controlplane.planners.serving.tolerance import MOST_OF_SLO
 
 POOL_SIZES = tuple(range(1, MOST_SERVERS + 1))
+_SLOS_AT_ONCE = 64
+"""Bounds memory, and keeps arrays in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,15 @@ def largest_rate(
     waits = (1.0 - part) * table[:, row, cell] + part * table[:, row, cell + 1]
     # The least wait at this load or any higher: it must rise with the load.
     waits = np.minimum.accumulate(waits[..., ::-1], axis=-1)[..., ::-1]
-    slo = queue_slo[:, None, None, None]
-    # (SLOs, 1, cases, batches, shares), where the axis of one is for pool sizes.
-    late = (slo < first * wait_factor) | ((full > most_of_slo * slo) & (batch > 1))
-    load = largest_loads((slo / (full * wait_factor))[:, None], waits)
-    rate = np.where(late[:, None], 0.0, 1000.0 * batch / full * load)
-    answer: FloatArray = rate.max(axis=3)
-    return answer
+    most, wait_ms, longest = 1000.0 * batch / full, full * wait_factor, np.where(batch > 1, full, 0.0)
+    found = []
+    for start in range(0, queue_slo.size, _SLOS_AT_ONCE):
+        slo = queue_slo[start : start + _SLOS_AT_ONCE, None, None, None]
+        late = (slo < first * wait_factor) | (longest > most_of_slo * slo)
+        # (SLOs, pool sizes, cases, batches, shares)
+        load = largest_loads((slo / wait_ms)[:, None], waits)
+        found.append(np.where(late[:, None], 0.0, most * load).max(axis=3))
+    return np.concatenate(found)
 
 
 def largest_loads(allowed: FloatArray, waits: FloatArray) -> FloatArray:
