@@ -24,8 +24,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from controlplane.kernels import kernel
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.simulate import quantiles
 from controlplane.simulate.records import Records
@@ -33,7 +33,7 @@ from controlplane.simulate.records import Records
 SHIFT, FIRST, BINS = quantiles.SHIFT, quantiles.FIRST, quantiles.BINS
 
 
-@njit(cache=True)
+@kernel
 def _factor(jitter: FloatArray, servers: Records, s: int) -> float:
     """The next jitter factor: splitmix64 of a counter picks from the table."""
     if jitter.shape[1] == 1:
@@ -46,7 +46,7 @@ def _factor(jitter: FloatArray, servers: Records, s: int) -> float:
     return float(jitter[s, np.int64(z >> np.uint64(52))])
 
 
-@njit(cache=True, inline="always")
+@kernel
 def _leave(tallies: Records, posts: Records, w: int, s: int, now: float) -> None:
     """A request of workload `w` is no longer in flight at server `s`."""
     pool = tallies[w].pool
@@ -55,7 +55,7 @@ def _leave(tallies: Records, posts: Records, w: int, s: int, now: float) -> None
         posts[pool, s].since = max(posts[pool, s].since, now)
 
 
-@njit(cache=True)
+@kernel
 def _expire(
     queues: Records,
     q: int,
@@ -82,7 +82,7 @@ def _expire(
         queues[q].waiting -= 1
 
 
-@njit(cache=True)
+@kernel
 def _admit(
     queues: Records,
     q: int,
@@ -119,7 +119,7 @@ def _admit(
         _expire(queues, q, ring, ring_owner, posts, tallies, now)
 
 
-@njit(cache=True)
+@kernel
 def _fewest(pools: Records, pool: int, pool_member: IntArray, posts: Records) -> int:
     """The pool's server with the fewest of its requests in flight, and of these the one unchanged longest."""
     best = pool_member[pool, 0]
@@ -131,7 +131,7 @@ def _fewest(pools: Records, pool: int, pool_member: IntArray, posts: Records) ->
     return int(best)
 
 
-@njit(cache=True)
+@kernel
 def _idle_executor(executors: Records, servers: Records, s: int) -> int:
     """The executor of this server that has been idle longest; -1 where all are busy."""
     found = -1
@@ -141,7 +141,7 @@ def _idle_executor(executors: Records, servers: Records, s: int) -> int:
     return found
 
 
-@njit(cache=True)
+@kernel
 def _start(
     executors: Records,
     e: int,
@@ -183,7 +183,7 @@ def _start(
     servers[s].served += size
 
 
-@njit(cache=True)
+@kernel
 def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> bool:
     """Triton's batcher, awake: move what is due into a payload; False once it sleeps again."""
     one = queues[q]
@@ -230,7 +230,7 @@ def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: flo
             return True
 
 
-@njit(cache=True)
+@kernel
 def _fetch(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> int:
     """An idle instance takes the oldest payload, and those after it that are older than the delay and fit."""
     one = queues[q]
@@ -254,7 +254,7 @@ def _fetch(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: fl
     return size
 
 
-@njit(cache=True)
+@kernel
 def _retime(
     executors: Records,
     gpus: Records,
@@ -282,7 +282,7 @@ def _retime(
             executors[e].end = now + executors[e].remaining * new
 
 
-@njit(cache=True, inline="always")
+@kernel
 def _look_ahead(gpus: Records, g: int, executors: Records, queues: Records) -> None:
     """What happens next on this GPU: a batch ends, or one of its queues must be looked at."""
     nearest, e, q = math.inf, -1, -1
@@ -295,7 +295,7 @@ def _look_ahead(gpus: Records, g: int, executors: Records, queues: Records) -> N
     gpus[g].next, gpus[g].ends, gpus[g].wakes = nearest, e, q
 
 
-@njit(cache=True)
+@kernel
 def advance(
     executors: Records,
     servers: Records,
@@ -444,7 +444,7 @@ def advance(
     return logged
 
 
-@njit(cache=True)
+@kernel
 def advance_alone(
     end: float,
     servers: Records,
@@ -484,8 +484,10 @@ def advance_alone(
         if next_one - head > limit:
             # The newest are turned away; those that stay move up to close the gap.
             dropped += next_one - head - limit
-            times[next_one - limit : next_one] = times[head : head + limit].copy()
-            head = next_one - limit
+            moved = next_one - limit - head
+            for i in range(next_one - 1, next_one - limit - 1, -1):
+                times[i] = times[i - moved]
+            head += moved
         if now == until:
             break
         size = min(next_one - head, largest)

@@ -101,7 +101,7 @@ class Loop:
         if self._alone:
             handed_in = self._left.size
             whole = np.concatenate((self._left, times))
-            self._free, start = kernel.advance_alone(
+            self._free, start = kernel.advance_alone.compiled(
                 self._free,
                 self._servers,
                 int(self._queues["limit"][0]),
@@ -120,7 +120,7 @@ class Loop:
         for door, server in self._doors:
             self._queues[server]["next"], self._queues[server]["stop"] = bounds[door], bounds[door + 1]
         self._pools["next"], self._pools["stop"] = bounds[self._pool_doors], bounds[1:][self._pool_doors]
-        self._logged = kernel.advance(
+        self._logged = kernel.advance.compiled(
             self._executors,
             self._servers,
             self._queues,

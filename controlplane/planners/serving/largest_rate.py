@@ -62,7 +62,8 @@ def largest_rate(
     table = table + JITTER_P99 * (profile.jitter or 0.0)
     batch, first = times.batch[:, None], times.first[:, None]
     full = np.where(np.isfinite(times.execution), times.execution, np.inf)
-    shape = waiting_times.shape_of(np.where(np.isfinite(full), first / full, 1.0), batch)
+    first_part = np.divide(first, full, out=np.ones_like(full), where=np.isfinite(full))
+    shape = waiting_times.shape_of(first_part, batch)
     cell, part = waiting_times.between(shape)
     row, part = np.arange(batch.size)[:, None], part[..., None]
     waits = (1.0 - part) * table[:, row, cell] + part * table[:, row, cell + 1]
