@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from docker.types import Mount
 
+from controlplane.domain import triton_releases
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server
 from launchers import labels, triton
@@ -20,8 +21,8 @@ from launchers.mps import MpsClient
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
-VENDOR_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
-"""Triton 2.51 as NVIDIA ships it."""
+VENDOR_IMAGE = f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3"
+"""NVIDIA's image of the newest release that a security bulletin names."""
 
 FLEET_LABEL = "trisect.fleet"
 NAME_LABEL = "trisect.name"

@@ -97,6 +97,7 @@ def apply(
         outcome = built.apply(
             parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or interactive
         )
+    preflight.warn_of_old_servers(outcome.servers, wiring.say)
     if not outcome.actions:
         print(terms_line(outcome.terms))
         return

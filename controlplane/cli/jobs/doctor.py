@@ -20,10 +20,11 @@ def doctor(json: options.Json = False) -> None:
 
     from controlplane.cli import wiring
     from controlplane.files.documents import to_json
+    from controlplane.files.fleets import fleets, state_root
     from controlplane.report.tables.plan_table import show
     from controlplane.runtime.jobs.doctor import examine
 
-    found = examine(wiring.every_launcher())
+    found = examine(wiring.every_launcher(), fleets(state_root()))
     if json:
         print(to_json({"capabilities": [asdict(c) for c in found]}), end="")
         return

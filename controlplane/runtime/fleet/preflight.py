@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import Endpoints, Server
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetSettings
@@ -36,6 +38,15 @@ def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:
     if required:
         raise EngineError(f"{problem} (--require-quota); `ctl doctor` says what is missing")
     say(f"warning: {problem}")
+
+
+def warn_of_old_servers(servers: Iterable[Server], say: Say) -> None:
+    """Warn of servers whose Triton lacks known fixes of vulnerabilities."""
+    from controlplane.monitor.versions import versions
+
+    problem = triton_releases.warning(versions(servers))
+    if problem is not None:
+        say(f"warning: {problem}")
 
 
 def check_promises(plan: Plan, document: Document, profiles: Path, *, allow_violations: bool) -> None:

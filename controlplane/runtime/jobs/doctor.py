@@ -9,11 +9,16 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
+from controlplane.domain import triton_releases
+from controlplane.domain.errors import EngineError
 from controlplane.ports import Capability, Launcher
 
 
-def examine(launchers: tuple[Launcher, ...]) -> tuple[Capability, ...]:
-    """Return every capability that Trisect can use, present or missing, with the way to get it."""
+def examine(launchers: tuple[Launcher, ...], fleets: Sequence[str] = ()) -> tuple[Capability, ...]:
+    """Return every capability that Trisect can use, present or missing, with the way to get it.
+
+    `fleets` are the names of the fleets of this host, whose servers' versions are checked.
+    """
     found = [
         Capability(
             "python", sys.version_info >= (3, 11), sys.version.split()[0], "install Python 3.11 or newer"
@@ -29,7 +34,25 @@ def examine(launchers: tuple[Launcher, ...]) -> tuple[Capability, ...]:
         own = launcher.capabilities()
         found.extend(own)
         found.append(_shares(launcher, own))
+        found += [state for fleet in fleets if (state := _versions(launcher, fleet)) is not None]
     return tuple(found)
+
+
+def _versions(launcher: Launcher, fleet: str) -> Capability | None:
+    """Whether the fleet's servers have all known fixes; None where none of this launcher's answers."""
+    from controlplane.monitor.versions import versions
+
+    try:
+        found = versions(launcher.servers(fleet))
+    except EngineError:
+        return None
+    if not found:
+        return None
+    problem = triton_releases.warning(found)
+    name = f"fleet {fleet}"
+    if problem is None:
+        return Capability(name, True, f"Triton {', '.join(sorted(set(found)))}")
+    return Capability(name, False, problem, "docs/operations.md, section 3")
 
 
 def _shares(launcher: Launcher, own: Sequence[Capability]) -> Capability:

@@ -30,7 +30,7 @@ docker run --detach \
   --stop-signal=SIGTERM \
   --no-healthcheck \
   --restart=unless-stopped \
-  nvcr.io/nvidia/tritonserver:24.10-py3 \
+  nvcr.io/nvidia/tritonserver:26.07-py3 \
   /opt/tritonserver/bin/tritonserver \
   --id=default.W1.active.d4e5f6 \
   --model-repository=/srv/rendered/W1 \

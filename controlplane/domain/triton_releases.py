@@ -1,0 +1,75 @@
+"""Releases of Triton that fixed vulnerabilities, to compare a running server's version with.
+
+Source: NVIDIA's security bulletins for Triton Inference Server from August 2025 (5687) to August 2026 (5865,
+5875), in github.com/NVIDIA/product-security; of each, the vulnerability of the highest score. Versions of
+the images: the tags of github.com/triton-inference-server/server. No bulletin names a newer release than 26.07.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+Version = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release with fixes: Triton's version, NVIDIA's image, and what it fixed first of all."""
+
+    version: Version
+    image: str
+    fixed: tuple[str, ...]
+
+
+RELEASES = (
+    Release(
+        (2, 59, 1),
+        "25.07",
+        ("CVE-2025-23310", "CVE-2025-23311", "CVE-2025-23319", "CVE-2025-23320", "CVE-2025-23334"),
+    ),
+    Release((2, 60, 0), "25.08", ("CVE-2025-23316",)),
+    Release((2, 61, 0), "25.09", ("CVE-2025-33202",)),
+    Release((2, 62, 0), "25.10", ("CVE-2025-33211",)),
+    Release((2, 65, 0), "26.01", ("CVE-2025-33238",)),
+    Release((2, 66, 0), "26.02", ("CVE-2026-24146",)),
+    Release((2, 67, 0), "26.03", ("CVE-2026-24207",)),
+    Release((2, 68, 0), "26.04", ("CVE-2026-24264",)),
+    Release((2, 69, 0), "26.05", ("CVE-2026-47476",)),
+    Release((2, 70, 0), "26.06", ("CVE-2026-47627",)),
+    Release((2, 71, 0), "26.07", ("bulletin 5875",)),
+)
+"""Oldest first."""
+
+NEWEST = RELEASES[-1]
+
+
+def parsed(version: str) -> Version | None:
+    """The version as numbers; None for what is no version of Triton's."""
+    found = re.fullmatch(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})\S*", version)
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+
+
+def missing_fixes(version: str) -> tuple[str, ...]:
+    """What was fixed after this version, oldest first; nothing for a version that cannot be read."""
+    numbers = parsed(version)
+    if numbers is None:
+        return ()
+    return tuple(one for release in RELEASES if numbers < release.version for one in release.fixed)
+
+
+def warning(versions: Iterable[str]) -> str | None:
+    """A sentence on the oldest of these servers' versions; None where no fix is missing."""
+    known = sorted((numbers, text) for text in versions if (numbers := parsed(text)) is not None)
+    if not known or not (missing := missing_fixes(known[0][1])):
+        return None
+    oldest = known[0][1]
+    count = sum(text == oldest for _, text in known)
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    servers = "1 server runs" if count == 1 else f"{count} servers run"
+    newest = ".".join(map(str, NEWEST.version))
+    return (
+        f"{servers} Triton {oldest}, which lacks the fixes for {', '.join(missing[:3])}{more}: use {newest} "
+        f"(image {NEWEST.image}) or newer"
+    )

@@ -1,0 +1,99 @@
+"""Versions of Triton that lack known fixes are named by doctor and apply."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import cast
+
+import pytest
+
+from controlplane.domain import triton_releases
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.ports import Launcher
+from controlplane.runtime.fleet import preflight
+from controlplane.runtime.jobs.doctor import examine
+from launchers import containers
+
+pytestmark = pytest.mark.unit
+
+
+class Answers(BaseHTTPRequestHandler):
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    handler = type("Told", (Answers,), {"body": json.dumps(request.param).encode()})
+    spec = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/r", ("m",), "cpu-0", 30.0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        port = http.server_address[1]
+        yield Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, port, port)
+        http.shutdown()
+
+
+class OneServer:
+    name = "process"
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def capabilities(self) -> tuple[()]:
+        return ()
+
+    def enforcement(self) -> str:
+        return "a test"
+
+    def servers(self, _: str) -> tuple[Server, ...]:
+        return (self._server,)
+
+
+@pytest.mark.parametrize("server", [{"name": "x", "version": "2.51.0"}], indirect=True)
+def test_apply_and_doctor_name_the_missing_fixes(server: Server) -> None:
+    said: list[str] = []
+    preflight.warn_of_old_servers([server], said.append)
+    assert said == [
+        "warning: 1 server runs Triton 2.51.0, which lacks the fixes for CVE-2025-23310, CVE-2025-23311, "
+        "CVE-2025-23319 and 12 more: use 2.71.0 (image 26.07) or newer"
+    ]
+    found = {c.name: c for c in examine((cast(Launcher, OneServer(server)),), ("default",))}
+    assert not found["fleet default"].available
+    assert "2.51.0" in found["fleet default"].detail
+
+
+@pytest.mark.parametrize(
+    "server",
+    [{"version": "2.71.0"}, {"version": "2.72.0dev"}, {"version": 3}, {"version": "none"}, [], {}],
+    indirect=True,
+)
+def test_a_newer_version_and_an_unknown_one_raise_no_warning(server: Server) -> None:
+    said: list[str] = []
+    preflight.warn_of_old_servers([server], said.append)
+    assert said == []
+
+
+def test_the_oldest_of_several_is_named() -> None:
+    told = triton_releases.warning(["2.71.0", "2.60.0", "2.60.0", "2.61.0"])
+    assert told is not None
+    assert told.startswith("2 servers run Triton 2.60.0, which lacks the fixes for CVE-2025-33202")
+
+
+def test_releases_are_in_order_and_the_default_image_is_the_newest() -> None:
+    versions = [release.version for release in triton_releases.RELEASES]
+    assert versions == sorted(versions)
+    assert f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3" == containers.VENDOR_IMAGE
+    assert triton_releases.missing_fixes("2.59.0")[:5] == (
+        *("CVE-2025-23310", "CVE-2025-23311", "CVE-2025-23319", "CVE-2025-23320", "CVE-2025-23334"),
+    )
