@@ -2,7 +2,7 @@
 
 Source: NVIDIA's security bulletins for Triton Inference Server from August 2025 (5687) to August 2026 (5865,
 5875), in github.com/NVIDIA/product-security; of each, the vulnerability of the highest score. Versions of
-the images: the tags of github.com/triton-inference-server/server. No bulletin names a newer release than 26.07.
+the images: the tags of github.com/triton-inference-server/server. No bulletin names a newer one than 26.07.
 """
 
 from __future__ import annotations
