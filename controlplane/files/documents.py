@@ -66,6 +66,15 @@ class Strict(BaseModel):
         return data
 
 
+class State(BaseModel):
+    """Base of files that only this program writes: keys that a newer minor version added are left out.
+
+    `schema_version` changes where an older version must not read the file.
+    """
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+
+
 def _keys(model: type[BaseModel]) -> str:
     """Describe a mapping: `{policy: hot | warm | none, count}`, with the values of enumerations."""
     shown = []

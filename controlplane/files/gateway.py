@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.documents import (
     SCHEMA_VERSION,
-    Strict,
+    State,
     read,
     to_json,
     write_derived,
@@ -71,10 +71,14 @@ class SlotRecord:
 
 @dataclass(frozen=True, slots=True)
 class SlotsRecord:
-    """All slots in use. Every change increments `generation`."""
+    """All slots in use. Every change increments `generation`.
+
+    `count` is the number of slots in HAProxy, free ones included; None in files of earlier versions.
+    """
 
     generation: int
     slots: tuple[SlotRecord, ...]
+    count: int | None = None
 
     def carried(self) -> dict[int, tuple[str, ...]]:
         """Return the endpoints by the slot that carries their requests. A pool has one such slot."""
@@ -93,8 +97,8 @@ class SlotsRecord:
         return {index: tuple(endpoints) for index, endpoints in first.items()}
 
 
-class GatewaySettings(Strict):
-    """The settings with which the gateway was started.
+class GatewaySettings(State):
+    """The settings with which the gateway was started. `slots` is what the next HAProxy gets.
 
     All ports are TCP, except `log_port` (UDP), which receives a line for every request. The facade's ports
     are on loopback, for HAProxy only.
@@ -115,7 +119,7 @@ class GatewaySettings(Strict):
     fleet_wide_calls: bool = False
 
 
-class _Backend(Strict):
+class _Backend(State):
     server: str
     host: str
     http_port: int
@@ -126,7 +130,7 @@ class _Backend(Strict):
         return Backend(self.server, self.host, self.http_port, self.grpc_port, self.metrics_port)
 
 
-class _Slot(Strict):
+class _Slot(State):
     index: int
     draining: bool
     endpoint: str
@@ -137,10 +141,11 @@ class _Slot(Strict):
     executes: str | None = None
 
 
-class _Slots(Strict):
+class _Slots(State):
     schema_version: int
     generation: int
     slots: list[_Slot]
+    count: int | None = None
 
 
 def write_slots(path: Path, record: SlotsRecord) -> None:
@@ -156,7 +161,12 @@ def write_slots(path: Path, record: SlotsRecord) -> None:
         }
         for slot in record.slots
     ]
-    content = {"schema_version": SCHEMA_VERSION, "generation": record.generation, "slots": slots}
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "generation": record.generation,
+        "count": record.count,
+        "slots": slots,
+    }
     write_vital(path, to_json(content))
 
 
@@ -180,6 +190,7 @@ def read_slots(path: Path) -> SlotsRecord:
             )
             for slot in content.slots
         ),
+        content.count,
     )
 
 

@@ -20,11 +20,11 @@ from controlplane.domain.fleet import Backend, Routes
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import GatewaySettings, Traits, write_settings
 from controlplane.files.remembered import Remembered
-from controlplane.gateway import control_socket, processes, slots, store
+from controlplane.gateway import control_socket, processes, slots, store, supervision
 from controlplane.gateway.listeners import listen
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
-from controlplane.gateway.slots import PLAIN, PROTOCOLS, Phase, Slot, SlotTable
+from controlplane.gateway.slots import BACKUP, PLAIN, PROTOCOLS, Phase, Slot, SlotTable
 from controlplane.gateway.traits import traits_of
 
 _START_DEADLINE_S = 60.0
@@ -79,15 +79,16 @@ class HaproxyGateway:
     def start(self, endpoints: int = 0) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the routes on disk.
 
-        A new one has slots for so many endpoints; one that was there before keeps as many as it had.
-        Raises MissingTool without HAProxy; GatewayError where a port is taken (named), or where this
-        gateway already listens elsewhere.
+        It has slots for so many endpoints to move at once afterwards. Raises MissingTool without HAProxy;
+        GatewayError where a port is taken (named), where this gateway already listens elsewhere, and where
+        the host's limit of open files allows too few slots.
         """
         program = _haproxy()
         self._places.make()
         with _locked(FileLock(self._places.start_lock, timeout=_LOCK_DEADLINE_S)):
             wanted = (self._host, self._ports.http, self._ports.grpc, self._ports.metrics)
             running = any(processes.find(self._places, role) for role in processes.ALL)
+            slot_count = _slot_count(endpoints)
             if self._places.settings.exists() and running:
                 present = store.settings_of(self._places)
                 if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
@@ -99,10 +100,13 @@ class HaproxyGateway:
                     )
                 _refuse_another("compress-answers", present.compress_answers, self._compress_answers)
                 _refuse_another("fleet-wide-calls", present.fleet_wide_calls, self._fleet_wide_calls)
+                supervision.replace_outdated(self._places)
+                if slot_count > present.slots:
+                    settings = present.model_copy(update={"slots": slot_count})
+                    with _locked(self._lock):
+                        write_settings(self._places.settings, settings)
             else:
                 _refuse_taken(self._host, self._ports)
-                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-                slot_count = store.slot_count(limit, MOST_SERVERS, endpoints)
                 if self._places.settings.exists():
                     # The table on disk may use the last of them.
                     slot_count = max(slot_count, store.settings_of(self._places).slots)
@@ -124,11 +128,10 @@ class HaproxyGateway:
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
             if not processes.find(self._places, processes.SUPERVISOR):
-                from controlplane.gateway import supervision  # brings asyncio
-
                 supervision.start(self._places)
             try:
                 self._await_answer()
+                self._await_slots()
             except GatewayError:
                 if not running:
                     self._end_processes()
@@ -148,7 +151,8 @@ class HaproxyGateway:
         """Make exactly `routes` routable in one step.
 
         The files are written first: where HAProxy is just being restarted, it starts with the new routes.
-        Raises GatewayError where a route does not fit or the gateway does not run.
+        Raises GatewayError where a route does not fit or the gateway does not run. Where slots are short, it
+        raises one after it has changed as many routes as it could, of dead servers first.
         """
         if not self._places.settings.exists():
             raise GatewayError("the gateway does not run; start it before routes are committed")
@@ -163,6 +167,8 @@ class HaproxyGateway:
                 for e in fresh
             }
             change = slots.assign(freed.table, routes, known)
+            if change.left and reached is not None:
+                change = slots.assign(freed.table, routes, known, first=self._without_server(freed.table))
             target = generation + 1
             store.save(self._places, target, change.table)
             self._tell_facade()
@@ -171,10 +177,27 @@ class HaproxyGateway:
                     self._apply(replace(change, before=(*freed.before, *change.before)), target)
                 else:
                     self._apply(slots.restate(change.table), target)
-                return
-        self._await(
-            lambda: (self._held_generation() or 0) >= target, _RESTART_DEADLINE_S, "HAProxy to come back"
-        )
+        if reached is None:
+            self._await(
+                lambda: (self._held_generation() or 0) >= target, _RESTART_DEADLINE_S, "HAProxy to come back"
+            )
+        if change.left:
+            some = ", ".join(change.left[:5]) + (", ..." if len(change.left) > 5 else "")
+            raise GatewayError(
+                f"all {len(change.table.slots)} slots are in use: {len(change.left)} endpoints keep their "
+                f"present servers ({some}); commit again when requests in flight have ended"
+            )
+
+    def _without_server(self, table: SlotTable) -> set[str]:
+        """Return the endpoints whose members HAProxy takes for dead."""
+        active = [slot for slot in table.slots if slot.phase is Phase.ACTIVE]
+        sessions = self._runtime.sessions(_backends(active))
+        return {
+            slot.endpoint
+            for slot in active
+            if slot.endpoint is not None
+            and not any(sessions[f"h_{slot.index}", line].up for line in slot.servers() if line != BACKUP)
+        }
 
     def _traits(self, table: SlotTable, endpoint: str, members: Sequence[Backend]) -> Traits:
         """A redirect hardly waits: what was known will do. A new model, taken for plain, loses sequences."""
@@ -261,6 +284,23 @@ class HaproxyGateway:
 
         self._await(answers, _START_DEADLINE_S, "the gateway to answer")
 
+    def _await_slots(self) -> None:
+        """Return once the running HAProxy has the slots that are set, and those before it have ended.
+
+        Servers that this HAProxy does not lead to may be stopped then: no earlier one does either.
+        """
+        wanted = str(store.settings_of(self._places).slots)
+        if self._held(store.COUNT) != wanted:
+            supervision.renew_haproxy(self._places)
+            self._await(
+                lambda: self._held(store.COUNT) == wanted, _START_DEADLINE_S, "HAProxy with more slots"
+            )
+        self._await(
+            lambda: len(processes.find(self._places, processes.HAPROXY)) == 1,
+            _START_DEADLINE_S,
+            "requests of the HAProxy before",
+        )
+
     def _await(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
         deadline = time.monotonic() + deadline_s
         while not condition():
@@ -278,11 +318,15 @@ class HaproxyGateway:
 
     def _held_generation(self) -> int | None:
         """The table that the running HAProxy holds; None where none answers."""
+        held = self._held(store.GENERATION)
+        return None if held is None else int(held or _UNFINISHED)
+
+    def _held(self, key: str) -> str | None:
+        """Return what the running HAProxy holds, empty where it holds nothing; None where none answers."""
         try:
-            held = self._runtime.map_value(self._places.checks_map, store.GENERATION)
+            return self._runtime.map_value(self._places.checks_map, key) or ""
         except Unreachable:
             return None
-        return _UNFINISHED if held is None else int(held)
 
     def _apply(self, change: slots.Change, generation: int) -> None:
         # The generation comes last: whoever is interrupted before leaves a HAProxy that gets restated.
@@ -304,6 +348,18 @@ class HaproxyGateway:
                 for protocol in PROTOCOLS
             )
         }
+
+
+def _slot_count(endpoints: int) -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    count = store.slot_count(limit, MOST_SERVERS, endpoints)
+    if count < 2 * endpoints:
+        needed = store.descriptors(2 * endpoints, MOST_SERVERS)
+        raise GatewayError(
+            f"{endpoints} endpoints need {2 * endpoints} slots to move all at once, but {limit} open files "
+            f"allow {count}; raise the hard limit (ulimit -Hn) to {needed}"
+        )
+    return count
 
 
 def _refuse_another(option: str, present: bool, wanted: bool) -> None:

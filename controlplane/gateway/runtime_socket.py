@@ -25,10 +25,11 @@ class Unreachable(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """What a backend or a server holds now: requests on it, and requests waiting for it."""
+    """Requests on a backend or a server now, requests that wait for it, and whether it takes any."""
 
     current: int
     queued: int
+    up: bool = True
 
 
 class RuntimeSocket:
@@ -54,6 +55,11 @@ class RuntimeSocket:
             # Even of a command that it takes without a word it says an empty line.
             raise Unreachable(f"HAProxy ended before it answered on {self._path}")
         return answer.decode()
+
+    def pid(self) -> int | None:
+        """Return the process that answers. Raises Unreachable."""
+        found = re.search(r"^Pid: (\d+)", self.ask("show info"), re.MULTILINE)
+        return None if found is None else int(found.group(1))
 
     def run(self, commands: Sequence[str]) -> None:
         """Run commands in order. Raises GatewayError with HAProxy's words where one is refused."""
@@ -104,7 +110,8 @@ class RuntimeSocket:
             text = self.ask(f"show stat {backend} 6 -1").removeprefix("# ")
             for row in csv.DictReader(io.StringIO(text)):
                 key = row["pxname"], row["svname"]
-                found[key] = Sessions(int(row["scur"] or 0), int(row["qcur"] or 0))
+                up = not (row["status"] or "").startswith(("DOWN", "MAINT"))
+                found[key] = Sessions(int(row["scur"] or 0), int(row["qcur"] or 0), up)
             if (backend, "BACKEND") not in found:  # the last row
                 raise Unreachable(f"HAProxy ended in the middle of its answer about {backend}")
         return found

@@ -67,6 +67,10 @@ class SlotTable:
         """A table in which everything is free."""
         return cls(members, tuple(Slot(i) for i in range(slots)))
 
+    def grown(self, slots: int) -> SlotTable:
+        """Return this table with free slots added up to so many."""
+        return replace(self, slots=(*self.slots, *(Slot(i) for i in range(len(self.slots), slots))))
+
     def routes(self) -> Routes:
         """Endpoint -> route of the active slots."""
         return {
@@ -106,11 +110,15 @@ class SlotTable:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step to another table. `before` runs before the map changes, `after` once it has."""
+    """A step to another table. `before` runs before the map changes, `after` once it has.
+
+    `left` are the endpoints that no slot was free for; they are served as before.
+    """
 
     table: SlotTable
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 def release(table: SlotTable, idle: Collection[int]) -> Change:
@@ -149,37 +157,37 @@ def unknown(table: SlotTable, routes: Routes) -> frozenset[str]:
     return frozenset(found)
 
 
-def assign(table: SlotTable, routes: Routes, traits: Mapping[str, Traits] = NOTHING_KNOWN) -> Change:
-    """Serve exactly `routes`: every fresh one gets a slot of its own, with its model's traits.
+def assign(
+    table: SlotTable,
+    routes: Routes,
+    traits: Mapping[str, Traits] = NOTHING_KNOWN,
+    first: Collection[str] = (),
+) -> Change:
+    """Serve `routes`: every fresh one gets a slot of its own, with its model's traits.
 
-    Raises GatewayError where a route does not fit or no slot is free.
+    Where fewer slots are free than routes change, the endpoints in `first` change before the others, and new
+    ones before those that have a slot. Raises GatewayError where a route does not fit.
     """
     for endpoint, route in routes.items():
         _check(endpoint, route, table.members, traits.get(endpoint, PLAIN))
     slots = list(table.slots)
+    present = table.routes()
     free = [slot.index for slot in table.slots if slot.phase is Phase.FREE]
+    wanted = sorted(fresh(table, routes), key=lambda endpoint: (endpoint not in first, endpoint in present))
+    added, left = wanted[: len(free)], wanted[len(free) :]
     before: list[str] = []
     after: list[str] = []
     for slot in table.slots:
-        if (
-            slot.phase is Phase.ACTIVE
-            and slot.endpoint is not None
-            and slot.route != routes.get(slot.endpoint)
-        ):
+        if slot.phase is not Phase.ACTIVE or slot.endpoint is None or slot.endpoint in left:
+            continue
+        if slot.route != routes.get(slot.endpoint):
             slots[slot.index] = replace(slot, phase=Phase.DRAINING)
             after += _drain(slot, routes.get(slot.endpoint))
-    added = fresh(table, routes)
-    if len(added) > len(free):
-        raise GatewayError(
-            f"{len(added)} routes change but {len(free)} of {len(slots)} slots are free; wait until requests "
-            "in flight have ended; for many more endpoints than it was started for, and for more open files "
-            "(ulimit -n), a gateway is made anew: `ctl destroy` the fleet, and apply"
-        )
     for index, endpoint in zip(free, added, strict=False):
         slot = Slot(index, Phase.ACTIVE, endpoint, routes[endpoint], traits.get(endpoint, PLAIN))
         slots[index] = slot
         before += _enable(slot)
-    return Change(replace(table, slots=tuple(slots)), tuple(before), tuple(after))
+    return Change(replace(table, slots=tuple(slots)), tuple(before), tuple(after), tuple(left))
 
 
 def restate(table: SlotTable) -> Change:

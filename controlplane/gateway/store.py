@@ -23,6 +23,8 @@ from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, ren
 
 GENERATION = "generation"
 """Key in the checks' map that tells which table a running HAProxy holds; no backend has this name."""
+COUNT = "slots"
+"""Key in the checks' map for the number of slots that a running HAProxy has."""
 
 _MAXCONN = 8192
 _SLOTS = 96
@@ -36,7 +38,7 @@ _CHECKS_A_LINE = 3
 def load(places: Places, settings: GatewaySettings) -> tuple[int, SlotTable]:
     """The generation and the table on disk."""
     record = read_slots(places.slots)
-    slots = list(SlotTable.empty(settings.slots, settings.members).slots)
+    slots = list(SlotTable.empty(record.count or settings.slots, settings.members).slots)
     for used in record.slots:
         phase = Phase.DRAINING if used.draining else Phase.ACTIVE
         slots[used.index] = Slot(used.index, phase, used.endpoint, used.route, used.traits)
@@ -49,27 +51,35 @@ def save(places: Places, generation: int, table: SlotTable) -> None:
     The table comes last: a crash before leaves HAProxy's files newer than the table, and the next commit
     restates everything from the table.
     """
-    write_derived(places.models_map, _map_text(table.model_map()))
-    write_derived(places.checks_map, _map_text(check_entries(generation, table)))
+    _write_maps(places, generation, table)
     used = tuple(
         SlotRecord(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route, slot.traits)
         for slot in table.slots
         if slot.endpoint is not None and slot.route is not None
     )
-    write_slots(places.slots, SlotsRecord(generation, used))
+    write_slots(places.slots, SlotsRecord(generation, used, len(table.slots)))
+
+
+def _write_maps(places: Places, generation: int, table: SlotTable) -> None:
+    write_derived(places.models_map, _map_text(table.model_map()))
+    write_derived(places.checks_map, _map_text(check_entries(generation, table)))
 
 
 def write_config(places: Places, settings: GatewaySettings, listeners: Listeners) -> None:
-    """Write what HAProxy starts from, with the servers of the table on disk."""
-    generation, table = load(places, settings)
-    save(places, generation, table)
+    """Write what HAProxy starts from: the servers of the table on disk, and as many slots as are set."""
+    generation, present = load(places, settings)
+    table = present.grown(settings.slots)
+    if len(table.slots) > len(present.slots):
+        save(places, generation, table)
+    else:  # leaves the table to a commit that is under way
+        _write_maps(places, generation, table)
     lines = [_lines(table, slot) for slot in table.slots]
     write_derived(places.config, render_haproxy(frame(places, settings, listeners), lines))
 
 
 def check_entries(generation: int, table: SlotTable) -> dict[str, str]:
     """The checks' map with its generation."""
-    return {GENERATION: str(generation), **table.check_map()}
+    return {GENERATION: str(generation), COUNT: str(len(table.slots)), **table.check_map()}
 
 
 def settings_of(places: Places) -> GatewaySettings:
@@ -109,6 +119,11 @@ def slot_count(descriptor_limit: int, members: int, endpoints: int) -> int:
     if descriptor_limit == resource.RLIM_INFINITY:
         return wanted
     return max(4, min(wanted, descriptor_limit // 2 // (_CHECKS_A_LINE * (members + 1))))
+
+
+def descriptors(slots: int, members: int) -> int:
+    """Return the limit of open files that allows so many slots."""
+    return 2 * slots * _CHECKS_A_LINE * (members + 1)
 
 
 def _lines(table: SlotTable, slot: Slot) -> SlotLines:

@@ -16,18 +16,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from controlplane.domain.errors import TrisectError
 from controlplane.files.gateway import Restart, append_restart
-from controlplane.gateway import processes, store
-from controlplane.gateway.facade.memory import ENVIRONMENT
+from controlplane.gateway import processes, store, supervision
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
@@ -38,6 +37,11 @@ _YOUNG_S = 10.0
 _BIND_DEADLINE_S = 5.0
 _FACADE_GRACE_S = 1.0
 _LOOKED_AT_S = 0.5
+_COMMIT_S = 2.0
+"""For a commit to end before HAProxy is started all the same: a stopped command must not prevent a repair."""
+_TRIM_EVERY_S = 60.0
+_FACADES_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576"}
+"""For glibc: few arenas, and large blocks return to the kernel when freed."""
 _LOG_LIMIT_BYTES = 4 * 2**20
 _LOG_RECEIVE_BYTES = 8 * 2**20
 
@@ -49,6 +53,7 @@ class Charge:
     role: str
     start: Callable[[], subprocess.Popen[bytes]]
     handle: int | None = None
+    pid: int | None = None
     child: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     deaths: int = 0
@@ -71,10 +76,18 @@ class Supervisor:
         self._log: socket.socket | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
+        self._renewal_due = False
+        self._finishing: dict[int, subprocess.Popen[bytes] | None] = {}
+        """pidfd -> child, of replaced HAProxies that still finish their requests."""
 
     def stop(self) -> None:
         """End the loop; may be called from a signal handler."""
         self._stopping = True
+        os.write(self._wake_write, b"x")
+
+    def renew(self) -> None:
+        """Have a HAProxy with too few slots replaced; may be called from a signal handler."""
+        self._renewal_due = True
         os.write(self._wake_write, b"x")
 
     def run(self, *, took_over: bool = False) -> None:
@@ -82,37 +95,97 @@ class Supervisor:
         if took_over:
             self._remember(processes.SUPERVISOR, "ended without being told to; another one took over")
         for charge in self._charges:
-            living = processes.find(self._places, charge.role)
-            if living:
-                charge.started_at = time.monotonic()
-                with contextlib.suppress(ProcessLookupError):
-                    charge.handle = os.pidfd_open(living[0])
+            self._adopt(charge)
             if took_over and charge.handle is None:
                 self._remember(charge.role, "ended while nobody watched; started again")
+        self._renewal_due = self._listeners is not None
         while not self._stopping:
             now = time.monotonic()
             for charge in self._charges:
                 if charge.handle is None and charge.due_at <= now:
                     self._start(charge)
+            if self._renewal_due:
+                self._renewal_due = False
+                if not self._renew_haproxy():
+                    return
             self._await()
 
+    def _adopt(self, charge: Charge) -> None:
+        living = processes.find(self._places, charge.role)
+        if not living:
+            return
+        charge.started_at = time.monotonic()
+        # Of two HAProxies, the one that a newer has replaced answers no more.
+        answering = self._answering() if charge.role == processes.HAPROXY else None
+        with contextlib.suppress(ProcessLookupError):
+            charge.handle = os.pidfd_open(answering if answering in living else living[0])
+        charge.pid = answering if answering in living else living[0]
+        for pid in living if charge.role == processes.HAPROXY else ():
+            if pid != charge.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    self._finishing[os.pidfd_open(pid)] = None
+
+    def _answering(self) -> int | None:
+        with contextlib.suppress(Unreachable):
+            return RuntimeSocket(self._places.runtime_socket).pid()
+        return None
+
+    def _renew_haproxy(self) -> bool:
+        """Replace a HAProxy that has fewer slots than are set; return False without the sockets for it.
+
+        Both accept connections until the new one listens; the old one ends once its requests have.
+        """
+        charge = self._charges[0]
+        runtime = RuntimeSocket(self._places.runtime_socket)
+        try:
+            held = runtime.map_value(self._places.checks_map, store.COUNT)
+            settings = store.settings_of(self._places)
+        except (Unreachable, TrisectError):
+            return True  # it is being started, with the settings on disk
+        if charge.handle is None or held == str(settings.slots):
+            return True
+        if self._listeners is None:
+            return False
+        former, former_child, former_pid = charge.handle, charge.child, charge.pid
+        try:
+            child = self._start_haproxy(replaced=former_pid)
+        except (OSError, TrisectError) as error:
+            print(f"{charge.role} is not renewed: {error}", flush=True)
+            return True
+        if child.poll() is None:
+            charge.child, charge.pid, charge.handle = child, child.pid, os.pidfd_open(child.pid)
+            charge.started_at = time.monotonic()
+            self._finishing[former] = former_child
+            self._remember(charge.role, f"renewed with {settings.slots} slots")
+        else:
+            print(f"{charge.role} is not renewed: the new one {ended(child.wait())}", flush=True)
+        return True
+
     def _start(self, charge: Charge) -> None:
-        _trim(self._places.log(charge.role))
         charge.started_at = time.monotonic()
         try:
             charge.child = charge.start()
-            charge.handle = os.pidfd_open(charge.child.pid)
+            charge.pid = charge.child.pid
+            charge.handle = os.pidfd_open(charge.pid)
         except (OSError, TrisectError) as error:
             self._died(charge, f"does not start: {error}")
 
     def _await(self) -> None:
         handles = {charge.handle: charge for charge in self._charges if charge.handle is not None}
         due = [charge.due_at for charge in self._charges if charge.handle is None]
-        timeout = max(0.0, min(due) - time.monotonic()) if due else None
-        ready, _, _ = select.select([*handles, self._wake_read], [], [], timeout)
+        timeout = min(max(0.0, min(due) - time.monotonic()) if due else _TRIM_EVERY_S, _TRIM_EVERY_S)
+        ready, _, _ = select.select([*handles, *self._finishing, self._wake_read], [], [], timeout)
         for handle in ready:
             if handle in handles:
                 self._died(handles[handle])
+            elif handle in self._finishing:
+                os.close(handle)
+                if (child := self._finishing.pop(handle)) is not None:
+                    child.wait()
+            else:
+                os.read(self._wake_read, 1)
+        for role in processes.ALL:
+            _trim(self._places.log(role))
 
     def _died(self, charge: Charge, how: str = "") -> None:
         code: int | None = None
@@ -135,37 +208,48 @@ class Supervisor:
         with contextlib.suppress(OSError, TrisectError):
             append_restart(self._places.restarts, Restart(time.time(), role, reason))
 
-    def _start_haproxy(self) -> subprocess.Popen[bytes]:
+    def _start_haproxy(self, replaced: int | None = None) -> subprocess.Popen[bytes]:
         settings = store.settings_of(self._places)
         if self._listeners is None:
             # An adopted facade may hold them. Without HAProxy nobody reaches it; the next one gets these.
             processes.end(processes.find(self._places, processes.FACADE), grace_s=_FACADE_GRACE_S)
             self._listeners = Listeners.of(settings)
+        finish = () if replaced is None else ("-sf", str(replaced))
         # Under the commit's lock until it listens: it reads three files that belong together.
-        with FileLock(self._places.lock):
+        with self._no_commit():
             store.write_config(self._places, settings, self._listeners)
             child = processes.spawn(
                 self._places,
                 processes.HAPROXY,
-                [settings.haproxy, "-db", "-f", str(self._places.config)],
+                [settings.haproxy, "-db", "-f", str(self._places.config), *finish],
                 descriptors=self._listeners.descriptors(),
             )
             deadline = time.monotonic() + _BIND_DEADLINE_S
-            runtime = RuntimeSocket(self._places.runtime_socket)
-            while child.poll() is None and time.monotonic() < deadline:
-                try:
-                    runtime.ask("show info")
-                    break
-                except Unreachable:
-                    time.sleep(0.01)
+            while child.poll() is None and time.monotonic() < deadline and self._answering() != child.pid:
+                time.sleep(0.01)
         return child
+
+    @contextlib.contextmanager
+    def _no_commit(self) -> Iterator[None]:
+        """Hold the commit's lock, but wait for it for a moment only: its holder may be stopped.
+
+        A commit that goes on later finds a HAProxy that holds the table on disk, and sends its difference.
+        """
+        lock = FileLock(self._places.lock, timeout=_COMMIT_S)
+        try:
+            lock.acquire()
+        except Timeout:
+            print(f"{self._places.lock} is held by a command that stands still; going on", flush=True)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _start_facade(self) -> subprocess.Popen[bytes]:
         descriptors = () if self._listeners is None else self._listeners.descriptors()
         command = [sys.executable, "-m", "controlplane.gateway.facade", str(self._places.state)]
-        return processes.spawn(
-            self._places, processes.FACADE, [*command, *map(str, descriptors)], ENVIRONMENT, descriptors
-        )
+        command += map(str, descriptors)
+        return processes.spawn(self._places, processes.FACADE, command, _FACADES_ENVIRONMENT, descriptors)
 
     def _start_monitor(self) -> subprocess.Popen[bytes]:
         # Known by name only: what watches the gateway stands beside it, not below it.
@@ -232,7 +316,7 @@ def main() -> int:
     places = Places.of(Path(sys.argv[1]))
     # Who ends a supervisor on purpose removes its lock first.
     took_over = places.supervisor_lock.exists()
-    with places.supervisor_lock.open("w") as lock:
+    with places.supervisor_lock.open("a") as lock:
         if not _taken(lock):
             return 0
         supervisor = Supervisor(places, Listeners.inherited(sys.argv[2:]))
@@ -240,8 +324,15 @@ def main() -> int:
         def stop(_signal: int, _frame: FrameType | None) -> None:
             supervisor.stop()
 
+        def renew(_signal: int, _frame: FrameType | None) -> None:
+            supervisor.renew()
+
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGHUP, renew)
+        lock.truncate(0)
+        lock.write(supervision.version())
+        lock.flush()
         supervisor.run(took_over=took_over)
     return 0
 

@@ -1,10 +1,11 @@
-"""The supervisor, as others see it: whether one is there, and how to have one."""
+"""Starting, finding, renewing and replacing the supervisor, for other processes."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
+import os
+import signal
 import sys
 import time
 
@@ -12,36 +13,49 @@ from controlplane.gateway import processes
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 
-_LOOK_S = 1.0
-_STARTING_S = 10.0
-"""For one that was started to hold its lock, also on a busy host, before another one is."""
+_POLL_S = 0.05
+STARTING_S = 10.0
+"""For a supervisor to hold its lock after its start, also on a busy host."""
 
 
 def start(places: Places, listeners: Listeners | None = None) -> None:
-    """Start one, nobody's child, that takes the sockets over. Where one lives, the new one ends."""
+    """Start a detached supervisor that takes the sockets over. Where one runs, the new one ends."""
     descriptors = () if listeners is None else listeners.descriptors()
     command = [sys.executable, "-m", "controlplane.gateway.supervise", str(places.state)]
     processes.spawn_detached(places, processes.SUPERVISOR, [*command, *map(str, descriptors)], descriptors)
 
 
+def version() -> str:
+    """Return the version of the installed package, which a supervisor writes into its lock."""
+    from importlib.metadata import version as installed  # slow to import, and rarely needed
+
+    return installed("trisect")
+
+
+def replace_outdated(places: Places) -> None:
+    """End a supervisor of another version; the facade starts the present one, with the sockets.
+
+    One of an earlier version cannot read newer files, so it could not start HAProxy again.
+    """
+    if processes.find(places, processes.SUPERVISOR) and places.supervisor_lock.read_text() != version():
+        processes.end(processes.find(places, processes.SUPERVISOR), grace_s=STARTING_S)
+        deadline = time.monotonic() + STARTING_S
+        while is_missing(places) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+
+def renew_haproxy(places: Places) -> None:
+    """Have the supervisor replace a HAProxy that has fewer slots than are set."""
+    for pid in processes.find(places, processes.SUPERVISOR):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGHUP)
+
+
 def is_missing(places: Places) -> bool:
-    """Whether it died: its lock is there and nobody holds it. Who ends it on purpose removes that first."""
+    """Return whether it died: its lock exists and is not held. A deliberate end removes the lock first."""
     try:
         with places.supervisor_lock.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True
-
-
-async def keep(places: Places, listeners: Listeners | None) -> None:
-    """A process that the supervisor keeps up keeps the supervisor up, and its sockets open. Never returns."""
-    while True:
-        await asyncio.sleep(_LOOK_S)
-        if is_missing(places):
-            # What the host does not allow now is tried again; a thread that it refuses is a RuntimeError.
-            with contextlib.suppress(OSError, RuntimeError):
-                await asyncio.to_thread(start, places, listeners)
-            deadline = time.monotonic() + _STARTING_S
-            while is_missing(places) and time.monotonic() < deadline:
-                await asyncio.sleep(_LOOK_S)

@@ -14,11 +14,11 @@ import aiohttp
 from aiohttp import web
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway import store, supervision
+from controlplane.gateway import store
 from controlplane.gateway.facade import control, over_grpc
+from controlplane.gateway.facade.chores import give_memory_back, keep_supervisor
 from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast
 from controlplane.gateway.facade.fleet_wide.kept import Kept
-from controlplane.gateway.facade.memory import give_back
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.routing.fleet import Fleet, everyone
@@ -70,8 +70,8 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         await web.TCPSite(runner, "127.0.0.1", settings.facade_http_port).start()
         chores = [
             asyncio.create_task(fleet.watch()),
-            asyncio.create_task(give_back(lambda: records.handled_bytes)),
-            asyncio.create_task(supervision.keep(places, listeners)),
+            asyncio.create_task(give_memory_back(lambda: records.handled_bytes)),
+            asyncio.create_task(keep_supervisor(places, listeners)),
         ]
         await stopped.wait()
         for chore in chores:

@@ -14,8 +14,8 @@ from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreach
 
 pytestmark = pytest.mark.unit
 
-HEADER = "# pxname,svname,qcur,scur\n"
-ROWS = "h_1,s0,0,2\nh_1,BACKEND,1,2\n\n"
+HEADER = "# pxname,svname,qcur,scur,status\n"
+ROWS = "h_1,s0,0,2,UP\nh_1,BACKEND,1,2,DOWN\n\n"
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def test_sessions_are_read(nearby: Path) -> None:
     with answering(nearby, HEADER + ROWS) as runtime:
         assert runtime.sessions(["h_1"]) == {
             ("h_1", "s0"): Sessions(2, 0),
-            ("h_1", "BACKEND"): Sessions(2, 1),
+            ("h_1", "BACKEND"): Sessions(2, 1, up=False),
         }
 
 

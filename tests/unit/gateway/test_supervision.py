@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.gateway import supervision
+from controlplane.gateway.facade import chores
 from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.unit
@@ -27,10 +28,10 @@ def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
                 raise refusals.pop(0)
             started.set()
 
-        for name in ("_LOOK_S", "_STARTING_S"):
-            monkeypatch.setattr(supervision, name, 0.0)
+        monkeypatch.setattr(chores, "_LOOK_S", 0.0)
+        monkeypatch.setattr(supervision, "STARTING_S", 0.0)
         monkeypatch.setattr(asyncio, "to_thread", refused)
-        keeping = asyncio.create_task(supervision.keep(places, None))
+        keeping = asyncio.create_task(chores.keep_supervisor(places, None))
         try:
             await asyncio.wait_for(started.wait(), 30)
             assert not keeping.done()
@@ -45,8 +46,8 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
 ) -> None:
     places = Places.of(tmp_path)
     places.supervisor_lock.touch()
-    monkeypatch.setattr(supervision, "_LOOK_S", 0.01)
-    monkeypatch.setattr(supervision, "_STARTING_S", 3600.0)
+    monkeypatch.setattr(chores, "_LOOK_S", 0.01)
+    monkeypatch.setattr(supervision, "STARTING_S", 3600.0)
 
     async def run() -> None:
         starts: asyncio.Queue[None] = asyncio.Queue()
@@ -55,7 +56,7 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
             starts.put_nowait(None)
 
         monkeypatch.setattr(asyncio, "to_thread", started)
-        keeping = asyncio.create_task(supervision.keep(places, None))
+        keeping = asyncio.create_task(chores.keep_supervisor(places, None))
         try:
             for _ in range(2):
                 await asyncio.wait_for(starts.get(), 30)

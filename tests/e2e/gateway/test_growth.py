@@ -1,0 +1,107 @@
+"""A gateway that gets more endpoints than it was started for, without a lost request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import gateway_rig as rig
+import pytest
+from filelock import FileLock
+
+from controlplane.domain.fleet import Route
+from controlplane.gateway import haproxy, processes, supervision
+from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.places import Places
+
+pytestmark = pytest.mark.e2e
+
+ENDPOINTS = [f"endpoint-{n}" for n in range(80)]
+FEW = 10
+
+
+@pytest.fixture
+def pair(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, rig.Triton]]:
+    """Two servers with eighty names of one model."""
+    monkeypatch.setattr(rig, "ALIASES", dict.fromkeys(ENDPOINTS, "echo"))
+    models = dict.fromkeys(("echo", *ENDPOINTS), "echo")
+    with rig.tritons(tmp_path_factory.mktemp("tritons"), one=models, two=models) as running:
+        yield running
+
+
+def processes_of(directory: Path, role: str) -> tuple[int, ...]:
+    return processes.find(Places.of(directory / "gateway"), role)
+
+
+def test_eighty_endpoints_move_at_once_after_a_growth_from_ten(
+    tmp_path: Path, pair: dict[str, rig.Triton], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(haproxy, "_RELOAD_DEADLINE_S", 60.0)
+    one, two = Route((pair["one"].backend,)), Route((pair["two"].backend,))
+
+    async def run(gateway: HaproxyGateway, ports: Ports) -> list[rig.Load]:
+        loads = [rig.Load(ports, endpoint) for endpoint in (*ENDPOINTS[:3], *ENDPOINTS[-3:])]
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for load in loads[:3]:
+                group.create_task(load.unary(20.0, stop))
+            await asyncio.to_thread(gateway.start, len(ENDPOINTS))
+            await asyncio.to_thread(gateway.commit, dict.fromkeys(ENDPOINTS, one))
+            for load in loads[3:]:
+                group.create_task(load.unary(20.0, stop))
+            for route in (two, one, two):
+                await asyncio.to_thread(gateway.commit, dict.fromkeys(ENDPOINTS, route))
+            await _answered(loads, "two")
+            stop.set()
+        return loads
+
+    ports = Ports(*rig.free_ports(3))
+    gateway = HaproxyGateway(tmp_path / "gateway", ports)
+    try:
+        gateway.start(endpoints=FEW)
+        (before,) = processes_of(tmp_path, processes.HAPROXY)
+        gateway.commit(dict.fromkeys(ENDPOINTS[:FEW], one))
+        loads = asyncio.run(run(gateway, ports))
+        assert processes_of(tmp_path, processes.HAPROXY) != (before,)
+    finally:
+        gateway.stop()
+    outcomes = [outcome for load in loads for outcome in load.outcomes]
+    assert [outcome for load in loads for outcome in load.failed()] == []
+    assert len(outcomes) > 100
+
+
+async def _answered(loads: list[rig.Load], server: str) -> None:
+    deadline = asyncio.get_running_loop().time() + 60.0
+    while not all(load.outcomes and load.outcomes[-1].server == server for load in loads):
+        assert asyncio.get_running_loop().time() < deadline, "not every endpoint moved"
+        await asyncio.sleep(0.02)
+
+
+def test_haproxy_comes_back_though_a_stopped_command_holds_the_lock_of_commits(tmp_path: Path) -> None:
+    with rig.a_gateway(tmp_path):
+        (haproxy_pid,) = processes_of(tmp_path, processes.HAPROXY)
+        with FileLock(Places.of(tmp_path / "gateway").lock):
+            os.kill(haproxy_pid, signal.SIGKILL)
+            rig.until(lambda: processes_of(tmp_path, processes.HAPROXY) not in ((), (haproxy_pid,)))
+
+
+def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(tmp_path: Path) -> None:
+    places = Places.of(tmp_path / "gateway")
+    with rig.a_gateway(tmp_path) as (gateway, _):
+        (old,) = processes.find(places, processes.SUPERVISOR)
+        kept = processes.find(places, processes.HAPROXY)
+        places.supervisor_lock.write_text("0.0.1")
+        gateway.start()
+        rig.until(lambda: places.supervisor_lock.read_text() == supervision.version())
+        assert processes.find(places, processes.SUPERVISOR) not in ((), (old,))
+        assert processes.find(places, processes.HAPROXY) == kept
+        for pid in kept:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        rig.until(lambda: processes.find(places, processes.HAPROXY) not in ((), kept))
