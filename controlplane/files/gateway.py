@@ -100,8 +100,9 @@ class SlotsRecord:
 class GatewaySettings(State):
     """The settings with which the gateway was started. `slots` is what the next HAProxy gets.
 
-    All ports are TCP, except `log_port` (UDP), which receives a line for every request. The facade's ports
-    are on loopback, for HAProxy only.
+    All ports are TCP, except `log_port` (UDP), which receives a line for every request. Each line begins with
+    `log_secret`, since any process of the host can send to the port. The facade's ports are on loopback, for
+    HAProxy only.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -117,6 +118,7 @@ class GatewaySettings(State):
     haproxy: str
     compress_answers: bool = False
     fleet_wide_calls: bool = False
+    log_secret: str = ""
 
 
 class _Backend(State):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import resource
+import secrets
 import shutil
 import socket
 import time
@@ -38,7 +39,9 @@ _OPEN_DEADLINE_S = 1.0
 """The controller asks between its looks."""
 _POLL_S = 0.01
 _UNFINISHED = -1
-_OWN_PORTS = range(18000, 32000)
+_SECRET_BYTES = 8
+_OWN_PORTS = range(18000, 20000)
+"""Launchers give servers those from 20000 on."""
 _MORE_PATHS = ("/usr/sbin", "/usr/local/sbin")
 
 
@@ -124,6 +127,7 @@ class HaproxyGateway:
                     haproxy=program,
                     compress_answers=self._compress_answers,
                     fleet_wide_calls=self._fleet_wide_calls,
+                    log_secret=secrets.token_hex(_SECRET_BYTES),
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)

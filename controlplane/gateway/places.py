@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +31,8 @@ class Places:
         sockets = state / "run"
         if len(os.fsencode(sockets / "haproxy.sock")) > _SOCKET_PATH_LIMIT:
             short = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
-            base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-            sockets = Path(base) / f"trisect-{os.getuid()}-{short}"
-            if len(os.fsencode(sockets / "haproxy.sock")) > _SOCKET_PATH_LIMIT:
-                sockets = Path("/tmp") / sockets.name
+            # The same for every caller: $XDG_RUNTIME_DIR differs under cron and sudo, and ends with a login.
+            sockets = Path("/tmp") / f"trisect-{os.getuid()}-{short}"
         return cls(state, sockets)
 
     def make(self) -> None:
@@ -42,11 +40,14 @@ class Places:
         for directory in (self.state, self.sockets):
             try:
                 directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-                owner = directory.stat().st_uid
+                found = directory.lstat()
             except OSError as error:
                 raise GatewayError(f"{directory}: cannot be made: {error.strerror}") from error
-            if owner != os.getuid():
-                raise GatewayError(f"{directory} belongs to another user (uid {owner}); remove it")
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                raise GatewayError(
+                    f"{directory} is a link or belongs to another user (uid {found.st_uid}); remove it"
+                )
+            directory.chmod(0o700)
 
     @property
     def settings(self) -> Path:

@@ -173,7 +173,9 @@ def assign(
     slots = list(table.slots)
     present = table.routes()
     free = [slot.index for slot in table.slots if slot.phase is Phase.FREE]
-    wanted = sorted(fresh(table, routes), key=lambda endpoint: (endpoint not in first, endpoint in present))
+    wanted = fresh(table, routes)
+    if len(wanted) > len(free):
+        wanted = tuple(sorted(wanted, key=lambda endpoint: (endpoint not in first, endpoint in present)))
     added, left = wanted[: len(free)], wanted[len(free) :]
     before: list[str] = []
     after: list[str] = []

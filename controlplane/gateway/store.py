@@ -98,6 +98,7 @@ def frame(places: Places, settings: GatewaySettings, listeners: Listeners) -> Ha
         models_map=str(places.models_map),
         checks_map=str(places.checks_map),
         log_address=f"127.0.0.1:{settings.log_port}",
+        log_secret=settings.log_secret,
         process=f"h{time.time_ns() // 10**6:x}",
         maxconn=maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings),
         compress_answers=settings.compress_answers,

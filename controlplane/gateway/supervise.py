@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -292,9 +293,11 @@ def _log_socket(port: int) -> socket.socket:
 
 
 def _trim(log: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         if log.stat().st_size > _LOG_LIMIT_BYTES:
-            log.replace(log.with_suffix(".log.1"))
+            # Its process goes on writing to the same file, at its end.
+            shutil.copyfile(log, log.with_suffix(".log.1"))
+            os.truncate(log, 0)
 
 
 def _taken(lock: TextIO) -> bool:

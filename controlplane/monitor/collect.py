@@ -42,6 +42,7 @@ _AT_ONCE = 512
 _GATHER_S = 0.05
 _FOLLOWER_LIMIT_BYTES = 16 * 2**20
 _SCRAPE_S = 3.0
+_LARGEST_PAGE_BYTES = 4 * 2**20
 _UNLOGGED_EVERY_S = 5.0
 """A thousand endpoints have six thousand backends; HAProxy writes some hundred rows in a millisecond."""
 _TIDY_BEATS = 5
@@ -90,12 +91,17 @@ class Addresses:
 class Monitor:
     """The monitor's data."""
 
-    def __init__(self, addresses: Addresses) -> None:
+    def __init__(self, addresses: Addresses, secret: str = "") -> None:
         self.addresses = addresses
+        self._opening = secret.encode() + b" " if secret else b""
         self.windows = Windows()
         self.losses = Losses()
         self.unlogged = Unlogged()
         self.totals = exposition.Totals()
+
+    def own(self, datagram: bytes) -> bytes | None:
+        """Return the line in a datagram of this gateway; None for one of any other sender."""
+        return datagram.removeprefix(self._opening).rstrip() if datagram.startswith(self._opening) else None
 
     def take(self, line: bytes) -> None:
         """Count one line of the log."""
@@ -105,7 +111,7 @@ class Monitor:
         self.losses.count(record.sender, record.number)
         if record.endpoint:
             server = self.addresses.server(record.host, record.port)
-            self.windows.add(record, server)
+            self.windows.add(record.not_after(time.time()), server)
             self.totals.add(record, server)
 
     def answer(self, question: Mapping[str, Any]) -> Any:
@@ -176,11 +182,15 @@ class Log:
 
     def _drain(self) -> None:
         lines: list[bytes] = []
+        received = 0
         with contextlib.suppress(BlockingIOError):
-            while len(lines) < _AT_ONCE:
-                lines.append(self._log.recv(2048).rstrip())
+            for _ in range(_AT_ONCE):
+                received += 1
+                if (line := self._monitor.own(self._log.recv(2048))) is not None:
+                    lines.append(line)
+            received += 1
         self.tell(lines)
-        if len(lines) < _AT_ONCE:
+        if received <= _AT_ONCE:
             self._loop.add_reader(self._log, self._woken)
         else:  # leave time to answer queries
             self._loop.call_soon(self._drain)
@@ -216,7 +226,8 @@ async def _metrics(monitor: Monitor, haproxy: Path, session: aiohttp.ClientSessi
 async def _page(session: aiohttp.ClientSession, server: Backend) -> str | None:
     try:
         async with session.get(f"http://{server.host}:{server.metrics_port}/metrics") as answer:
-            return await answer.text()
+            page = await answer.content.read(_LARGEST_PAGE_BYTES)
+            return page.decode(errors="replace")
     except (aiohttp.ClientError, TimeoutError):
         return None
 
@@ -245,7 +256,7 @@ async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
 
 async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: Path) -> None:
     given = read_settings(settings)
-    monitor = Monitor(Addresses(slots))
+    monitor = Monitor(Addresses(slots), given.log_secret)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):

@@ -128,13 +128,20 @@ def haproxy(rows: Iterable[Mapping[str, str]], endpoints: Mapping[str, Sequence[
 
 
 def tritons(pages: Sequence[tuple[Backend, str]]) -> Iterator[Metric]:
-    """Each Triton's own page, with partition and role as labels."""
+    """Each Triton's own page, with partition and role as labels; a malformed one is left out."""
     families: dict[str, Metric] = {}
     for backend, text in pages:
         partition, role = placed(backend.server)
-        for family in text_string_to_metric_families(text):
+        for family in _parsed(text):
             into = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
                 labels = {**sample.labels, "server": backend.server, "partition": partition, "role": role}
                 into.add_sample(sample.name, labels, sample.value)
     yield from families.values()
+
+
+def _parsed(page: str) -> list[Metric]:
+    try:
+        return list(text_string_to_metric_families(page))
+    except ValueError:
+        return []

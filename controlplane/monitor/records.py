@@ -39,6 +39,10 @@ class Record(NamedTuple):
     latency_ms: float
     abandoned: bool
 
+    def not_after(self, now_s: float) -> Record:
+        """Return this record, dated now where it is dated later: the clock was set back since."""
+        return self if self.ended_s <= now_s else self._replace(ended_s=now_s)
+
     @property
     def failed(self) -> bool:
         """Whether the fleet failed; bad requests and abandoned ones are not failures."""

@@ -80,8 +80,11 @@ class Windows:
         return tuple(sorted(self._seconds))
 
     def forget(self, now_s: float) -> None:
-        """Drop endpoints and servers without recent requests."""
+        """Drop endpoints and servers without recent requests, and seconds to come: the clock was set back."""
         oldest = now_s - KEEP_S
+        for seconds in self._seconds.values():
+            while seconds and seconds[-1].number > now_s:
+                seconds.pop()
         self._seconds = {k: s for k, s in self._seconds.items() if s and s[-1].number >= oldest}
 
     def by_endpoint(self, now_s: float, seconds: float) -> dict[str, LatencyWindow]:

@@ -54,6 +54,7 @@ class HaproxyFrame:
     models_map: str
     checks_map: str
     log_address: str
+    log_secret: str
     process: str
     maxconn: int
     threads: int

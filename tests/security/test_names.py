@@ -148,7 +148,9 @@ def test_a_prefix_that_lies_ends_in_an_answer_or_a_refusal(address: str, length:
     assert answer is None or right_server(answer[5:])
 
 
-@pytest.mark.parametrize("frames", [600, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "frames", [600, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+)
 def test_mutated_messages_reach_the_server_that_they_name(address: str, frames: int) -> None:
     chance = random.Random(1)
     answered = 0

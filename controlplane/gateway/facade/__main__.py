@@ -45,7 +45,7 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         settings = store.settings_of(places)
         fleet_wide = settings.fleet_wide_calls
         statistics = Statistics(fleet)
-        records = Records(settings.log_port)
+        records = Records(settings.log_port, settings.log_secret)
         order = asyncio.Lock()
 
         async def reload() -> None:

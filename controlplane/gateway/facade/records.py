@@ -13,7 +13,8 @@ from controlplane.domain.fleet import Backend
 class Records:
     """Sends and forgets: a monitor that is not there loses lines, and sees by the count how many."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, secret: str) -> None:
+        self._secret = secret
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._address = ("127.0.0.1", port)
@@ -45,7 +46,7 @@ class Records:
         end_us = time.time_ns() // 1000
         start_us = end_us - int((time.monotonic() - started_s) * 1e6)
         line = (
-            f"{protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.host} "
+            f"{self._secret} {protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.host} "
             f"{backend.grpc_port} {http} {'-' if grpc is None else grpc} -- {size} {answer_size} "
             f"{start_us} {end_us}"
         )

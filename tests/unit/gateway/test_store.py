@@ -11,10 +11,11 @@ import pytest
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway import GatewaySettings, write_settings
-from controlplane.gateway import store
+from controlplane.gateway import haproxy, store
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.slots import Phase, SlotTable, assign
+from launchers import ports
 
 pytestmark = pytest.mark.unit
 
@@ -99,14 +100,33 @@ def test_connections_stay_below_the_descriptor_limit() -> None:
 
 
 def test_sockets_move_where_the_path_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("r" * 90)))
     near, far = Places.of(Path("/tmp/x")), Places.of(tmp_path / ("d" * 90))
     assert near.sockets == Path("/tmp/x/run")
     assert far.sockets.parent == Path("/tmp")
     assert far.sockets != Places.of(tmp_path / ("e" * 90)).sockets
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+        assert Places.of(tmp_path / ("d" * 90)) == far, "cron, sudo and a login find the same gateway"
+
+
+def test_a_link_in_the_place_of_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "state").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(GatewayError, match="is a link"):
+        Places.of(tmp_path / "state").make()
+
+
+def test_a_directory_that_others_can_read_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o755)
+    Places.of(tmp_path / "state").make()
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
 
 
 def test_another_users_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(GatewayError, match="another user"):
         Places.of(tmp_path).make()
+
+
+def test_ports_of_the_gateway_are_none_that_launchers_give_to_servers() -> None:
+    assert max(haproxy._OWN_PORTS) < ports._FIRST

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.domain.errors import EngineError
 from controlplane.files.gateway import Restart, append_restart, read_restarts
-from controlplane.gateway import processes
+from controlplane.gateway import processes, supervise
 from controlplane.gateway.places import Places
 from controlplane.gateway.supervise import Charge, Supervisor, back_off_s, ended
 
@@ -57,3 +57,13 @@ def test_restarts_stay_few_and_a_line_cut_short_is_left_out(tmp_path: Path) -> N
     assert kept[-1].at_s == 1999.0
     assert [one.at_s for one in kept] == [float(n) for n in range(2000 - len(kept), 2000)]
     assert read_restarts(tmp_path / "none") == ()
+
+
+def test_a_log_is_trimmed_under_the_process_that_writes_it(tmp_path: Path) -> None:
+    log = tmp_path / "facade.log"
+    with log.open("ab", buffering=0) as process:
+        process.write(b"x" * (supervise._LOG_LIMIT_BYTES + 1))
+        supervise._trim(log)
+        process.write(b"later")
+    assert log.read_bytes() == b"later"
+    assert (tmp_path / "facade.log.1").stat().st_size > supervise._LOG_LIMIT_BYTES

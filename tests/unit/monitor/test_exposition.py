@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway import SlotRecord, SlotsRecord, Traits
 from controlplane.gateway.slots import Phase, SlotTable, assign
-from controlplane.monitor.exposition import haproxy
+from controlplane.monitor.exposition import haproxy, tritons
 
 pytestmark = pytest.mark.unit
 
@@ -55,3 +57,10 @@ def test_a_slot_that_carries_nothing_has_no_row() -> None:
         ("http", ""): 7,
     }  # fmt: skip
     assert {s.labels["proxy"] for s in families["haproxy_server_up"]} == {"g_0", "g_1", "g_2", "g_4", "g_5"}
+
+
+@given(st.lists(st.text(max_size=60) | st.sampled_from(["a 1\n", "a{", "# TYPE a b c", "a{x=0} nan"])))
+def test_a_malformed_page_costs_its_own_rows_only(pieces: list[str]) -> None:
+    pages = [(ONE, "\n".join(pieces)), (TWO, "good 3\n")]
+    found = {family.name: family.samples for family in tritons(pages)}
+    assert [s.value for s in found["good"] if s.labels["server"] == "two"] == [3]

@@ -146,3 +146,18 @@ def test_a_rate_is_of_the_time_since_the_first_request_where_that_is_shorter() -
     assert windows.by_endpoint(200.0, 60.0)["m"].seconds == 60.0, "silence after it counts"
     windows.add(record(300.0), "three")
     assert windows.by_server(300.001, 60.0)["m", "three"].seconds == 1.0, "one request is no rate yet"
+
+
+def test_a_clock_that_is_set_back_keeps_nothing_of_the_time_to_come() -> None:
+    windows, hour_s = Windows(), 3600.0
+    windows.add(record(hour_s), "one")
+    for now in (10.0, 11.0):
+        windows.add(record(now), "one")
+        windows.forget(now)
+    assert windows.by_endpoint(11.0, 5.0)["m"].requests == 1
+    assert [s.second for s in windows.each_second(0, 2 * int(hour_s))] == [11]
+
+
+def test_a_line_dated_in_the_future_is_of_now() -> None:
+    assert record(3600.0).not_after(10.0).ended_s == 10.0
+    assert record(9.0).not_after(10.0).ended_s == 9.0
