@@ -6,6 +6,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
+# Tests run side by side: two workers suit two cores. The tests of one file share a worker, and so their servers.
+PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
 PIP := -m pip install $(PATIENT)
@@ -85,7 +87,7 @@ test-packages: host-packages
 
 # The inner loop: style, types, imports and the unit tests that do not compute for seconds.
 check: setup lint
-	OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -q -m "unit and not slow and not soak"
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) --dist load -m "unit and not slow and not soak"
 
 # Each part with the time it took; the first failure ends the run. Containers mostly wait and unit tests
 # mostly compute, so these two share the time; two threads of BLAS would mostly wait for each other's core.
@@ -99,9 +101,9 @@ test: setup test-packages
 	timed imports .venv/bin/lint-imports; \
 	$(PY) -m pytest -q -m "docker and not soak" >.tools/containers.log 2>&1 & containers=$$!; \
 	trap 'wait' EXIT; \
-	timed unit env OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -q -m "unit and not soak"; \
+	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --dist load -m "unit and not soak"; \
 	timed containers told; \
-	timed servers $(PY) -m pytest -q -m "e2e and not docker and not soak"
+	timed servers $(PYTEST) -m "e2e and not docker and not soak"
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup

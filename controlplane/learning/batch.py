@@ -22,7 +22,7 @@ class TensorObservation(NamedTuple):
 
     @staticmethod
     def of(seen: Observation) -> TensorObservation:
-        """Copied to where torch aligns them: elsewhere a BLAS may add up in another order, as in a rerun."""
+        """Copy an observation into tensors that torch aligns: BLAS adds up in an order that depends on it."""
         return TensorObservation(*(torch.from_numpy(np.ascontiguousarray(a)).clone() for a in seen))
 
 

@@ -1,4 +1,4 @@
-"""The learning curve, point by point; apart from what needs torch, for who writes or draws it."""
+"""The learning curve, point by point. Without torch, so that any program can write or draw it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A point of the learning curve: the likeliest plans, on problems kept apart.
+    """A point of the learning curve: the likeliest plans on held-out problems.
 
-    reward: of the last round's episodes, by drawn actions or the search's. goodput_percent of the offered
-    requests; violations_percent of them, on a model that was placed and breaks its SLO; value as
+    reward: of the last round's episodes, with drawn actions or the search's. goodput_percent of the offered
+    requests; violations_percent: the part of them for models that were placed and break their SLO; value as
     `problem.value`. Of the last round's updates: the critics' and the actor's loss, the temperature, and the
     policy's entropy in nats.
     """

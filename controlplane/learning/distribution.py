@@ -1,4 +1,4 @@
-"""Problems around a spec's own: what is trained on is what may come, not only what is asked for today."""
+"""Random variations of a spec's problem, so that a policy also fits later sizes, rates and SLOs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from controlplane.planners.inss.problem import REJECTED, Problem
 from controlplane.planners.inss.search import Previous
 
 RATE_SPREAD = (1 / 3, 5 / 3)
-"""One model's rate over the spec's: the authors' code walks its rates within about these bounds."""
+"""One model's rate over the spec's, about the range of the rates in the authors' code."""
 LOAD_SPREAD = (0.7, 1.7)
 SLO_SPREAD = (0.75, 1.5)
 MOST_BACKLOG_S = 0.02
 KNOWN_BEFORE = 0.5
-"""The part of problems that have an assignment running before."""
+"""The part of the problems with a running assignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
     """Problems of `n` models on `gpus` GPUs, drawn from those of `base`, `lanes` at a time.
 
-    Rates are the base's, each scaled by itself and all by one load, which grows with the GPUs per model; SLOs
-    are scaled one by one. Half of the problems have an assignment before: the greedy one for other rates.
+    Rates are the base's, each scaled independently and all by one load, which grows with the GPUs per model;
+    SLOs are scaled independently. Half of the problems have a running assignment: the greedy one for other
+    rates.
     """
 
     base: Problem
@@ -35,7 +36,7 @@ class Around:
     lanes: int
 
     def __call__(self, rng: np.random.Generator) -> tuple[Problem, Previous]:
-        """Stacked problems, and what runs before each."""
+        """Draw stacked problems, and the running assignment of each."""
         base, shape = self.base, (self.lanes, self.n)
         models, kinds = len(base.model), len(base.type_of)
         pick = _without_repeats(rng, models, shape)
@@ -62,7 +63,7 @@ class Around:
 
 
 def greedy(problem: Problem) -> tuple[IntArray, IntArray]:
-    """Each model in turn where it gains most for the least share beyond; shapes (E, n)."""
+    """Place each model in turn where it gains most for the least additional share; shapes (E, n)."""
     episodes = Episodes(problem)
     gpus, units = episodes.shape
     while not episodes.done:
@@ -77,7 +78,7 @@ def greedy(problem: Problem) -> tuple[IntArray, IntArray]:
 
 
 def _without_repeats(rng: np.random.Generator, models: int, shape: tuple[int, int]) -> IntArray:
-    """Indices below `models`, (lanes, n): each model once before any twice."""
+    """Draw indices below `models`, (lanes, n): each model once before any twice."""
     lanes, n = shape
     rounds = [rng.random((lanes, models)).argsort(axis=1) for _ in range(-(-n // models))]
     picked: IntArray = np.concatenate(rounds, axis=1)[:, :n]

@@ -1,7 +1,7 @@
-"""One plan as an episode, by gymnasium's API: E plans of one shape in lockstep, and one alone.
+"""One plan as an episode, by gymnasium's API: E plans of one shape in lockstep.
 
-`Reward.GOODPUT` sums up to the plan's value less what moves cost, in units of an average model's requests;
-each placement earns what it adds to the plan so far. `Reward.TERMINAL` pays the same sum with the last one.
+`Reward.GOODPUT` sums up to the plan's value minus the cost of moves, in units of an average model's requests;
+each placement earns the value that it adds. `Reward.TERMINAL` pays the same sum with the last placement.
 `Reward.PAPER` is Eq 3, paid at the end: sum_i b/(t H_i) - omega v_i, where v_i is 1 for a model whose
 requests miss their SLO and for one that is not placed.
 """
@@ -33,11 +33,11 @@ PENALTY = 100.0
 """Omega of Eq 3 (Sec. 6.1)."""
 
 Draw = Callable[[np.random.Generator], tuple[Problem, Previous]]
-"""Stacked problems of one shape, and what runs before each."""
+"""Draws stacked problems of one shape, and the running assignment of each."""
 
 
 class Reward(StrEnum):
-    """What a plan earns."""
+    """The reward of a plan; see the module."""
 
     GOODPUT = "goodput"
     TERMINAL = "terminal"
@@ -45,7 +45,7 @@ class Reward(StrEnum):
 
 
 def earned(kind: Reward, problem: Problem, gpu: IntArray, units: IntArray, before: Previous) -> FloatArray:
-    """The reward of assignments (E, n) of stacked problems, (E,)."""
+    """Return the reward of assignments (E, n) of stacked problems, (E,)."""
     if kind is Reward.PAPER:
         outcome = goodput(problem, gpu, units)
         normalised = outcome.capacity_rps / problem.peak_rps - PENALTY * outcome.violated
@@ -55,7 +55,7 @@ def earned(kind: Reward, problem: Problem, gpu: IntArray, units: IntArray, befor
 
 
 def observation_space(gpus: int, units: int) -> spaces.Dict:
-    """`features.Observation` of one plan."""
+    """Return the space of one plan's `features.Observation`."""
 
     def box(*shape: int) -> spaces.Box:
         return spaces.Box(-np.inf, np.inf, shape, np.float32)
@@ -72,8 +72,8 @@ def observation_space(gpus: int, units: int) -> spaces.Dict:
 class PlacementVectorEnv(VectorEnv[dict[str, Any], IntArray, Any]):
     """`num_envs` plans in lockstep: all end at the same step, and `reset` draws the next ones.
 
-    An observation holds `features.Observation`'s fields by name; `valid` masks the actions. After the last
-    placement the last observation is given once more.
+    An observation holds `features.Observation`'s fields by name; `valid` masks the actions. The last
+    placement returns the observation before it again.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
@@ -103,7 +103,7 @@ class PlacementVectorEnv(VectorEnv[dict[str, Any], IntArray, Any]):
         if seed is not None:
             self._np_random = np.random.default_rng(seed if isinstance(seed, int) else seed[0])
         self._begin(self.np_random)
-        return self._told(), {}
+        return self._observation(), {}
 
     def step(
         self, actions: IntArray
@@ -120,7 +120,7 @@ class PlacementVectorEnv(VectorEnv[dict[str, Any], IntArray, Any]):
             won, self._total = total - self._total, total
         if not self.episodes.done:
             self.seen = self.episodes.observe()
-        return self._told(), won, ended, np.zeros_like(ended), {}
+        return self._observation(), won, ended, np.zeros_like(ended), {}
 
-    def _told(self) -> dict[str, Any]:
+    def _observation(self) -> dict[str, Any]:
         return {**self.seen._asdict(), "valid": self.seen.valid.astype(np.int8)}

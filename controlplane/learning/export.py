@@ -1,4 +1,4 @@
-"""The actor's weights as a value that plain numpy runs."""
+"""The actor's weights for `planners.inss.policy`, which runs them in plain numpy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from controlplane.planners.inss.policy import Weights
 
 
 def exported(actor: ScoreNetwork) -> Weights:
-    """A copy of the weights, matrices as (inputs, outputs)."""
+    """Return a copy of the weights, matrices as (inputs, outputs)."""
     arrays = {
         name.replace(".weight", "").replace(".bias", "_bias"): tensor.detach().numpy().T.copy()
         for name, tensor in actor.state_dict().items()

@@ -1,7 +1,7 @@
 """The networks: one encoder shared by all GPUs, mean-pooled, so order and number of GPUs are free.
 
     h_k = relu(W1 [model, gpu_k])                    encoded GPU
-    c_k = relu(W2 [h_k, mean_k h_k])                 the same beside the others
+    c_k = relu(W2 [h_k, mean_k h_k])                 the same in the context of all GPUs
     score(k, u) = v . relu(W3 action_ku + W4 c_k)    one number an action
     score(reject) = w . relu(W5 mean_k c_k)
 
@@ -34,7 +34,7 @@ class ScoreNetwork(nn.Module):
         self.reject = nn.Linear(action_width, 1)
 
     def forward(self, seen: TensorObservation) -> Tensor:
-        """Scores before masking."""
+        """Return the scores before masking."""
         present = seen.present.unsqueeze(-1)
         count = present.sum(dim=1).clamp(min=1.0)
         model = seen.model.unsqueeze(1).expand(-1, seen.gpus.shape[1], -1)
@@ -49,5 +49,5 @@ class ScoreNetwork(nn.Module):
 
 
 def log_policy(scores: Tensor, valid: Tensor) -> Tensor:
-    """Logarithms of the probabilities; a masked action's probability is 0."""
+    """Return the logarithms of the probabilities; a masked action's probability is 0."""
     return torch.log_softmax(scores.masked_fill(~valid, IMPOSSIBLE), dim=-1)

@@ -1,4 +1,4 @@
-"""The replay buffer: a ring of steps; the next state of a step is the row its episode wrote next."""
+"""The replay buffer: a ring of steps. A step's next state is the next row of its episode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Replay:
     """Holds `capacity` steps of `lanes` episodes in lockstep, padded to `gpus` GPUs of `units` units.
 
     An episode is pushed whole, so each step's successor is `lanes` rows on. The ring overwrites the oldest
-    first: what is left of a half-overwritten episode is its end, whose successors are all there.
+    first, so a partly overwritten episode keeps its end, with all successors.
     """
 
     def __init__(self, capacity: int, lanes: int, gpus: int, units: int) -> None:
@@ -43,11 +43,11 @@ class Replay:
 
     @property
     def capacity(self) -> int:
-        """Most steps held."""
+        """The largest number of steps."""
         return len(self._rows["action"])
 
     def push(self, seen: list[Observation], actions: list[IntArray], rewards: list[FloatArray]) -> None:
-        """One episode of every lane: step t's observation, action and reward, each of shape (lanes, ...)."""
+        """Add an episode of every lane: step t's observation, action and reward, of shape (lanes, ...)."""
         if len(seen) * self._lanes > self.capacity:
             raise ValueError(f"{self.capacity} rows cannot hold {len(seen)} steps of {self._lanes} episodes")
         gpus, units = self._shape
@@ -67,7 +67,7 @@ class Replay:
             self.size = min(self.size + self._lanes, self.capacity)
 
     def sample(self, rng: np.random.Generator, count: int) -> Transitions:
-        """`count` steps drawn evenly, with repetition."""
+        """Draw `count` steps uniformly, with replacement."""
         rows = rng.integers(self.size, size=count)
         after = np.where(self._rows["last"][rows] > 0, rows, (rows + self._lanes) % self.capacity)
         return Transitions(
@@ -79,7 +79,7 @@ class Replay:
         )
 
     def state_dict(self) -> dict[str, object]:
-        """All there is to it, for a checkpoint."""
+        """Return the whole state, for a checkpoint."""
         return {
             "at": self._at,
             "size": self.size,
@@ -87,7 +87,7 @@ class Replay:
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """What `state_dict` gave, of a buffer of the same shape."""
+        """Restore a `state_dict` of a buffer of the same shape."""
         at, size, rows = state["at"], state["size"], state["rows"]
         assert isinstance(at, int)
         assert isinstance(size, int)
@@ -103,13 +103,13 @@ class Replay:
 
 
 def pad_valid(valid: BoolArray, shape: tuple[int, int], wide: tuple[int, int]) -> BoolArray:
-    """A mask over `shape` = (GPUs, units) and reject as one over `wide`; what is added is not allowed."""
+    """Return a mask over `shape` = (GPUs, units) and reject as one over `wide`, masking the added actions."""
     padded = np.zeros((len(valid), *wide), dtype=np.bool_)
     padded[:, : shape[0], : shape[1]] = valid[:, :-1].reshape(len(valid), *shape)
     return np.concatenate([padded.reshape(len(valid), -1), valid[:, -1:]], axis=1)
 
 
 def pad_action(action: IntArray, shape: tuple[int, int], wide: tuple[int, int]) -> IntArray:
-    """An index into `shape` and reject as one into `wide` and reject."""
+    """Return an index into `shape` and reject as one into `wide` and reject."""
     gpu, unit = np.divmod(action, shape[1])
     return np.where(action == shape[0] * shape[1], wide[0] * wide[1], gpu * wide[1] + unit)

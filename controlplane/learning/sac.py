@@ -22,7 +22,7 @@ from controlplane.learning.networks import ScoreNetwork, log_policy
 
 @dataclass(frozen=True, slots=True)
 class SacSettings:
-    """Sizes and rates. `entropy_ratio` is what H(s) is of the largest entropy, at first and at the end."""
+    """Sizes and rates. `entropy_ratio`: H(s) over the largest entropy, at the start and at the end."""
 
     width: int = 64
     action_width: int = 32
@@ -34,7 +34,7 @@ class SacSettings:
 
 
 class Losses(NamedTuple):
-    """Of one update: all in the reward's unit (squared for the critics) but `entropy`, in nats."""
+    """Losses of one update, in the reward's unit (squared for the critics), and the entropy in nats."""
 
     critic: float
     actor: float
@@ -65,12 +65,12 @@ class Agent:
 
     @torch.no_grad()
     def act(self, seen: TensorObservation, generator: torch.Generator) -> Tensor:
-        """An action a row, drawn from the policy; never a masked one."""
+        """Draw an action for each row from the policy; never a masked one."""
         policy = log_policy(self.actor(seen), seen.valid).exp()
         return torch.multinomial(policy, 1, generator=generator).squeeze(1)
 
     def update(self, steps: Transitions, progress: float) -> Losses:
-        """One step of each optimiser; `progress` in [0, 1] places the entropy's target."""
+        """Make a step of each optimiser; `progress` in [0, 1] sets the target of the entropy."""
         alpha = self._log_temperature.exp().detach()
         goal = self._goal(steps, alpha)
         chosen = steps.action.unsqueeze(1)
@@ -95,7 +95,7 @@ class Agent:
         return Losses(critic_loss.item(), actor_loss.item(), self.temperature, entropy.mean().item())
 
     def state_dict(self) -> dict[str, Any]:
-        """All there is to it, for a checkpoint."""
+        """Return the whole state, for a checkpoint."""
         return {
             "networks": [n.state_dict() for n in (self.actor, *self._critics, *self._targets)],
             "log_temperature": self._log_temperature.detach(),
@@ -103,7 +103,7 @@ class Agent:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` gave, of an agent of the same settings."""
+        """Restore a `state_dict` of an agent with the same settings."""
         networks = (self.actor, *self._critics, *self._targets)
         for network, kept in zip(networks, state["networks"], strict=True):
             network.load_state_dict(kept)
@@ -134,7 +134,7 @@ def _network(settings: SacSettings) -> ScoreNetwork:
 
 
 def _expected(pi: Tensor, value: Tensor) -> Tensor:
-    """The mean over actions; a masked one's probability is 0, its value finite."""
+    """Return the mean over actions; a masked one's probability is 0, its value finite."""
     return (pi * value).sum(dim=1)
 
 

@@ -1,4 +1,4 @@
-"""Demonstrations to begin training with: what the local search does, as actions of the environment."""
+"""Demonstrations for the start of a training: the local search's placements as actions of the environment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Teacher:
         return Teacher(np.where(goodput(problem, gpu, units).violated, REJECTED, gpu), units)
 
     def action(self, episodes: Episodes) -> IntArray:
-        """What to do with the models that are next, (E,)."""
+        """Return the teacher's actions for the next model of each episode, (E,)."""
         rows = np.arange(len(self.gpu))
         gpu, units = self.gpu[rows, episodes.at], self.units[rows, episodes.at]
         gpus, width = episodes.shape
@@ -46,6 +46,6 @@ class Teacher:
 
 
 def _one(problem: Problem, row: int) -> Problem:
-    """One of stacked problems."""
+    """Return one of stacked problems."""
     own = {f.name: getattr(problem, f.name) for f in fields(Problem)}
     return Problem(**{n: a[row] if isinstance(a, np.ndarray) else a for n, a in own.items()})

@@ -1,7 +1,7 @@
-"""The training loop: episodes of random problems into the replay buffer, updates out of it, checks between.
+"""The training loop: episodes of random problems fill the replay buffer, updates draw from it, checks follow.
 
-Everything random comes from one seed and everything that changes is in the checkpoint: a run that was
-interrupted and resumed ends with the weights of one that was not.
+All randomness comes from one seed and the checkpoint holds everything that changes, so an interrupted and
+resumed training ends with the same weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from controlplane.ports import Clock, Progress
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """A run. A round is `lanes` episodes of one size, then `updates` updates of `batch` steps each.
+    """A training. A round is `lanes` episodes of one size, then `updates` updates of `batch` steps each.
 
-    The first `shown` rounds are played by the local search, `shown_search` rounds of it a problem: what it
-    did fills the replay buffer, and the agent learns from that as from its own steps.
+    In the first `shown` rounds the local search (`shown_search` rounds a problem) chooses the actions; the
+    agent learns from them as from its own.
     """
 
     seed: int = 1
@@ -51,24 +51,24 @@ class TrainSettings:
     check_every: int = 20
     check_problems: int = 256
     patience: int = 16
-    """Checks without a better one after which training stops early."""
+    """Training stops after so many checks without a better one."""
     reward: Reward = Reward.GOODPUT
     sac: SacSettings = field(default_factory=SacSettings)
 
     def of_length(self, rounds: int) -> TrainSettings:
-        """The same with `rounds` rounds, as large a part of them demonstrations."""
+        """Return the settings for `rounds` rounds, with the same part of demonstrations."""
         shown = max(round(self.shown * rounds / self.rounds), 1)
         return replace(self, rounds=rounds, shown=shown, check_every=min(self.check_every, rounds))
 
 
 def sizes_up_to(models: int, gpus: int) -> list[tuple[int, int]]:
-    """The sizes trained on, (models, GPUs): from about half of each up to all."""
+    """Return the sizes to train on, (models, GPUs): from about half of each up to all."""
     return [(n, k) for n in range((models + 1) // 2, models + 1) for k in range((gpus + 1) // 2, gpus + 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The best policy by value on the problems kept apart, its learning curve, and why training stopped."""
+    """The policy with the best value on held-out problems, its learning curve, and why training stopped."""
 
     weights: Weights
     curve: tuple[Check, ...]
@@ -84,7 +84,7 @@ def train(
     progress: Progress,
     clock: Clock,
 ) -> Trained:
-    """Train on problems of `sizes` (models, GPUs) around `base`; goes on from `checkpoint` if there is one.
+    """Train on problems of `sizes` (models, GPUs) around `base`; continue from `checkpoint` if there is one.
 
     Raises InputError for a checkpoint of other settings.
     """
@@ -100,18 +100,18 @@ def train(
                 run.save(checkpoint)
         done = run.round - start
         left = (clock.monotonic() - began) / done * (settings.rounds - run.round)
-        progress.advance(run.told(), run.round, settings.rounds, left)
+        progress.advance(run.summary(), run.round, settings.rounds, left)
     assert run.best is not None
     return Trained(run.best, tuple(run.curve), stopped_by)
 
 
 class _Run:
-    """All that changes in training."""
+    """The state of a training."""
 
     def __init__(
         self, base: Problem, sizes: Sequence[tuple[int, int]], settings: TrainSettings, clock: Clock
     ) -> None:
-        # Sums in the same order, so the same weights: one thread, as many cores as there are.
+        # One thread, on any number of cores: sums in the same order give the same weights.
         torch.set_num_threads(1)
         self._settings = settings
         self._clock = clock
@@ -133,23 +133,23 @@ class _Run:
         self.curve: list[Check] = []
         self.best: Weights | None = None
         self._since_best = 0
-        self._told_of = f"{settings} {list(sizes)} {_digest(base)}"
+        self._identity = f"{settings} {list(sizes)} {_digest(base)}"
 
     def over(self) -> str | None:
-        """Why no further round is played, if none is."""
+        """Return why training has ended, None while it has not."""
         if self.round >= self._settings.rounds:
             return "rounds"
-        return "no better for long" if self._since_best >= self._settings.patience else None
+        return "no improvement" if self._since_best >= self._settings.patience else None
 
-    def told(self) -> str:
-        """A line for the progress bar."""
+    def summary(self) -> str:
+        """Return a line for the progress bar."""
         if not self.curve:
             return "training"
         last = self.curve[-1]
         return f"goodput {last.goodput_percent:.2f} %, violations {last.violations_percent:.2f} %"
 
     def play(self) -> None:
-        """One round."""
+        """Run one round: episodes, then updates."""
         settings = self._settings
         env = self._envs[int(self._rng.integers(len(self._envs)))]
         env.reset(seed=int(self._rng.integers(2**31)))
@@ -180,7 +180,7 @@ class _Run:
         self.round += 1
 
     def check(self) -> None:
-        """A point of the curve; the best policy so far is kept."""
+        """Add a point to the curve, and keep the policy if it is the best so far."""
         weights = exported(self._agent.actor)
         judged = [_judged(problem, before, weights) for problem, before in self._held_out]
         good, broken, worth = (float(x) for x in np.mean(judged, axis=0))
@@ -196,7 +196,7 @@ class _Run:
         """Replace the checkpoint in one step."""
         assert self.best is not None
         state = {
-            "of": self._told_of,
+            "of": self._identity,
             "round": self.round,
             "since_best": self._since_best,
             "curve": [asdict(c) for c in self.curve],
@@ -212,16 +212,17 @@ class _Run:
         os.replace(temporary, path)
 
     def load(self, path: Path) -> None:
-        """Go on where `save` was. Raises InputError for another run's checkpoint and for a broken file."""
+        """Restore a saved state. Raises InputError for another training's checkpoint and a broken file."""
         try:
             state: dict[str, Any] = torch.load(path, weights_only=True)
         except (RuntimeError, EOFError, OSError, LookupError, ValueError, pickle.UnpicklingError) as error:
             raise InputError(
-                "is no checkpoint that can be read; delete it to begin anew", file=str(path)
+                "is not a readable checkpoint; delete it to start again", file=str(path)
             ) from error
-        if state.get("of") != self._told_of:
+        if state.get("of") != self._identity:
             raise InputError(
-                "is of a run with another spec, seed or settings; delete it to begin anew", file=str(path)
+                "belongs to a training with another spec, seed or settings; delete it to start again",
+                file=str(path),
             )
         self.round, self._since_best = state["round"], state["since_best"]
         self.curve = [Check(**c) for c in state["curve"]]
@@ -233,7 +234,7 @@ class _Run:
 
 
 def _judged(problem: Problem, before: Previous, weights: Weights) -> tuple[float, float, float]:
-    """Parts of the offered requests within their SLO, and on a model that breaks it; mean `problem.value`."""
+    """Return the parts of the offered requests within and beyond their SLO, and the mean `problem.value`."""
     gpu, units = rollout(problem, weights, before)
     outcome = goodput(problem, gpu, units)
     offered = problem.rates_rps.sum(axis=1)
@@ -246,7 +247,7 @@ def _judged(problem: Problem, before: Previous, weights: Weights) -> tuple[float
 
 
 def _digest(problem: Problem) -> str:
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in (
         problem.model,
         problem.rates_rps,
@@ -256,5 +257,5 @@ def _digest(problem: Problem) -> str:
         problem.model_memory_mb,
         problem.surfaces.alone_ms,
     ):
-        told.update(np.ascontiguousarray(array).tobytes())
-    return told.hexdigest()
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

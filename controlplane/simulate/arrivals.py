@@ -1,7 +1,7 @@
-"""When requests come: a law of the gaps, a rate over time, or recorded times. Seeded; memory flat.
+"""Arrival times of requests: a distribution of gaps, a rate over time, or a trace. Seeded, constant memory.
 
-Every process but a trace is a stream of unit gaps (mean 1) run through the inverse of the cumulative rate
-Λ(t): that is exact for a Poisson process of any rate over time, and keeps the burstiness of the others.
+Every process but a trace is a stream of unit gaps (mean 1) mapped through the inverse of the cumulative rate
+Λ(t). That is exact for a Poisson process of any rate over time, and keeps the burstiness of the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK = 16384
 
 
 class Gaps(StrEnum):
-    """The law of the gaps between requests."""
+    """The distribution of the gaps between requests."""
 
     POISSON = "poisson"
     CONSTANT = "constant"
@@ -35,9 +35,9 @@ class Gaps(StrEnum):
 class Demand:
     """Requests at a rate that is constant, or linear between knots.
 
-    gaps: their law; for GAMMA `cv` is the coefficient of variation of a gap (above 1: bursts).
+    gaps: their distribution; for GAMMA `cv` is the coefficient of variation of a gap (above 1: bursts).
     rate_rps: the rate, where `knots` is empty.
-    knots: (seconds, rate_rps) in order; two at the same second are a step. The last rate holds on.
+    knots: (seconds, rate_rps) in order; two at the same second are a step. The last rate continues.
     Raises InputError naming the field.
     """
 
@@ -57,7 +57,7 @@ class Demand:
 
     @staticmethod
     def of(arrivals: Arrivals, rate_rps: float) -> Demand:
-        """A plan's arrivals at a rate."""
+        """Return a plan's arrivals at a rate."""
         return Demand(rate_rps=rate_rps, gaps=Gaps(arrivals.value))
 
 
@@ -74,7 +74,7 @@ class Trace:
 
 
 def steps(*stages: tuple[float, float], gaps: Gaps = Gaps.POISSON) -> Demand:
-    """Rates that hold from one second on until the next stage: (0, 100), (30, 300)."""
+    """Return a rate that changes in steps of (second, rate_rps): (0, 100), (30, 300)."""
     knots: list[tuple[float, float]] = []
     for at, rate in stages:
         if knots:
@@ -86,7 +86,7 @@ def steps(*stages: tuple[float, float], gaps: Gaps = Gaps.POISSON) -> Demand:
 def diurnal(
     mean_rps: float, swing: float, period_s: float, seconds: float, gaps: Gaps = Gaps.POISSON
 ) -> Demand:
-    """A day's rate, mean * (1 - swing * cos(2πt / period)): lowest at 0, highest half a period later."""
+    """Return a day's rate, mean * (1 - swing * cos(2πt / period)), lowest at 0."""
     if not 0 <= swing <= 1:
         raise InputError(f"must be 0 to 1, not {swing:g}", field="swing")
     positive(period_s, "period_s")
@@ -97,7 +97,7 @@ def diurnal(
 
 
 def read_trace(text: str, file: str | None = None) -> Trace | Demand:
-    """A CSV of `time_s` (one request a line) or of `start_s,count` (requests from then to the next line).
+    """Read a CSV of `time_s` (a request a line) or of `start_s,count` (requests from then to the next).
 
     Counts become a Poisson process of that rate in each interval; the last line ends the trace, so its count
     must be 0. Raises InputError with the line.
@@ -130,7 +130,7 @@ def _number(text: str | None, field: str, line: int, file: str | None) -> float:
     try:
         value = float(text or "")
     except ValueError:
-        raise InputError(f"{text!r} is no number", file=file, line=line, field=field) from None
+        raise InputError(f"{text!r} is not a number", file=file, line=line, field=field) from None
     if not math.isfinite(value) or value < 0:
         raise InputError("must be finite and not negative", file=file, line=line, field=field)
     return value
@@ -138,7 +138,7 @@ def _number(text: str | None, field: str, line: int, file: str | None) -> float:
 
 @dataclass(slots=True)
 class ArrivalStream:
-    """The arrivals of one demand, handed out window by window. Times in ms."""
+    """The arrivals of one demand, produced window by window. Times in ms."""
 
     demand: Demand | Trace
     rng: np.random.Generator
@@ -152,7 +152,7 @@ class ArrivalStream:
             self._ready = MILLIS_PER_SECOND * np.asarray(self.demand.times_s)
             return
         if self.demand.gaps is Gaps.CONSTANT:
-            # A phase of its own: streams of equal rate would otherwise run in lockstep.
+            # A random phase: streams of equal rate would otherwise run in lockstep.
             self._units = float(self.rng.random()) - 1.0
         knots = self.demand.knots or ((0.0, self.demand.rate_rps),)
         at = np.array([0.0, *(MILLIS_PER_SECOND * k[0] for k in knots)])
@@ -161,7 +161,7 @@ class ArrivalStream:
         self._cumulative = np.concatenate(([0.0], np.cumsum(np.diff(at) * (rate[1:] + rate[:-1]) / 2)))
 
     def until(self, end_ms: float) -> FloatArray:
-        """All arrivals before `end_ms` that were not handed out yet, ascending."""
+        """Return all arrivals before `end_ms` that were not returned yet, ascending."""
         blocks = [self._ready]
         while not isinstance(self.demand, Trace) and (blocks[-1].size == 0 or blocks[-1][-1] < end_ms):
             block = self._next_block()
@@ -189,7 +189,7 @@ class ArrivalStream:
         return self._at(units)
 
     def _at(self, units: FloatArray) -> FloatArray:
-        """Λ^-1: the time at which this many arrivals were expected. Beyond the last knot its rate holds."""
+        """Λ^-1: the time at which this many arrivals are expected; the last knot's rate continues."""
         assert isinstance(self.demand, Demand)
         if not self.demand.knots:
             rate = self.demand.rate_rps / MILLIS_PER_SECOND
@@ -203,7 +203,7 @@ class ArrivalStream:
         return np.concatenate((times, beyond))
 
     def _within(self, units: FloatArray) -> FloatArray:
-        """Between knots the rate is linear, its integral a parabola; solved for the time."""
+        """Λ^-1 between knots, where the rate is linear and its integral a parabola."""
         assert isinstance(self.demand, Demand)
         knots = self.demand.knots
         rate = np.array([knots[0][1], *(k[1] for k in knots)]) / MILLIS_PER_SECOND

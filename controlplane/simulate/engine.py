@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from controlplane.simulate.wiring import Loop
 
 WINDOW = 65536
-"""Arrivals handed to the event loop at once."""
+"""Arrivals that the event loop gets at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """How long, from which seed, and what is wanted beside the totals.
+class Settings:
+    """Duration, seed and demands of a simulation, and what it reports beside the totals.
 
     demands: by workload; absent ones follow the plan's rate and arrivals.
-    timeline_points: P50 and P99 over time at so many points; 0: none.
-    answers: how many single requests to report, the first of each component; 0: none.
+    timeline_points: the number of points in time for which P50 and P99 are reported.
+    answers: the number of single requests to report, the first of each component.
     """
 
     seconds: float = 100.0
@@ -61,18 +61,18 @@ class Question:
 def simulate(
     plan: Plan,
     truth: Mapping[str, LatencyModel],
-    question: Question | None = None,
+    settings: Settings | None = None,
     conditions: Conditions | None = None,
 ) -> SimulationResult:
     """Simulate every workload of `plan` with the execution times of `truth`.
 
-    truth: by device type; it may differ from what the plan was made with.
-    Requests arrive for `seconds`; those under way then are still answered. The same question gives the same
-    answer. Raises InputError where the truth does not cover the plan.
+    truth: the latency model of each device type; it may differ from what the plan was made with.
+    Requests arrive for `seconds`; those in flight then are still answered. Equal arguments give equal
+    results. Raises InputError where the truth does not cover the plan.
     """
-    from controlplane.simulate.wiring import Loop  # brings numba, which takes half a second
+    from controlplane.simulate.wiring import Loop  # imports numba, which takes half a second
 
-    asked = question or Question()
+    asked = settings or Settings()
     given = conditions or Conditions()
     workloads: dict[str, WorkloadOutcome] = {}
     gpus: dict[int, GpuOutcome] = {}
@@ -97,7 +97,7 @@ def simulate(
 
 
 def _spare(plan: Plan, part: Component) -> dict[int, GpuOutcome]:
-    """GPUs on which nothing runs unless a shadow is redirected to."""
+    """Return idle outcomes for GPUs that hold shadows only."""
     idle = zip(part.gpus, part.power_w, strict=True)
     return {i: GpuOutcome(plan.gpus[i].id, 0.0, float(power_w[0]), ()) for i, power_w in idle}
 
@@ -105,31 +105,31 @@ def _spare(plan: Plan, part: Component) -> dict[int, GpuOutcome]:
 class _Run:
     """One component, from its first arrival to its last answer."""
 
-    def __init__(self, plan: Plan, part: Component, question: Question, loop: Loop) -> None:
+    def __init__(self, plan: Plan, part: Component, settings: Settings, loop: Loop) -> None:
         self._plan = plan
         self._part = part
-        self._question = question
+        self._settings = settings
         self._loop = loop
-        demands = question.demands or {}
+        demands = settings.demands or {}
         self._streams = [
             ArrivalStream(
                 demands.get(s.name, Demand.of(s.placement.arrivals, s.rate_rps)),
-                np.random.default_rng(seed_of(question.seed, s.name)),
+                np.random.default_rng(seed_of(settings.seed, s.name)),
             )
             for s in part.streams
         ]
         self._points: list[tuple[float, FloatArray]] = []
 
     def run(self) -> None:
-        end = self._question.seconds * MILLIS_PER_SECOND
-        expected = sum(s.rate_rps for s in self._part.streams) * self._question.seconds
-        parts = max(1, self._question.timeline_points)
+        end = self._settings.seconds * MILLIS_PER_SECOND
+        expected = sum(s.rate_rps for s in self._part.streams) * self._settings.seconds
+        parts = max(1, self._settings.timeline_points)
         parts *= math.ceil(max(expected, 1.0) / WINDOW / parts)
         before = self._loop.counts.copy()
         for i in range(1, parts + 1):
             until = end * i / parts
             self._loop.advance(*self._window(until), until)
-            if self._question.timeline_points and i % (parts // self._question.timeline_points) == 0:
+            if self._settings.timeline_points and i % (parts // self._settings.timeline_points) == 0:
                 counted = self._loop.counts - before
                 before = self._loop.counts.copy()
                 seen = [[quantiles.quantile_ms(row, q) for q in (0.5, 0.99)] for row in counted]
@@ -137,13 +137,13 @@ class _Run:
         self._loop.close(end)
 
     def _window(self, until: float) -> tuple[FloatArray, IntArray, IntArray]:
-        """All doors' arrivals before `until`, their workloads, and where each door's begin."""
+        """Return all arrivals before `until`, their workloads, and the bounds of each route's part."""
         times: list[FloatArray] = []
         owners: list[IntArray] = []
         bounds = [0]
-        for door in self._part.doors:
-            some = [self._streams[s].until(until) for s in door.streams]
-            owner = [np.full(t.size, s, dtype=np.int64) for t, s in zip(some, door.streams, strict=True)]
+        for route in self._part.routes:
+            some = [self._streams[s].until(until) for s in route.streams]
+            owner = [np.full(t.size, s, dtype=np.int64) for t, s in zip(some, route.streams, strict=True)]
             if len(some) == 1:
                 times.append(some[0])
                 owners.append(owner[0])
@@ -160,7 +160,7 @@ class _Run:
         return whole, np.concatenate(owners) if owners else np.empty(0, np.int64), edges
 
     def workloads(self) -> list[WorkloadOutcome]:
-        seconds = self._question.seconds
+        seconds = self._settings.seconds
         utilisation = self._utilisation()
         outcomes = []
         for i, stream in enumerate(self._part.streams):
@@ -193,21 +193,21 @@ class _Run:
         return outcomes
 
     def _utilisation(self) -> dict[int, float]:
-        """By stream: what arrived at its servers, of all streams, over what these could have done."""
-        doors, requests = self._part.doors, self._loop.tallies["requests"]
+        """By stream: the rate that arrived at its servers, from all streams, over their capacity."""
+        routes, requests = self._part.routes, self._loop.tallies["requests"]
         load = np.zeros(len(self._part.servers))
-        for door in doors:
-            load[list(door.servers)] += requests[list(door.streams)].sum() / len(door.servers)
+        for route in routes:
+            load[list(route.servers)] += requests[list(route.streams)].sum() / len(route.servers)
         capacity = np.array([s.capacity_rps for s in self._part.servers])
         found = {}
-        for door in doors:
-            there = list(door.servers)
-            share = float(load[there].sum() / capacity[there].sum()) / self._question.seconds
-            found.update(dict.fromkeys(door.streams, share))
+        for route in routes:
+            there = list(route.servers)
+            share = float(load[there].sum() / capacity[there].sum()) / self._settings.seconds
+            found.update(dict.fromkeys(route.streams, share))
         return found
 
     def gpus(self) -> dict[int, GpuOutcome]:
-        whole = self._question.seconds * MILLIS_PER_SECOND
+        whole = self._settings.seconds * MILLIS_PER_SECOND
         outcomes = {}
         for g, index in enumerate(self._part.gpus):
             share = self._loop.mask_share(g, whole)

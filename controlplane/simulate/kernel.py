@@ -1,22 +1,22 @@
-"""The event loop, compiled by numba on first use and kept in its cache; imported only when one runs.
+"""The event loop, compiled by numba on first use and cached; imported only when a simulation runs.
 
 Times are in ms. A server is one model in one partition: a queue, and an executor for each of its instances.
-Events are batch ends, arrivals that find an executor idle, what wakes a batcher with a delay, and arrivals at
-a pool, which are bound to a server there and then. Others are admitted when the queue is looked at next, in
-their order, so limits and timeouts act on them as if each had been an event.
+Events are batch ends, arrivals that find an executor idle, wake-ups of a batcher with a delay, and arrivals
+at a pool, which are bound to a server at once. Other arrivals are admitted, in order, at the next event of
+their queue, so limits and timeouts act on them as if each had been an event.
 
 Coupling: a running batch has `remaining` ms of work as if alone and `pace` ms of time for each of them. When
 the set of busy servers on its GPU changes, its work is brought up to date and its end moved.
 
 The batcher with a delay is that of Triton 2.51 (dynamic_batch_scheduler.cc, instance_queue.cc): requests
-collect until the preferred size is reached or the oldest is as old as the delay, then move into a payload; at
-most two payloads an instance are formed ahead. So is the one without a delay where the preferred size is no
-whole number of requests: a payload that grows one by one ends above it, one that is cut from a long queue
-below. The batcher then sleeps until as many wait as the preferred
-size lacked when it last counted, or a batch starts or ends: meanwhile a payload that could still grow is
-frozen. An instance that fetches a payload joins later ones to it that are older than a delay and fit.
+collect until the preferred size is reached or the oldest is as old as the delay, then move into a payload;
+at most two payloads an instance are formed ahead. The same batcher serves without a delay where the
+preferred size is no whole number of requests: a payload that grows one by one ends above it, one that is cut
+from a long queue below. The batcher then sleeps until as many requests wait as the preferred size lacked when
+it last counted, or until a batch starts or ends; meanwhile a payload that could still grow is frozen. An
+instance that fetches a payload joins later ones to it that are older than a delay and fit.
 
-All compiled functions stand in this file: numba's cache of one does not notice a change of another file.
+All compiled functions are in this file: numba's cache does not notice a change of another file.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def _factor(jitter: FloatArray, servers: Records, s: int) -> float:
 
 
 @kernel
-def _leave(tallies: Records, posts: Records, w: int, s: int, now: float) -> None:
+def _leave(tallies: Records, in_flight: Records, w: int, s: int, now: float) -> None:
     """A request of workload `w` is no longer in flight at server `s`."""
     pool = tallies[w].pool
     if pool >= 0:
-        posts[pool, s].flying -= 1
-        posts[pool, s].since = max(posts[pool, s].since, now)
+        in_flight[pool, s].count -= 1
+        in_flight[pool, s].since = max(in_flight[pool, s].since, now)
 
 
 @kernel
@@ -61,11 +61,11 @@ def _expire(
     q: int,
     ring: FloatArray,
     ring_owner: IntArray,
-    posts: Records,
+    in_flight: Records,
     tallies: Records,
     now: float,
 ) -> None:
-    """Drop what has waited for the timeout; requests in payloads are Triton's and stay."""
+    """Drop the requests that have waited for the timeout; those in payloads stay, as in Triton."""
     wrap = ring.shape[1] - 1
     while queues[q].waiting > queues[q].bound:
         place = (queues[q].head + queues[q].bound) & wrap
@@ -73,7 +73,7 @@ def _expire(
         if due > now:
             break
         tallies[ring_owner[q, place]].drops += 1
-        _leave(tallies, posts, ring_owner[q, place], q, due)
+        _leave(tallies, in_flight, ring_owner[q, place], q, due)
         for i in range(queues[q].bound - 1, -1, -1):
             to, source = (queues[q].head + i + 1) & wrap, (queues[q].head + i) & wrap
             ring[q, to] = ring[q, source]
@@ -88,13 +88,13 @@ def _admit(
     q: int,
     ring: FloatArray,
     ring_owner: IntArray,
-    posts: Records,
+    in_flight: Records,
     tallies: Records,
     now: float,
     times: FloatArray,
     owners: IntArray,
 ) -> None:
-    """Let in every arrival of the queue's own up to `now`."""
+    """Admit every arrival of the queue's own up to `now`."""
     wrap = ring.shape[1] - 1
     i, stop = queues[q].next, queues[q].stop
     waiting, head = queues[q].waiting, queues[q].head
@@ -104,7 +104,7 @@ def _admit(
         tallies[owner].requests += 1
         if waiting >= room:
             queues[q].waiting = waiting
-            _expire(queues, q, ring, ring_owner, posts, tallies, times[i])
+            _expire(queues, q, ring, ring_owner, in_flight, tallies, times[i])
             waiting, head = queues[q].waiting, queues[q].head
         if waiting >= room:
             tallies[owner].drops += 1
@@ -116,24 +116,24 @@ def _admit(
     queues[q].next = i
     queues[q].waiting = waiting
     if queues[q].timeout < math.inf:
-        _expire(queues, q, ring, ring_owner, posts, tallies, now)
+        _expire(queues, q, ring, ring_owner, in_flight, tallies, now)
 
 
 @kernel
-def _fewest(pools: Records, pool: int, pool_member: IntArray, posts: Records) -> int:
-    """The pool's server with the fewest of its requests in flight, and of these the one unchanged longest."""
+def _fewest(pools: Records, pool: int, pool_member: IntArray, in_flight: Records) -> int:
+    """Return the pool's server with the fewest requests in flight, of equals the one unchanged longest."""
     best = pool_member[pool, 0]
     for i in range(1, pools[pool].members):
         s = pool_member[pool, i]
-        more = posts[pool, s].flying - posts[pool, best].flying
-        if more < 0 or (more == 0 and posts[pool, s].since < posts[pool, best].since):
+        more = in_flight[pool, s].count - in_flight[pool, best].count
+        if more < 0 or (more == 0 and in_flight[pool, s].since < in_flight[pool, best].since):
             best = s
     return int(best)
 
 
 @kernel
 def _idle_executor(executors: Records, servers: Records, s: int) -> int:
-    """The executor of this server that has been idle longest; -1 where all are busy."""
+    """Return the executor of this server that has been idle longest; -1 where all are busy."""
     found = -1
     for e in range(servers[s].first, servers[s].last):
         if executors[e].size == 0 and (found < 0 or executors[e].since < executors[found].since):
@@ -166,7 +166,7 @@ def _start(
         member[e, i] = ring[q, (head + i) & wrap]
         owner[e, i] = ring_owner[q, (head + i) & wrap]
     queues[q].waiting -= size
-    # An empty ring begins anew: only as much of it is ever touched as waits at once.
+    # An empty ring starts at 0 again, so only as much memory is touched as requests wait at once.
     queues[q].head = head + size if queues[q].waiting > 0 else 0
     s = executors[e].server
     gpu = servers[s].gpu
@@ -185,7 +185,7 @@ def _start(
 
 @kernel
 def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> bool:
-    """Triton's batcher, awake: move what is due into a payload; False once it sleeps again."""
+    """Run Triton's batcher: move the requests that are due into a payload; return False once it sleeps."""
     one = queues[q]
     one.timer = math.inf
     while True:
@@ -232,7 +232,7 @@ def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: flo
 
 @kernel
 def _fetch(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> int:
-    """An idle instance takes the oldest payload, and those after it that are older than the delay and fit."""
+    """Give an idle instance the oldest payload, and those after it that are older than the delay and fit."""
     one = queues[q]
     size = 0
     while one.payloads > 0:
@@ -241,7 +241,7 @@ def _fetch(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: fl
             oldest = ring[q, (one.head + size) & (ring.shape[1] - 1)]
             if one.delay == 0.0 or now - oldest <= one.delay:
                 break
-        if one.payloads == 1:  # even one that is looked at and does not fit takes no more
+        if one.payloads == 1:  # a payload that was considered stays closed, even where it does not fit
             one.open = 0
             one.next_preferred = 0
         if size > 0 and size + next_size > one.largest:
@@ -263,7 +263,7 @@ def _retime(
     mask_time: FloatArray,
     now: float,
 ) -> None:
-    """Bring a GPU's set of busy servers up to date, and the batches that run beside a change."""
+    """Update a GPU's set of busy servers, and the ends of the batches that run beside the change."""
     mask = gpus[g].wanted
     if mask == gpus[g].mask:
         return
@@ -284,7 +284,7 @@ def _retime(
 
 @kernel
 def _look_ahead(gpus: Records, g: int, executors: Records, queues: Records) -> None:
-    """What happens next on this GPU: a batch ends, or one of its queues must be looked at."""
+    """Find this GPU's next event: the end of a batch, or the wake-up of a queue."""
     nearest, e, q = math.inf, -1, -1
     for i in range(gpus[g].first_executor, gpus[g].last_executor):
         if executors[i].end < nearest:
@@ -303,7 +303,7 @@ def advance(
     gpus: Records,
     pools: Records,
     pool_member: IntArray,
-    posts: Records,
+    in_flight: Records,
     tallies: Records,
     member: FloatArray,
     owner: IntArray,
@@ -322,18 +322,18 @@ def advance(
     owners: IntArray,
     until: float,
 ) -> int:
-    """Run every event before `until`; returns how many answers are logged by then.
+    """Run every event before `until`; return the number of logged answers.
 
     E executors, S servers and as many queues, P pools, W workloads, G GPUs, B the largest batch, M sets of
     busy servers.
-    pool_member: (P, the most servers of one), the servers of each. posts: (P, S), `records.POST`.
+    pool_member: (P, size of the largest pool), each pool's servers. in_flight: (P, S), `records.IN_FLIGHT`.
     member, owner: (E, B), the running batch's arrivals and workloads. ring, ring_owner: (S, a power of two),
-    what waits. payload: (S, payloads), sizes, oldest first. work_ms: (S, B), what a batch keeps an executor
-    for, alone on the GPU; extra_ms: what its requests see beyond. pace: (S, M), ms of time for one of work.
-    jitter: (S, 1 or LAWS), equally likely factors of the work. mask_time: (G, M), ms spent with each set.
+    the waiting requests. payload: (S, payloads), sizes, oldest first. work_ms: (S, B), how long a batch
+    occupies an executor, solo; extra_ms: the rest of its requests' latency. pace: (S, M), ms per ms of work.
+    jitter: (S, 1 or JITTER_ENTRIES), equally likely factors of the work. mask_time: (G, M), ms in each set.
     counts: (W, BINS). log: (L, 5), workload, arrival, latency, batch and server of the first answers.
-    times, owners: arrivals before `until` not handed in yet, and their workloads; those of a queue or a pool
-    stand at its [next, stop), ascending.
+    times, owners: the new arrivals before `until`, and their workloads; those of a queue or a pool are at its
+    [next, stop), ascending.
     """
     scratch = np.zeros(1)
     bits = scratch.view(np.int64)
@@ -369,7 +369,7 @@ def advance(
                 tallies[w].sum_ms += latency
                 tallies[w].late += latency > tallies[w].slo
                 tallies[w].max_ms = max(tallies[w].max_ms, latency)
-                _leave(tallies, posts, w, q, now)
+                _leave(tallies, in_flight, w, q, now)
                 if logged < log.shape[0]:
                     log[logged, 0], log[logged, 1], log[logged, 2] = w, member[e, i], latency
                     log[logged, 3], log[logged, 4] = size, q
@@ -385,9 +385,9 @@ def advance(
             for i in range(pools[pool].members):
                 s = pool_member[pool, i]
                 if queues[s].timeout < math.inf:
-                    _admit(queues, s, ring, ring_owner, posts, tallies, now, times, owners)
-            q = _fewest(pools, pool, pool_member, posts)
-        _admit(queues, q, ring, ring_owner, posts, tallies, now, times, owners)
+                    _admit(queues, s, ring, ring_owner, in_flight, tallies, now, times, owners)
+            q = _fewest(pools, pool, pool_member, in_flight)
+        _admit(queues, q, ring, ring_owner, in_flight, tallies, now, times, owners)
         if pool >= 0:
             w = owners[pools[pool].next]
             pools[pool].next += 1
@@ -398,8 +398,8 @@ def advance(
                 ring[q, (queues[q].head + queues[q].waiting) & wrap] = now
                 ring_owner[q, (queues[q].head + queues[q].waiting) & wrap] = w
                 queues[q].waiting += 1
-                posts[pool, q].flying += 1
-                posts[pool, q].since = now
+                in_flight[pool, q].count += 1
+                in_flight[pool, q].since = now
         loose = queues[q].waiting - queues[q].bound
         room = queues[q].payloads < queues[q].ahead
         awake = e >= 0 or now >= queues[q].timer or (room and loose >= queues[q].next_preferred)
@@ -440,7 +440,7 @@ def advance(
         _retime(executors, gpus, g, pace, mask_time, now)
         _look_ahead(gpus, g, executors, queues)
     for q in range(queues.size):
-        _admit(queues, q, ring, ring_owner, posts, tallies, until, times, owners)
+        _admit(queues, q, ring, ring_owner, in_flight, tallies, until, times, owners)
     return logged
 
 
@@ -461,8 +461,8 @@ def advance_alone(
     """`advance` for one greedy server alone on its GPU, one workload and no timeout: ends are known at once.
 
     end: when the server is free. times: arrivals before `until`, the first `handed_in` of them admitted
-    earlier; changed where the limit drops some. Returns when the server is free, and where in `times` those
-    begin that still wait.
+    earlier; changed where the limit drops some. Returns when the server is free, and the index in `times` of
+    the first request that still waits.
     """
     scratch = np.zeros(1)
     bits = scratch.view(np.int64)
@@ -482,7 +482,7 @@ def advance_alone(
         while next_one < times.size and times[next_one] <= now:
             next_one += 1
         if next_one - head > limit:
-            # The newest are turned away; those that stay move up to close the gap.
+            # The newest are dropped; the others move up to close the gap.
             dropped += next_one - head - limit
             moved = next_one - limit - head
             for i in range(next_one - 1, next_one - limit - 1, -1):

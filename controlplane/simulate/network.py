@@ -1,7 +1,7 @@
-"""From a plan and the truth to what the event loop runs: servers, who sends there, how neighbours slow them.
+"""The network of queues that a plan describes: servers, routes, and slowdowns by neighbours.
 
-Plans fall into components that share nothing: GPUs belong together where a pool spans them. Each component is
-simulated by itself, so memory follows the largest one.
+A plan falls into components that share nothing: GPUs belong together where a pool spans them. Each component
+is simulated by itself, so memory follows the largest one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from controlplane.domain.profile import Profile
 from controlplane.domain.units import MICROS_PER_MILLI, non_negative
 from controlplane.latency.protocol import FloatArray, LatencyModel, Slots
 
-MOST_ON_A_GPU = 16
-"""Models on one GPU: the table of slowdowns has a row for each set of busy neighbours."""
-LAWS = 4096
-"""Entries of a jitter table, equally likely."""
+MAX_MODELS_PER_GPU = 16
+"""The table of slowdowns has a row for each set of busy neighbours: 2^16 at most."""
+JITTER_ENTRIES = 4096
+"""Length of a jitter table; its entries are equally likely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What a latency model leaves out.
+    """Latency that no latency model predicts.
 
     jitter: the coefficient of variation of a batch's service time.
     frontend_ms: what a request spends outside queue and execution.
@@ -44,13 +44,13 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What holds beside the plan.
+    """Properties of models and servers that are not in a plan.
 
     noise: by (device type, model); absent: none.
-    waiting: requests that may wait at one server; more are dropped.
-    timeout_ms: how long one may wait before it is dropped.
-    max_batch: a model's max_batch_size: a batcher whose delay is exceeded, or whose batch is no multiple of
-        the client batch, sends up to that. By default the planned batch.
+    waiting: the longest queue of a server; further requests are dropped.
+    timeout_ms: the longest wait before a request is dropped.
+    max_batch: a model's max_batch_size: the largest batch of a batcher whose delay is exceeded, or whose
+        batch is no multiple of the client batch. By default the planned batch.
     """
 
     noise: Mapping[tuple[str, str], Noise] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Conditions:
 
 
 def noise_of(profiles: Mapping[str, Mapping[str, Profile]]) -> dict[tuple[str, str], Noise]:
-    """What profiles, by device type and model, measured of it; what they did not measure counts as none."""
+    """Return the noise in profiles, by device type and model; 0 where it was not measured."""
     return {
         (device, model): Noise(profile.jitter or 0.0, profile.frontend_ms or 0.0)
         for device, models in profiles.items()
@@ -76,12 +76,12 @@ def noise_of(profiles: Mapping[str, Mapping[str, Profile]]) -> dict[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One model in one partition: a queue, and instances that take from it.
+    """One model in one partition: a queue and its instances.
 
-    Everything counts requests, each of `client_batch` inferences. batch: the most of them that a greedy
-    batcher executes together; preferred: as in its configuration, not always a whole number; largest: what
-    a batcher that is not greedy may send.
-    work_ms[n-1]: what n requests keep an executor for, alone on the GPU; extra_ms[n-1]: what they see beyond.
+    All sizes count requests, each of `client_batch` inferences. batch: the largest batch of a greedy batcher;
+    preferred: as in the configuration, not always a whole number; largest: the largest batch of a batcher
+    that is not greedy.
+    work_ms[n-1]: how long n requests occupy an executor, solo; extra_ms[n-1]: the rest of their latency.
     pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`.
     """
 
@@ -102,7 +102,7 @@ class Server:
 
     @property
     def greedy(self) -> bool:
-        """Whether an instance that frees takes whatever waits, up to `batch`."""
+        """Whether an instance that becomes free takes all waiting requests, up to `batch`."""
         return self.delay_ms == 0.0 and (self.preferred == self.batch or self.preferred < 1.0)
 
     @property
@@ -113,7 +113,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One workload: its name, how many requests are planned for, and what it must hold."""
+    """One workload: its name, planned rate in requests, and SLO."""
 
     name: str
     rate_rps: float
@@ -122,10 +122,10 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """What the gateway hands to the same servers: indices into the component's streams and servers.
+class Route:
+    """Workloads with the same servers, as indices into the component's streams and servers.
 
-    Of several servers a request goes to the one with the fewest of this door's requests in flight.
+    A request goes to the server with the fewest of this route's requests in flight.
     """
 
     streams: tuple[int, ...]
@@ -134,27 +134,27 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """GPUs, by their index in the plan, that are simulated together. power_w[g][mask] is of GPU g.
+    """GPUs, by their index in the plan, that are simulated together. power_w[g][mask] is the power of GPU g.
 
-    Servers stand in the order of their GPUs. A server has at most one door of its own, and any number of
-    doors that lead to others too.
+    Servers are in the order of their GPUs. At most one route leads to a server alone; any number may lead to
+    it and others.
     """
 
     gpus: tuple[int, ...]
     servers: tuple[Server, ...]
     streams: tuple[Stream, ...]
-    doors: tuple[Door, ...]
+    routes: tuple[Route, ...]
     power_w: tuple[FloatArray, ...]
 
 
 def components(
     plan: Plan, truth: Mapping[str, LatencyModel], conditions: Conditions
 ) -> tuple[Component, ...]:
-    """Every component of the plan, in its order. `truth` maps a device type to what its GPUs really do.
+    """Return every component of the plan, in its order. `truth` maps a device type to its latency model.
 
-    Raises InputError for a device type or model the truth does not speak for, for a workload whose
+    Raises InputError for a device type or model that the truth does not cover, for a workload whose
     partition does not serve its model, for workloads of one queue that send different client batches, and for
-    more than MOST_ON_A_GPU models on a GPU.
+    more than MAX_MODELS_PER_GPU models on a GPU.
     """
     gpus = [_gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(plan.gpus)]
     by_place = {(s.gpu, s.partition, s.model): s for servers, _ in gpus for s in servers}
@@ -189,14 +189,14 @@ def _component(
     servers = [s for i in members for s in gpus[i][0]]
     number = {(s.gpu, s.partition, s.model): n for n, s in enumerate(servers)}
     names = [name for name in streams if homes[name][0][0] in members]
-    doors: dict[tuple[int, ...], list[int]] = {}
+    routes: dict[tuple[int, ...], list[int]] = {}
     for n, name in enumerate(names):
-        doors.setdefault(tuple(sorted(number[place] for place in homes[name])), []).append(n)
+        routes.setdefault(tuple(sorted(number[place] for place in homes[name])), []).append(n)
     return Component(
         gpus=tuple(members),
         servers=tuple(servers),
         streams=tuple(streams[name] for name in names),
-        doors=tuple(Door(tuple(through), there) for there, through in doors.items()),
+        routes=tuple(Route(tuple(through), there) for there, through in routes.items()),
         power_w=tuple(gpus[i][1] for i in members),
     )
 
@@ -204,20 +204,20 @@ def _component(
 def _gpu_servers(
     index: int, gpu: PlannedGpu, truth: Mapping[str, LatencyModel], conditions: Conditions
 ) -> tuple[list[Server], FloatArray]:
-    """The servers of one GPU, and its power with each set of them busy."""
+    """Return the servers of one GPU, and its power with each set of them busy."""
     latency = truth.get(gpu.type)
     if latency is None:
         known = ", ".join(truth) or "none"
-        raise InputError(f"nothing is known of {gpu.type} (known: {known})", field="truth")
+        raise InputError(f"no latency model for {gpu.type} (there are: {known})", field="truth")
     served = [(partition, model) for partition in gpu.partitions for model in partition.models]
-    if len(served) > MOST_ON_A_GPU:
+    if len(served) > MAX_MODELS_PER_GPU:
         raise InputError(
-            f"{gpu.id} has {len(served)} models; at most {MOST_ON_A_GPU} can be simulated", field="gpus"
+            f"{gpu.id} has {len(served)} models; at most {MAX_MODELS_PER_GPU} can be simulated", field="gpus"
         )
     for _, model in served:
         if model.model not in latency.models:
             raise InputError(
-                f"{latency.name} for {gpu.type} does not speak for {model.model}; profile it on {gpu.type}",
+                f"{latency.name} for {gpu.type} has no profile of {model.model}; profile it on {gpu.type}",
                 field="truth",
             )
     pace, power = _slowdowns(served, latency)
@@ -264,7 +264,7 @@ def _server(
 
 
 def _client_batch(partition: Partition, model: ServedModel) -> int:
-    """How many inferences a request has in a server's queue."""
+    """Return the inferences per request in a server's queue."""
     sizes = sorted({w.client_batch for w in partition.workloads if w.model == model.model})
     if len(sizes) > 1:
         raise InputError(
@@ -278,7 +278,7 @@ def _client_batch(partition: Partition, model: ServedModel) -> int:
 def _slowdowns(
     served: list[tuple[Partition, ServedModel]], latency: LatencyModel
 ) -> tuple[FloatArray, FloatArray]:
-    """pace[i, mask], with server i in mask, and power[mask], for every set of busy servers."""
+    """Return pace[i, mask], with server i in mask, and power[mask], for every set of busy servers."""
     count = len(served)
     masks = np.arange(1 << count)
     busy = (masks[:, None] >> np.arange(count)) & 1 == 1
@@ -299,20 +299,20 @@ def _slowdowns(
 
 
 def jitter_table(cv: float) -> FloatArray:
-    """LAWS equally likely factors of mean 1: a gamma law's mean within each of as many equal slices.
+    """Return equally likely factors of mean 1: the means of a gamma distribution's equally likely slices.
 
-    A gamma law with cv 1 is exponential. Rounded, so that libraries that differ in the last bit agree.
+    With cv 1 it is exponential. Rounded, so that libraries that differ in the last bit agree.
     """
     if cv == 0.0:
-        return np.ones(LAWS)
+        return np.ones(JITTER_ENTRIES)
     shape = 1.0 / cv**2
-    edges = gammaincinv(shape, np.arange(LAWS + 1) / LAWS)
-    # E[X; X <= x] of a gamma law is its mean times the distribution with shape + 1.
-    return np.asarray(np.round(np.diff(gammainc(shape + 1.0, edges)) * LAWS, 9))
+    edges = gammaincinv(shape, np.arange(JITTER_ENTRIES + 1) / JITTER_ENTRIES)
+    # E[X; X <= x] of a gamma distribution is its mean times the distribution function with shape + 1.
+    return np.asarray(np.round(np.diff(gammainc(shape + 1.0, edges)) * JITTER_ENTRIES, 9))
 
 
 def seed_of(seed: int, name: str) -> np.random.SeedSequence:
-    """A seed of its own for each name: adding a workload leaves the others' arrivals as they were."""
+    """Return a seed for each name: adding a workload does not change the others' arrivals."""
     return np.random.SeedSequence([seed, zlib.crc32(name.encode())])
 
 

@@ -1,6 +1,6 @@
 """Streaming quantiles: counts in bins of equal relative width, so memory does not grow with the requests.
 
-A bin is named by the exponent and the first 8 bits of the mantissa of a time's float64: 256 bins an octave,
+A bin's index is the exponent and the first 8 bits of the mantissa of a time's float64: 256 bins an octave,
 none wider than 0.4 % of its value. A quantile is interpolated within its bin, so it is off by at most 0.4 %
 of itself, and by half of that where the bin is evenly filled (DDSketch, VLDB 2019, gives such a guarantee
 for any binning of equal relative width).
@@ -20,24 +20,24 @@ RELATIVE_ERROR = 1 / 256
 SHIFT = 44
 """A float64's bits shifted right by this leave sign, exponent and 8 bits of the mantissa."""
 FIRST = (1023 - 10) << 8
-"""The bin of 2^-10 ms; whatever is shorter is counted there."""
+"""The bin of 2^-10 ms, which counts shorter times too."""
 BINS = 34 << 8
-"""Up to 2^24 ms, four and a half hours; whatever is longer is counted last."""
+"""Up to 2^24 ms, four and a half hours; the last bin counts longer times too."""
 
 
 def bin_of(times_ms: FloatArray) -> IntArray:
-    """The bin of each time, shape of `times_ms`."""
+    """Return the bin of each time, shape of `times_ms`."""
     bits = np.ascontiguousarray(times_ms, dtype=np.float64).view(np.int64)
     return np.asarray(np.clip((bits >> SHIFT) - FIRST, 0, BINS - 1))
 
 
 def edges_ms() -> FloatArray:
-    """The lower edge of each bin and the upper edge of the last, shape (BINS + 1,)."""
+    """Return the lower edge of each bin and the upper edge of the last, shape (BINS + 1,)."""
     return ((np.arange(BINS + 1, dtype=np.int64) + FIRST) << SHIFT).view(np.float64)
 
 
 def quantile_ms(counts: NDArray[np.int64], q: float) -> float:
-    """The q-quantile of what was counted, NaN where nothing was. `counts` has shape (BINS,)."""
+    """Return the q-quantile of the counts, NaN where all are 0. `counts` has shape (BINS,)."""
     below = np.cumsum(counts)
     if below[-1] == 0:
         return math.nan

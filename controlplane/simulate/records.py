@@ -36,20 +36,20 @@ SERVER = np.dtype(
 )
 QUEUE = np.dtype(
     [
-        ("greedy", np.bool_),  # an instance that frees takes all that waits, up to the server's batch
+        ("greedy", np.bool_),  # a free instance takes all waiting requests, up to the server's batch
         ("delay", np.float64),  # ms
         ("preferred", np.float64),  # the preferred size, in requests, of a batcher that is not greedy
-        ("largest", np.int64),  # what it may send beyond
+        ("largest", np.int64),  # its largest batch
         ("ahead", np.int64),  # payloads formed ahead: two an instance
-        ("limit", np.int64),  # requests that may wait
-        ("timeout", np.float64),  # ms a request may wait
-        ("wake", np.float64),  # when the queue must be looked at next
+        ("limit", np.int64),  # the longest queue
+        ("timeout", np.float64),  # the longest wait in ms
+        ("wake", np.float64),  # the queue's next event
         ("head", np.int64),  # of its ring
         ("waiting", np.int64),
         ("bound", np.int64),  # of those, the oldest that are in payloads
         ("payloads", np.int64),
-        ("open", np.int64),  # 1 while the last payload takes more
-        ("next_preferred", np.float64),  # the batcher sleeps on until so many wait
+        ("open", np.int64),  # 1 while the last payload can grow
+        ("next_preferred", np.float64),  # the batcher sleeps until so many wait
         ("timer", np.float64),  # or until this time
         ("next", np.int64),  # its own arrivals still to come are times[next:stop]
         ("stop", np.int64),
@@ -62,10 +62,10 @@ POOL = np.dtype(
         ("stop", np.int64),
     ]
 )
-POST = np.dtype(
+IN_FLIGHT = np.dtype(
     [
-        ("flying", np.int64),  # a pool's requests at one server
-        ("since", np.float64),  # so many of them
+        ("count", np.int64),  # a pool's requests at one server
+        ("since", np.float64),  # when the count changed last
     ]
 )
 GPU = np.dtype(
@@ -74,17 +74,17 @@ GPU = np.dtype(
         ("last", np.int64),
         ("first_executor", np.int64),
         ("last_executor", np.int64),
-        ("next", np.float64),  # when something happens on it:
-        ("ends", np.int64),  # this executor's batch ends, or -1
-        ("wakes", np.int64),  # and this queue must be looked at
-        ("mask", np.int64),  # busy servers, as the paces have it
-        ("wanted", np.int64),  # and as it is after the event at hand
+        ("next", np.float64),  # the time of its next event:
+        ("ends", np.int64),  # the end of this executor's batch, or -1
+        ("wakes", np.int64),  # the wake-up of this queue, or -1
+        ("mask", np.int64),  # busy servers, as counted in the paces
+        ("wanted", np.int64),  # busy servers after the current event
         ("since", np.float64),
     ]
 )
 TALLY = np.dtype(
     [
-        ("pool", np.int64),  # -1 where one server answers
+        ("pool", np.int64),  # -1 for a single server
         ("slo", np.float64),
         ("requests", np.int64),
         ("drops", np.int64),

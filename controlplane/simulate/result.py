@@ -9,7 +9,7 @@ from controlplane.latency.protocol import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Latency over time; all of shape (T,). NaN where nothing was answered."""
+    """Latency over time; all of shape (T,). NaN where no request was answered."""
 
     time_s: FloatArray
     p50_ms: FloatArray
@@ -50,7 +50,7 @@ class WorkloadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """One model in one partition: how busy, and its mean batch."""
+    """One model in one partition: busy time and mean batch."""
 
     partition: str
     model: str
@@ -60,7 +60,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GpuOutcome:
-    """One GPU: the share of time anything ran on it, the mean power (0 where the device has no model)."""
+    """One GPU: the share of time with any partition busy, the mean power (0 where the type has no model)."""
 
     id: str
     busy_percent: float
@@ -70,7 +70,7 @@ class GpuOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One request: what it saw and where it was answered."""
+    """One answered request: its latency, batch and partition."""
 
     workload: str
     arrival_ms: float
@@ -81,7 +81,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """Everything `ctl simulate` prints or plots. `answers` holds the first ones, as many as asked for."""
+    """Everything `ctl simulate` prints or plots. `answers` holds the first `Settings.answers` of them."""
 
     seed: int
     seconds: float
@@ -91,11 +91,11 @@ class SimulationResult:
 
     @property
     def breaks(self) -> int:
-        """How many workloads miss their SLO."""
+        """The number of workloads that miss their SLO."""
         return sum(not w.holds for w in self.workloads)
 
     def document(self) -> dict[str, object]:
-        """The JSON of `ctl simulate`; null stands for what nothing was measured of."""
+        """Return the JSON of `ctl simulate`; null where no request was measured."""
         return {
             "seed": self.seed,
             "seconds": self.seconds,

@@ -14,7 +14,7 @@ from controlplane.latency.protocol import Estimate, FloatArray, LatencyModel, Sl
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Another model, every time `factor` times as long: a GPU 10 % slower than believed has 1.1."""
+    """Another model with times multiplied by `factor`: 1.1 for a GPU that is 10 % slower than planned."""
 
     base: LatencyModel
     factor: float
@@ -33,7 +33,7 @@ class Scaled:
         return self.base.models
 
     def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
-        """The base's answer with its times scaled; power and memory as they were."""
+        """Return the base's estimate with its times scaled; power and memory as they were."""
         base = self.base.estimate(slots, quantile)
         return replace(
             base,
@@ -46,10 +46,10 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class KnownService:
-    """Service times that are known: t(k) by model, whatever the share; neighbours slow each other linearly.
+    """Given service times t(k) by model, at any share; neighbours slow each other linearly.
 
-    service_ms: by model, t(1), t(2), ...; batches beyond take the last.
-    slowdown: by (model, neighbour): how much longer a batch takes beside that neighbour (0.2 is 20 %).
+    service_ms: by model, t(1), t(2), ...; larger batches take the last.
+    slowdown: by (model, neighbour): the relative slowdown of a batch beside that neighbour (0.2 is 20 %).
     """
 
     service_ms: Mapping[str, tuple[float, ...]]
@@ -57,16 +57,16 @@ class KnownService:
 
     @property
     def name(self) -> str:
-        """What a report calls it."""
+        """Its name in reports."""
         return "known"
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Those with service times."""
+        """The models with service times."""
         return tuple(self.service_ms)
 
     def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
-        """Exact, so the upper quantiles are the values themselves."""
+        """Return exact times: the upper quantiles are the values themselves."""
         if np.any(slots.model >= len(self.service_ms)):
             raise InputError("names no model with known service times", field="model")
         longest = max(len(times) for times in self.service_ms.values())

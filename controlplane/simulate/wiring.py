@@ -1,4 +1,4 @@
-"""A component as the arrays of the event loop, and what can be read from them afterwards."""
+"""A component as the arrays of the event loop, and the readings from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.simulate.network import Component, Conditions, jitter_table, s
 
 
 class Loop:
-    """The event loop of one component, from time 0 on; `answers` single requests are kept.
+    """The event loop of one component, from time 0 on; it logs the first `answers` requests.
 
     counts: answers per latency bin, shape (workloads, BINS). tallies: `records.TALLY`, one a workload.
     """
@@ -48,19 +48,21 @@ class Loop:
         self._queues["timeout"] = conditions.timeout_ms
         self._queues["wake"] = math.inf
         self._queues["timer"] = math.inf
-        self._doors = [(d, door.servers[0]) for d, door in enumerate(part.doors) if len(door.servers) == 1]
-        pools = [(d, door) for d, door in enumerate(part.doors) if len(door.servers) > 1]
-        self._pool_doors = [d for d, _ in pools]
+        self._routes = [
+            (d, route.servers[0]) for d, route in enumerate(part.routes) if len(route.servers) == 1
+        ]
+        pools = [(d, route) for d, route in enumerate(part.routes) if len(route.servers) > 1]
+        self._pool_routes = [d for d, _ in pools]
         self._pools = np.zeros(len(pools), records.POOL)
-        self._pools["members"] = [len(door.servers) for _, door in pools]
+        self._pools["members"] = [len(route.servers) for _, route in pools]
         self._pool_member = np.zeros((len(pools), max([1, *self._pools["members"]])), np.int64)
         self.tallies = np.zeros(len(part.streams), records.TALLY)
         self.tallies["slo"] = [s.slo_ms for s in part.streams]
         self.tallies["pool"] = -1
-        for p, (_, door) in enumerate(pools):
-            self._pool_member[p, : len(door.servers)] = door.servers
-            self.tallies["pool"][list(door.streams)] = p
-        self._posts = np.zeros((len(pools), len(servers)), records.POST)
+        for p, (_, route) in enumerate(pools):
+            self._pool_member[p, : len(route.servers)] = route.servers
+            self.tallies["pool"][list(route.streams)] = p
+        self._in_flight = np.zeros((len(pools), len(servers)), records.IN_FLIGHT)
         self._gpus = np.zeros(len(part.gpus), records.GPU)
         self._gpus["last"] = np.cumsum(np.bincount(self._servers["gpu"], minlength=len(part.gpus)))
         self._gpus["first"][1:] = self._gpus["last"][:-1]
@@ -75,7 +77,7 @@ class Loop:
         self._jitter = np.array([jitter_table(s.jitter) if jittered else np.ones(1) for s in servers])
         self._log = np.zeros((answers, 5))
         self._logged = 0
-        # One server, one workload, nothing to wait for on purpose: the short loop does.
+        # One greedy server with one workload: the short loop suffices.
         self._alone = (
             len(part.gpus) == len(servers) == self._executors.size == len(part.streams) == 1
             and answers == 0
@@ -95,8 +97,8 @@ class Loop:
     def advance(self, times: FloatArray, owners: IntArray, bounds: IntArray, until_ms: float) -> None:
         """Run every event before `until_ms`.
 
-        times, owners: all arrivals before it that were not handed in yet, and their workloads; those of
-        door d stand at [bounds[d], bounds[d + 1]), ascending.
+        times, owners: all new arrivals before it, and their workloads; those of route d are at
+        [bounds[d], bounds[d + 1]), ascending.
         """
         if self._alone:
             handed_in = self._left.size
@@ -117,9 +119,9 @@ class Loop:
             self._left = whole[start:].copy()
             return
         self._queues["next"] = self._queues["stop"] = 0
-        for door, server in self._doors:
-            self._queues[server]["next"], self._queues[server]["stop"] = bounds[door], bounds[door + 1]
-        self._pools["next"], self._pools["stop"] = bounds[self._pool_doors], bounds[1:][self._pool_doors]
+        for route, server in self._routes:
+            self._queues[server]["next"], self._queues[server]["stop"] = bounds[route], bounds[route + 1]
+        self._pools["next"], self._pools["stop"] = bounds[self._pool_routes], bounds[1:][self._pool_routes]
         self._logged = kernel.advance.compiled(
             self._executors,
             self._servers,
@@ -127,7 +129,7 @@ class Loop:
             self._gpus,
             self._pools,
             self._pool_member,
-            self._posts,
+            self._in_flight,
             self.tallies,
             self._member,
             self._owner,
@@ -148,33 +150,33 @@ class Loop:
         )
 
     def close(self, end_ms: float) -> None:
-        """Account the GPUs' time up to `end_ms`, then answer what is still under way."""
+        """Account the GPUs' time up to `end_ms`, then answer the requests still in flight."""
         for gpu, now in enumerate(self._gpus):
             self._mask_time[gpu, now["mask"]] += end_ms - now["since"]
         settled = self._mask_time.copy()
-        none = np.zeros(len(self._doors) + self._pools.size + 1, dtype=np.int64)
+        none = np.zeros(len(self._routes) + self._pools.size + 1, dtype=np.int64)
         self.advance(np.empty(0), np.empty(0, np.int64), none, math.inf)
         self._mask_time = settled
 
     def mask_share(self, gpu: int, whole_ms: float) -> FloatArray:
-        """The share of time with each set of servers busy."""
+        """Return the share of time with each set of servers busy."""
         if not self._alone:
             return np.asarray(self._mask_time[gpu] / whole_ms)
         busy = min(float(self._servers["busy"][0]) / whole_ms, 1.0)
         return np.array([1.0 - busy, busy])
 
     def mean_batch(self, server: int) -> float:
-        """Requests a batch, 0 where none ran."""
+        """Return the mean requests per batch, 0 where none ran."""
         one = self._servers[server]
         return float(one["served"]) / max(1, int(one["batches"]))
 
     def log(self) -> FloatArray:
-        """The first answers: workload, arrival, latency, batch, server; shape (answers, 5)."""
+        """Return the first answers: workload, arrival, latency, batch, server; shape (answers, 5)."""
         return self._log[: self._logged]
 
 
 def _padded(rows: list[FloatArray], width: int) -> FloatArray:
-    """Rows of differing length as one array; the last value of each fills up its row."""
+    """Return rows of differing length as one array, padded with the last value of each."""
     table = np.empty((len(rows), width))
     for i, row in enumerate(rows):
         table[i, : row.size] = row

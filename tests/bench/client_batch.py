@@ -50,7 +50,7 @@ from controlplane.profiler.subject import Wishes, read_subject
 from controlplane.render.source import SourceModel, read_source
 from controlplane.runtime.clock import SystemClock
 from controlplane.simulate.arrivals import Trace
-from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, noise_of
 from launchers.process import ProcessLauncher
 
@@ -137,8 +137,8 @@ def loaded(plan: Plan, device: PlanningDevice, target: str, sent: bytes, request
         due = poisson_times(rate, requests / rate, np.random.default_rng(seed))
         seen = open_loop(target, sent, due, deadline_s=30.0).latency_ms
         observed.append(float(np.quantile(seen, 0.99)))
-        question = Question(requests / rate, seed=seed, demands={placement.name: Trace(tuple(due))})
-        (told,) = simulate(plan, {"cpu": device.latency}, question, conditions).workloads
+        settings = Settings(requests / rate, seed=seed, demands={placement.name: Trace(tuple(due))})
+        (told,) = simulate(plan, {"cpu": device.latency}, settings, conditions).workloads
         simulated.append(told.p99_ms)
     predicted = placement.predicted.p99_ms
     assert predicted is not None

@@ -40,7 +40,7 @@ from controlplane.planners.inss.search import search
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.registry import strategy
 from controlplane.simulate.arrivals import Demand, Gaps
-from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.engine import Settings, simulate
 
 CLOCK = RealClock()
 START = {
@@ -218,7 +218,7 @@ class Seen:
         truth = {kind: device.latency for kind, device in devices("ours").items()}
         plan = Plan("bench", Rule.HALF_SLO, "ours", gpus)
         demands = {name: Demand(rate, law) for name, rate in rates.items()}
-        result = simulate(plan, truth, Question(seconds=seconds, seed=seed, demands=demands))
+        result = simulate(plan, truth, Settings(seconds=seconds, seed=seed, demands=demands))
         here = {w.name: w for w in result.workloads}
         self.requests += sum(w.requests for w in here.values())
         self.good += sum(w.goodput_rps for w in here.values()) * seconds

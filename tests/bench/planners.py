@@ -28,7 +28,7 @@ from controlplane.planners import registry
 from controlplane.planners.bounds.prove import OPTIMAL, prove
 from controlplane.planners.evaluation.verify import verify
 from controlplane.planners.protocol import PlanRequest
-from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.engine import Settings, simulate
 
 HALF, P99 = Rule.HALF_SLO, Rule.P99
 OWN = {
@@ -221,7 +221,7 @@ def promises(long: bool) -> None:
             broken: Counter[str] = Counter()
             each = []
             for seed in range(1, (SEEDS if count < 1000 else 1) + 1):
-                result = simulate(plan, truth, Question(seconds=SECONDS, seed=seed))
+                result = simulate(plan, truth, Settings(seconds=SECONDS, seed=seed))
                 late = [w.name for w in result.workloads if not w.holds]
                 broken.update(late)
                 each.append(len(late))

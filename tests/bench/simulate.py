@@ -25,7 +25,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing import solve
 from controlplane.simulate.arrivals import Demand
-from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
 from controlplane.simulate.quantiles import RELATIVE_ERROR
 from controlplane.simulate.truth import KnownService
@@ -83,7 +83,7 @@ def theory() -> bool:
         plan = one_model([[(model, batch, rate)]])
         conditions = Conditions(noise={("t4", model): Noise(jitter=jitter)})
         runs = [
-            simulate(plan, TRUTH, Question(seconds=PART / rate, seed=seed), conditions).workloads[0]
+            simulate(plan, TRUTH, Settings(seconds=PART / rate, seed=seed), conditions).workloads[0]
             for seed in range(PARTS)
         ]
         seen = np.array([(w.mean_ms, w.p99_ms) for w in runs])
@@ -100,10 +100,10 @@ def theory() -> bool:
 
 def timed(plan: Plan, seconds: float) -> tuple[int, float]:
     """Requests, and CPU seconds of the second run."""
-    question = Question(seconds=seconds)
-    simulate(plan, TRUTH, question)
+    settings = Settings(seconds=seconds)
+    simulate(plan, TRUTH, settings)
     start = time.process_time()
-    result = simulate(plan, TRUTH, question)
+    result = simulate(plan, TRUTH, settings)
     return sum(w.requests for w in result.workloads), time.process_time() - start
 
 
@@ -146,8 +146,8 @@ def igniter() -> bool:
         plan = planned(strategy, published(12))
         for arrivals in Arrivals:
             demands = {p.name: Demand.of(arrivals, p.rate_rps) for _, _, p in plan.placements()}
-            question = Question(seconds=200, demands=demands)
-            result = simulate(plan, {"v100": v100().latency}, question)
+            settings = Settings(seconds=200, demands=demands)
+            result = simulate(plan, {"v100": v100().latency}, settings)
             breaks[strategy, arrivals] = {w.name for w in result.workloads if not w.holds}
             size = f"{len(plan.gpus)} GPUs"
             print(f"\n{strategy}, {arrivals} arrivals, {size}: {result.breaks} of 12 break their P99")

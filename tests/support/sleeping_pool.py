@@ -37,7 +37,7 @@ from controlplane.domain.fleet import Backend, Route
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
 from controlplane.simulate.arrivals import Trace
-from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
 from controlplane.simulate.truth import KnownService
 
@@ -107,10 +107,10 @@ class Law:
 def simulated(model: Served, law: Law, rate: float, due: list[float], seconds: float) -> np.ndarray:
     """P50 and P99 in ms, as a pool and as one queue; shape (2, 2)."""
     truth = {"t4": KnownService({"m": law.service_ms})}
-    question = Question(seconds=seconds, demands={"w": Trace(tuple(due))})
+    settings = Settings(seconds=seconds, demands={"w": Trace(tuple(due))})
     conditions = Conditions(noise={("t4", "m"): Noise(law.jitter, law.frontend_ms)})
     outcomes = [
-        simulate(plan_of(model, rate, apart=apart), truth, question, conditions).workloads[0]
+        simulate(plan_of(model, rate, apart=apart), truth, settings, conditions).workloads[0]
         for apart in (True, False)
     ]
     return np.array([(o.p50_ms, o.p99_ms) for o in outcomes])

@@ -24,7 +24,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
 from controlplane.simulate.arrivals import Trace
-from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
 from controlplane.simulate.truth import KnownService
 
@@ -207,7 +207,7 @@ def compare(
     result = simulate(
         Plan("by-hand", Rule.P99, "known", (gpu,)),
         {"t4": KnownService({"m": service})},
-        Question(seconds=seconds, seed=seed, demands={"w": Trace(tuple(due))}),
+        Settings(seconds=seconds, seed=seed, demands={"w": Trace(tuple(due))}),
         Conditions(noise={("t4", "m"): Noise(added.jitter, added.frontend_ms)}),
     ).workloads[0]
     p50, p99 = (float(q) for q in np.quantile(seen, [0.5, 0.99]))

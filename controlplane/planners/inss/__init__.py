@@ -1,1 +1,4 @@
-"""InSS: a fixed set of GPUs, a policy that places, exact enumeration that batches (Sec. 3.3 and 5)."""
+"""InSS: the most goodput of a fixed set of GPUs, by a policy or local search and exact batches (Sec. 3.3, 5).
+
+Start with `strategy`. `problem` is the formulation, `place` one decision, `policy` and `search` its two ways.
+"""

@@ -1,7 +1,7 @@
-"""What the policy sees: E plans in the making, step by step, for training and for planning alike.
+"""The policy's observations of E incomplete plans, step by step, for training and for planning.
 
-One plan is an episode of n placements, the neediest model first. Nothing names a model or a GPU: all enters
-by latency, L2, memory, rates and backlogs, relative to the SLO, to the mean rate or to a whole GPU.
+One plan is an episode of n placements, the model with the largest need first. Features hold no ids of models
+or GPUs, only latency, L2, memory, rates and backlogs, relative to the SLO, the mean rate or a whole GPU.
 
 The model and what is left (MODEL_FEATURES): ln and value of its rate over the mean rate; its least share
     alone; memory; how L2 pressure slows it; batch 1 on half a GPU over the SLO; L2 utilisation there; seconds
@@ -12,8 +12,8 @@ A GPU (GPU_FEATURES): free share; grid step; memory left after this model; model
     what it leaves; whether memory suffices.
 An action (ACTION_FEATURES): the rate it gains less what neighbours lose, and that loss; share; what it
     leaves; what it takes beyond the least that holds; slack to the SLO; capacity over rate and over peak; L2
-    added; whether it would hold beside one more neighbour; whether the GPU, and the units too, are those that
-    run now.
+    added; whether it would hold beside one more neighbour; whether the GPU, and the units too, are those of
+    the running plan.
 
 Masked are shares (1a) and memory (1b) that are not free, and shares on which the SLO (1c) would not hold.
 """
@@ -54,7 +54,7 @@ class Observation(NamedTuple):
 class Episodes:
     """E plans of stacked problems, in lockstep: `observe` one model each, `place` it, until `done`.
 
-    `before` is what runs now, of shape (E, n); REJECTED where a model is new.
+    `before` is the running plan, of shape (E, n); REJECTED where a model is new.
     """
 
     def __init__(self, problem: Problem, before: Previous | None = None) -> None:
@@ -84,7 +84,7 @@ class Episodes:
 
     @property
     def done(self) -> bool:
-        """All models are placed or rejected."""
+        """Whether all models are placed or rejected."""
         return self._step == self._order.shape[1]
 
     @property
@@ -94,11 +94,11 @@ class Episodes:
 
     @property
     def at(self) -> IntArray:
-        """Which model each plan places next, (E,)."""
+        """The model that each plan places next, (E,)."""
         return self._order[:, self._step]
 
     def observe(self) -> Observation:
-        """What is known before the next model is placed."""
+        """Return the observation before the next placement."""
         from controlplane.planners.inss import features_kernel
 
         problem, (gpus, width) = self._problem, self.shape
@@ -165,7 +165,7 @@ def _needs(problem: Problem) -> FloatArray:
 
 
 def _remaining(problem: Problem, need: FloatArray, order: IntArray) -> FloatArray:
-    """For each step what comes after it: models, need, largest need, rate, MB; shape (E, n, 5)."""
+    """Return what comes after each step: models, need, largest need, rate, MB; shape (E, n, 5)."""
     need = np.take_along_axis(need, order, axis=1)
     rate = np.take_along_axis(problem.rates_rps, order, axis=1)
     memory = np.take_along_axis(problem.model_memory_mb[..., 0], order, axis=1)
@@ -174,6 +174,6 @@ def _remaining(problem: Problem, need: FloatArray, order: IntArray) -> FloatArra
         later: FloatArray = np.cumsum(values[:, ::-1], axis=1)[:, ::-1] - values
         return later
 
-    # The neediest come first: the largest need to come is the next one's.
+    # Models are in the order of their needs: the largest need to come is the next one's.
     largest = np.pad(need[:, 1:], ((0, 0), (0, 1)))
     return np.stack([after(np.ones_like(need)), after(need), largest, after(rate), after(memory)], axis=-1)

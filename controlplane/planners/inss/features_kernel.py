@@ -1,4 +1,4 @@
-"""What the policy sees of E plans in the making, in compiled code; `features` names and explains the columns.
+"""The policy's observations of E incomplete plans, in compiled code; `features` explains the columns.
 
 Every action is looked at exactly: `best_batch` of the model placed there, and of those it would press on.
 """
@@ -22,7 +22,7 @@ Plan = tuple[IntArray, IntArray, IntArray, BoolArray]
 CLIP = 4.0
 SLACK = 1e-9
 LATER_L2_PERCENT = 25.0
-"""L2 utilisation of neighbours yet to come, for the cautious look at an action."""
+"""Assumed L2 utilisation of later neighbours, for the feature that includes one more."""
 
 
 @njit(cache=True, inline="always")
@@ -32,7 +32,7 @@ def _scheduling_ms(alpha: float, beta: float, kernels: float, busy: int) -> floa
 
 @njit(cache=True)
 def _middle(percent: FloatArray) -> int:
-    """The unit that is about half of a GPU."""
+    """Return the unit that is about half of a GPU."""
     units = 0
     while units < percent.size and percent[units] < math.inf:
         units += 1
@@ -52,7 +52,7 @@ def needs(problem: Asked, percent: FloatArray, surfaces: Told, need: FloatArray)
                 low, high = 0, percent.shape[1] - 1
                 while high >= 0 and percent[t, high] == math.inf:
                     high -= 1
-                # More units never hurt a model alone by enough to matter: bisection asks 5 times, not 17.
+                # More units hardly ever hurt a model alone, so bisection is right: 5 evaluations, not 17.
                 while low <= high:
                     u = (low + high) // 2
                     _, latency, _ = best_batch(
@@ -84,7 +84,7 @@ def _holds(
     backlog: float,
     batch: int,
 ) -> bool:
-    """Whether some batch holds; the one chosen last time is asked first."""
+    """Return whether some batch holds; the batch that held last is tried first."""
     t = alone_ms[batch - 1] + running_ms[batch - 1] * slowed + scheduling
     capacity = 1000.0 * batch * alone_ms[batch - 1] / (cycle_ms[batch - 1] * t)
     if capacity >= rate_rps and task_latency_ms(t, batch, rate_rps, backlog) <= slo_ms:
@@ -109,7 +109,7 @@ def observe(
     plan: Plan,
     seen: tuple[FloatArray32, FloatArray32, FloatArray32, BoolArray],
 ) -> None:
-    """Fill `seen` for the model at[e] of each plan e: of the model, the GPUs and the actions, and the mask.
+    """Fill `seen` for model at[e] of each plan e: features of the model, GPUs and actions, and the mask.
 
     `remaining` (E, 5): models, need, largest need, rate and MB of what comes after. Else see `Episodes`.
     """
@@ -176,7 +176,7 @@ def observe(
                     slo,
                     queued,
                 )
-                # Neighbours to come only slow it: where it does not hold now, rejecting it is as good.
+                # Later neighbours only slow it: where it does not hold now, rejecting it is as good.
                 if latency > slo:
                     continue
                 valid[e, k * width + u] = True

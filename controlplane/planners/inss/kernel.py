@@ -1,4 +1,4 @@
-"""Goodput of assignments, in compiled code: training and search ask for millions of them.
+"""Goodput of assignments, in compiled code: training and search evaluate millions of them.
 
 Eq 2 with its first case corrected: behind G queued requests the next one is the W-th, W = G + 1, and leaves
 with the n-th batch, n = ceil(W / b), when the batch before is done and its own has filled:
@@ -21,7 +21,7 @@ from controlplane.latency.protocol import FloatArray, IntArray
 
 @njit(cache=True, inline="always")
 def task_latency_ms(t: float, batch: int, rate_rps: float, backlog: float) -> float:
-    """The corrected Eq 2 with a batch just begun (exec = t), `t` in ms; see the module."""
+    """Return the corrected Eq 2 with a batch just begun (exec = t), `t` in ms; see the module."""
     gap = 1000.0 / rate_rps
     place = backlog + 1.0
     batches = math.ceil(place / batch)
@@ -41,7 +41,7 @@ def best_batch(
     slo_ms: float,
     backlog: float,
 ) -> tuple[int, float, float]:
-    """Problem (4) by enumeration: the batch of the largest capacity that holds (4b) and (4c).
+    """Solve problem (4) by enumeration: the batch of the largest capacity that holds (4b) and (4c).
 
     The first three arrays are (batches,), infinite beyond the largest. Returns batch, latency in ms, capacity
     in requests per second. Where no batch holds, the one with the least latency, or the largest capacity.
@@ -185,7 +185,7 @@ def used(
     share: FloatArray,
     memory: FloatArray,
 ) -> None:
-    """Add what assignments take to `share` and `memory` (M, K), in percent and MB."""
+    """Add the shares and memory of assignments to `share` and `memory` (M, K), in percent and MB."""
     for a in range(gpu.shape[0]):
         p = a if model.shape[0] > 1 else 0
         for i in range(gpu.shape[1]):

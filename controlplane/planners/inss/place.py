@@ -1,8 +1,7 @@
-"""One decision of InSS: policy, polish, batches; while it runs, batches alone as long as these suffice.
+"""One decision of InSS: policy, polish, batches; with a running plan only batches, as long as these suffice.
 
-With something running (Sec. 5.5) case 1 asks first whether other batches on the same shares serve everyone:
-a batch changes at once. Case 2 changes shares, which takes a new process beside the old one: each move is
-weighed against the requests it saves.
+With a running plan (Sec. 5.5), case 1 changes only batches, at once, if that serves every model. Case 2
+changes shares, which takes a new process beside the old one: each move must save enough requests.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from controlplane.planners.inss.policy import Weights
 
 MOVE_COST = 0.1
-"""A move is worth it where it serves this part of an average model's requests."""
+"""A move must serve this part of an average model's requests."""
 
 
 class Case(StrEnum):
-    """What a decision changes at most."""
+    """The parts of a running plan that a decision may change."""
 
     BATCHES = "batches"
     SHARES = "shares"
@@ -38,7 +37,7 @@ class Case(StrEnum):
 class Placed:
     """GPU, units and batch of each model, (n,): REJECTED and 0 where it is not served within its SLO.
 
-    stopped_by as `search.Found`'s; phases_ms: what each part took.
+    stopped_by as in `search.Found`; phases_ms: the duration of each part.
     """
 
     gpu: IntArray
@@ -50,12 +49,12 @@ class Placed:
 
 
 def running(gpu: IntArray, units: IntArray) -> Previous:
-    """What runs now, (n,) or (E, n), as search and policy weigh it."""
+    """Return the running plan, (n,) or (E, n), with the cost of a move."""
     return Previous(gpu, units, MOVE_COST / gpu.shape[-1])
 
 
 def moved(before: Previous, gpu: IntArray, units: IntArray) -> BoolArray:
-    """Which models start, stop or change GPU or share, (n,); a change of batch is no move."""
+    """Return which models start, stop or change GPU or share, (n,); a change of batch is no move."""
     found: BoolArray = (gpu != before.gpu) | ((gpu != REJECTED) & (units != before.units))
     return found
 
@@ -116,7 +115,7 @@ def place(
     spent("polish" if starts else "search")
     gpu, units = best.gpu, best.units
     gpu = np.where(goodput(problem, gpu, units, bda).violated, REJECTED, gpu)
-    # Whom nobody waits for slows nobody: batches may be larger than they were beside the rejected.
+    # Rejected models slow no neighbour, so the batches of the others may be larger now.
     batch = goodput(problem, gpu, units, bda).batch
     spent("batches")
     case = Case.SHARES if before is None or moved(before, gpu, units).any() else Case.BATCHES

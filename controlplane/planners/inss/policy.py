@@ -1,7 +1,7 @@
 """The trained policy in plain numpy: the networks of `learning.networks` with their weights as a value.
 
-Decisions are greedy first; beside them a few plans are drawn from the policy, all are valued exactly, and the
-best one is taken. That costs little: they run in lockstep.
+One plan takes the likeliest actions and a few are drawn. All run in lockstep, which costs little, and the one
+with the best exact value is taken.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from controlplane.planners.inss.problem import REJECTED, Problem, goodput, value
 from controlplane.planners.inss.search import Previous
 
 DRAWN = 7
-"""Plans drawn beside the greedy one."""
+"""Drawn plans beside the greedy one."""
 FEW = 1000
-"""Models times GPUs up to which plans are drawn: beyond, time is better spent on the search."""
+"""Plans are drawn up to so many models times GPUs. Beyond, the time is better spent on the search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Weights:
 
 
 def scores(weights: Weights, seen: Observation) -> FloatArray32:
-    """Logits of all actions, (E, K U + 1), masked ones minus infinity. Every GPU must be present."""
+    """Return the logits of all actions, (E, K U + 1), -inf for masked ones. Every GPU must be present."""
     w = weights
     split = MODEL_FEATURES
     of_model = seen.model @ w.encode[:split] + w.encode_bias
@@ -101,7 +101,7 @@ def scores(weights: Weights, seen: Observation) -> FloatArray32:
 def decide(
     problem: Problem, weights: Weights, before: Previous | None = None, *, seed: int = 1, drawn: int = DRAWN
 ) -> tuple[IntArray, IntArray]:
-    """The policy's plan of one problem: GPU (n,), REJECTED for none, and units (n,).
+    """Return the policy's plan of one problem: GPU (n,), REJECTED for none, and units (n,).
 
     `before` is what runs now. The same seed gives the same plan.
     """
@@ -122,7 +122,7 @@ def rollout(
     before: Previous | None = None,
     rng: np.random.Generator | None = None,
 ) -> tuple[IntArray, IntArray]:
-    """A plan of each stacked problem, (E, n), by the likeliest actions; with `rng` all but the first draw."""
+    """Plan each stacked problem, (E, n), by the likeliest actions; with `rng` all but the first draw."""
     episodes = Episodes(problem, before)
     while not episodes.done:
         logits = scores(weights, episodes.observe())
@@ -136,7 +136,7 @@ def rollout(
 
 
 def worth(problem: Problem, gpu: IntArray, units: IntArray, before: Previous | None) -> FloatArray:
-    """`problem.value` of assignments (E, n) of stacked problems, less what moves cost, (E,)."""
+    """Return `problem.value` of assignments (E, n) of stacked problems minus the cost of moves, (E,)."""
     total = value(problem, goodput(problem, gpu, units))
     if before is None:
         return total

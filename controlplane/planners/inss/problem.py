@@ -1,6 +1,6 @@
 """InSS's problem (1)-(1f): n models, a fixed set of K GPUs, one GPU and one share for each model.
 
-What is maximised is goodput: requests served within their SLO. Between plans of equal goodput the paper's own
+The objective is goodput: requests served within their SLO. Between plans of equal goodput the paper's own
 measure decides, capacity b/t over the model's peak (Eq 3). Batches follow by exact enumeration (`kernel`).
 
 Shares are units of the GPU's grid (17 of 2 SMs on an RTX 2060 Super): unit u is `percent[type, u - 1]`, and
@@ -25,20 +25,20 @@ LARGEST_BATCH = 32
 REJECTED = -1
 """The GPU of a model that gets none."""
 CAPACITY_WEIGHT = 0.01
-"""What normalised capacity counts beside goodput: it decides between plans of (nearly) equal goodput."""
+"""The weight of normalised capacity beside goodput: it decides between plans of (nearly) equal goodput."""
 
 SLACK = 1e-9
 """Percent: shares are sums of a decimal grid."""
 
 
 def requests_of(model: str, client_batch: int) -> str:
-    """What `Surfaces` call a model's requests of so many inferences; no model is called so."""
+    """Return the name in `Surfaces` of a model with this client batch; `*` is in no model's name."""
     return model if client_batch == 1 else f"{model}*{client_batch}"
 
 
 @dataclass(frozen=True, slots=True)
 class Surfaces:
-    """What InSS's latency model (Sec. 4.1) says of m models on T GPU types with at most U shares, B batches.
+    """Tables of InSS's latency model (Sec. 4.1): m models on T GPU types with at most U shares, B batches.
 
     percent (T, U), infinite beyond a type's grid; alone_ms, cycle_ms, running_ms (m, T, U, B), infinite
     beyond a model's largest batch and where it has no profile: a batch alone from load to result, between
@@ -61,7 +61,7 @@ class Surfaces:
 
     @staticmethod
     def of(devices: Mapping[str, Device]) -> Surfaces:
-        """From each type's own model where that is InSS's, else from one fitted on its profiles.
+        """Build the tables from each type's InSS model, fitted on its profiles where it has another model.
 
         Raises InputError for profiles it cannot be fitted on.
         """
@@ -100,7 +100,7 @@ class Surfaces:
         )
 
     def of_requests(self, client_batches: Sequence[tuple[str, int]]) -> Surfaces:
-        """The same for requests of so many inferences of each model: batches, and batch 1, count requests.
+        """Return the tables for each model with its client batch: batches, and batch 1, count requests.
 
         They are called by `requests_of`.
         """
@@ -129,7 +129,7 @@ class Surfaces:
         )
 
     def without_interference(self) -> Surfaces:
-        """The same as if neighbours cost nothing (the paper's InSS-ni)."""
+        """Return the tables without interference (the paper's InSS-ni)."""
         return replace(self, cache=np.zeros_like(self.cache), schedule=np.zeros_like(self.schedule))
 
 
@@ -152,7 +152,7 @@ class Problem:
 
     @staticmethod
     def stack(problems: Sequence[Problem]) -> Problem:
-        """Problems of one shape and the same surfaces as one, for assignments (E, n)."""
+        """Stack problems of one shape with the same surfaces, for assignments (E, n)."""
         first = problems[0]
         return Problem(
             first.surfaces,
@@ -167,7 +167,7 @@ class Problem:
 
     @property
     def units(self) -> IntArray:
-        """How many units each GPU is cut into, (K,)."""
+        """The number of units of each GPU, (K,)."""
         shares: IntArray = np.isfinite(self.surfaces.percent).sum(axis=1)[self.type_of]
         return shares
 
@@ -184,7 +184,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What assignments come to; shapes as the assignment, (n,) or (M, n).
+    """The result of assignments; shapes as the assignment, (n,) or (M, n).
 
     batch is 0, latency_ms infinite and capacity_rps 0 where a model is rejected; latency_ms is also infinite
     where less is served than arrives. violated: requests arrive and their SLO is not held, a rejected model's
@@ -199,12 +199,12 @@ class Outcome:
 
 
 def goodput(problem: Problem, gpu: IntArray, share_units: IntArray, bda: Bda = Bda.EXACT) -> Outcome:
-    """The outcome of one assignment (n,), or of M at once (M, n): of one problem, or one of each stacked one.
+    """Evaluate one assignment (n,), or M at once (M, n): of one problem, or one of each stacked problem.
 
-    `gpu` in 0..K-1 or REJECTED; `share_units` in 1..U, ignored where rejected. (1a) and (1b) are `fits`' to
-    judge, not asked here.
+    `gpu` in 0..K-1 or REJECTED; `share_units` in 1..U, ignored where rejected. (1a) and (1b) are not
+    evaluated here, see `fits`.
     """
-    # Numba is loaded by whoever plans, not by whoever imports the registry.
+    # Imports numba, which commands that do not plan need not wait for.
     from controlplane.planners.inss import kernel
 
     rows, units = np.atleast_2d(gpu), np.atleast_2d(share_units)
@@ -245,7 +245,7 @@ def goodput(problem: Problem, gpu: IntArray, share_units: IntArray, bda: Bda = B
 
 
 def value(problem: Problem, outcome: Outcome) -> FloatArray:
-    """What search and policy maximise, () or (M,): the part of the offered requests that is goodput.
+    """Return the objective of search and policy, () or (M,): goodput over the offered requests.
 
     Plus `CAPACITY_WEIGHT` of the mean normalised capacity b / (t H_i), of models that hold their SLO.
     """
@@ -256,7 +256,7 @@ def value(problem: Problem, outcome: Outcome) -> FloatArray:
 
 
 def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Percent and MB that assignments take of each GPU; shapes (K,) or (M, K)."""
+    """Return the percent and MB of each GPU that assignments take; shapes (K,) or (M, K)."""
     from controlplane.planners.inss import kernel
 
     rows = np.atleast_2d(gpu)
@@ -278,7 +278,7 @@ def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[Float
 
 
 def fits(problem: Problem, gpu: IntArray, share_units: IntArray) -> BoolArray:
-    """Whether (1a) and (1b) hold, () or (M,)."""
+    """Return whether (1a) and (1b) hold, () or (M,)."""
     share, memory = taken(problem, gpu, share_units)
     good: BoolArray = ((share <= 100.0 + SLACK) & (memory <= problem.memory_mb)).all(axis=-1)
     return good

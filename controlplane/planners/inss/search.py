@@ -1,6 +1,6 @@
-"""Local search for a problem's best placement: the fallback of a policy and what polishes its answer.
+"""Local search for a problem's best placement: the fallback of a policy, and the polish of its plan.
 
-Rounds of annealing, each from the best so far; a round is short enough that a ceiling in seconds is kept.
+Rounds of annealing, each from the best so far. Rounds are short, so that a time limit is kept.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from controlplane.planners.inss.problem import CAPACITY_WEIGHT, REJECTED, Proble
 from controlplane.ports import Clock
 
 STEPS_A_MODEL, MOST_STEPS = 1000, 200_000
-"""Length of a round, for each model and in all."""
+"""Length of a round, for each model and in total."""
 DEFAULT_ROUNDS = 4
 HOT, COLD = 0.3, 1e-4
-"""Temperatures of a round, in parts of what an average model is worth."""
+"""Temperatures of a round, in parts of an average model's value."""
 WARM = 0.01
-"""Where the first round begins on a start that is good already: it improves it and does not leave it."""
+"""The first temperature for a good start, low enough that the search improves it and does not leave it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """What runs now, (n,) each, and what moving, resizing or stopping a model costs.
+    """The running plan, (n,) each, and the cost of moving, resizing or stopping a model.
 
-    The value is in parts of all offered requests: moving is worth it where it serves `cost` more of them. A
-    model that is REJECTED now starts for nothing.
+    The cost is in parts of all offered requests: a move must serve so many more of them. Starting a model
+    that is REJECTED now is free.
     """
 
     gpu: IntArray
@@ -37,7 +37,7 @@ class Previous:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An assignment (n,), its value less what moves cost, and whether "converged" or "budget" ended it."""
+    """An assignment (n,), its value minus the cost of moves, and whether "converged" or "budget" ended it."""
 
     gpu: IntArray
     units: IntArray
@@ -46,7 +46,7 @@ class Found:
 
 
 def construct(problem: Problem) -> tuple[IntArray, IntArray]:
-    """A placement by demand, greatest first, with the least shares that hold."""
+    """Place models by demand, largest first, each with the least share that holds."""
     from controlplane.planners.inss import search_kernel as kernel
 
     n = problem.model.size
@@ -66,7 +66,7 @@ def search(
     previous: Previous | None = None,
     first: float = HOT,
 ) -> Found:
-    """The best assignment found: `rounds` of annealing, or as many as `budget_s` allows where None.
+    """Return the best assignment found by `rounds` of annealing; if None, by as many as `budget_s` allows.
 
     Without both there are `DEFAULT_ROUNDS`. The first begins at the temperature `first`, the others at HOT.
     The same seed and rounds give the same answer. `start` must hold (1a) and (1b).
@@ -107,7 +107,7 @@ def _told(
     FloatArray,
     tuple[FloatArray, ...],
 ]:
-    """A problem as the kernels take it: problem, memory, needs, percent, surfaces."""
+    """Return a problem as the kernels' arguments: problem, memory, needs, percent, surfaces."""
     s = problem.surfaces
     return (
         (problem.model, problem.rates_rps, problem.slos_ms, problem.backlog, problem.type_of),
@@ -119,6 +119,6 @@ def _told(
 
 
 def _worth(problem: Problem) -> FloatArray:
-    """Of each model's goodput, and of one request/s of its capacity, as in `problem.value`; (2, n)."""
+    """Return the weights in `problem.value` of each model's goodput and of a unit of its capacity; (2, n)."""
     spare = CAPACITY_WEIGHT / (problem.model.size * problem.peak_rps)
     return np.stack([problem.rates_rps / problem.rates_rps.sum(), spare])

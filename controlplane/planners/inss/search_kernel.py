@@ -1,4 +1,4 @@
-"""Local search over placements and shares, in compiled code: only the GPUs a step touches are asked again."""
+"""Local search over placements and shares, in compiled code. A step evaluates only the GPUs it changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _ask(
     before: tuple[IntArray, IntArray, FloatArray],
     told: FloatArray,
 ) -> None:
-    """What each model on these GPUs adds to the value, into `told` (n,); (1a) and (1b) hold already.
+    """Write the value that each model on these GPUs adds into `told` (n,); (1a) and (1b) hold already.
 
     `worth` (2, n): of its goodput, and of each request per second of capacity; `before`: see `improve`.
     """
@@ -64,7 +64,7 @@ def _ask(
 
 @njit(cache=True)
 def _most_units(percent: FloatArray, free_percent: float) -> int:
-    """The largest share of a grid that fits, as units; 0 for none."""
+    """Return the largest share of a grid that fits, as units; 0 for none."""
     units = 0
     while units < percent.size and percent[units] <= free_percent + SLACK:
         units += 1
@@ -91,7 +91,7 @@ def _free_memory(k: int, gpu: IntArray, type_of: IntArray, memory: FloatArray, n
 
 @njit(cache=True)
 def _member(k: int, but: int, gpu: IntArray) -> int:
-    """One of the other models on a GPU, drawn at random; -1 for none."""
+    """Draw one of the other models on a GPU; -1 for none."""
     found, count = -1, 0
     for i in range(gpu.size):
         if gpu[i] == k and i != but:
@@ -114,7 +114,7 @@ def _change_places(
     known: FloatArray,
     touched: IntArray,
 ) -> bool:
-    """Model i, which has a GPU, and model j, on another or rejected; each with its units or all there is."""
+    """Swap model i, which has a GPU, with model j, on another or rejected; with their units or the rest."""
     here, there = gpu[i], gpu[j]
     a = type_of[here]
     if known[j, a] == np.inf:
@@ -154,7 +154,7 @@ def _step(
     known: FloatArray,
     touched: IntArray,
 ) -> bool:
-    """Change the assignment at random within (1a) and (1b), or say that this draw cannot.
+    """Change the assignment at random within (1a) and (1b), or return False where this draw cannot.
 
     One of: another share; units from a neighbour; another GPU, in its room or part of a neighbour's share;
     two models change places, one of which may be rejected; one leaves and a neighbour grows.
@@ -230,7 +230,7 @@ def improve(
     worth: FloatArray,
     before: tuple[IntArray, IntArray, FloatArray],
 ) -> float:
-    """One round of annealing from `gpu`, `unit` (n,), which become the best seen; its value.
+    """Run one round of annealing from `gpu`, `unit` (n,), which become the best found; return its value.
 
     Temperatures fall geometrically from `temperature[FIRST]` to `temperature[LAST]`. `before`: what runs now
     and what moving each model costs.
@@ -286,7 +286,7 @@ def construct(
     gpu: IntArray,
     unit: IntArray,
 ) -> None:
-    """Place models one by one, each with the least share that holds, where all others still hold theirs.
+    """Place models one by one, each with the least share that holds, where all others keep their SLOs.
 
     `gpu` holds -1 everywhere before. Among GPUs the fullest that takes it; without one it stays rejected.
     """

@@ -1,9 +1,8 @@
 """`--strategy inss`: the most goodput of a fixed set of GPUs, problem (1)-(1f).
 
-A trained policy places, local search polishes (or does it all where there is no policy, or what it says does
-not fit), enumeration batches, the judge of all strategies has the last word. InSS's own latency model plans;
-where the request's model or rule refuses a workload, it is planned again with more to spare, at last
-without it.
+A trained policy places, local search polishes (or places too, where there is no policy or its plan does not
+fit), enumeration chooses the batches, and `verify` decides. InSS's own latency model plans. A workload that
+the request's model or rule refuses is planned again with more headroom, and then left out.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from controlplane.planners.serving.client_batches import refusal
 
 NAME = "inss"
 TIGHTER = 0.9
-"""A refused workload is planned next time as if it had this part of its SLO and of its GPU's speed."""
+"""A refused workload is planned again with this part of its SLO and of its GPU's speed."""
 MOST_TRIES = 8
-"""How often, before whom the judge still refuses is left out."""
+"""Tries before a workload that `verify` still refuses is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +95,13 @@ def strategy(iterations: int | None = None, bda: Bda = Bda.EXACT, policy: Weight
 
 
 def known_of(request: PlanRequest) -> list[Workload]:
-    """The workloads that a GPU of the set has a profile for, of batches as large as their requests."""
+    """Return the workloads with a profile on a GPU of the set that covers their client batches."""
     devices = request.devices.values()
     return [w for w in request.workloads if any(refusal(w, d) is None for d in devices)]
 
 
 def surfaces_of(request: PlanRequest, workloads: Sequence[Workload]) -> Surfaces:
-    """The tables that a request's GPUs have for these workloads' requests."""
+    """Return the tables of a request's GPUs for these workloads and their client batches."""
     tables = Surfaces.of(request.devices)
     if all(w.client_batch == 1 for w in workloads):
         return tables
@@ -112,9 +111,9 @@ def surfaces_of(request: PlanRequest, workloads: Sequence[Workload]) -> Surfaces
 def problem_of(
     request: PlanRequest, workloads: Sequence[Workload] | None = None, surfaces: Surfaces | None = None
 ) -> Problem:
-    """The problem that a request asks; of these workloads, and with these tables, where they are given.
+    """Return a request as a problem, of these workloads and with these tables where they are given.
 
-    Rates and batches count the clients' requests, whatever number of inferences is in each.
+    Rates and batches count the clients' requests, not inferences.
     """
     asked = known_of(request) if workloads is None else workloads
     tables = surfaces_of(request, asked) if surfaces is None else surfaces
@@ -135,7 +134,7 @@ def problem_of(
 
 @dataclass(slots=True)
 class _Task:
-    """One request as a problem, the time spent on it, and whom the judge refuses for good."""
+    """One request as a problem, the time spent on it, and the workloads that `verify` refused for good."""
 
     request: PlanRequest
     options: InssOptions
@@ -145,7 +144,7 @@ class _Task:
     judged: dict[str, str] = field(default_factory=dict)
 
     def draft(self, care: FloatArray) -> Draft:
-        """Placed with this part of each SLO, and of each GPU's speed for it; 0 leaves a workload out."""
+        """Place the workloads with this part of each SLO and GPU speed; 0 leaves a workload out."""
         devices = self.request.devices.values()
         unknown = [
             Infeasible(w.name, "; ".join(filter(None, (refusal(w, d) for d in devices))))
@@ -185,7 +184,7 @@ class _Task:
         )
 
     def _before(self, workloads: Sequence[Workload]) -> Previous | None:
-        """Where these workloads run now, as far as that is one partition on a share of the grid."""
+        """Return where these workloads run now, for those in one partition with a share of the grid."""
         if self.request.previous is None:
             return None
         number = {
@@ -229,7 +228,7 @@ class _Task:
         return tuple(gpus)
 
     def _refused(self, workload: Workload) -> Infeasible:
-        """Why it has no place: no GPU of the set holds it alone, or the others serve more."""
+        """Return why a workload has no place: no GPU of the set holds it alone, or the others serve more."""
 
         def fits_alone(w: Workload) -> bool:
             problem = problem_of(self.request, [w], self.surfaces)
@@ -241,7 +240,7 @@ class _Task:
 
         sizes = ", ".join(f"{d.pool.count} {n}" for n, d in self.request.devices.items())
         if workload.name in self.judged:
-            return Infeasible(workload.name, f"the judge refuses it: {self.judged[workload.name]}")
+            return Infeasible(workload.name, f"verify refuses it: {self.judged[workload.name]}")
         if fits_alone(workload):
             return Infeasible(workload.name, f"{sizes} serve more requests within their SLO without it")
         no_memory = [
@@ -259,7 +258,7 @@ class _Task:
 
 
 def _memory_mb(workload: Workload, device: Device) -> float:
-    """What (1b) counts: unknown memory as none, a hot shadow on the same GPU as a second copy."""
+    """Return the memory in (1b): 0 where unknown, with a second copy for a hot shadow on the same GPU."""
     if workload.model not in device.profiles:
         return 0.0
     shadow = workload.shadow

@@ -16,7 +16,7 @@ from controlplane.latency import registry
 from controlplane.latency.protocol import LatencyModel
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.simulate.arrivals import Demand, Trace, read_trace
-from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, noise_of
 from controlplane.simulate.result import SimulationResult
 from controlplane.simulate.truth import Scaled
@@ -50,12 +50,12 @@ def run(
         )
     types = sorted({gpu.type for gpu in plan.gpus})
     measured = {kind: known_profiles(kind, profiles) for kind in types}
-    question = Question(
+    settings = Settings(
         seconds=seconds, seed=seed, demands=_demands(plan, arrivals), timeline_points=timeline_points
     )
     models = {kind: _truth(truth, plan, kind, measured[kind]) for kind in types}
     most = {p.model: p.max_batch for found in measured.values() for p in found.values() if p.max_batch}
-    return simulate(plan, models, question, Conditions(noise=noise_of(measured), max_batch=most))
+    return simulate(plan, models, settings, Conditions(noise=noise_of(measured), max_batch=most))
 
 
 def _truth(option: str | None, plan: Plan, kind: str, profiles: Mapping[str, Profile]) -> LatencyModel:

@@ -80,7 +80,7 @@ def test_patience_stops_early() -> None:
     # Updates of size nothing: the policy never gets better.
     still = replace(TINY, rounds=40, patience=2, sac=replace(TINY.sac, learning_rate=0.0))
     trained = run(still)
-    assert trained.stopped_by == "no better for long"
+    assert trained.stopped_by == "no improvement"
     assert len(trained.curve) == 3
 
 

@@ -93,7 +93,7 @@ def test_a_trace_of_counts_becomes_rates():
     [
         ("", "time_s"),
         ("when\n1\n", "time_s"),
-        ("time_s\n1\nsoon\n", "trace.csv:3: time_s: 'soon' is no number"),
+        ("time_s\n1\nsoon\n", "trace.csv:3: time_s: 'soon' is not a number"),
         ("time_s\n2\n1\n", "ascending"),
         ("time_s\n-1\n", "trace.csv:2"),
         ("start_s,count\n0,5\n0,0\n", "trace.csv:3: start_s"),

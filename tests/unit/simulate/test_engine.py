@@ -14,7 +14,7 @@ from controlplane.domain.plan import ServedModel
 from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing import solve
 from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, steps
-from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise, components, seed_of
 from controlplane.simulate.truth import KnownService, Scaled
 
@@ -75,7 +75,7 @@ def test_compiled_loop_and_oracle_agree_request_by_request(seed, plan_of):
     rng = np.random.default_rng(seed)
     plan, conditions = random_fleet(rng, plan_of)
     seconds = 0.4
-    result = simulate(plan, TRUTH, Question(seconds=seconds, seed=seed, answers=10_000), conditions)
+    result = simulate(plan, TRUTH, Settings(seconds=seconds, seed=seed, answers=10_000), conditions)
     fast = {(a.workload, a.arrival_ms): a for a in result.answers}
     answered = 0
     drops: dict[str, int] = {}
@@ -113,7 +113,7 @@ def only(result):
 @pytest.mark.parametrize(("batch", "load"), [(1, 0.7), (8, 0.8)])
 def test_a_lone_server_is_the_queue_of_theory(plan_of, batch, load):
     rate = 1000 * load * batch / AFFINE[batch - 1]
-    result = simulate(plan_of(("g", "p", ServedModel("a", batch), [("w", rate)])), TRUTH, Question(1000.0))
+    result = simulate(plan_of(("g", "p", ServedModel("a", batch), [("w", rate)])), TRUTH, Settings(1000.0))
     law = solve(rate, AFFINE, batch)
     assert only(result).mean_ms == pytest.approx(law.mean_ms[0], rel=0.03)
     assert only(result).p99_ms == pytest.approx(law.p99_ms[0], rel=0.06)
@@ -127,7 +127,7 @@ def test_client_batches_make_a_queue_of_requests(plan_of, client_batch):
     plan = with_client_batches(
         plan_of(("g", "p", ServedModel("a", batch), [("w", rate)])), {"a": client_batch}
     )
-    result = only(simulate(plan, TRUTH, Question(1000.0)))
+    result = only(simulate(plan, TRUTH, Settings(1000.0)))
     law = solve(rate / client_batch, AFFINE[client_batch - 1 :: client_batch], batch // client_batch)
     assert result.requests == pytest.approx(1000.0 * rate / client_batch, rel=0.02)
     assert result.p99_ms == pytest.approx(law.p99_ms[0], rel=0.06)
@@ -141,9 +141,9 @@ def test_requests_that_do_not_fill_a_batch_go_together_as_in_triton(plan_of, cas
     plan = with_client_batches(plan_of(("g", "p", served, [("w", 100.0)])), {"a": case.client_batch})
     slow = {"t4": KnownService({"a": (100.0,)})}
     arrivals = Trace(tuple(0.004 * i for i in range(sum(case.together))))
-    question = Question(5.0, demands={"w": arrivals}, answers=100)
+    settings = Settings(5.0, demands={"w": arrivals}, answers=100)
     conditions = Conditions(max_batch={"a": case.max_batch_size})
-    answers = simulate(plan, slow, question, conditions).answers
+    answers = simulate(plan, slow, settings, conditions).answers
     ends = Counter(round(a.arrival_ms + a.latency_ms) for a in answers)
     assert tuple(ends[at] for at in sorted(ends)) == case.together
 
@@ -151,7 +151,7 @@ def test_requests_that_do_not_fill_a_batch_go_together_as_in_triton(plan_of, cas
 def test_exponential_service_makes_mm1(plan_of):
     plan = plan_of(("g", "p", ServedModel("b", 1), [("w", 100.0)]))
     noisy = Conditions(noise={("t4", "b"): Noise(jitter=1.0, frontend_ms=2.0)})
-    result = only(simulate(plan, TRUTH, Question(3000.0), noisy))
+    result = only(simulate(plan, TRUTH, Settings(3000.0), noisy))
     assert result.mean_ms == pytest.approx(2.0 + 10.0, rel=0.03)
     assert result.p99_ms == pytest.approx(2.0 + 10.0 * math.log(100), rel=0.05)
 
@@ -159,32 +159,32 @@ def test_exponential_service_makes_mm1(plan_of):
 def test_the_short_loop_and_the_event_loop_agree(plan_of):
     plan = plan_of(("g", "p", ONE, [("w", 1500.0)]))
     conditions = Conditions(noise={("t4", "a"): Noise(0.2, 0.3)}, waiting=40)
-    short = only(simulate(plan, TRUTH, Question(200.0), conditions))
-    events = only(simulate(plan, TRUTH, Question(200.0, answers=1), conditions))
+    short = only(simulate(plan, TRUTH, Settings(200.0), conditions))
+    events = only(simulate(plan, TRUTH, Settings(200.0, answers=1), conditions))
     assert short.drops_percent == events.drops_percent > 1
     assert short.requests == events.requests
     assert np.array_equal(short.counts, events.counts)
     assert short.mean_ms == pytest.approx(events.mean_ms)
 
 
-def test_the_same_question_has_the_same_answer(plan_of):
+def test_equal_settings_give_equal_results(plan_of):
     plan = plan_of(("g", "p1", ONE, [("w", 300.0)]), ("g", "p2", ServedModel("b", 1), [("v", 50.0)]))
-    first, again = (simulate(plan, TRUTH, Question(20.0)).document() for _ in range(2))
+    first, again = (simulate(plan, TRUTH, Settings(20.0)).document() for _ in range(2))
     assert first == again
-    assert simulate(plan, TRUTH, Question(20.0, seed=2)).document() != first
+    assert simulate(plan, TRUTH, Settings(20.0, seed=2)).document() != first
 
 
 def test_another_workload_leaves_the_arrivals_of_the_first_as_they_were(plan_of):
     alone = plan_of(("g", "p1", ONE, [("w", 300.0)]))
     beside = plan_of(("g", "p1", ONE, [("w", 300.0)]), ("h", "p2", ServedModel("b", 1), [("v", 50.0)]))
-    seen = [simulate(p, TRUTH, Question(20.0)).document()["workloads"][0] for p in (alone, beside)]
+    seen = [simulate(p, TRUTH, Settings(20.0)).document()["workloads"][0] for p in (alone, beside)]
     assert seen[0] == seen[1]
 
 
 def test_busy_neighbours_slow_a_batch_down(plan_of):
     quiet = plan_of(("g", "p1", ONE, [("w", 200.0)]))
     noisy = plan_of(("g", "p1", ONE, [("w", 200.0)]), ("g", "p2", ServedModel("b", 1), [("v", 190.0)]))
-    before, after = (simulate(p, TRUTH, Question(50.0)) for p in (quiet, noisy))
+    before, after = (simulate(p, TRUTH, Settings(50.0)) for p in (quiet, noisy))
     assert after.workloads[0].mean_ms > 1.2 * before.workloads[0].mean_ms
     assert after.gpus[0].partitions[1].busy_percent > 95
 
@@ -192,9 +192,9 @@ def test_busy_neighbours_slow_a_batch_down(plan_of):
 def test_a_slower_truth_breaks_what_the_belief_holds(plan_of):
     rate = 0.96 * 1000 * 8 / AFFINE[7]
     plan = plan_of(("g", "p", ONE, [("w", rate)]), arrivals=Arrivals.CONSTANT)
-    assert only(simulate(plan, TRUTH, Question(60.0))).holds
+    assert only(simulate(plan, TRUTH, Settings(60.0))).holds
     slower = {"t4": Scaled(TRUTH["t4"], 1.1)}
-    broken = simulate(plan, slower, Question(60.0))
+    broken = simulate(plan, slower, Settings(60.0))
     assert broken.breaks == 1
     assert only(broken).utilisation == pytest.approx(0.96 * 1.1, rel=0.01)
 
@@ -205,7 +205,7 @@ def test_servers_and_their_workloads_see_what_the_queue_model_says(plan_of, serv
     rate = 0.75 * servers * 1000 * 8 / AFFINE[7]
     shared = [(name, rate / servers / len(names)) for name in names]
     plan = plan_of(*((f"g{i}", f"p{i}", ONE, shared) for i in range(servers)))
-    result = simulate(plan, TRUTH, Question(300_000 * len(names) / rate))
+    result = simulate(plan, TRUTH, Settings(300_000 * len(names) / rate))
     law = solve(rate, AFFINE, 8, servers=servers)
     assert [w.name for w in result.workloads] == list(names)
     for seen in result.workloads:
@@ -220,13 +220,13 @@ def test_instances_share_a_queue_and_a_pools_servers_do_not(plan_of):
     rate = 0.8 * 2 * 1000 * 8 / AFFINE[7]
     apart = plan_of(("g", "p", ONE, [("w", rate / 2)]), ("h", "q", ONE, [("w", rate / 2)]))
     within = plan_of(("g", "p", ServedModel("a", 8, instances=2), [("w", rate)]))
-    pool, instances = (only(simulate(plan, TRUTH, Question(200.0))) for plan in (apart, within))
+    pool, instances = (only(simulate(plan, TRUTH, Settings(200.0))) for plan in (apart, within))
     assert pool.p99_ms > 1.04 * instances.p99_ms
 
 
 def test_drops_break_the_slo(plan_of):
     plan = plan_of(("g", "p", ServedModel("b", 1), [("w", 400.0)]), slo_ms=1e6)
-    seen = only(simulate(plan, TRUTH, Question(20.0), Conditions(waiting=10)))
+    seen = only(simulate(plan, TRUTH, Settings(20.0), Conditions(waiting=10)))
     assert seen.drops_percent == pytest.approx(50, abs=3)
     assert seen.violations_percent == seen.drops_percent
     assert not seen.holds
@@ -236,7 +236,7 @@ def test_drops_break_the_slo(plan_of):
 
 def test_a_timeout_bounds_the_wait(plan_of):
     plan = plan_of(("g", "p", ServedModel("b", 1), [("w", 400.0)]))
-    seen = only(simulate(plan, TRUTH, Question(20.0), Conditions(timeout_ms=12.0)))
+    seen = only(simulate(plan, TRUTH, Settings(20.0), Conditions(timeout_ms=12.0)))
     assert seen.max_ms <= 17.0
     assert seen.drops_percent == pytest.approx(50, abs=4)
 
@@ -245,7 +245,7 @@ def test_a_delay_costs_latency_under_load(plan_of):
     rate = 0.6 * 1000 * 8 / AFFINE[7]
     greedy, delayed = (
         only(
-            simulate(plan_of(("g", "p", ServedModel("a", 8, 1, delay), [("w", rate)])), TRUTH, Question(60.0))
+            simulate(plan_of(("g", "p", ServedModel("a", 8, 1, delay), [("w", rate)])), TRUTH, Settings(60.0))
         )
         for delay in (0, 5000)
     )
@@ -255,7 +255,7 @@ def test_a_delay_costs_latency_under_load(plan_of):
 def test_a_trace_and_a_step_take_the_place_of_the_plans_rate(plan_of):
     plan = plan_of(("g", "p", ONE, [("w", 10.0), ("v", 10.0)]))
     demands = {"w": Trace((0.1, 0.2)), "v": steps((0, 0), (10, 500), gaps=Gaps.CONSTANT)}
-    result = simulate(plan, TRUTH, Question(20.0, demands=demands, timeline_points=4))
+    result = simulate(plan, TRUTH, Settings(20.0, demands=demands, timeline_points=4))
     by_name = {w.name: w for w in result.workloads}
     assert by_name["w"].requests == 2
     assert by_name["v"].requests == pytest.approx(5000, abs=1)
@@ -266,7 +266,7 @@ def test_a_trace_and_a_step_take_the_place_of_the_plans_rate(plan_of):
 
 
 def test_the_document_is_the_contract_of_ctl_simulate(plan_of):
-    document = simulate(plan_of(("g", "p", ONE, [("w", 100.0)])), TRUTH, Question(5.0)).document()
+    document = simulate(plan_of(("g", "p", ONE, [("w", 100.0)])), TRUTH, Settings(5.0)).document()
     assert document["totals"] == {"holds": 1, "breaks": 0}
     (workload,) = document["workloads"]
     assert {
@@ -277,9 +277,9 @@ def test_the_document_is_the_contract_of_ctl_simulate(plan_of):
 
 def test_what_the_truth_does_not_cover_is_named(plan_of):
     plan = plan_of(("g", "p", ServedModel("x", 1), [("w", 1.0)]))
-    with pytest.raises(InputError, match="does not speak for x"):
+    with pytest.raises(InputError, match="has no profile of x"):
         simulate(plan, TRUTH)
-    with pytest.raises(InputError, match="nothing is known of t4"):
+    with pytest.raises(InputError, match="no latency model for t4"):
         simulate(plan, {})
 
 
@@ -287,7 +287,7 @@ def test_a_seed_means_the_same_on_every_machine(plan_of):
     """Numbers as they came out once: what changes them changes every answer people have kept."""
     plan = plan_of(("g", "p1", ONE, [("w", 300.0)]), ("g", "p2", ServedModel("b", 1), [("v", 90.0)]))
     noisy = Conditions(noise={("t4", "a"): Noise(0.1, 0.2)})
-    seen = simulate(plan, TRUTH, Question(50.0, seed=7), noisy).workloads
+    seen = simulate(plan, TRUTH, Settings(50.0, seed=7), noisy).workloads
     assert [w.requests for w in seen] == [14913, 4471]
     assert [w.p50_ms for w in seen] == pytest.approx([4.238932291667, 5.764104079132], rel=1e-9)
     assert [w.p99_ms for w in seen] == pytest.approx([8.586354166667, 25.830625], rel=1e-9)
@@ -297,7 +297,7 @@ def test_a_seed_means_the_same_on_every_machine(plan_of):
 def test_a_gpu_that_only_shadows_stand_on_is_idle(plan_of):
     plan = plan_of(("g0", "p", ServedModel("a", 4), [("w", 100.0)]))
     spare = replace(plan, gpus=(replace(plan.gpus[0], id="spare", partitions=()), *plan.gpus))
-    result, without = (simulate(p, TRUTH, Question(seconds=5.0)) for p in (spare, plan))
+    result, without = (simulate(p, TRUTH, Settings(seconds=5.0)) for p in (spare, plan))
     assert [(g.id, g.busy_percent > 0, len(g.partitions)) for g in result.gpus] == [
         ("spare", False, 0), ("g0", True, 1),
     ]  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.report.plots.simulation_plot import POINTS, plot_simulation
-from controlplane.simulate.engine import Question, simulate
+from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.truth import KnownService
 
 pytestmark = pytest.mark.unit
@@ -17,7 +17,7 @@ def test_a_figure_is_written_in_the_format_of_its_name(tmp_path, suffix, magic):
     partition = Partition("p", 50.0, (ServedModel("m", 4),), placements)
     plan = Plan("x", Rule.P99, "known", (PlannedGpu("g", "t4", (partition,)),))
     truth = {"t4": KnownService({"m": (3.0, 4.0, 5.0, 6.0)})}
-    result = simulate(plan, truth, Question(seconds=5.0, timeline_points=POINTS))
+    result = simulate(plan, truth, Settings(seconds=5.0, timeline_points=POINTS))
     path = tmp_path / f"latency.{suffix}"
     plot_simulation(result, path)
     assert path.read_bytes().startswith(magic)
