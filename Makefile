@@ -6,8 +6,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
-# Tests run side by side: two workers suit two cores. The tests of one file share a worker, and so their servers.
-PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile
+# One worker a core. The tests of a file share a worker, and so their servers; files are run in their order.
+PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
 PIP := -m pip install $(PATIENT)
@@ -87,23 +87,19 @@ test-packages: host-packages
 
 # The inner loop: style, types, imports and the unit tests that do not compute for seconds.
 check: setup lint
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) --dist load -m "unit and not slow and not soak"
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not slow and not soak"
 
-# Each part with the time it took; the first failure ends the run. Containers mostly wait and unit tests
-# mostly compute, so these two share the time; two threads of BLAS would mostly wait for each other's core.
+# Each part with the time it took; the first failure ends the run. Unit tests compute, servers and containers
+# mostly wait. Two threads of BLAS would mostly wait for each other's core.
 test: setup test-packages
 	@timed() { local name="$$1" start=$$SECONDS; shift; echo "== $$name: $$*"; "$$@" || exit 1; \
 	    echo "== $$name took $$((SECONDS - start)) s"; }; \
-	told() { wait $$containers; local result=$$?; cat .tools/containers.log; return $$result; }; \
 	timed style .venv/bin/ruff check .; \
 	timed format .venv/bin/ruff format --check .; \
 	timed types .venv/bin/mypy; \
 	timed imports .venv/bin/lint-imports; \
-	$(PY) -m pytest -q -m "docker and not soak" >.tools/containers.log 2>&1 & containers=$$!; \
-	trap 'wait' EXIT; \
-	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --dist load -m "unit and not soak"; \
-	timed containers told; \
-	timed servers $(PYTEST) -m "e2e and not docker and not soak"
+	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not soak"; \
+	timed servers $(PYTEST) -m "(e2e or docker) and not soak"
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup

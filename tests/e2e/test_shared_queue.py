@@ -111,7 +111,7 @@ def test_two_endpoints_in_one_queue_move_together_and_lose_nothing(fleet: Guarde
         assert counted["a"] > counted["b"] > 0, "the model counts what its alias was asked too"
         told = fleet.ctl("redirect", "b")
         assert told.returncode == 0, told.stderr
-        assert "a: served together with b, so moving too" in told.stderr
+        assert "a: in one partition with b, so redirected too" in told.stderr
         assert fleet.active("a") == fleet.active("b") != before
         rows = {w["workload"]: w for w in json.loads(fleet.ctl("status", "--json").stdout)["workloads"]}
         for one in ("a", "b"):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controlplane.simulate.network import Component, Conditions, Door, jitter_table, seed_of
+from controlplane.simulate.network import Component, Conditions, Route, jitter_table, seed_of
 
 _MASK = (1 << 64) - 1
 
@@ -60,9 +60,9 @@ class _Line:
 
 @dataclass(slots=True)
 class _Entry:
-    """A door with what it has in flight: by server, how many, and since when so many."""
+    """A route with what it has in flight: by server, how many, and since when so many."""
 
-    door: Door
+    route: Route
     flying: dict[int, int]
     since: dict[int, float]
 
@@ -102,9 +102,9 @@ class Oracle:
         self._entry = {
             stream: entry
             for entry in (
-                _Entry(d, dict.fromkeys(d.servers, 0), dict.fromkeys(d.servers, 0.0)) for d in part.doors
+                _Entry(d, dict.fromkeys(d.servers, 0), dict.fromkeys(d.servers, 0.0)) for d in part.routes
             )
-            for stream in entry.door.streams
+            for stream in entry.route.streams
         }
         self._jitter = [
             _Jitter(s.jitter, int(seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, "uint64")[0]))
@@ -171,9 +171,9 @@ class Oracle:
 
     def _arrive(self, at: float, stream: int) -> _Line:
         entry = self._entry[stream]
-        for server in entry.door.servers:
+        for server in entry.route.servers:
             self._expire(self._lines[server], at)
-        chosen = min(entry.door.servers, key=lambda s: (entry.flying[s], entry.since[s]))
+        chosen = min(entry.route.servers, key=lambda s: (entry.flying[s], entry.since[s]))
         line = self._lines[chosen]
         if len(line.pending) >= self._conditions.waiting:
             self._seen.append(Seen(stream, at, None))

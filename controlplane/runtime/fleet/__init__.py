@@ -2,11 +2,11 @@
 
 fleet               apply, rollback, redirect, destroy
 execute             runs converge's actions, with a journal
-preflight           what is checked before a plan changes anything
+preflight           checks before a plan changes anything
 rendering           a plan's model repositories on disk
 spare_core          the core that a plan for this host must leave free
 controller_process  start, find and stop the fleet's controller
-status, events      what runs now, and what happened
-history             the record on disk
-calibrate           predicted against observed, from the record
+status, events      the present state, and the history
+history             events and record on disk
+calibrate           predicted against observed times, live or from the record
 """

@@ -1,7 +1,7 @@
-"""Predicted beside observed times, from a watch or the record, and the calibration of the next plan.
+"""Predicted against observed times, live or from the record, and the calibration of the next plan.
 
-Triton's counters give exact means per batch size. A neighbour that is busy half the time costs about half of
-what one that is always busy does, so the prediction lies between alone and all busy, by how busy they were.
+Triton's counters give exact means per batch size. A neighbour that is busy half of the time slows a partition
+about half as much as one that is always busy, so the prediction lies between solo and all busy.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from controlplane.runtime.fleet.history import History, Minute
 _READ_EVERY_S = 1.0
 
 FEWEST_ANSWERS = 100
-"""Of a minute: fewer have no P99, only a slowest."""
+"""The answers that a minute's P99 needs: of fewer, it would be the slowest one."""
 
 Batches = Mapping[int, BatchStatistics]
-"""What was executed, by batch size."""
+"""Executions by batch size."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """One partition's executions in successive windows, on the share it had, and for how long."""
+    """One partition's executions in successive windows, with its share and the duration."""
 
     gpu: PlannedGpu
     partition: Partition
@@ -51,13 +51,13 @@ class _Watched:
 
     @property
     def busy(self) -> float:
-        """The part of the time that it executed."""
+        """The part of the time with an execution."""
         spent_ms = sum(triton.execution_ms(b) * b.executions for w in self.windows for b in w.values())
         return min(1.0, spent_ms / self.seconds / 1000.0)
 
 
 def observe(fleet: Fleet, profiles: Path, seconds: float) -> tuple[list[Seen], list[Unseen]]:
-    """Watch the servers that answer for a while; partitions without an execution come second, with why.
+    """Watch the active servers for `seconds`. Partitions without an execution come second, with the reason.
 
     Raises InputError for a fleet without a plan or without requests, EngineError where a server is restarted
     meanwhile.
@@ -80,17 +80,15 @@ def observe(fleet: Fleet, profiles: Path, seconds: float) -> tuple[list[Seen], l
 
 
 def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list[Kept]]:
-    """What the controller wrote down since the present plan was applied: executions, and P99s.
+    """Return the executions and P99s that the controller recorded since the present plan was applied.
 
-    Partitions without an execution come second, with why.
-
-    Raises InputError where it wrote nothing.
+    Partitions without an execution come second, with the reason. Raises InputError for an empty record.
     """
     plan, since_s = fleet.files.plan(), fleet.files.planned_s()
     minutes = History(fleet.files.history).minutes(since_s or 0.0)
     if plan is None or not any(minute.requests for minute in minutes):
         raise InputError(
-            "nothing was recorded since its plan was applied: let its controller run under traffic for some "
+            "has no record since its plan was applied: let its controller run under traffic for some "
             "minutes, or watch it now with --seconds",
             field="--fleet",
         )
@@ -151,7 +149,7 @@ def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watch
 
 
 def _model_name(partition: Partition) -> str:
-    """What the server calls the partition's model: the endpoint that counts every execution of it."""
+    """Return the name of the partition's model in the server: the endpoint that counts every execution."""
     return partition.queues()[partition.models[0].model][0].endpoint
 
 

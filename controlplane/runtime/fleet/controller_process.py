@@ -1,6 +1,6 @@
 """The controller as a process: one for each fleet, in the foreground or detached, identified by its lock.
 
-The lock is the kernel's: it is free the moment its holder dies. The file beside it says the holder's pid.
+The kernel frees the lock when its holder dies. The file beside it has the holder's pid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from controlplane.runtime.fleet.history import Event, History
 
 _LOG_LIMIT_BYTES = 8 * 2**20
 _START_S = 60.0
-"""For a controller to be there, also on a busy host; one that ends is not waited for."""
+"""The wait for a controller to start on a busy host; it ends early where the controller ends."""
 _STOP_S = 10.0
 _ASKED_S = 1.0
 _MOMENT_S = 0.02
@@ -33,17 +33,17 @@ _MOMENT_S = 0.02
 def only_controller(files: FleetFiles) -> Iterator[int | None]:
     """Hold the lock of this fleet's controller. Yields the pid of a controller that died before, else None.
 
-    Raises EngineError where another process is.
+    Raises EngineError where another process has the lock.
     """
     lock = _lock(files)
     try:
-        # A query of the controller's pid holds the lock for a moment too.
+        # `pid` holds the lock for a moment too.
         lock.acquire(timeout=_ASKED_S, poll_interval=0.01)
     except filelock.Timeout:
         raise EngineError(f"fleet {files.fleet!r} already has a controller (pid {pid(files)})") from None
     try:
         before = _recorded_pid(files)
-        with contextlib.suppress(OSError):  # a full disk: the kernel knows who holds the lock
+        with contextlib.suppress(OSError):  # a full disk: `_holder` finds the process without the file
             _pid_file(files).write_text(f"{os.getpid()}\n")
         yield before
     finally:
@@ -58,7 +58,7 @@ def pid(files: FleetFiles) -> int | None:
     if not files.directory.is_dir():
         return None
     try:
-        # Another one who asks is no controller.
+        # Another call of `pid` holds the lock for less than this.
         lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
     except filelock.Timeout:
         return _holder(files)
@@ -68,7 +68,7 @@ def pid(files: FleetFiles) -> int | None:
 
 @contextlib.contextmanager
 def left_running(files: FleetFiles) -> Iterator[None]:
-    """Have a controller running after a command on a fleet, also where it fails: what runs needs one."""
+    """Have a controller running after a command on a fleet, even a failed one: running servers need it."""
     try:
         yield
     except TrisectError:
@@ -80,7 +80,7 @@ def left_running(files: FleetFiles) -> Iterator[None]:
 
 
 def start_detached(files: FleetFiles) -> int:
-    """Have a controller running; its pid. One that runs stays. Raises EngineError where it does not start."""
+    """Start a controller unless one runs; return its pid. Raises EngineError where it does not start."""
     running = pid(files)
     if running is not None:
         return running
@@ -100,11 +100,11 @@ def start_detached(files: FleetFiles) -> int:
         child.kill()
         raise EngineError(f"the controller did not start in {_START_S:g} s (log: {log})")
     if dead is not None:
-        reason = f"the one before (pid {dead}) did not end by itself; it was started again by hand"
+        reason = f"the one before (pid {dead}) did not end by itself; a command started it again"
         History(files.history).write(Event(time.time(), "info", "controller", files.fleet, reason))
     if child.poll() is None:
         return child.pid
-    # Somebody else, as systemd, may have been quicker.
+    # Another process, such as systemd, may have started one first.
     another = pid(files)
     if another is None:
         raise EngineError(f"the controller ended at once (log: {log})")
@@ -112,7 +112,7 @@ def start_detached(files: FleetFiles) -> int:
 
 
 def stop(files: FleetFiles) -> bool:
-    """End the fleet's controller, if there is one; returns whether there was. Servers and traffic go on."""
+    """End the fleet's controller, if any; return whether one ran. Servers and traffic continue."""
     running = pid(files)
     if running is None:
         return False
@@ -126,12 +126,12 @@ def stop(files: FleetFiles) -> bool:
 
 
 def _forget_dead(files: FleetFiles) -> int | None:
-    """The pid of a controller that did not end by itself; the next one has nothing to warn of then."""
+    """Remove and return the pid of a controller that was killed, so that the next one does not report it."""
     lock = _lock(files)
     try:
         lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
     except filelock.Timeout:
-        return None  # another one starts just now
+        return None  # another controller is starting
     try:
         dead = _recorded_pid(files)
         with contextlib.suppress(OSError):

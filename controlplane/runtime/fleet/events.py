@@ -1,7 +1,7 @@
 """A fleet's events: its history, and the restarts that the gateway's supervisor recorded.
 
-The supervisor needs no controller and knows of no history: what it writes is put in between by who asks.
-What happened to a fleet outlives it, in a file beside its directory, until a fleet of that name ends again.
+The supervisor runs without a controller and does not write to the history, so readers merge its records.
+A fleet's history outlives it, in a file beside its directory, until a fleet of that name ends again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 _KEPT_EVENTS = 1000
 _KEPT_FLEETS = 20
-"""That have ended."""
+"""Histories of ended fleets."""
 
 
 def restarts(files: FleetFiles) -> tuple[Event, ...]:
-    """The gateway's processes that died and were started again lately, oldest first."""
+    """Return the gateway's recent restarts of processes that died, oldest first."""
     told = read_restarts(Places.of(files.gateway).restarts)
     return tuple(Event(one.at_s, "warning", "restart", one.role, one.reason) for one in told)
 
 
 def events(files: FleetFiles, *, since_s: float, limit: int) -> tuple[Event, ...]:
-    """The newest `limit` events from `since_s` on, oldest first; of a fleet that has ended, those until then.
+    """Return the newest `limit` events from `since_s` on, oldest first, also of a fleet that has ended.
 
     Raises EngineError for a broken history.
     """
@@ -44,7 +44,7 @@ def events(files: FleetFiles, *, since_s: float, limit: int) -> tuple[Event, ...
 
 
 def destroy(fleet: Fleet) -> Outcome:
-    """End a fleet and keep what happened to it, its end included. Raises as `Fleet.destroy` does."""
+    """End a fleet and keep its history, including the end. Raises as `Fleet.destroy` does."""
     from controlplane.control.converge.actions import Stop
     from controlplane.report.tables.plan_table import counted
 
@@ -65,6 +65,6 @@ def destroy(fleet: Fleet) -> Outcome:
 
 
 def _oldest(directory: Path) -> Iterator[Path]:
-    """All but the newest histories of ended fleets."""
+    """Yield all but the newest histories of ended fleets."""
     newest = sorted(directory.glob("*.sqlite"), key=lambda path: path.stat().st_mtime, reverse=True)
     yield from newest[_KEPT_FLEETS:]

@@ -1,7 +1,7 @@
 """Execution of converge's actions with a launcher and a gateway, with a journal.
 
-Before the routes move, a failure undoes what this run started: nothing half-done stays behind. After
-that, what is left is only to drain and stop, which the next run finishes from what it then finds.
+Before the routes move, a failure stops the servers that this run started. After that only drains and stops
+are left, which the next run finishes from the state that it finds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from controlplane.runtime.clock import wait_until
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long each kind of wait may take, in seconds, and how many starts run side by side.
+    """The longest waits, in seconds, and the number of parallel starts.
 
-    `end_s` is for a server that owes no answer any more: an idle connection would hold its end up.
-    `grace_s` is for one that hangs: it may come round when it is told to end.
+    `end_s` is for a drained server, whose end an idle connection would delay. `grace_s` is for a server that
+    hangs: it may recover when it is stopped.
     """
 
     start_s: float = 90.0
@@ -72,7 +72,7 @@ def owes_nothing(gateway: Gateway, server: Server) -> bool:
 
 
 def named(routes: Routes) -> dict[str, NamedRoute]:
-    """Routes by their servers' names."""
+    """Return the routes by their servers' names."""
     return {
         endpoint: NamedRoute(
             tuple(m.server for m in route.members), route.backup.server if route.backup else None
@@ -82,7 +82,7 @@ def named(routes: Routes) -> dict[str, NamedRoute]:
 
 
 def observe(launcher: Launcher, gateway: Gateway, fleet: str) -> Actual:
-    """Return what runs now. A route to a server that is gone or has other ports by now does not count."""
+    """Return what runs now. A route to a server that is gone or has other ports does not count."""
     servers = launcher.servers(fleet)
     alive = {s.name: backend(s) for s in servers if s.state is ServerState.RUNNING}
     present = dict(gateway.routes())
@@ -109,9 +109,9 @@ class Executor:
     _drained: set[str] = field(default_factory=set)
 
     def run(self, actions: Sequence[Action], actual: Actual) -> None:
-        """Run the actions in order; starts side by side, drains, and stops.
+        """Run the actions in order; adjacent starts in parallel, and drains and stops likewise.
 
-        Raises EngineError or GatewayError; servers this run started and no route leads to are gone then.
+        Raises EngineError or GatewayError, after it stopped the servers of this run that have no route.
         """
         self._servers = {s.name: s for s in actual.servers}
         committed = False
@@ -176,7 +176,7 @@ class Executor:
                 future.result()
 
     def _run(self, action: Action) -> None:
-        from controlplane.monitor import inference  # brings httpx, which those that only look do without
+        from controlplane.monitor import inference  # imports httpx, which reading commands do not need
 
         match action:
             case Remove(name):
@@ -193,7 +193,7 @@ class Executor:
                 self.say(f"route {', '.join(sorted(routes)) or 'nothing'}")
                 self.gateway.commit(self._routes(routes))
             case Start() | Drain() | Stop():
-                raise AssertionError("starts, drains and stops are run side by side")
+                raise AssertionError("starts, drains and stops run in parallel, not here")
 
     def _routes(self, routes: Mapping[str, NamedRoute]) -> Routes:
         return {
@@ -205,7 +205,7 @@ class Executor:
         }
 
     def _drain(self, names: list[str]) -> None:
-        """They drain side by side, so all of them together have the time that one has."""
+        """Wait for all servers at once, within the time of one."""
         for name in names:
             self.journal.write("drain", server=name)
         deadline = time.monotonic() + self.limits.drain_s

@@ -51,7 +51,7 @@ class FleetJournal:
         self._clock = clock
 
     def write(self, event: str, **details: Any) -> None:
-        """Append one event with the time; a full disk must not fail a redirect, and nothing is replayed."""
+        """Append one event with the time. A full disk loses it, so that a redirect does not fail."""
         with contextlib.suppress(EngineError):
             self._files.append_journal(self._clock.wall(), event, details)
 
@@ -60,7 +60,7 @@ class FleetJournal:
 class Outcome:
     """The result of a run: its actions (none: nothing to do) and the servers that run now.
 
-    `terms` are what the workloads ask for otherwise than before: an SLO or a rate alone needs no action.
+    `terms` are changed SLOs and rates of workloads, which need no action.
     """
 
     actions: tuple[Action, ...]
@@ -105,8 +105,8 @@ class Fleet:
         return self.files.fleet
 
     def desired(self, plan: Plan, settings: FleetSettings, *, write: bool = True) -> Desired:
-        """The fleet a plan means, rendered on disk; not `write`: only where it would lie."""
-        # Here, because it takes protobuf and numpy with it, which looking at a fleet needs not.
+        """Return the fleet of a plan, rendered on disk; without `write`, only with the paths."""
+        # Imports protobuf and numpy, which commands that only read do not need.
         from controlplane.runtime.fleet.rendering import preview_plan, render_plan
 
         rendered = (render_plan if write else preview_plan)(
@@ -122,7 +122,7 @@ class Fleet:
         )
 
     def preview(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> tuple[Action, ...]:
-        """What `apply` would do now; says which endpoints would end. Writes nothing."""
+        """Return the actions of `apply` without writing anything; say which endpoints would end."""
         self._tell_endings(plan)
         desired = self.desired(plan, settings, write=False)
         actual = observe(self.launcher, self.gateway, self.name)
@@ -143,9 +143,9 @@ class Fleet:
     ) -> Outcome:
         """Make the fleet match a plan.
 
-        Partitions that were redirected since this very plan was applied stay where they are, unless
-        `as_planned`. Raises InputError, EngineError, GatewayError; traffic on what stays flows. InputError
-        too, with nothing touched, where a workload stays and its endpoint ends, unless `rename_endpoints`.
+        Partitions that were redirected since this plan was applied stay where they are, unless `as_planned`.
+        Raises EngineError, GatewayError, and InputError; other workloads' traffic continues. InputError,
+        before any change, where a workload stays and its endpoint ends, unless `rename_endpoints`.
         """
         return self._apply(
             plan, settings, as_planned=as_planned, verb="apply", rename_endpoints=rename_endpoints
@@ -163,7 +163,7 @@ class Fleet:
                         field="endpoints",
                     )
                 self._announce_output(settings.output)
-                # First: what cannot be rendered is refused with nothing started.
+                # Before any start: a plan that cannot be rendered is refused.
                 desired = self.desired(plan, settings)
                 self.gateway.start(endpoints=len({p.endpoint for _, _, p in plan.placements()}))
             actual = observe(self.launcher, self.gateway, self.name)
@@ -171,13 +171,13 @@ class Fleet:
             before, known, changed_terms = self.files.plan(), self.files.settings(), self.changed_terms(plan)
             settings = settings.after(known)
             if actions or before != plan or known != settings:
-                # Written first: whatever happens next, `status` and `destroy` know how to look.
+                # Before any start: after a failure, `status` and `destroy` need the settings.
                 self.files.write_settings(settings)
                 leaving = tuple(a for a in actions if isinstance(a, Drain | Stop))
                 try:
                     self._execute(actions[: len(actions) - len(leaving)], actual)
-                    # Before anything is drained, which takes long: a controller that goes on after a kill
-                    # would route by the plan before.
+                    # Before the drains, which take long: after a kill meanwhile, a controller that read the
+                    # previous plan would route by it.
                     changed = before is not None and plan_hash(before) != plan_hash(plan)
                     self.files.write_plans(plan, before if changed else None)
                     self._run(leaving, actual)
@@ -190,7 +190,7 @@ class Fleet:
             return Outcome(actions, servers, changed_terms)
 
     def preview_rollback(self) -> tuple[Action, ...]:
-        """What `rollback` would do now. Raises InputError where there is no plan before."""
+        """Return the actions of `rollback`. Raises InputError where there is no previous plan."""
         return self.preview(*self._before())
 
     def rollback(self) -> Outcome:
@@ -208,8 +208,8 @@ class Fleet:
     def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
         """Redirect workloads to their shadows, or back, in one commit; return their new routes.
 
-        A partition is turned over as a whole: what it serves besides goes with them.
-        Raises InputError for an unknown workload or one without a hot shadow.
+        A partition moves as a whole, with all its workloads. Raises InputError for an unknown workload or
+        one without a hot shadow.
         """
         with locked(self.files):
             plan = self.files.plan()
@@ -223,12 +223,12 @@ class Fleet:
                     )
             actual = observe(self.launcher, self.gateway, self.name)
             running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
-            # As they stand: of a pool that lost a server the others go on.
+            # The routes as they are: a pool that lost a server keeps the others.
             current = named(self.gateway.routes())
             present = as_moved(self.desired(plan, settings), running, current)
             asked = [endpoints[w] for w in workloads]
             if others := companions(present, asked):
-                self.say(f"{', '.join(others)}: served together with {', '.join(asked)}, so moving too")
+                self.say(f"{', '.join(others)}: in one partition with {', '.join(asked)}, so redirected too")
             turned = [*asked, *others]
             routes = redirected(present, current, turned, {spec.name for spec in running})
             self._run((Commit(routes),), actual)
@@ -238,7 +238,7 @@ class Fleet:
             return {e: routes[e] for e in turned}
 
     def destroy(self) -> Outcome:
-        """Drain and stop everything with this fleet's labels, the gateway too, and forget the fleet."""
+        """Drain and stop all servers with this fleet's labels and the gateway, and remove its files."""
         with locked(self.files):
             settings = self.files.settings()
             actual = observe(self.launcher, self.gateway, self.name)
@@ -246,7 +246,7 @@ class Fleet:
             try:
                 self._run(actions, actual)
             except GatewayError as error:
-                self.say(f"{error}; the servers are stopped all the same")
+                self.say(f"{error}; the servers are stopped anyway")
                 self._run(tuple(a for a in actions if isinstance(a, Remove | Stop)), actual)
             self.gateway.stop()
             self.launcher.sweep(self.name)
@@ -257,7 +257,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def _no_trace_of_a_refusal(self) -> Iterator[None]:
-        """Where a fleet's first command is refused before anything runs, its directory goes too."""
+        """Remove the fleet's directory where its first command is refused before anything runs."""
         first = set(self.files.directory.iterdir()) <= {self.files.lock}
         try:
             yield
@@ -267,7 +267,7 @@ class Fleet:
             raise
 
     def _tell_endings(self, plan: Plan) -> list[str]:
-        """Say which endpoints that are served now a plan serves no more; those whose workload stays."""
+        """Report the served endpoints that a plan ends; return those whose workload stays."""
         before = self.files.plan()
         ended = endings(before, plan) if before is not None else ()
         served = set(self.gateway.routes()) if ended else set()
@@ -277,7 +277,7 @@ class Fleet:
         return [e.endpoint for e in ended if e.heirs]
 
     def _wanted(self, plan: Plan, desired: Desired, actual: Actual, as_planned: bool) -> Desired:
-        """What a plan means here and now; says what it keeps or undoes of what was redirected since."""
+        """Return the fleet that is wanted now; report which redirects stay and which are undone."""
         running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
         before = self.files.plan()
         keep = not as_planned and before is not None and plan_hash(before) == plan_hash(plan)
@@ -309,13 +309,13 @@ class Fleet:
         return FleetJournal(self.files, self.clock)
 
     def _announce_output(self, output: str) -> None:
-        """Write down that something may lie there, before it does: whatever is killed next, it is removed."""
+        """Record an output directory before it is used, so that its content is removed after any kill."""
         known = self.files.settings()
         if known is not None and output not in (known.output, *known.former_outputs):
             self.files.write_settings(replace(known, former_outputs=(*known.former_outputs, output)))
 
     def _forget_rendered(self, settings: FleetSettings, specs: Sequence[ServerSpec]) -> None:
-        """Remove the repositories that none of `specs` reads; a rollback renders its plan again."""
+        """Remove the repositories that none of `specs` uses; a rollback renders its plan again."""
         needed = {spec.repository for spec in specs}
         forget_rendered(Path(settings.output), self.name, needed)
         former = settings.former_outputs
@@ -336,7 +336,7 @@ def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action]) -> st
 
 
 def map_devices(plan: Plan, available: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """A plan's GPU ids to the launcher's names: `cpu-1` is core 1, `v100-3` the fourth of the host's v100s.
+    """Map a plan's GPU ids to devices: `cpu-1` is core 1, `v100-3` the fourth of the host's v100s.
 
     `available` maps a type to the host's devices of it. Raises InputError naming what the host lacks.
     """

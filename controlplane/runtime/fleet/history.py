@@ -1,6 +1,6 @@
 """The history of a fleet: its events and its record, in SQLite of bounded size, readable during writes.
 
-A disk that is full must not stop the guard: what cannot be written is counted and the loop goes on.
+A full disk must not stop the guard: lost events are counted and the controller goes on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEEP = 20_000
 _KEEP_MINUTES = 50_000
 _PRUNE_EVERY = 256
 _PATIENCE_S = 5.0
-"""For another writer; each writes for milliseconds."""
+"""The longest wait for another writer; each writes for milliseconds."""
 _RETRY_S = 0.01
 _SELECT = "SELECT at_s, level, kind, subject, reason FROM events"
 _SCHEMA = """
@@ -61,9 +61,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """At most about a minute of one endpoint by one partition, until `at_s` (since the epoch).
+    """About a minute, or less, of one endpoint in one partition, until `at_s` (since the epoch).
 
-    `percent` is the server's share, `batches` the executions by batch size, None where nobody counted them;
+    `percent` is the server's share, `batches` the executions by batch size, None where they were not counted;
     `p99_ms` is None without answers.
     """
 
@@ -79,12 +79,12 @@ class Minute:
 
     @property
     def key(self) -> Key:
-        """Whose it is."""
+        """The partition and endpoint."""
         return self.partition, self.endpoint
 
 
 class EventLog:
-    """A history's events, written from a thread of its own: a locked file or a slow disk holds no look up."""
+    """A history's events, written by a separate thread, so that a slow disk does not delay the caller."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -93,16 +93,16 @@ class EventLog:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="history")
 
     def write(self, event: Event) -> None:
-        """Have an event written down soon, together with what else waits then."""
+        """Queue an event; it is written soon, with the others that wait."""
         with self._lock:
             self._waiting.append(event)
         try:
             self._pool.submit(self._flush)
-        except RuntimeError:  # closed: who speaks now is ending too, and may wait
+        except RuntimeError:  # closed: the caller is ending too, and may wait
             self._flush()
 
     def close(self) -> None:
-        """Write what waits, which another writer may delay, and end the thread."""
+        """Write the queued events, which another writer may delay, and end the thread."""
         self._pool.shutdown()
 
     def _flush(self) -> None:
@@ -138,16 +138,19 @@ class History:
             self.lost += len(rows)
 
     def events(self, *, since_s: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
-        """The newest `limit` events from `since_s` on, oldest first. Raises EngineError for a broken file."""
+        """Return the newest `limit` events from `since_s` on, oldest first.
+
+        Raises EngineError for a broken file.
+        """
         rows = self._read(f"{_SELECT} WHERE at_s >= ? ORDER BY id DESC LIMIT ?", (since_s, limit))
         return tuple(Event(*row) for row in reversed(rows))
 
     def write_minutes(
         self, minutes: Sequence[Minute], rows: Mapping[Key, int] | None = None
     ) -> dict[Key, int]:
-        """Write what was observed, over the `rows` that tell of it already; those that do now.
+        """Write minutes, over the `rows` that hold earlier versions of them; return the rows by key.
 
-        Where the disk refuses, `lost` grows and the rows are those of before.
+        Where the disk refuses, `lost` grows and the earlier rows are returned.
         """
         before = rows or {}
         made = dict(before)
@@ -183,7 +186,7 @@ class History:
         return made
 
     def minutes(self, since_s: float) -> tuple[Minute, ...]:
-        """What was observed from `since_s` on, oldest first. Raises EngineError for a broken file."""
+        """Return the minutes from `since_s` on, oldest first. Raises EngineError for a broken file."""
         batches: dict[int, dict[int, BatchStatistics]] = {}
         wanted = "SELECT id FROM minutes WHERE at_s >= ?"
         rows = self._read(f"SELECT * FROM batches WHERE minute IN ({wanted})", (since_s,))
@@ -195,7 +198,7 @@ class History:
         )
 
     def latest(self, kind: str, levels: Sequence[str]) -> dict[str, Event]:
-        """Subject -> its newest event of this kind and one of these levels. Raises EngineError likewise."""
+        """Return each subject's newest event of a kind and levels. Raises EngineError for a broken file."""
         marks = ", ".join("?" for _ in levels)
         newest = f"SELECT MAX(id) FROM events WHERE kind = ? AND level IN ({marks}) GROUP BY subject"
         rows = self._read(f"{_SELECT} WHERE id IN ({newest})", (kind, *levels))
@@ -208,14 +211,14 @@ class History:
             with self._open() as database:
                 return database.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise EngineError(f"{self._path}: cannot be read: {error}; delete it to begin anew") from error
+            raise EngineError(f"{self._path}: cannot be read: {error}; delete it to start again") from error
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path, timeout=_PATIENCE_S)
         try:
-            # No wait for the disk: after a power cut the last events may be missing, the file is whole.
+            # No wait for the disk: a power cut may lose the last events, and leaves the file intact.
             _write_ahead(connection)
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute("PRAGMA foreign_keys=ON")

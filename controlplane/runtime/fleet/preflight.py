@@ -20,7 +20,7 @@ from controlplane.runtime.fleet.fleet import Fleet, map_devices
 def settings(
     plan: Plan, fleet: Fleet, *, repository: Path, output: Path, endpoints: Endpoints
 ) -> FleetSettings:
-    """How this plan is applied on this host. Raises InputError where the host lacks a device."""
+    """Return the settings for a plan on this host. Raises InputError where the host lacks a device."""
     return FleetSettings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
@@ -34,9 +34,9 @@ def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:
     """Warn, or with `required` raise EngineError, where nothing enforces shares."""
     if launcher.enforcement() is not None:
         return
-    problem = "nothing on this host can enforce shares: partitions will take what they can get"
+    problem = "nothing on this host can enforce shares: each partition takes as much as it can"
     if required:
-        raise EngineError(f"{problem} (--require-quota); `ctl doctor` says what is missing")
+        raise EngineError(f"{problem} (--require-quota); `ctl doctor` shows what is missing")
     say(f"warning: {problem}")
 
 
@@ -50,9 +50,9 @@ def warn_of_old_servers(servers: Iterable[Server], say: Say) -> None:
 
 
 def check_promises(plan: Plan, document: Document, profiles: Path, *, allow_violations: bool) -> None:
-    """Verify the plan again, with the profiles here and now, unless its violations are accepted unseen.
+    """Verify the plan again, with this host's present profiles, unless violations are allowed.
 
-    Raises InputError for a plan that does not keep its promises, or without a profile to judge it by.
+    Raises InputError for a plan that does not keep its promises, or where a profile is missing.
     """
     if allow_violations:
         return

@@ -1,4 +1,4 @@
-"""A plan's model repositories on disk, and what they were made from."""
+"""A plan's model repositories on disk, and a fingerprint of their content."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from controlplane.render.repository import refuse_large_requests, refuse_pooled_
 
 
 def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
-    """Write OUTPUT/<fleet>/<partition>/<content hash> for every partition; returns them by partition id.
+    """Write OUTPUT/<fleet>/<partition>/<content hash> for every partition; return them by partition id.
 
-    Raises InputError for a source model that cannot be served, not by a pool, or not requests of the size
-    that the plan's clients send; EngineError where the disk refuses.
+    Raises InputError for a source model that cannot be served, cannot be served by a pool, or refuses
+    requests as large as the clients'; EngineError where the disk refuses.
     """
     return _rendered(plan, repository, partial(write_rendered, output, fleet))
 
 
 def preview_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
-    """What `render_plan` would return; nothing is written."""
+    """Return the result of `render_plan` without writing anything."""
     return _rendered(plan, repository, partial(rendered_path, output, fleet))
 
 
@@ -42,12 +42,12 @@ def _rendered(plan: Plan, repository: Path, place: Callable[[str, Tree], Path]) 
 
 
 def _fingerprint(tree: Tree) -> str:
-    """Of all that is rendered and, by size and time, of the weights it links to."""
+    """Hash all rendered files and, by size and time, the weights that they link to."""
     stamp = hashlib.sha256(tree.content_hash.encode())
     for entry in tree.entries.values():
         if isinstance(entry, Link):
             target = Path(entry.target)
-            # The Python that runs a model writes its __pycache__ there.
+            # Running the model writes a __pycache__ there.
             files = (p for p in (target, *target.rglob("*")) if p.is_file() and p.suffix != ".pyc")
             for path in sorted(files):
                 found = path.stat()

@@ -1,8 +1,8 @@
 """The core that a plan for this host must leave free.
 
 `cpu-i` is core i of the host that plans and applies. The gateway, the controller and often the clients run
-on the same cores, outside of any quota: where servers are pinned to every core, requests wait for the gateway
-and P99s break that a plan has verified.
+on the same cores without a quota: where servers are pinned to every core, requests wait for the gateway and
+verified P99s break.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def shortage(plan: Plan, cores: int) -> str | None:
-    """What is wrong where a plan takes every one of this host's `cores`; None where one stays free."""
-    # A core where only shadows stand by is idle until one of them is redirected to.
+    """Return the problem of a plan that takes all of this host's `cores`; None where one stays free."""
+    # A core with shadows only is idle until a redirect.
     planned = len({gpu.id for gpu in plan.gpus if gpu.type == CPU_DEVICE and gpu.partitions})
     if planned < cores:
         return None

@@ -23,7 +23,7 @@ _LEVELS = (Level.INFO.value, *_WARNINGS)
 
 
 def seen_windows(telemetry: Telemetry) -> Mapping[str, LatencyWindow]:
-    """What clients saw within the last minute; nothing where the gateway's monitor is away."""
+    """Return the clients' latencies of the last minute; empty where the gateway's monitor does not answer."""
     try:
         return telemetry.windows(WINDOW_S)
     except GatewayError:
@@ -37,9 +37,9 @@ def status_rows(
     plan: Plan | None,
     windows: Mapping[str, LatencyWindow],
 ) -> list[StatusRow]:
-    """One row a server, in the order of its name. Figures of an endpoint stand at the servers it leads to.
+    """Return a row for each server, by name. An endpoint's figures are in the rows of its route's servers.
 
-    Rates count inferences, as those of a plan do.
+    Rates count inferences, as in a plan.
     """
     routes = gateway.routes()
     led_to = {
@@ -67,9 +67,9 @@ def status_rows(
 
 
 def _role(server: Server, *, routed: bool, served: bool) -> Role:
-    """What a server does now, which a redirect changes.
+    """Return a server's present role, which a redirect changes.
 
-    Where its partition has no route yet (`served`), what it was started for.
+    Where its partition has no route yet (not `served`), the role of its start.
     """
     if not served:
         return server.spec.labels.role
@@ -77,7 +77,7 @@ def _role(server: Server, *, routed: bool, served: bool) -> Role:
 
 
 def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> list[WorkloadRow]:
-    """One row a workload, in the plan's order; rates count inferences, as those of a plan do."""
+    """Return a row for each workload, in the plan's order; rates count inferences, as in a plan."""
     rows: dict[str, WorkloadRow] = {}
     client_batch: dict[str, int] = {}
     for _, partition, placement in plan.placements() if plan is not None else ():
@@ -108,7 +108,7 @@ def guard_rows(
     warnings: Mapping[str, Event],
     now_s: float,
 ) -> list[GuardRow]:
-    """One row a planned partition. `told` is what the controller told last, nothing where none runs."""
+    """Return a row for each planned partition. `told` is the controller's last report, empty without one."""
     guarding = {one.partition: one for one in told}
     rows = []
     for _, partition in plan.partitions() if plan is not None else ():

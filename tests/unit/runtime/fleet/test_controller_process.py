@@ -101,7 +101,7 @@ def test_a_dead_controller_that_a_command_replaces_is_no_warning(
     assert controller_process.start_detached(files) == Started.pid
     (event,) = History(files.history).events()
     assert (event.level, event.kind) == ("info", "controller")
-    assert event.reason == "the one before (pid 4711) did not end by itself; it was started again by hand"
+    assert event.reason == "the one before (pid 4711) did not end by itself; a command started it again"
     with controller_process.only_controller(files) as before:
         assert before is None, "what is known already is told once"
 

@@ -83,4 +83,4 @@ def test_a_broken_history_hides_what_happened_and_nothing_else(tmp_path: Path) -
     status = fleet_status(fleet, None, cast(Any, NoMonitor()))
     assert [row.role for row in status.servers] == ["active"]
     assert status.trouble is None
-    assert "delete it to begin anew" in str(status.history_trouble)
+    assert "delete it to start again" in str(status.history_trouble)
