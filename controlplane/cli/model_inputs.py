@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import InputError
-
-if TYPE_CHECKING:
-    from controlplane.profiler.requests import Inputs
+from controlplane.profiler.requests import Inputs
 
 
 def model_inputs(shapes: Sequence[str], files: Sequence[str], models: Sequence[str]) -> dict[str, Inputs]:
@@ -17,8 +14,6 @@ def model_inputs(shapes: Sequence[str], files: Sequence[str], models: Sequence[s
 
     A shape without a model's name is for all `models`. Raises InputError naming the option.
     """
-    from controlplane.profiler.requests import Inputs
-
     shape_of: dict[str, dict[str, tuple[int, ...]]] = {}
     for text in shapes:
         name, colon, dims = text.rpartition(":")

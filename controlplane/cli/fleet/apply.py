@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("apply")(apply)
+from controlplane.cli import options, wiring
+from controlplane.files.plans import read_plan
+from controlplane.report.terms_line import terms_line
+from controlplane.runtime.fleet import controller_process, preflight, spare_core
+from controlplane.runtime.fleet.execute import commands, describe
+from controlplane.runtime.jobs.compiling import say_when_compiling
 
 
 def apply(
@@ -57,13 +57,6 @@ def apply(
     which the controller redirected. After an interruption, the next apply continues from what runs. A plan
     that renames an endpoint in use is refused, unless you confirm it or give --rename-endpoints.
     """
-    from controlplane.cli import wiring
-    from controlplane.files.plans import read_plan
-    from controlplane.report.terms_line import terms_line
-    from controlplane.runtime.fleet import controller_process, preflight, spare_core
-    from controlplane.runtime.fleet.execute import commands, describe
-    from controlplane.runtime.jobs.compiling import say_when_compiling
-
     if not allow_violations:
         say_when_compiling(wiring.say)  # only verify compiles
     parsed, document = read_plan(plan)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("destroy")(destroy)
+from controlplane.cli import options, wiring
+from controlplane.runtime.fleet import controller_process, events
 
 
 def destroy(
@@ -20,9 +16,6 @@ def destroy(
 
     The fleet's history is kept: `ctl events` shows it. Nothing is left to do for a fleet that was destroyed.
     """
-    from controlplane.cli import wiring
-    from controlplane.runtime.fleet import controller_process, events
-
     found = wiring.fleet_to_end(fleet)
     if found is None:
         print(f"fleet {fleet}: nothing is left of it: it was destroyed before (`ctl events --fleet {fleet}`)")

@@ -8,12 +8,8 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("events")(events)
+from controlplane.cli import options, wiring
+from controlplane.files.documents import to_json
 
 
 def events(
@@ -25,9 +21,6 @@ def events(
     json: options.Json = False,
 ) -> None:
     """Show redirects, violations, plans, restarts and failures of a fleet, oldest first."""
-    from controlplane.cli import wiring
-    from controlplane.files.documents import to_json
-
     found = wiring.recent_events(fleet, since_s=since, limit=limit)
     if json:
         print(to_json({"fleet": fleet, "events": [asdict(event) for event in found]}), end="")

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
-from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("redirect")(redirect)
+from controlplane.cli import options, wiring
+from controlplane.files.documents import to_json
 
 
 def redirect(
@@ -22,9 +16,6 @@ def redirect(
     All routes change at the same time. Other workloads of the same partition move too. Requests in flight
     finish on the server that has them.
     """
-    from controlplane.cli import wiring
-    from controlplane.files.documents import to_json
-
     found, settings = wiring.existing_fleet(fleet)
     routes = found.redirect(workload, settings)
     if json:

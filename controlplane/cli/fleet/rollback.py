@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 
-import typer
-
-from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("rollback")(rollback)
+from controlplane.cli import options, wiring
+from controlplane.report.terms_line import terms_line
+from controlplane.runtime.fleet import controller_process
+from controlplane.runtime.fleet.execute import describe
 
 
 def rollback(
@@ -21,11 +17,6 @@ def rollback(
     no_serve: options.NoServe = False,
 ) -> None:
     """Apply the plan that ran before the present one."""
-    from controlplane.cli import wiring
-    from controlplane.report.terms_line import terms_line
-    from controlplane.runtime.fleet import controller_process
-    from controlplane.runtime.fleet.execute import describe
-
     found, _ = wiring.existing_fleet(fleet)
     if not yes and sys.stdin.isatty():
         steps = describe(found.preview_rollback())

@@ -6,12 +6,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("serve")(serve)
+from controlplane.cli import options, wiring
 
 
 def serve(
@@ -30,6 +25,4 @@ def serve(
     A fleet has one controller; `ctl apply` starts it in the background. If it is killed, the next one
     continues. Events are JSON lines on stderr.
     """
-    from controlplane.cli import wiring
-
     wiring.serve(fleet, once=once, plan_only=plan_only, host=host, port=port)

@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("status")(status)
+from controlplane.cli import options, wiring
+from controlplane.files.documents import to_json
+from controlplane.report.tables.plan_table import show
+from controlplane.report.tables.status_table import status_document, status_view
 
 
 def status(
@@ -21,11 +19,6 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until interrupted.")] = False,
 ) -> None:
     """Show every server of a fleet: share, role, route, rate, P99 and SLO; and what its controller does."""
-    from controlplane.cli import wiring
-    from controlplane.files.documents import to_json
-    from controlplane.report.tables.plan_table import show
-    from controlplane.report.tables.status_table import status_document, status_view
-
     look = wiring.status_source(fleet)
     if json:
         print(to_json(status_document(fleet, look())), end="")

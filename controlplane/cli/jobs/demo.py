@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
+from controlplane.cli import options, wiring
 from controlplane.domain.fleet import Endpoints
+from controlplane.files.fleets import state_root
+from controlplane.report.progress import Bar
+from controlplane.report.tables.demo_table import demo_table
+from controlplane.report.tables.plan_table import show
+from controlplane.report.tables.repair_table import repair_lines, repair_table
+from controlplane.runtime.demo.demo import Demo, Scene, run
+from controlplane.runtime.jobs.compiling import say_when_compiling
 
 _DEFAULTS = Endpoints()
 _FLEET = "demo"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("demo")(demo)
 
 
 def demo(
@@ -36,15 +38,6 @@ def demo(
     Prints predicted beside measured latencies. The repair: the demo slows one server down until it breaks its
     SLO, and the controller redirects its traffic to the shadow.
     """
-    from controlplane.cli import wiring
-    from controlplane.files.fleets import state_root
-    from controlplane.report.progress import Bar
-    from controlplane.report.tables.demo_table import demo_table
-    from controlplane.report.tables.plan_table import show
-    from controlplane.report.tables.repair_table import repair_lines, repair_table
-    from controlplane.runtime.demo.demo import Demo, Scene, run
-    from controlplane.runtime.jobs.compiling import say_when_compiling
-
     say_when_compiling(wiring.say)
     perf = Path(".tools/perf")
     scene = Scene(

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import typer
+from dataclasses import asdict
 
-from controlplane.cli import options
+from rich.table import Table
 
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("doctor")(doctor)
+from controlplane.cli import options, wiring
+from controlplane.files.documents import to_json
+from controlplane.files.fleets import fleets, state_root
+from controlplane.report.tables.plan_table import show
+from controlplane.runtime.jobs.doctor import examine
 
 
 def doctor(json: options.Json = False) -> None:
     """Check this host for GPUs, Triton, HAProxy, Docker and quotas; say how to get what is missing."""
-    from dataclasses import asdict
-
-    from rich.table import Table
-
-    from controlplane.cli import wiring
-    from controlplane.files.documents import to_json
-    from controlplane.files.fleets import fleets, state_root
-    from controlplane.report.tables.plan_table import show
-    from controlplane.runtime.jobs.doctor import examine
-
     found = examine(wiring.every_launcher(), fleets(state_root()))
     if json:
         print(to_json({"capabilities": [asdict(c) for c in found]}), end="")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from controlplane.cli import options
 from controlplane.cli.exits import EXIT_INFEASIBLE
+from controlplane.cli.wiring import say
+from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
+from controlplane.files.documents import to_json
+from controlplane.files.plans import plan_document, read_plan, write_plan
+from controlplane.files.specs import read_spec
 from controlplane.planners.inss.bda import Bda
-
-if TYPE_CHECKING:
-    from controlplane.runtime.jobs.plan import Improve
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("plan")(plan)
+from controlplane.report.tables.plan_table import plan_table, show
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.fleet.spare_core import check_planned
+from controlplane.runtime.jobs.compiling import say_when_compiling
+from controlplane.runtime.jobs.plan import Choices, Improve, explain_workload, make_plan, refuse_violations
 
 
 def plan(
@@ -91,18 +94,6 @@ def plan(
     Exit code 3: some workloads are infeasible; the others are planned and written.
     Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --all-cores).
     """
-    import os
-
-    from controlplane.cli.wiring import say
-    from controlplane.files.documents import to_json
-    from controlplane.files.plans import plan_document, read_plan, write_plan
-    from controlplane.files.specs import read_spec
-    from controlplane.report.tables.plan_table import plan_table, show
-    from controlplane.runtime.clock import SystemClock
-    from controlplane.runtime.fleet.spare_core import check_planned
-    from controlplane.runtime.jobs.compiling import say_when_compiling
-    from controlplane.runtime.jobs.plan import Choices, explain_workload, make_plan, refuse_violations
-
     compiled = say_when_compiling(say)
     parsed, document = read_spec(spec)
     if explain is not None:
@@ -149,8 +140,6 @@ def plan(
 
 
 def _proof(strategy: str) -> Improve:
-    from controlplane.domain.errors import InputError
-
     if strategy != "joint":
         raise InputError(f"is for --strategy joint alone, not for {strategy}", field="--prove")
     from controlplane.planners.bounds.prove import prove

@@ -5,21 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
+from controlplane.cli import options, wiring
 from controlplane.cli.model_inputs import model_inputs
+from controlplane.cli.wiring import say
 from controlplane.domain.errors import EngineError, InputError
-
-if TYPE_CHECKING:
-    from controlplane.runtime.jobs.profile import Counters, Failed, Written
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("profile")(profile)
+from controlplane.files.fleets import state_root
+from controlplane.files.measurements import nsight
+from controlplane.profiler.session import Profiler
+from controlplane.profiler.subject import Wishes
+from controlplane.report import profile_line
+from controlplane.report.progress import Bar
+from controlplane.report.tables.plan_table import counted
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.jobs.profile import (
+    Counters,
+    Failed,
+    Written,
+    profile_models,
+    profile_neighbours,
+    read_subjects,
+    source_models,
+)
 
 
 def profile(
@@ -75,21 +85,6 @@ def profile(
     Prints the file of each profile as it is written. If a model cannot be measured, its server's message is
     shown, the other models are measured, and the exit code is 4.
     """
-    from controlplane.cli import wiring
-    from controlplane.files.fleets import state_root
-    from controlplane.profiler.session import Profiler
-    from controlplane.profiler.subject import Wishes
-    from controlplane.report.progress import Bar
-    from controlplane.report.tables.plan_table import counted
-    from controlplane.runtime.clock import SystemClock
-    from controlplane.runtime.jobs.profile import (
-        Failed,
-        profile_models,
-        profile_neighbours,
-        read_subjects,
-        source_models,
-    )
-
     counters = _counters(nsys, ncu or [], models or [])
     wishes = Wishes(
         percents=options.numbers(percents, "--percents", float),
@@ -122,10 +117,6 @@ def profile(
 
 def _print(one: Written | Failed) -> None:
     """Print a model's result: its file on stdout, its problem on stderr."""
-    from controlplane.cli.wiring import say
-    from controlplane.report import profile_line
-    from controlplane.runtime.jobs.profile import Failed
-
     if isinstance(one, Failed):
         if one.refused is not None:
             say(profile_line.refused_line(one.model, one.words, one.refused.file))
@@ -142,9 +133,6 @@ def _print(one: Written | Failed) -> None:
 
 def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:
     """Read the exports. Raises InputError for a wrong file or a missing batch."""
-    from controlplane.files.measurements import nsight
-    from controlplane.runtime.jobs.profile import Counters
-
     if (nsys or ncu) and len(models) != 1:
         raise InputError("needs exactly one MODEL: name it", field="--nsys" if nsys else "--ncu")
     trace = None

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("render")(render)
+from controlplane.files.plans import read_plan
+from controlplane.runtime.fleet.rendering import render_plan
 
 
 def render(
@@ -21,9 +16,6 @@ def render(
     fleet: options.Fleet = options.DEFAULT_FLEET,
 ) -> None:
     """Write the model repository of each partition of PLAN, as `ctl apply` would; start nothing."""
-    from controlplane.files.plans import read_plan
-    from controlplane.runtime.fleet.rendering import render_plan
-
     parsed, _ = read_plan(plan)
     for rendered in render_plan(parsed, repository=repository, output=output, fleet=fleet).values():
         print(rendered.path)

@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
+from controlplane.cli.wiring import say
+from controlplane.files.documents import to_json
+from controlplane.files.plans import read_plan
+from controlplane.report.tables.plan_table import show
+from controlplane.report.tables.simulation_table import simulation_table
+from controlplane.runtime.jobs.compiling import say_when_compiling
+from controlplane.runtime.jobs.simulate import run
 
 _TIMELINE_POINTS = 40
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("simulate")(simulate)
 
 
 def simulate(
@@ -47,14 +49,6 @@ def simulate(
 
     Simulates random arrivals, Triton's dynamic batcher, and the interference of partitions on one GPU.
     """
-    from controlplane.cli.wiring import say
-    from controlplane.files.documents import to_json
-    from controlplane.files.plans import read_plan
-    from controlplane.report.tables.plan_table import show
-    from controlplane.report.tables.simulation_table import simulation_table
-    from controlplane.runtime.jobs.compiling import say_when_compiling
-    from controlplane.runtime.jobs.simulate import run
-
     say_when_compiling(say)
     simulated = read_plan(plan)[0]
     result = run(

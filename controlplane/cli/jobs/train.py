@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("train")(train)
+from controlplane.report.progress import Bar
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.jobs.train import Lesson, train_policy
 
 
 def train(
@@ -50,10 +48,6 @@ def train(
     the same command continues from its checkpoint. Training needs the extra `rl`; planning with the policy
     does not.
     """
-    from controlplane.report.progress import Bar
-    from controlplane.runtime.clock import SystemClock
-    from controlplane.runtime.jobs.train import Lesson, train_policy
-
     with Bar() as bar:
         learnt = train_policy(
             Lesson(spec, output, most_models, rounds, reward, seed),

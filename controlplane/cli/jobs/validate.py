@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("validate")(validate)
+from controlplane.cli import options, wiring
+from controlplane.files.documents import to_json
+from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
+from controlplane.report.tables.plan_table import show
+from controlplane.report.tables.validation_table import validation_table
+from controlplane.runtime.fleet.calibrate import learn, observe, recall
+from controlplane.runtime.jobs.validate import validation
 
 
 def validate(
@@ -48,11 +49,6 @@ def validate(
         _running(fleet, profiles, seconds, calibrate=calibrate, json=json)
         return
     options.refuse("needs --fleet", {"--seconds": seconds, "--calibrate": calibrate or None})
-    from controlplane.files.documents import to_json
-    from controlplane.report.tables.plan_table import show
-    from controlplane.report.tables.validation_table import validation_table
-    from controlplane.runtime.jobs.validate import validation
-
     found = validation(catalogue, pairs, profile)
     if json:
         print(to_json(found), end="")
@@ -61,12 +57,6 @@ def validate(
 
 
 def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bool, json: bool) -> None:
-    from controlplane.cli import wiring
-    from controlplane.files.documents import to_json
-    from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
-    from controlplane.report.tables.plan_table import show
-    from controlplane.runtime.fleet.calibrate import learn, observe, recall
-
     found = wiring.existing_fleet(fleet)[0]
     if seconds is None:
         seen, unseen, kept = recall(found, profiles)
