@@ -22,6 +22,14 @@ class Health(StrEnum):
     GONE = "gone"
 
 
+class Level(StrEnum):
+    """The importance of an event."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
 class Answer(NamedTuple):
     """One ended request: the time (monotonic clock), the latency since its arrival, the server.
 

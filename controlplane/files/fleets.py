@@ -17,8 +17,9 @@ from pydantic import Field
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Endpoints
 from controlplane.domain.plan import Plan
-from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_json
+from controlplane.files.documents import SCHEMA_VERSION, Strict, read
 from controlplane.files.plans import read_plan, write_plan
+from controlplane.files.writing import write_json
 
 
 @dataclass(frozen=True, slots=True)

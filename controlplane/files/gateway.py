@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.fleet import Backend, Route
-from controlplane.files.documents import (
-    SCHEMA_VERSION,
-    State,
-    read,
-    to_json,
-    write_derived,
-    write_json,
-    write_vital,
-)
+from controlplane.files.documents import SCHEMA_VERSION, State, read
+from controlplane.files.writing import to_json, write_derived, write_json, write_vital
 
 _RESTARTS_LIMIT_BYTES = 64 * 2**10
 

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from controlplane.domain.observation import Guarding
-from controlplane.files.documents import SCHEMA_VERSION, Strict, read, to_json, write_derived
+from controlplane.files.documents import SCHEMA_VERSION, Strict, read
+from controlplane.files.writing import to_json, write_derived
 
 
 class _Guarding(Strict):

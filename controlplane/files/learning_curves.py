@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from controlplane.files.documents import write_text
+from controlplane.files.writing import write_text
 from controlplane.learning.curve import Check
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from controlplane.control.load.rates import KEPT, Rates
 from controlplane.control.load.state import FollowedWorkload, LoadLimits, LoadState
-from controlplane.files.documents import Strict, read, to_json, write_derived
+from controlplane.files.documents import Strict, read
+from controlplane.files.writing import to_json, write_derived
 
 _VERSION = 1
 

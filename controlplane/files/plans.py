@@ -26,16 +26,8 @@ from controlplane.domain.plan import (
     Violation,
 )
 from controlplane.domain.workload import Arrivals, ShadowPolicy
-from controlplane.files.documents import (
-    SCHEMA_VERSION,
-    Document,
-    Location,
-    Strict,
-    finite_or_none,
-    read,
-    to_json,
-    write_json,
-)
+from controlplane.files.documents import SCHEMA_VERSION, Document, Location, Strict, read
+from controlplane.files.writing import finite_or_none, to_json, write_json
 
 _OVER_MARGIN_PERCENT = 1e-6
 _LARGEST_BATCH = 4096

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import SCHEMA_VERSION, write_bytes
+from controlplane.files.documents import SCHEMA_VERSION
+from controlplane.files.writing import write_bytes
 from controlplane.planners.inss.policy import Weights
 
 SUFFIX = ".npz"

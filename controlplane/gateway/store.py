@@ -7,7 +7,6 @@ import resource
 import time
 from collections.abc import Mapping
 
-from controlplane.files.documents import write_derived
 from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
@@ -16,6 +15,7 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
+from controlplane.files.writing import write_derived
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.slots import BACKUP, Phase, Slot, SlotTable

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.files import catalogue
-from controlplane.files.documents import to_json
 from controlplane.files.measurements.profiles import profile_document
+from controlplane.files.writing import to_json
 
 pytestmark = pytest.mark.unit
 

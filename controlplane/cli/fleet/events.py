@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.files.documents import to_json
+from controlplane.files.writing import to_json
 
 
 def events(

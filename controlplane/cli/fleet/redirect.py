@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.cli import options, wiring
-from controlplane.files.documents import to_json
+from controlplane.files.writing import to_json
 
 
 def redirect(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.files.documents import to_json
+from controlplane.files.writing import to_json
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.status_table import status_document, status_view
 

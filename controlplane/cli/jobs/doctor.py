@@ -7,8 +7,8 @@ from dataclasses import asdict
 from rich.table import Table
 
 from controlplane.cli import options, wiring
-from controlplane.files.documents import to_json
 from controlplane.files.fleets import fleets, state_root
+from controlplane.files.writing import to_json
 from controlplane.report.tables.plan_table import show
 from controlplane.runtime.jobs.doctor import examine
 

@@ -13,9 +13,9 @@ from controlplane.cli.exits import EXIT_INFEASIBLE
 from controlplane.cli.wiring import say
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
-from controlplane.files.documents import to_json
 from controlplane.files.plans import plan_document, read_plan, write_plan
 from controlplane.files.specs import read_spec
+from controlplane.files.writing import to_json
 from controlplane.planners.inss.bda import Bda
 from controlplane.report.tables.plan_table import plan_table, show
 from controlplane.runtime.clock import SystemClock

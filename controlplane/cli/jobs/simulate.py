@@ -9,8 +9,8 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.wiring import say
-from controlplane.files.documents import to_json
 from controlplane.files.plans import read_plan
+from controlplane.files.writing import to_json
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.simulation_table import simulation_table
 from controlplane.runtime.jobs.compiling import say_when_compiling

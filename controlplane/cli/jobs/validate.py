@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.files.documents import to_json
+from controlplane.files.writing import to_json
 from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.validation_table import validation_table

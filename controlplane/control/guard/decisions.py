@@ -25,7 +25,6 @@ from controlplane.control.guard.state import (
     GuardState,
     Launch,
     Launches,
-    Level,
     Limits,
     Load,
     OpenBreaker,
@@ -41,7 +40,7 @@ from controlplane.control.guard.state import (
     used_percent,
 )
 from controlplane.domain.device import noun_of
-from controlplane.domain.observation import FleetSeen, Health, ServerSeen
+from controlplane.domain.observation import FleetSeen, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
 _ENDINGS = {

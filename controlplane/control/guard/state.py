@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
+from controlplane.domain.observation import Level
 from controlplane.domain.plan import Placement, Plan
 from controlplane.domain.workload import ShadowPolicy
 
@@ -17,14 +18,6 @@ _ROUNDING = 1e-6
 
 STEP_PERCENT = 10.0
 """How much larger a shadow is than what it covers, where that much is free (as planned shadows are)."""
-
-
-class Level(StrEnum):
-    """How loudly something is said."""
-
-    INFO = "info"
-    WARNING = "warning"
-    CRITICAL = "critical"
 
 
 class Cause(StrEnum):

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from controlplane.files.documents import SCHEMA_VERSION, Strict, read, write_json
+from controlplane.files.documents import SCHEMA_VERSION, Strict, read
+from controlplane.files.writing import write_json
 from controlplane.latency.calibration import Factor
 
 NAME = "calibration.json"

@@ -22,7 +22,8 @@ from controlplane.domain.profile import (
     Repeat,
     RequestSet,
 )
-from controlplane.files.documents import SCHEMA_VERSION, Document, Strict, read, write_json
+from controlplane.files.documents import SCHEMA_VERSION, Document, Strict, read
+from controlplane.files.writing import write_json
 
 _PARTIAL = ".partial.json"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.control.guard.state import Level
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Role, Server
-from controlplane.domain.observation import Guarding, LatencyWindow
+from controlplane.domain.observation import Guarding, LatencyWindow, Level
 from controlplane.domain.plan import Placement, Plan
 from controlplane.files.guarding import read_guarding
 from controlplane.ports import Gateway, Launcher, Telemetry

@@ -14,9 +14,10 @@ from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violati
 from controlplane.domain.profile import Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
-from controlplane.files.documents import Document, nearest, to_json
+from controlplane.files.documents import Document, nearest
 from controlplane.files.measurements.calibration import read_calibration
 from controlplane.files.measurements.profiles import profile_document
+from controlplane.files.writing import to_json
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated, Factor
 from controlplane.planners import registry

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controlplane.domain.errors import TrisectError
-from controlplane.files.documents import write_json
+from controlplane.files.writing import write_json
 
 MOST_ENTRIES = 256
 LARGEST_ENTRY_BYTES = 16 * 2**10

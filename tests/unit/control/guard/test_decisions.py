@@ -20,7 +20,6 @@ from controlplane.control.guard.state import (
     GuardState,
     Launch,
     Launches,
-    Level,
     Limits,
     Load,
     OpenBreaker,
@@ -33,7 +32,7 @@ from controlplane.control.guard.state import (
     phase,
     validate_state,
 )
-from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, ServerSeen
+from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, Level, ServerSeen
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, Shadow
 from controlplane.domain.workload import ShadowPolicy
 

@@ -1,0 +1,123 @@
+"""Writing of files in one step, and of JSON."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+
+from controlplane.domain.errors import EngineError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_BLOCK_BYTES = 512
+"""The unit of `st_blocks`."""
+_PLAIN = json.JSONEncoder(allow_nan=False)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one step. Raises EngineError where the disk refuses."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file in one step: the old one stays whole until the new one is on disk.
+
+    Raises EngineError where the disk refuses.
+    """
+    _replace(path, content, to_disk=True)
+
+
+def write_vital(path: Path, text: str) -> None:
+    """Write like `write_text`, but on a full disk overwrite the file in place if its blocks suffice.
+
+    For the files of a redirect, which must not fail on a full disk.
+    """
+    _replace_or_overwrite(path, text, to_disk=True)
+
+
+def write_derived(path: Path, text: str) -> None:
+    """Write like `write_vital`, but do not wait for the disk: a power cut may lose the change.
+
+    For files that can be derived again. The wait would be most of a redirect's time.
+    """
+    _replace_or_overwrite(path, text, to_disk=False)
+
+
+def _replace_or_overwrite(path: Path, text: str, *, to_disk: bool) -> None:
+    try:
+        _replace(path, text.encode(), to_disk=to_disk)
+    except EngineError as error:
+        full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+        if not full or not _overwrite(path, text.encode()):
+            raise
+
+
+def _overwrite(path: Path, content: bytes) -> bool:
+    """Overwrite a file within its allocated blocks; return False if they do not suffice."""
+    try:
+        with path.open("r+b") as stream:
+            if len(content) > os.fstat(stream.fileno()).st_blocks * _BLOCK_BYTES:
+                return False
+            stream.write(content)
+            stream.truncate()
+        return True
+    except OSError:
+        return False
+
+
+def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            if to_disk:
+                stream.flush()
+                os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise EngineError(
+            f"{path}: cannot be written: {error.strerror}; the old file is unchanged"
+        ) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Replace a JSON file in one step. NaN and infinity raise ValueError."""
+    write_text(path, to_json(content))
+
+
+def to_json(content: object) -> str:
+    """Return indented JSON text with a newline at the end. Raises ValueError for NaN and infinity."""
+    return _indented(content, "\n") + "\n"
+
+
+def _indented(value: object, newline: str) -> str:
+    """Return what `json.dumps(value, indent=2, allow_nan=False)` does, which is slow with an indent."""
+    inner = newline + "  "
+    if isinstance(value, dict) and value:
+        rows = [f"{_key(key)}: {_indented(its, inner)}" for key, its in value.items()]
+        return "{" + inner + f",{inner}".join(rows) + newline + "}"
+    if isinstance(value, list | tuple) and value:
+        return "[" + inner + f",{inner}".join(_indented(one, inner) for one in value) + newline + "]"
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return repr(value)
+    return _PLAIN.encode(value)
+
+
+def _key(key: object) -> str:
+    text = _PLAIN.encode(key)
+    return text if isinstance(key, str) else f'"{text}"'
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Return None for infinity and NaN, which JSON does not have."""
+    return value if value is not None and math.isfinite(value) else None

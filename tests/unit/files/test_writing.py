@@ -1,0 +1,44 @@
+"""A write that fails leaves the old file whole."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import EngineError
+from controlplane.files import writing
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "plan.json"
+    writing.write_json(path, {"a": 1})
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing.os, "fsync", full)
+    with pytest.raises(EngineError, match="No space left on device; the old file is unchanged"):
+        writing.write_json(path, {"a": 2})
+    assert path.read_text() == writing.to_json({"a": 1})
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"], "no temporary file stays"
+
+
+def test_what_a_redirect_writes_is_written_over_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "slots.json"
+    writing.write_vital(path, "before\n")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writing.tempfile, "mkstemp", full)
+    writing.write_vital(path, "a little more\n")
+    assert path.read_text() == "a little more\n"
+    with pytest.raises(EngineError, match="No space left"):
+        writing.write_vital(path, "x" * 2**20)
+    assert path.read_text() == "a little more\n"
