@@ -229,9 +229,16 @@ def shown(model: str, options: argparse.Namespace, rows: Sequence[Row]) -> bool:
         seen = " ".join(f"{p99:.1f}" for p99 in row.observed)
         for means, ms, ratio in row.figures():
             table.add_row(
-                str(row.client_batch), f"{row.percent:g}", str(row.batch), means, f"{ms:.1f}",
-                f"{np.median(row.observed):.1f}", f"{ratio:.2f}", seen, "" if held(ratio) else "MISSED",
-            )  # fmt: skip
+                str(row.client_batch),
+                f"{row.percent:g}",
+                str(row.batch),
+                means,
+                f"{ms:.1f}",
+                f"{np.median(row.observed):.1f}",
+                f"{ratio:.2f}",
+                seen,
+                "" if held(ratio) else "MISSED",
+            )
     Console(width=140).print(table)
     for row in rows:
         each = " ".join(f"{p99:.1f}" for p99 in row.simulated)
@@ -256,9 +263,12 @@ def catalogue() -> bool:
         parts = [p for _, p in plan.partitions()]
         p99 = max(p.workloads[0].predicted.p99_ms or np.inf for p in parts)
         one.add_row(
-            str(k), str(len(parts)), f"{sum(p.percent for p in parts):g}", str(parts[0].models[0].batch),
+            str(k),
+            str(len(parts)),
+            f"{sum(p.percent for p in parts):g}",
+            str(parts[0].models[0].batch),
             f"{p99:.1f}",
-        )  # fmt: skip
+        )
         good &= plan.verified
     Console(width=140).print(one)
     lists = Table(title="GPUs of the published lists", title_justify="left")
@@ -273,9 +283,14 @@ def catalogue() -> bool:
             kept = used[0] <= gpus and all(plan.verified for plan in plans)
             refused = ", ".join(str(len(plan.infeasible)) for plan in plans[1:])
             lists.add_row(
-                f"{count}, {rule.value}", str(gpus), str(used[0]), f"{used[0] / gpus:.2f}",
-                *map(str, used[1:]), refused, "" if kept else "MISSED",
-            )  # fmt: skip
+                f"{count}, {rule.value}",
+                str(gpus),
+                str(used[0]),
+                f"{used[0] / gpus:.2f}",
+                *map(str, used[1:]),
+                refused,
+                "" if kept else "MISSED",
+            )
             good &= kept
     Console(width=140).print(lists)
     return good

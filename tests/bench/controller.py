@@ -128,8 +128,9 @@ def main() -> int:
             print(f"{row.process:12} {row.idle_percent:8.2f} {row.loaded_percent:9.2f}")
         print(f"{options.workloads} workloads, {answered_rps:.0f} req/s answered, of a core:")
         for what, ours, aim in (
-            ("controller", controller, LIMIT_CONTROLLER), ("with telemetry", total, LIMIT_TOTAL),
-        ):  # fmt: skip
+            ("controller", controller, LIMIT_CONTROLLER),
+            ("with telemetry", total, LIMIT_TOTAL),
+        ):
             print(f"{what}: ours {ours:.2f} %, aim {aim:g} %, ratio {ours / aim:.2f}")
     return 0 if controller <= LIMIT_CONTROLLER and total <= LIMIT_TOTAL else 1
 

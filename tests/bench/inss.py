@@ -44,21 +44,32 @@ from controlplane.simulate.engine import Settings, simulate
 
 CLOCK = RealClock()
 START = {
-    "alexnet": 200.0, "resnet50": 150.0, "vgg16": 80.0, "mnasnet": 200.0, "mobilenet_v3": 250.0,
+    "alexnet": 200.0,
+    "resnet50": 150.0,
+    "vgg16": 80.0,
+    "mnasnet": 200.0,
+    "mobilenet_v3": 250.0,
     "efficientnet": 250.0,
-}  # fmt: skip
+}
 """Rates where the authors' evaluation begins."""
 GPUS = ("rtx2060s", "rtx2060s", "rtx2060", "rtx2060")
 SECONDS, STRIDE_S, STRIDE_RPS = 200, 10, 20.0
 OVER_TIME_S = 20
 FIG_15 = {
-    "inss": 4831.7, "inss w/o interference": 4848.7, "gpulet-like": 3772.5, "bda-gpulet": 4188.0,
-    "gslice-like": 3270.6, "igniter": 1667.8,
-}  # fmt: skip
+    "inss": 4831.7,
+    "inss w/o interference": 4848.7,
+    "gpulet-like": 3772.5,
+    "bda-gpulet": 4188.0,
+    "gslice-like": 3270.6,
+    "igniter": 1667.8,
+}
 FIG_17 = {
-    "inss": 0.890, "inss w/o interference": 1.307, "gpulet-like": 4.387, "gslice-like": 2.636,
+    "inss": 0.890,
+    "inss w/o interference": 1.307,
+    "gpulet-like": 4.387,
+    "gslice-like": 2.636,
     "igniter": 2.872,
-}  # fmt: skip
+}
 
 
 def walk(seed: int, start: Mapping[str, float] = START) -> list[dict[str, float]]:

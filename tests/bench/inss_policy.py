@@ -125,10 +125,23 @@ def trained(seeds: int, directory: Path) -> dict[str, Weights]:
         path = directory / f"{seed}.npz"
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         subprocess.run(
-            [sys.executable, "-m", "controlplane.cli.main", "train", str(spec), "--most-models", "7",
-             "--seed", str(seed), "--output", str(path), "--plot", str(path.with_suffix(".svg"))],
+            [
+                sys.executable,
+                "-m",
+                "controlplane.cli.main",
+                "train",
+                str(spec),
+                "--most-models",
+                "7",
+                "--seed",
+                str(seed),
+                "--output",
+                str(path),
+                "--plot",
+                str(path.with_suffix(".svg")),
+            ],
             check=True,
-        )  # fmt: skip
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         print(f"seed {seed}: trained in {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU", flush=True)

@@ -195,17 +195,39 @@ def rows(
 def table(found: list[Row]) -> Table:
     made = Table(title="P99 of real models at their planned rates", title_justify="left")
     for column in (
-        "workload", "package", "client", "share %", "batch", "rate/s", "answered", "failed", "SLO ms",
-        "predicted", "simulated", "observed", "pred/obs", "holds",
-    ):  # fmt: skip
+        "workload",
+        "package",
+        "client",
+        "share %",
+        "batch",
+        "rate/s",
+        "answered",
+        "failed",
+        "SLO ms",
+        "predicted",
+        "simulated",
+        "observed",
+        "pred/obs",
+        "holds",
+    ):
         made.add_column(column, justify="left" if column in {"workload", "package", "client"} else "right")
     for row in found:
         made.add_row(
-            row.workload, row.package, row.client, f"{row.percent:g}", str(row.batch), f"{row.rate_rps:g}",
-            str(row.answered), str(row.failed), f"{row.slo_ms:g}", f"{row.predicted_ms:.1f}",
-            f"{row.simulated_ms:.1f}", f"{row.observed_ms:.1f}", f"{row.predicted_ms / row.observed_ms:.2f}",
+            row.workload,
+            row.package,
+            row.client,
+            f"{row.percent:g}",
+            str(row.batch),
+            f"{row.rate_rps:g}",
+            str(row.answered),
+            str(row.failed),
+            f"{row.slo_ms:g}",
+            f"{row.predicted_ms:.1f}",
+            f"{row.simulated_ms:.1f}",
+            f"{row.observed_ms:.1f}",
+            f"{row.predicted_ms / row.observed_ms:.2f}",
             "yes" if row.holds else "no",
-        )  # fmt: skip
+        )
     return made
 
 

@@ -167,15 +167,32 @@ def test_perf_analyzer_loses_nothing_while_a_share_changes(host: Host) -> None:
         results[protocol] = out
         clients[protocol] = subprocess.Popen(
             [
-                str(PERF / "bin" / "perf_analyzer"), "-m", "a", "-u", f"127.0.0.1:{port}", "-i", protocol,
-                "-b", "1", "--async", "--request-rate-range=100", "--request-distribution=poisson",
-                "-p", "3000", "-s", "999", "-r", "10", "--percentile=99", f"--profile-export-file={out}",
+                str(PERF / "bin" / "perf_analyzer"),
+                "-m",
+                "a",
+                "-u",
+                f"127.0.0.1:{port}",
+                "-i",
+                protocol,
+                "-b",
+                "1",
+                "--async",
+                "--request-rate-range=100",
+                "--request-distribution=poisson",
+                "-p",
+                "3000",
+                "-s",
+                "999",
+                "-r",
+                "10",
+                "--percentile=99",
+                f"--profile-export-file={out}",
             ],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-        )  # fmt: skip
+        )
     try:
         assert host.apply(plan(partition("a", 50, shadow=False))).returncode == 0
         told = {p: c.communicate(timeout=90)[0] for p, c in clients.items()}

@@ -50,11 +50,24 @@ def test_a_wheel_plans_on_its_own(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     ctl = (sys.executable, "-c", "from controlplane.cli.main import main; main()")
     plan = json.loads(
-        run(*ctl, "plan", "spec.yaml", "--strategy", "igniter", "--json",
-            cwd=tmp_path, PYTHONPATH=str(installed))
-    )  # fmt: skip
+        run(
+            *ctl,
+            "plan",
+            "spec.yaml",
+            "--strategy",
+            "igniter",
+            "--json",
+            cwd=tmp_path,
+            PYTHONPATH=str(installed),
+        )
+    )
     shares = {p["id"]: p["percent"] for g in plan["gpus"] for p in g["partitions"]}
     assert shares == {"A": 10, "R": 30, "V": 37.5}, "Table 1 of the paper"
-    where = run(sys.executable, "-c", "import controlplane; print(controlplane.__file__)",
-                cwd=tmp_path, PYTHONPATH=str(installed))  # fmt: skip
+    where = run(
+        sys.executable,
+        "-c",
+        "import controlplane; print(controlplane.__file__)",
+        cwd=tmp_path,
+        PYTHONPATH=str(installed),
+    )
     assert where.startswith(str(installed))

@@ -70,11 +70,24 @@ def test_a_plan() -> None:
 def test_a_status() -> None:
     rows = [
         StatusRow(
-            "a", "active", "running", "cpu-0", 30, "cgroup-v1", ("a",), True, 1, 2,
-            slo_ms=200, p99_ms=4.3, planned_rps=100, rate_rps=99.5, errors=0,
+            "a",
+            "active",
+            "running",
+            "cpu-0",
+            30,
+            "cgroup-v1",
+            ("a",),
+            True,
+            1,
+            2,
+            slo_ms=200,
+            p99_ms=4.3,
+            planned_rps=100,
+            rate_rps=99.5,
+            errors=0,
         ),
         StatusRow("a", "shadow", "running", "cpu-0", 40, None, ("a",), False, 3, 4),
-    ]  # fmt: skip
+    ]
     guard = [
         GuardRow(
             "a",
@@ -112,8 +125,23 @@ def test_a_status() -> None:
 
 def test_a_status_of_shared_queues() -> None:
     endpoints = ("a", "b", "c", "d", "e")
-    row = StatusRow("P", "active", "running", "cpu-0", 30, "cgroup-v1", endpoints, True, 1, 2,
-                    slo_ms=100, p99_ms=112.5, planned_rps=50, rate_rps=40, errors=1)  # fmt: skip
+    row = StatusRow(
+        "P",
+        "active",
+        "running",
+        "cpu-0",
+        30,
+        "cgroup-v1",
+        endpoints,
+        True,
+        1,
+        2,
+        slo_ms=100,
+        p99_ms=112.5,
+        planned_rps=50,
+        rate_rps=40,
+        errors=1,
+    )
     workloads = (
         WorkloadRow("A", "a", ("P",), 100, 10, 8.25, 9.5, 1),
         WorkloadRow("B", "b", ("P", "Q-1", "Q-2", "Q-3"), 250, 40),

@@ -55,8 +55,14 @@ class Tables:
 
         found = np.empty((3, model.size))
         times_alone(
-            model.ravel(), batch.ravel(), percent.ravel(), self.log_percent, self.largest, self.values,
-            LOWEST_PERCENT, found,
-        )  # fmt: skip
+            model.ravel(),
+            batch.ravel(),
+            percent.ravel(),
+            self.log_percent,
+            self.largest,
+            self.values,
+            LOWEST_PERCENT,
+            found,
+        )
         execution, cycle, deviation = found.reshape(3, *model.shape)
         return execution, cycle, deviation

@@ -22,9 +22,18 @@ from controlplane.runtime.clock import SystemClock
 pytestmark = pytest.mark.unit
 
 TINY = TrainSettings(
-    seed=3, rounds=6, shown=2, shown_search=1, lanes=4, updates=3, batch=16, replay=64, check_every=2,
-    check_problems=8, sac=SacSettings(width=8, action_width=8),
-)  # fmt: skip
+    seed=3,
+    rounds=6,
+    shown=2,
+    shown_search=1,
+    lanes=4,
+    updates=3,
+    batch=16,
+    replay=64,
+    check_every=2,
+    check_problems=8,
+    sac=SacSettings(width=8, action_width=8),
+)
 SIZES = [(3, 2), (4, 3)]
 
 

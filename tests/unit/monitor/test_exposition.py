@@ -53,9 +53,13 @@ def test_a_slot_that_carries_nothing_has_no_row() -> None:
     families = {family.name: family.samples for family in haproxy(rows, endpoints)}
     told = {(s.labels["proxy"], s.labels["endpoint"]): s.value for s in families["haproxy_sessions"]}
     assert told == {
-        ("g_0", "m,a"): 0, ("g_1", "m,a"): 10, ("g_2", "m,a"): 20, ("g_4", "b"): 40, ("g_5", "x"): 50,
+        ("g_0", "m,a"): 0,
+        ("g_1", "m,a"): 10,
+        ("g_2", "m,a"): 20,
+        ("g_4", "b"): 40,
+        ("g_5", "x"): 50,
         ("http", ""): 7,
-    }  # fmt: skip
+    }
     assert {s.labels["proxy"] for s in families["haproxy_server_up"]} == {"g_0", "g_1", "g_2", "g_4", "g_5"}
 
 

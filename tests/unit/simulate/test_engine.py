@@ -270,9 +270,17 @@ def test_the_document_is_the_contract_of_ctl_simulate(plan_of):
     assert document["totals"] == {"holds": 1, "breaks": 0}
     (workload,) = document["workloads"]
     assert {
-        "name", "requests", "p50_ms", "p99_ms", "slo_ms", "violations_percent", "drops_percent",
-        "goodput_rps", "utilisation", "holds",
-    } <= set(workload)  # fmt: skip
+        "name",
+        "requests",
+        "p50_ms",
+        "p99_ms",
+        "slo_ms",
+        "violations_percent",
+        "drops_percent",
+        "goodput_rps",
+        "utilisation",
+        "holds",
+    } <= set(workload)
 
 
 def test_what_the_truth_does_not_cover_is_named(plan_of):
@@ -299,6 +307,7 @@ def test_a_gpu_that_only_shadows_stand_on_is_idle(plan_of):
     spare = replace(plan, gpus=(replace(plan.gpus[0], id="spare", partitions=()), *plan.gpus))
     result, without = (simulate(p, TRUTH, Settings(seconds=5.0)) for p in (spare, plan))
     assert [(g.id, g.busy_percent > 0, len(g.partitions)) for g in result.gpus] == [
-        ("spare", False, 0), ("g0", True, 1),
-    ]  # fmt: skip
+        ("spare", False, 0),
+        ("g0", True, 1),
+    ]
     assert result.workloads[0].requests == without.workloads[0].requests > 0

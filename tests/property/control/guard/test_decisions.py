@@ -180,9 +180,16 @@ def world(percents: Sequence[float], policy: ShadowPolicy, elsewhere: bool) -> W
         # Every other one serves two workloads through one queue.
         promise = Promise(name, 50.0, 100.0, aliases=(f"{name}b",) if i % 2 else ())
         partitions.append(
-            GuardedPartition(name, "g0", percent, (promise,), policy, shadow_gpu,
-                 0.0 if policy is ShadowPolicy.NONE else 10.0)
-        )  # fmt: skip
+            GuardedPartition(
+                name,
+                "g0",
+                percent,
+                (promise,),
+                policy,
+                shadow_gpu,
+                0.0 if policy is ShadowPolicy.NONE else 10.0,
+            )
+        )
         active, shadow = (
             PlacedServer(f"{name}.a", "g0", percent),
             PlacedServer(f"{name}.s", shadow_gpu, percent + spare),

@@ -24,8 +24,11 @@ def v100() -> igniter.Igniter:
 def test_published_coefficients_give_the_published_errors() -> None:
     model = v100()
     assert dict(zip(model.models, model.alone_error.round(3).tolist(), strict=True)) == {
-        "alexnet": 0.018, "resnet50": 0.037, "vgg19": 0.015, "ssd": 0.037,
-    }  # fmt: skip
+        "alexnet": 0.018,
+        "resnet50": 0.037,
+        "vgg19": 0.015,
+        "ssd": 0.037,
+    }
     assert model.shared_error == pytest.approx(0.0366, abs=5e-5)
 
 
@@ -55,9 +58,20 @@ def test_eleven_points_find_the_curve_they_came_from() -> None:
     k = (0.01, 60.0, 20.0, 1.0, 2.0)
     points = [
         Measurement(float(p), b, (k[0] * b * b + k[1] * b + k[2]) / (p + k[3]) + k[4])
-        for p, b in [(10, 1), (50, 1), (100, 1), (10, 16), (50, 16), (100, 16), (10, 32), (50, 32), (100, 32),
-                     (30, 8), (70, 4)]
-    ]  # fmt: skip
+        for p, b in [
+            (10, 1),
+            (50, 1),
+            (100, 1),
+            (10, 16),
+            (50, 16),
+            (100, 16),
+            (10, 32),
+            (50, 32),
+            (100, 32),
+            (30, 8),
+            (70, 4),
+        ]
+    ]
     curve = igniter.fit_curve(points)
     assert curve.holdout_error < 0.02
     got = igniter._eq_11(

@@ -130,7 +130,12 @@ assert "torch" not in sys.modules and "gymnasium" not in sys.modules
 
 def _row(problem: Problem, e: int) -> Problem:
     return replace(
-        problem, model=problem.model[e], rates_rps=problem.rates_rps[e], slos_ms=problem.slos_ms[e],
-        backlog=problem.backlog[e], type_of=problem.type_of[e], memory_mb=problem.memory_mb[e],
+        problem,
+        model=problem.model[e],
+        rates_rps=problem.rates_rps[e],
+        slos_ms=problem.slos_ms[e],
+        backlog=problem.backlog[e],
+        type_of=problem.type_of[e],
+        memory_mb=problem.memory_mb[e],
         model_memory_mb=problem.model_memory_mb[e],
-    )  # fmt: skip
+    )

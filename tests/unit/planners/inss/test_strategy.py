@@ -17,9 +17,13 @@ from controlplane.planners.replan.differences import changes
 pytestmark = pytest.mark.unit
 
 SIX = {
-    "alexnet": 200.0, "resnet50": 150.0, "vgg16": 80.0, "mnasnet": 200.0, "mobilenet_v3": 250.0,
+    "alexnet": 200.0,
+    "resnet50": 150.0,
+    "vgg16": 80.0,
+    "mnasnet": 200.0,
+    "mobilenet_v3": 250.0,
     "efficientnet": 250.0,
-}  # fmt: skip
+}
 """Where the authors' code begins."""
 
 

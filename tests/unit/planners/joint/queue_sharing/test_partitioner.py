@@ -17,7 +17,7 @@ def whole_gpus(most: int, carried: np.ndarray) -> PoolOffers:
     nothing = np.zeros_like(servers)
     return PoolOffers(
         servers.astype(float), carried[:, None] * servers, servers, nothing, nothing, np.full(1, np.inf)
-    )  # fmt: skip
+    )
 
 
 def test_everyone_is_in_one_group_that_its_servers_carry() -> None:
@@ -46,10 +46,13 @@ def test_what_stays_empty_gathers_in_the_last_group() -> None:
     rates = np.array([30.0] * 7)
     offers = whole_gpus(2, np.full(7, 100.0))
     half = PoolOffers(
-        np.append(0.5, offers.cost), np.column_stack([np.full(7, 45.0), offers.rate]),
-        np.append(1, offers.servers), np.append(PART, offers.stand), np.append(0, offers.source),
+        np.append(0.5, offers.cost),
+        np.column_stack([np.full(7, 45.0), offers.rate]),
+        np.append(1, offers.servers),
+        np.append(PART, offers.stand),
+        np.append(0, offers.source),
         offers.stock,
-    )  # fmt: skip
+    )
     cut = partition_family(rates, half, 16)
     assert sum(half.cost[f.offer] for f in cut if f.offer is not None) == 2.5
 
@@ -60,9 +63,11 @@ def test_no_more_servers_stand_in_one_place_than_there_are() -> None:
     cheap = PoolOffers(
         np.append(offers.cost, [0.3, 0.6]),
         np.column_stack([offers.rate, np.full(16, 40.0), np.full(16, 80.0)]),
-        np.append(offers.servers, [1, 2]), np.append(np.full(3, WHOLE), [1, 1]), np.zeros(5, dtype=int),
+        np.append(offers.servers, [1, 2]),
+        np.append(np.full(3, WHOLE), [1, 1]),
+        np.zeros(5, dtype=int),
         np.array([np.inf, 3.0]),
-    )  # fmt: skip
+    )
     cut = partition_family(rates, cheap, 16)
     beside = [f for f in cut if f.offer is not None and cheap.stand[f.offer] == 1]
     assert sum(int(cheap.servers[f.offer]) for f in beside if f.offer is not None) <= 3
