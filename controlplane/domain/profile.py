@@ -127,8 +127,9 @@ class Profile:
     paper: d_load, d_feedback, n_k, k_sch, k1..k5, alpha_cache, alpha_power, ...). `holdout_error` maps it
     to the mean relative error on points left out of the fit (0.05 is 5 %). `jitter` is the coefficient of
     variation of a batch's service time, `frontend_ms` the time a request spends outside queue and
-    execution, `max_batch` the largest batch the model serves. `inputs` are the requests it was measured with,
-    None where that is unknown. `repeats` are points of earlier sessions beside those of later ones.
+    execution, `request_ms` the processor time of handling one request (None: unknown, or not within a share),
+    `max_batch` the largest batch the model serves. `inputs` are the requests it was measured with, None where
+    that is unknown. `repeats` are points of earlier sessions beside those of later ones.
     """
 
     model: str
@@ -141,6 +142,7 @@ class Profile:
     holdout_error: Mapping[str, float] = field(default_factory=dict)
     jitter: float | None = None
     frontend_ms: float | None = None
+    request_ms: float | None = None
     memory_mb: float | None = None
     max_batch: int | None = None
     inputs: RequestSet | None = None

@@ -25,13 +25,15 @@ class Slots:
 
     `model` indexes `LatencyModel.models`; `batch` is at least 1; `percent` is in (0, 100]. Slots where
     `mask` is False are empty; what stands in them is ignored. All present slots are busy: the answer is
-    for a full batch of each with all its neighbours running.
+    for a full batch of each with all its neighbours running. `requests` is how many requests bring a batch;
+    None is one inference each, as profiles are measured.
     """
 
     model: IntArray
     batch: FloatArray
     percent: FloatArray
     mask: BoolArray
+    requests: FloatArray | None = None
 
     @staticmethod
     def of(model: ArrayLike, batch: ArrayLike, percent: ArrayLike, mask: ArrayLike | None = None) -> Slots:

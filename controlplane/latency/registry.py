@@ -10,6 +10,7 @@ from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Profile
 from controlplane.latency.protocol import LatencyModel
+from controlplane.latency.request_times import with_request_times
 
 Fit = Callable[[Mapping[str, Profile], Device], LatencyModel]
 
@@ -46,4 +47,4 @@ def build(name: str, device: Device, profiles: Mapping[str, Profile]) -> Latency
         near = get_close_matches(name, FITS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(FITS)}"
         raise InputError(f"no latency model is called {name}; {hint}", field="latency")
-    return fit(profiles, device)
+    return with_request_times(fit(profiles, device), profiles)

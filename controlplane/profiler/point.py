@@ -12,13 +12,14 @@ import psutil
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.device import CPU_DEVICE, DeviceReading
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, RequestRefused
 from controlplane.domain.fleet import Server, ShareUsage
 from controlplane.domain.observation import ModelStatistics
 from controlplane.domain.profile import Measurement
 from controlplane.monitor import triton
 from controlplane.ports import Clock, Launcher
 from controlplane.profiler.load import Answers, ClosedLoop
+from controlplane.profiler.requests import request_of
 from controlplane.profiler.sweep import Trust, in_flight
 
 _RAMP_BATCHES = 3
@@ -27,6 +28,7 @@ LEAST_BATCHES = 8
 _LOOKS = 10
 """Readings of the counters within a point, for the standard deviation."""
 LATE_S = 60.0
+_TURNS = 5
 
 Requests = Sequence[ModelInferRequest]
 """Requests of one inference each, sent in turn."""
@@ -139,6 +141,39 @@ class Bench:
         window = triton.difference(before.statistics, after.statistics)
         inside_ms = (triton.queue_ms(window) or 0.0) + (triton.compute_ms(window) or 0.0)
         return max(0.0, float(np.mean(answers.latency_ms)) - inside_ms)
+
+    def request_ms(self, endpoint: str, requests: Requests, batch: int, seconds: float) -> float | None:
+        """Measure the processor time of handling one request: parsing, queueing, answering.
+
+        It is what a batch of requests of one inference takes more than the same batch as one request, for
+        each request more. Both take turns, so that a change of the host's speed meets both. None where the
+        launcher does not measure processor time, for a GPU, whose shares hold no such work, and for a model
+        that refuses the larger request.
+        """
+        if batch < 2 or not self._server.spec.device.startswith(CPU_DEVICE):
+            return None
+        more_ms = []
+        for _ in range(_TURNS):
+            singles = self._processor_ms(endpoint, requests, batch, seconds / _TURNS)
+            try:
+                whole = self._processor_ms(endpoint, [request_of(requests, batch)], 1, seconds / _TURNS)
+            except RequestRefused:
+                return None
+            if singles is None or whole is None:
+                return None
+            more_ms.append(singles - whole)
+        return max(0.0, float(np.median(more_ms))) / (batch - 1)
+
+    def _processor_ms(self, endpoint: str, requests: Requests, fill: int, seconds: float) -> float | None:
+        """Return the server's processor time for each batch, which `fill` requests make, in ms."""
+        with self.loop(endpoint, requests, in_flight(fill)) as loop:
+            loop.wait_for(max(_RAMP_BATCHES * fill, _RAMP_ANSWERS), deadline_s=LATE_S)
+            before_s, answered = self._launcher.usage(self._server).cpu_seconds, loop.answered
+            loop.run(seconds)
+            loop.wait_for(answered + LEAST_BATCHES * fill, deadline_s=LATE_S)
+            used_s = _minus(self._launcher.usage(self._server).cpu_seconds, before_s)
+            batches = (loop.answered - answered) / fill
+        return None if used_s is None else 1000.0 * used_s / batches
 
     def memory_mb(self) -> float | None:
         """Return the server's present memory; None where the launcher does not measure it."""

@@ -186,9 +186,11 @@ class _Run:
         with self._bench(top.percent, [top.batch]) as bench:
             endpoint = endpoint_of(self._source.name, top.batch)
             frontend_ms = bench.frontend_ms(endpoint, self._requests, self._seconds)
+            request_ms = bench.request_ms(endpoint, self._requests, top.batch, 2.0 * self._seconds)
             self._profile = replace(
                 self._profile,
                 frontend_ms=frontend_ms,
+                request_ms=request_ms,
                 environment=replace(self._profile.environment, triton=bench.version()),
             )
             for point in points:
@@ -261,6 +263,7 @@ def resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) ->
         fresh,
         points=kept,
         frontend_ms=partial.frontend_ms,
+        request_ms=partial.request_ms,
         memory_mb=partial.memory_mb,
         environment=replace(new, triton=old.triton),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import gammainc, gammaincinv
@@ -244,7 +244,7 @@ def _server(
     largest = max(batch, beyond // client_batch)
     inferences = client_batch * np.arange(1, largest + 1)
     slots = Slots.alone(latency.models.index(model.model), inferences, partition.percent)
-    alone = latency.estimate(slots, 0.5)
+    alone = latency.estimate(replace(slots, requests=slots.batch / client_batch), 0.5)
     return Server(
         gpu=gpu,
         bit=bit,

@@ -44,7 +44,7 @@ from controlplane.planners import registry
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest
 from controlplane.profiler.load import open_loop, poisson_times
-from controlplane.profiler.requests import requests_for
+from controlplane.profiler.requests import request_of, requests_for
 from controlplane.profiler.session import Place, Profiler, endpoint_of
 from controlplane.profiler.subject import Wishes, read_subject
 from controlplane.render.source import SourceModel, read_source
@@ -104,14 +104,10 @@ def held(ratio: float) -> bool:
     return LEAST <= ratio <= MOST
 
 
-def request_of(source: SourceModel, endpoint: str, client_batch: int) -> bytes:
+def sent_to(endpoint: str, source: SourceModel, client_batch: int) -> bytes:
     """A request of so many inferences."""
-    made: ModelInferRequest
-    (made,) = requests_for(source)
+    made: ModelInferRequest = request_of(requests_for(source), client_batch)
     made.model_name = endpoint
-    for i, tensor in enumerate(made.inputs):
-        tensor.shape[0] = client_batch
-        made.raw_input_contents[i] = made.raw_input_contents[i] * client_batch
     sent: bytes = made.SerializeToString()
     return sent
 
@@ -200,7 +196,7 @@ def share(options: argparse.Namespace, profiler: Profiler, place: Place) -> bool
         ):
             target, sent = (
                 f"{server.host}:{server.grpc_port}",
-                request_of(source, endpoint_of(SAMPLE, batch), k),
+                sent_to(endpoint_of(SAMPLE, batch), source, k),
             )
             rows.append(loaded(plan, device, target, sent, options.requests))
     return shown(SAMPLE, options, rows)

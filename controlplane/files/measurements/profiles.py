@@ -90,6 +90,7 @@ class _Profile(Strict):
     holdout_error: dict[str, float] = Field(default_factory=dict)
     jitter: Annotated[float, Field(ge=0)] | None = None
     frontend_ms: Annotated[float, Field(ge=0)] | None = None
+    request_ms: Annotated[float, Field(ge=0)] | None = None
     memory_mb: Annotated[float, Field(gt=0)] | None = None
     max_batch: Annotated[int, Field(ge=0)] | None = None
     inputs: _RequestSet | None = None
@@ -132,6 +133,7 @@ def read_profile(path: Path) -> Profile:
             holdout_error=parsed.holdout_error,
             jitter=parsed.jitter,
             frontend_ms=parsed.frontend_ms,
+            request_ms=parsed.request_ms,
             memory_mb=parsed.memory_mb,
             max_batch=parsed.max_batch,
             inputs=None if parsed.inputs is None else RequestSet(**parsed.inputs.model_dump()),

@@ -48,7 +48,8 @@ def ask(latency: LatencyModel, slots: Slots, quantile: float | None) -> tuple[Fl
 
 def take(slots: Slots, rows: IntArray) -> Slots:
     """These rows, in this order, repeated where named twice; arrays are copies."""
-    return Slots(slots.model[rows], slots.batch[rows], slots.percent[rows], slots.mask[rows])
+    requests = None if slots.requests is None else slots.requests[rows]
+    return Slots(slots.model[rows], slots.batch[rows], slots.percent[rows], slots.mask[rows], requests)
 
 
 def service_curves(
@@ -74,6 +75,8 @@ def service_curves(
     asked = take(slots, rows[owner])
     here = np.arange(owner.size)
     asked.batch[here, columns[owner]] = size * each[owner]
+    if asked.requests is not None:
+        asked.requests[here, columns[owner]] = size
     execution, _ = ask(latency, asked, quantile)
     curves[owner, size - 1] = execution[here, columns[owner]]
     for k in range(1, largest):

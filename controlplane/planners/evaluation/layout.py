@@ -99,7 +99,8 @@ class Layout:
     @property
     def all_busy(self) -> Slots:
         """The question to a latency model in which every queue of a GPU is busy: the worst case."""
-        return Slots.of(self.model, self.batch, self.percent, self.mask)
+        slots = Slots.of(self.model, self.batch, self.percent, self.mask)
+        return replace(slots, requests=np.maximum(slots.batch // self.client_batch, 1.0))
 
     def requests(self, row: int, column: int) -> int:
         """How many requests fill a batch of that queue."""

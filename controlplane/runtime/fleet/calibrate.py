@@ -219,8 +219,11 @@ def _waits_for_another(partition: Partition, batch: int) -> bool:
 
     Without a queue delay, that is one that holds more than a single request.
     """
-    largest_request = max(placement.client_batch for placement in partition.workloads)
-    return batch > largest_request and partition.models[0].max_queue_delay_us == 0
+    return batch > _largest_request(partition) and partition.models[0].max_queue_delay_us == 0
+
+
+def _largest_request(partition: Partition) -> int:
+    return max(placement.client_batch for placement in partition.workloads)
 
 
 def _predicted_ms(latency: LatencyModel, one: _Watched, others: Sequence[_Watched], batch: int) -> float:
@@ -233,8 +236,11 @@ def _predicted_ms(latency: LatencyModel, one: _Watched, others: Sequence[_Watche
     models = [latency.models.index(name) for name in names]
     batches = [float(batch), *(float(w.partition.models[0].batch) for w in others)]
     percents = [one.partition.percent, *(w.partition.percent for w in others)]
-    alone = latency.estimate(Slots.alone(models[:1], batches[:1], percents[:1])).execution_ms[0, 0]
-    together = latency.estimate(Slots.of([models], [batches], [percents])).execution_ms[0, 0]
+    requests = np.array([[batch / _largest_request(one.partition), *batches[1:]]])
+    own = Slots.alone(models[:1], batches[:1], percents[:1])
+    alone = latency.estimate(replace(own, requests=requests[:, :1])).execution_ms[0, 0]
+    beside = Slots.of([models], [batches], [percents])
+    together = latency.estimate(replace(beside, requests=requests)).execution_ms[0, 0]
     busy = float(np.mean([w.busy for w in others])) if others else 0.0
     return float(alone + busy * (together - alone))
 

@@ -92,6 +92,7 @@ def test_a_model_is_measured_point_by_point_and_goes_on_after_an_interrupt(
         assert point.capacity_rps < 1.2 * 1000 * point.batch / point.execution_ms
     assert measured.jitter is not None
     assert measured.frontend_ms is not None
+    assert measured.request_ms is not None
     assert (measured.memory_mb or 0) > 20
     assert measured.environment.triton == "2.51.0"
     assert measured.max_batch == 32

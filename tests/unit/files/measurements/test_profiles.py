@@ -37,6 +37,7 @@ PROFILE = Profile(
     holdout_error={"igniter": 0.05},
     jitter=0.02,
     frontend_ms=0.4,
+    request_ms=0.2,
     memory_mb=120,
     max_batch=32,
     repeats=(Repeat(20, 1, 10.4, 10.5), Repeat(50, 4, 9.0, 9.2)),
