@@ -50,8 +50,8 @@ def _cost(family: Group, gpu_types: Mapping[str, GpuType]) -> float:
         if model < 0:
             continue
         rate = bound_rate(gpu_type, family[0].model, slo_ms, constant)
-        with np.errstate(divide="ignore"):
-            per_request = gpu_type.price * gpu_type.percents / 100.0 / rate
+        cost = np.broadcast_to(gpu_type.price * gpu_type.percents / 100.0, rate.shape)
+        per_request = np.divide(cost, rate, out=np.full(rate.shape, np.inf), where=rate > 0.0)
         cheapest = np.minimum(cheapest, per_request.min(axis=1))
     rates = np.array([w.rate_rps for w in family])
     return float(rates[np.isfinite(cheapest)] @ cheapest[np.isfinite(cheapest)])
