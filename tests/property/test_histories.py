@@ -395,6 +395,15 @@ KILLED_BEFORE_UNLOAD = [("kill controller", ()), ("edit", (WARM, 9, True, 0))]
 KILLED_AFTER_START = [("kill", (1,)), ("look", (1, 0.2, None)), ("again", (11,))]
 """The apply starts the shadow that the controller is about to replace, and is killed."""
 
+ALONE_WITH_WARM_SHADOW = [
+    ("edit", (WARM, None, True, 0)),
+    ("kill controller", ()),
+    ("again", (None,)),
+    ("kill", (0,)),
+    ("look", (4, 6.0, None)),
+]
+"""The active server dies before the next controller's first look: the warm shadow has no models loaded."""
+
 histories = st.lists(steps(), min_size=1, max_size=14)
 
 
@@ -475,6 +484,7 @@ def is_guarded(here: World, plan: Plan) -> None:
 @example([("kill controller", ())], CROWDED)
 @example(KILLED_BEFORE_UNLOAD, WARM)
 @example(KILLED_AFTER_START, None)
+@example(ALONE_WITH_WARM_SHADOW, None)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_history_ends_in_the_planned_fleet(history: list[Any], last: list[Wish | None] | None) -> None:
     converges(history, last)

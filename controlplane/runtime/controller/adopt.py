@@ -93,16 +93,27 @@ def adoption(
         ]
         # Routed first, then as planned, then the others.
         candidates.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
-        chosen = candidates[:1]
+        # A warm shadow has no models loaded: it serves only after the guard had them loaded.
+        ready = [
+            s
+            for s in candidates
+            if partition.policy is not ShadowPolicy.WARM
+            or s.name in routed
+            or s.spec.labels.role is Role.ACTIVE
+        ]
+        chosen = ready[:1]
+        placed = [PlacedServer(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen]
+        placed = placed or [PlacedServer(spec.name, partition.gpu, partition.percent)]
         if partition.policy is not ShadowPolicy.NONE:
             # A server that is neither a backup nor as large as the active one is surplus.
-            active_percent = chosen[0].spec.percent if chosen else 0.0
-            shadows = [s for s in candidates[1:] if s.name in backups or s.spec.percent >= active_percent]
+            least = chosen[0].spec.percent if chosen else 0.0
+            shadows = [
+                s for s in candidates if s not in chosen and (s.name in backups or s.spec.percent >= least)
+            ]
+            placed += [PlacedServer(s.name, gpus[s.spec.device], s.spec.percent) for s in shadows[:1]]
             chosen += shadows[:1]
         kept += chosen
-        placed_servers[partition.id] = tuple(
-            PlacedServer(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen
-        ) or (PlacedServer(spec.name, partition.gpu, partition.percent),)
+        placed_servers[partition.id] = tuple(placed)
     surplus = tuple(s for s in running if s not in kept)
     state = decisions.begin(guarded, placed_servers, limits, generation)
     return Adoption(state, planned, tuple(kept), surplus)
