@@ -11,7 +11,7 @@ from controlplane.domain.errors import InputError
 
 
 def core_of(device: str) -> int:
-    """The core that `cpu-i` names.
+    """Return the core that `cpu-i` names.
 
     Raises InputError for another kind of device, or a core this program may not use.
     """
@@ -28,7 +28,7 @@ def core_of(device: str) -> int:
 
 @contextlib.contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """Keep this thread on one core; a process it starts inherits that.
+    """Keep this thread on one core; processes that it starts inherit that.
 
     Raises InputError for an absent core.
     """

@@ -23,13 +23,13 @@ Say = Callable[[str], None]
 
 
 def address() -> str:
-    """$DOCKER_HOST, else the usual socket. Raises EngineError for an engine that is not on this host."""
+    """Return $DOCKER_HOST, else the default socket. Raises EngineError for an engine on another host."""
     told = os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
     return local(told)
 
 
 def local(told: str) -> str:
-    """`told`, where it is a socket of this host. Raises EngineError."""
+    """Return `told` if it is a socket of this host. Raises EngineError."""
     if not told.startswith("unix://"):
         raise EngineError(
             f"the Docker engine at {told} is not on this host: ports and model folders are local; "
@@ -40,7 +40,7 @@ def local(told: str) -> str:
 
 @contextlib.contextmanager
 def engine(where: str, answer_s: float = ANSWER_S) -> Iterator[docker.DockerClient]:
-    """A connection to the engine, which has `answer_s` for each answer.
+    """Connect to the engine, with a limit of `answer_s` for each answer.
 
     Raises MissingTool, EngineError or NotNow, as `told` does.
     """
@@ -54,7 +54,7 @@ def engine(where: str, answer_s: float = ANSWER_S) -> Iterator[docker.DockerClie
 
 
 def _knock(where: str) -> None:
-    """Raise what `engine` raises where nobody listens. The SDK leaks its socket when it finds that out."""
+    """Raise `engine`'s error where the engine does not listen; the SDK would leak its socket then."""
     with socket.socket(socket.AF_UNIX) as door:
         try:
             door.connect(where.removeprefix("unix://"))
@@ -63,7 +63,7 @@ def _knock(where: str) -> None:
 
 
 def reachable() -> bool:
-    """Whether an engine of this host answers."""
+    """Return whether an engine of this host answers."""
     try:
         with engine(address()) as client:
             client.ping()
@@ -74,7 +74,7 @@ def reachable() -> bool:
 
 @contextlib.contextmanager
 def told(where: str) -> Iterator[None]:
-    """Errors of the engine as ours, each with the way out."""
+    """Turn errors of the engine into ours, each with the way out."""
     try:
         yield
     except docker.errors.ImageNotFound as error:
@@ -83,14 +83,14 @@ def told(where: str) -> Iterator[None]:
         kind = NotNow if _FULL in _said(error).lower() else EngineError
         raise kind(_of_api(error)) from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        # The SDK asks for the engine's version first, and wraps what becomes of that.
+        # The SDK asks for the engine's version first, and wraps the error of that.
         if any(isinstance(e, requests.exceptions.Timeout) for e in (error, error.__cause__)):
             raise NotNow(f"the Docker engine at {where} does not answer; see its log") from error
         raise _unreachable(where, str(error)) from error
 
 
 def have_image(client: docker.DockerClient, options: ContainerOptions, say: Say) -> None:
-    """Fetch the image as the options say, telling how far it is.
+    """Fetch the image as the options say, and report the progress.
 
     Raises EngineError where it is not to be had.
     """
@@ -115,7 +115,7 @@ def have_image(client: docker.DockerClient, options: ContainerOptions, say: Say)
 
 
 def _count(line: dict[str, Any], done: dict[str, tuple[int, int]]) -> None:
-    """Keep per layer how much of it came."""
+    """Record the progress of each layer."""
     detail = line.get("progressDetail") or {}
     if line.get("status") == "Downloading" and detail.get("total"):
         done[line["id"]] = (detail["current"], detail["total"])

@@ -25,17 +25,17 @@ _END_S = 5.0
 
 
 class EngineEvents:
-    """Reads the stream in a thread, and opens it anew where the engine was restarted."""
+    """Reads the stream in a thread, and opens it again where the engine was restarted."""
 
     def __init__(self, address: str, fleet: str) -> None:
         self._path = address.removeprefix("unix://")
         self._filters = {
             "type": ["container"],
             "label": [f"{containers.FLEET_LABEL}={fleet}"],
-            # Podman knows a death by the second name.
+            # Podman calls a death by the second name.
             "event": ["die", "died", "oom", "pause"],
         }
-        # By container: a name may come again, and what ended earlier is no news of it.
+        # By container id: a name may be used again, and an earlier end is not its.
         self._heard: queue.SimpleQueue[tuple[str, str, str]] = queue.SimpleQueue()
         self._since_s = time.time()
         self._told: set[str] = set()
@@ -47,7 +47,7 @@ class EngineEvents:
         self._thread.start()
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Those of these servers the stream named."""
+        """Return the news of these servers."""
         asked = {s.id: s.name for s in servers}
         self._told &= asked.keys()
         self._impaired &= asked.keys()
@@ -55,7 +55,7 @@ class EngineEvents:
         with contextlib.suppress(queue.Empty):
             while True:
                 one, action, why = self._heard.get_nowait()
-                # Whether it was Triton that was killed, its container's end tells.
+                # If Triton itself was killed, its container's end follows.
                 impaired = action == "oom"
                 told = self._told | self._impaired if impaired else self._told
                 if one in asked and one not in told:
@@ -73,13 +73,13 @@ class EngineEvents:
 
     def _listen(self) -> None:
         while not self._closing.is_set():
-            # An engine that is away, or ends, is asked again.
+            # Try again where the engine is away or ends.
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
                 self._read()
             self._closing.wait(_AGAIN_S)
 
     def _read(self) -> None:
-        """Until the stream ends."""
+        """Read events until the stream ends."""
         with socket.socket(socket.AF_UNIX) as opened:
             with self._lock:
                 if self._closing.is_set():
@@ -94,7 +94,7 @@ class EngineEvents:
                     self._socket = None
 
     def _stream(self, opened: socket.socket) -> http.client.HTTPResponse:
-        # What was missed between two streams is told again by the engine.
+        # The engine repeats the events between two streams.
         asked = {"since": f"{self._since_s:.6f}", "filters": json.dumps(self._filters)}
         connection = http.client.HTTPConnection("localhost")
         connection.sock = opened
@@ -111,7 +111,7 @@ class EngineEvents:
 
 
 def reason(action: str, about: Mapping[str, str]) -> str:
-    """An event in words."""
+    """Return an event as a reason."""
     match action:
         case "oom":
             return "the kernel killed a process of it: it needs more than its memory limit (memory_mb)"

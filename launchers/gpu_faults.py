@@ -1,4 +1,4 @@
-"""Faults that take every client of a GPU: the driver's Xid events, and the MPS daemon's word on its server.
+"""Faults that end every client of a GPU: the driver's Xid events, and the state of the MPS server.
 
 A fatal fault of one MPS client ends all clients of the device, and not always their processes: a Triton
 stays up and fails every request. So a fault names all servers of the GPU, dead or not, in one observation.
@@ -19,22 +19,22 @@ GONE_XIDS = {
     119: "GSP RPC timeout",
     120: "GSP error",
 }
-"""What no client survives, by NVIDIA's list of Xid errors. Others may be one program's own: MPS is asked."""
+"""Xid errors that no client survives, by NVIDIA's list. Others may concern one program; MPS decides."""
 
 
 _ANSWER_S = 0.5
-"""Who asks decides about redirects meanwhile, and a daemon may hang over the very fault it is asked about."""
+"""Short, because redirects wait for the answer, and the fault itself may make the daemon hang."""
 
 
 class GpuFaults:
-    """Listens for the GPUs of the servers it is asked about."""
+    """Listens for faults of the servers' GPUs."""
 
     def __init__(self, daemons: mps.MpsDaemons) -> None:
         self._daemons = daemons
         self._events: gpus.XidEvents | None = None
 
     def news(self, servers: Collection[Server], ended: Collection[str]) -> tuple[News, ...]:
-        """One item for each GPU with a fault; `ended` are the servers that were just heard to end."""
+        """Return an item for each GPU with a fault; `ended` are the servers that just ended."""
         on: dict[str, list[str]] = {}
         for server in servers:
             if gpus.is_gpu(server.spec.device):
@@ -59,7 +59,7 @@ class GpuFaults:
             self._events.close()
 
     def _reason(self, uuid: str, xids: list[int], dead: list[str], names: list[str]) -> str | None:
-        """Why this is the GPU's fault; None where it is one server's own."""
+        """Return why a fault is the GPU's; None where it is one server's."""
         for xid in xids:
             if xid in GONE_XIDS:
                 return f"Xid {xid} ({GONE_XIDS[xid]})"

@@ -9,7 +9,7 @@ from controlplane.domain.fleet import Role, ServerSpec
 
 
 def check(spec: ServerSpec, running: Iterable[ServerSpec]) -> None:
-    """Raise InputError where `spec` and the active servers it would stay beside want more than their GPU."""
+    """Raise InputError where `spec` and the active servers that stay on its GPU exceed 100 %."""
     total = spec.percent + sum(other.percent for other in running if _stays(other, spec))
     if spec.labels.role is Role.ACTIVE and total > 100:
         raise InputError(
@@ -20,7 +20,7 @@ def check(spec: ServerSpec, running: Iterable[ServerSpec]) -> None:
 
 
 def _stays(other: ServerSpec, wanted: ServerSpec) -> bool:
-    """Whether its share adds to the new one's for good.
+    """Return whether a server's share adds to the new one's permanently.
 
     A shadow standing by owns nothing. What an earlier plan of the fleet started is being drained or will be:
     while plans change, the sum rightly exceeds 100.

@@ -12,12 +12,12 @@ from controlplane.domain.errors import InputError
 
 _PREFIX = "GPU-"
 FIXED = "on a GPU the share is fixed when the CUDA context is made: start a server with the other share"
-"""Why a running server's share cannot change there."""
+"""The reason why a running server's share of a GPU cannot change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `mig` where it is cut into instances, which MPS percentages then no longer describe."""
+    """One GPU. `mig`: it is split into instances, to which MPS percentages do not apply."""
 
     index: int
     uuid: str
@@ -27,12 +27,12 @@ class Gpu:
 
 
 def is_gpu(device: str) -> bool:
-    """Whether a device's name is a GPU's UUID."""
+    """Return whether a device's name is a GPU's UUID."""
     return device.startswith(_PREFIX)
 
 
 def inventory() -> tuple[Gpu, ...]:
-    """Every GPU, by index; none where there is no driver."""
+    """Return every GPU, by index; none without a driver."""
     with _nvml() as nvml:
         if nvml is None:
             return ()
@@ -41,14 +41,14 @@ def inventory() -> tuple[Gpu, ...]:
 
 
 def whole(uuid: str) -> Gpu:
-    """The GPU of that UUID. Raises InputError where it is not here, or is cut into MIG instances."""
+    """Return the GPU of that UUID. Raises InputError where it is missing or split into MIG instances."""
     found = inventory()
     for gpu in found:
         if gpu.uuid == uuid:
             if gpu.mig:
                 raise InputError(
-                    f"{uuid} is cut into MIG instances: MPS percentages are of a whole GPU; "
-                    f"nvidia-smi -i {gpu.index} -mig 0 makes it whole",
+                    f"{uuid} is split into MIG instances: MPS percentages are of a whole GPU; "
+                    f"nvidia-smi -i {gpu.index} -mig 0 ends MIG mode",
                     field="device",
                 )
             return gpu
@@ -57,7 +57,7 @@ def whole(uuid: str) -> Gpu:
 
 
 def reading(device: str) -> DeviceReading:
-    """Product, driver, power and clock of a GPU at this moment; nothing of a core or without a driver."""
+    """Return a GPU's product, driver, present power and clock; empty for a core or without a driver."""
     if not is_gpu(device):
         return DeviceReading()
     with _nvml() as nvml:
@@ -75,7 +75,7 @@ def reading(device: str) -> DeviceReading:
 
 
 def memory_mb(uuid: str, pids: Collection[int]) -> float | None:
-    """Memory of the GPU these processes occupy; None where NVML does not tell of any of them."""
+    """Return the GPU memory of these processes; None where NVML reports none of them."""
     with _nvml() as nvml:
         if nvml is None:
             return None
@@ -86,7 +86,7 @@ def memory_mb(uuid: str, pids: Collection[int]) -> float | None:
 
 
 class XidEvents:
-    """The driver's Xid events, without waiting; none where there is no driver, or it tells none."""
+    """The driver's Xid events, without waiting; none where the driver is missing or reports none."""
 
     def __init__(self) -> None:
         self._open = contextlib.ExitStack()
@@ -99,7 +99,7 @@ class XidEvents:
                 self._open.callback(self._nvml.nvmlEventSetFree, self._set)
 
     def take(self, uuids: Iterable[str]) -> tuple[tuple[str, int], ...]:
-        """(UUID, Xid) of what happened to these GPUs since they were first asked about."""
+        """Return (UUID, Xid) of new events of these GPUs, since the first call with them."""
         if self._set is None:
             return ()
         nvml = self._nvml
@@ -118,13 +118,13 @@ class XidEvents:
             found.append((_text(nvml.nvmlDeviceGetUUID(told.device)), int(told.eventData)))
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Close NVML."""
         self._open.close()
 
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[Any]:
-    """NVML while it is needed; None where there is no driver."""
+    """Open NVML; None without a driver."""
     import pynvml
 
     try:
@@ -150,7 +150,7 @@ def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
 
 
 def _or_none(nvml: Any, ask: Any, *what: Any) -> Any:
-    """What NVML answers; None where this GPU does not support the question."""
+    """Return NVML's answer; None where this GPU does not support the call."""
     try:
         return ask(*what)
     except nvml.NVMLError_NotSupported:

@@ -1,7 +1,7 @@
 """NVIDIA's Multi-Process Service: one control daemon for each GPU, started, checked, used again, ended.
 
-A daemon below our own folder is ours and ended by `sweep` once it has no clients. One that
-$CUDA_MPS_PIPE_DIRECTORY names is somebody else's: it is checked and used, never ended.
+A daemon below our own folder is ours; `sweep` ends it once it has no clients. A daemon that
+$CUDA_MPS_PIPE_DIRECTORY names belongs to another program: it is checked and used, never ended.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ CONTROL = "nvidia-cuda-mps-control"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 MECHANISM = "mps"
 _PLACES = "/usr/local/nvidia/bin:/usr/bin:/usr/sbin"
-"""Where a driver's programs may be without being in PATH, as on hosts that mount their driver."""
+"""Folders of a driver's programs that may be missing in PATH, as on hosts that mount their driver."""
 _ANSWER_S = 10.0
 _UNPRIVILEGED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class MpsClient:
-    """What a server needs to be a client: the GPU, the daemon's folder, and whose daemon it is.
+    """What a server needs to be a client: the GPU, the daemon's folder and its user.
 
-    `uid` and `gid` are whom a container runs as: the daemon's user, since another one's client would wait for
-    ever, and an unprivileged one where that is root, whose daemon takes any one user.
+    A container runs as `uid` and `gid`: the daemon's user, since another user's client would wait for ever,
+    or an unprivileged user where the daemon is root's, which accepts any single user.
     """
 
     uuid: str
@@ -46,17 +46,17 @@ class MpsClient:
 
     @property
     def uid(self) -> int:
-        """The user of a container."""
+        """The user that a container runs as."""
         return self.daemon_uid or _UNPRIVILEGED
 
     @property
     def gid(self) -> int:
-        """The group of a container."""
+        """The group that a container runs as."""
         return os.getgid() if self.uid == os.getuid() else self.uid
 
 
 def client_environment(spec: ServerSpec, pipes: str) -> dict[str, str]:
-    """The share of a server, fixed when it makes its CUDA context. Under MPS its only GPU has ordinal 0."""
+    """Return the variables of a share, which the CUDA context fixes. Under MPS the only GPU has ordinal 0."""
     share = {PIPES: pipes, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{spec.percent:g}"}
     if spec.memory_mb is not None:
         share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={round(spec.memory_mb)}M"
@@ -72,10 +72,10 @@ class MpsDaemons:
         self._lock = threading.Lock()
 
     def client(self, spec: ServerSpec, *, start: bool) -> MpsClient:
-        """How a server becomes a client of its GPU's daemon, which is started first where `start`.
+        """Return how a server becomes a client of its GPU's daemon; with `start`, start the daemon first.
 
-        Raises InputError for a GPU that is not here or not whole, MissingTool without MPS, EngineError where
-        the daemon does not answer, serves another GPU, or has no place left.
+        Raises InputError for a GPU that is missing or split, MissingTool without MPS, EngineError where the
+        daemon does not answer, serves another GPU, or takes no more clients.
         """
         gpu = gpus.whole(spec.device)
         pipes = self.pipes(gpu.uuid)
@@ -85,7 +85,7 @@ class MpsDaemons:
         return MpsClient(gpu.uuid, str(pipes), _owner(pipes), client_environment(spec, str(pipes)))
 
     def sweep(self) -> tuple[str, ...]:
-        """End the daemons of ours that have no clients; what was ended."""
+        """End our daemons that have no clients; return a line for each."""
         ended: list[str] = []
         if _found() is None:
             return ()
@@ -100,7 +100,7 @@ class MpsDaemons:
         return tuple(ended)
 
     def pipes(self, uuid: str) -> Path:
-        """The pipe directory of a GPU's daemon."""
+        """Return the pipe directory of a GPU's daemon."""
         told = os.environ.get(PIPES)
         return Path(told) if told else self._root / uuid / "pipe"
 
@@ -116,8 +116,8 @@ class MpsDaemons:
             raise EngineError(f"the MPS daemon in {pipes} serves {','.join(serves)}, not {uuid}")
         if faulted(pipes):
             raise EngineError(
-                f"the MPS server of {uuid} is in state FAULT and takes nobody until its clients are gone: "
-                "stop what runs there (ctl destroy), then apply again"
+                f"the MPS server of {uuid} is in state FAULT and accepts no client until its clients are "
+                "gone: stop what runs there (ctl destroy), then apply again"
             )
         if len(clients(pipes)) >= MAX_MPS_CLIENTS:
             raise EngineError(
@@ -140,7 +140,7 @@ class MpsDaemons:
             for folder in (pipes, logs):
                 folder.mkdir(parents=True, exist_ok=True)
             with said.open("wb") as out:
-                # Not through a pipe: a daemon that keeps it open would be waited for.
+                # Not through a pipe: the daemon keeps it open, and `run` would wait for that.
                 ended = subprocess.run(
                     [_program(), "-d"],
                     stdin=subprocess.DEVNULL,
@@ -185,14 +185,14 @@ def check_user(client: MpsClient, uid: int) -> None:
 
 
 def capability() -> Capability:
-    """Whether shares of a GPU can be held here."""
+    """Return whether this host can enforce shares of a GPU."""
     found = _found()
     remedy = None if found else "install the NVIDIA driver's compute tools (package nvidia-compute-utils)"
     return Capability("mps", found is not None, found or f"no {CONTROL}", remedy)
 
 
 def ask(pipes: Path, question: str, answer_s: float | None = None) -> str:
-    """What the daemon answers to one command. Raises EngineError where it does not, within `answer_s`."""
+    """Return the daemon's answer to a command. Raises EngineError without one within `answer_s`."""
     told = _run([_program()], {**os.environ, PIPES: str(pipes)}, f"{question}\n", answer_s)
     if told.returncode != 0:
         raise EngineError(f"the MPS daemon in {pipes} did not take {question!r}: {_words(told)}")
@@ -200,22 +200,22 @@ def ask(pipes: Path, question: str, answer_s: float | None = None) -> str:
 
 
 def answers(pipes: Path) -> bool:
-    """Whether a daemon listens there. A hung one, as with another user's clients, raises LaunchTimeout."""
+    """Return whether a daemon listens there. Raises LaunchTimeout for one that hangs."""
     if not pipes.is_dir():
         return False
     return _run([_program()], {**os.environ, PIPES: str(pipes)}, "get_server_list\n").returncode == 0
 
 
 def clients(pipes: Path) -> list[int]:
-    """The pids of all clients of a daemon."""
+    """Return the pids of all clients of a daemon."""
     servers = ask(pipes, "get_server_list").split()
     return [int(pid) for s in servers for pid in ask(pipes, f"get_client_list {s}").split()]
 
 
 def faulted(pipes: Path, answer_s: float | None = None) -> bool:
-    """Whether a server of the daemon says it is in its state FAULT: a fatal exception took its clients.
+    """Return whether a server of the daemon is in state FAULT: a fatal exception ended its clients.
 
-    False where it cannot be asked: older daemons do not know the question, and one may hang.
+    False without an answer: older daemons do not know the command, and a daemon may hang.
     """
     with contextlib.suppress(EngineError):
         servers = ask(pipes, "get_server_list", answer_s).split()
@@ -261,14 +261,14 @@ def _words(told: subprocess.CompletedProcess[str]) -> str:
 
 
 def _owner(pipes: Path) -> int:
-    """Whose daemon it is, or will be."""
+    """Return the user of the daemon, or of the one that would be started."""
     with contextlib.suppress(OSError):
         return pipes.stat().st_uid
     return os.getuid()
 
 
 def _devices(pipes: Path) -> list[str] | None:
-    """The GPUs a daemon was given; None where that cannot be seen, or it was given all."""
+    """Return the GPUs that a daemon was started with; None where that is unknown, or for all."""
     try:
         pid = int((pipes / f"{CONTROL}.pid").read_text())
         pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")

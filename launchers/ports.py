@@ -1,4 +1,4 @@
-"""Ports for servers, picked so that nobody else picks them."""
+"""Free ports for servers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LAST = 29999
 
 
 def free_ports(taken: set[int]) -> ServerPorts:
-    """Three ports nobody listens on, none of them in `taken`.
+    """Return three ports without a listener, none of them in `taken`.
 
-    They lie below the kernel's range for outgoing connections, which may take any of its ports at any
-    moment. Somebody can still be faster than the server: its start must be ready to try again.
+    They are below the kernel's range for outgoing connections, which may take any of its ports at any
+    moment. Another process can still take one before the server does, so a start must be able to try again.
     """
     first, last = _FIRST, min(_LAST, _first_outgoing() - 1)
     if last - first < 100:
@@ -40,7 +40,7 @@ def _first_outgoing() -> int:
 
 
 def _is_free(port: int) -> bool:
-    # Both addresses: a listener on 0.0.0.0 would get in the way as well.
+    # Both addresses: a listener on 0.0.0.0 has the port too.
     for address in ("127.0.0.1", "0.0.0.0"):
         with socket.socket() as s:
             try:

@@ -1,4 +1,4 @@
-"""Ends of processes, from the kernel itself: a handle on a process becomes readable when it ends."""
+"""Ends of processes, reported by the kernel: a pidfd becomes readable when its process ends."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _ENDED = "its process ended"
 
 
 class Handles:
-    """A handle on each of some processes, with its server's name. Asking for ends is one system call."""
+    """A pidfd for each of some processes, with its server's name. Reading the ends is one system call."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[int, str]] = {}
         self._ends = select.poll()
 
     def pids(self) -> set[int]:
-        """Of the processes that are held."""
+        """Return the pids of the held processes."""
         return {pid for pid, _ in self._held.values()}
 
     def hold(self, pid: int, server: str, is_it: Callable[[], bool]) -> bool:
-        """Take a handle, unless the process is gone. `is_it` is asked once that pid can be nobody else's."""
+        """Open a pidfd, unless the process is gone. Then the pid cannot be reused, and `is_it` checks it."""
         try:
             handle = os.pidfd_open(pid)
         except OSError:
@@ -40,11 +40,11 @@ class Handles:
         return True
 
     def ended(self) -> list[tuple[int, str]]:
-        """Those that ended, with their servers; they are let go."""
+        """Return the processes that ended, with their servers, and close their pidfds."""
         return [self._let_go(handle) for handle, _ in self._ends.poll(0)]
 
     def keep(self, servers: Collection[str]) -> None:
-        """Let go of what belongs to no one of these servers."""
+        """Close the pidfds of other servers' processes."""
         for handle, (_, server) in tuple(self._held.items()):
             if server not in servers:
                 self._let_go(handle)
@@ -64,7 +64,7 @@ class TritonEnds:
         self._asked: list[Server] = []
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Those whose Triton ended since they were asked about, or before."""
+        """Return the servers whose Triton has ended, each once."""
         ended: list[str] = []
         if [*servers] != self._asked:
             self._asked = [*servers]
@@ -74,19 +74,19 @@ class TritonEnds:
         return tuple(News((name,), _ENDED) for name in ended)
 
     def close(self) -> None:
-        """Let go of every handle."""
+        """Close every pidfd."""
         self._handles.keep(())
 
     def _asked_about(self, asked: Mapping[str, Server]) -> list[str]:
-        """Others than before; those of them that are gone already."""
+        """Hold the processes of these servers; return the servers whose process is already gone."""
         self._handles.keep(asked)
         self._told &= asked.keys()
         known = self._handles.pids()
         return [n for n, s in asked.items() if n not in self._told and not self._held(s, known)]
 
     def _held(self, server: Server, known: Collection[int]) -> bool:
-        """Have a handle; False where the process is gone."""
-        # Without an id it was gone as soon as it had started.
+        """Hold a server's process; return False where it is gone."""
+        # A server without an id ended right after its start.
         pid = int(server.id or -1)
 
         def is_it() -> bool:
@@ -97,10 +97,10 @@ class TritonEnds:
 
 
 class StubEnds:
-    """Ends of models' processes, in containers of this host too. `known` are those known by now, by pid.
+    """Ends of models' processes, also in containers of this host. `known` returns the known ones by pid.
 
-    Triton 2.51 neither starts a dead one again nor calls itself unready: it takes a second to refuse each
-    request. What its models start themselves may end as it likes.
+    Triton 2.51 neither restarts a dead one nor becomes unready: it takes a second to refuse each request. The
+    ends of processes that a model starts itself are not reported.
     """
 
     def __init__(self, known: Callable[[], Mapping[int, Stub]]) -> None:
@@ -111,7 +111,7 @@ class StubEnds:
         self._listed: Mapping[int, Stub] = {}
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Those that lost a process that nobody ended, each once."""
+        """Return the servers with a model's process that was killed or crashed, each once."""
         listed = self._known()
         if listed is not self._listed or [*servers] != self._asked:
             self._asked, self._listed = [*servers], listed

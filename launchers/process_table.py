@@ -1,4 +1,4 @@
-"""Processes that carry our labels, read from /proc: the truth about what runs."""
+"""The processes with our labels, read from /proc."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TERMINATE = signal.SIGTERM
 CONTINUE = signal.SIGCONT
 
 _EXEC_S = 2.0
-"""How long one program may take to become another: a large one may have to be read from the disk."""
+"""The longest time of an exec: a large program may have to be read from the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process of one server: Triton itself (`leader`), a model's (`stub`) or its child, a quota's helper.
+    """A process of one server: Triton (`leader`), a model's (`stub`) or its child, or a quota's helper.
 
     `text` is the label it carries.
     """
@@ -40,20 +40,20 @@ class Member:
 
 
 class Stub(NamedTuple):
-    """A model's process: its server's name, and the Triton it is a child of."""
+    """A model's process: its server's name, and its parent's pid, a Triton."""
 
     server: str
     triton: int
 
 
 def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Member, ...]:
-    """Every process of this user that carries our labels, of one fleet or one server where asked."""
+    """Return this user's processes with our labels, of all fleets, one fleet or one server."""
     found = (m for m in _all() if fleet is None or m.fleet == fleet)
     return tuple(m for m in found if name is None or m.name == name)
 
 
 def members_of(server: Server) -> tuple[Member, ...]:
-    """The processes of this very server: one that was started since under its name has other ports."""
+    """Return the processes of this server. A later server of the same name, with other ports, is not it."""
     found = []
     for member in members(name=server.name):
         its = labels.server_of(member.text, id=str(member.pid), state=server.state)
@@ -63,7 +63,7 @@ def members_of(server: Server) -> tuple[Member, ...]:
 
 
 def find(pid: int) -> Member | None:
-    """The process as a member; None where it is gone, a zombie, another user's or carries no labels."""
+    """Return the process as a member; None where it is gone, a zombie, another user's or has no labels."""
     deadline = time.monotonic() + _EXEC_S
     while (found := _member(pid)) is None and _between_programs(pid) and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -71,7 +71,7 @@ def find(pid: int) -> Member | None:
 
 
 def stubs_of(tritons: Mapping[int, str]) -> dict[int, Stub]:
-    """The models' processes of these Tritons (pid -> server), whatever container they are in.
+    """Return the models' processes of these Tritons (pid -> server), in any container.
 
     A pid that is no such Triton's is passed over: it may be one of another host's, or of a machine's within.
     """
@@ -85,12 +85,12 @@ def stubs_of(tritons: Mapping[int, str]) -> dict[int, Stub]:
 
 
 def ports_of(server: Server) -> set[int]:
-    """The ports it must listen on."""
+    """Return the ports of a server."""
     return {server.http_port, server.grpc_port, server.metrics_port}
 
 
 def listens(pid: int, ports: set[int]) -> bool:
-    """Whether this process itself listens on all these ports, so that nobody else does."""
+    """Return whether this process, and so no other, listens on all these ports."""
     try:
         open_ = psutil.Process(pid).net_connections("tcp")
     except psutil.NoSuchProcess:
@@ -99,13 +99,13 @@ def listens(pid: int, ports: set[int]) -> bool:
 
 
 def parent(pid: int) -> int | None:
-    """The process that started this one, dead or alive; None where it is gone."""
+    """Return the parent of a process, dead or alive; None where it is gone."""
     fields = _stat(pid)
     return None if fields is None else int(fields[1])
 
 
 def died(pid: int) -> str | None:
-    """How a process died that its parent has not waited for; None where it lives, ended well or is gone.
+    """Return how a process died, before its parent waits for it; None where it lives, ended well or is gone.
 
     A parent waits for what it ended itself, so what stays has ended of its own.
     """
@@ -118,19 +118,19 @@ def died(pid: int) -> str | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody has stopped it (SIGSTOP)."""
+    """Return whether a process is stopped (SIGSTOP)."""
     fields = _stat(pid)
     return fields is not None and fields[0] == "T"
 
 
 def send(member: Member, number: signal.Signals) -> None:
-    """Signal this very process; where it is gone, nothing happens."""
+    """Signal this process, and no other that got its pid; do nothing where it is gone."""
     try:
         handle = os.pidfd_open(member.pid)
     except OSError:
         return
     try:
-        # The handle is held now: if the labels are still there, the pid was not given to another process.
+        # The pidfd is open now: if the labels are still there, the pid was not reused.
         if _member(member.pid) is not None:
             signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
@@ -140,7 +140,7 @@ def send(member: Member, number: signal.Signals) -> None:
 
 
 def wait_gone(member: Member, seconds: float) -> bool:
-    """Wait for a process to end, for at most `seconds`; whether it did."""
+    """Wait for a process to end, for at most `seconds`; return whether it did."""
     try:
         handle = os.pidfd_open(member.pid)
     except OSError:
@@ -156,7 +156,7 @@ def wait_gone(member: Member, seconds: float) -> bool:
 
 
 def kill_all(present: Callable[[], tuple[Member, ...]], seconds: float = 10.0) -> tuple[int, ...]:
-    """Kill every process that is `present`, those that start meanwhile too; the pids that would not go."""
+    """Kill every process that `present` returns, also later ones; return the pids that do not end."""
     deadline = time.monotonic() + seconds
     while found := present():
         for member in found:
@@ -168,19 +168,19 @@ def kill_all(present: Callable[[], tuple[Member, ...]], seconds: float = 10.0) -
 
 
 def cpu_seconds(pids: tuple[int, ...]) -> float:
-    """Processor time used by these processes and by their children that have ended, in seconds."""
+    """Return the processor time of these processes and of their ended children, in seconds."""
     ticks = 0
     for pid in pids:
         fields = _stat(pid)
         if fields is None:
             continue
-        # utime, stime, cutime, cstime: a model that was unloaded leaves its time with Triton.
+        # utime, stime, cutime, cstime: the time of an unloaded model's process counts as Triton's.
         ticks += sum(int(field) for field in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pids: tuple[int, ...]) -> float:
-    """What these processes occupy, what they share counted once (PSS); those that are gone count 0."""
+    """Return the memory of these processes, with shared pages counted once (PSS); 0 where they are gone."""
     total = 0
     for pid in pids:
         # Gone, or it gave up its memory and is a zombie.
@@ -199,7 +199,7 @@ def _all() -> Iterator[Member]:
 
 
 def _between_programs(pid: int) -> bool:
-    """Whether it is alive without an environment, as a process is for a moment within exec."""
+    """Return whether a living process has no environment, as for a moment within exec."""
     try:
         fields = _stat(pid)
         return fields is not None and fields[0] not in "ZX" and not Path(f"/proc/{pid}/environ").read_bytes()
@@ -208,7 +208,7 @@ def _between_programs(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/<pid>/stat from the third on (its state); None where it is gone."""
+    """Return the fields of /proc/<pid>/stat from the third on (its state); None where it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -216,7 +216,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _command(pid: int) -> list[str]:
-    """Its command line; empty words where it is gone."""
+    """Return a process's command line; empty words where it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

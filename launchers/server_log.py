@@ -1,4 +1,4 @@
-"""What a Triton's log says about why it is not up."""
+"""The reasons in a Triton's log for a failed start."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LONGEST_LINE = 400
 
 
 def reasons(log: str, most: int = 6) -> list[str]:
-    """The lines that tell why a server did not start, best first: a model's own words, then errors.
+    """Return the lines with the reason why a server did not start: a model's error, else Triton's errors.
 
-    Where there is no such line, the last lines of the log.
+    Without such a line, the last lines of the log.
     """
     errors = [_unescape(m["said"]) for m in map(_ENTRY.match, log.splitlines()) if m]
     errors = [e for e in errors if not any(n in e for n in _NOISE)]
@@ -27,22 +27,24 @@ def reasons(log: str, most: int = 6) -> list[str]:
 
 
 def by_chance(log: str) -> bool:
-    """Whether the same start may go well next time.
+    """Return whether a start failed by chance, so that the next one may succeed.
 
-    Somebody else listened on one of its ports; or 2.51's Python backend aborted in a race for its own shared
-    memory with the model's process that it starts, as it rarely does on a busy host.
+    Another process took one of its ports; or 2.51's Python backend aborted in a race with its model's process
+    for their shared memory, as it rarely does on a busy host.
     """
     return "already in use" in log or "boost::interprocess::lock_exception" in log
 
 
 def failure(name: str, what: str, log: str, where: Path) -> str:
-    """One message: which server, what happened, why by its own words, where to read on."""
-    why = "; ".join(reasons(log)) or "it said nothing (was it killed? see dmesg for the out-of-memory killer)"
+    """Return one message: the server, what happened, its own reason, and the log file."""
+    why = (
+        "; ".join(reasons(log)) or "its log is empty (was it killed? see dmesg for the out-of-memory killer)"
+    )
     return f"{name} {what}: {why} (log: {where})"
 
 
 def read(path: Path) -> str:
-    """The log as text; empty where there is none."""
+    """Return the log as text; empty where there is none."""
     try:
         return path.read_text(errors="replace")
     except FileNotFoundError:
@@ -50,6 +52,6 @@ def read(path: Path) -> str:
 
 
 def _unescape(said: str) -> str:
-    """An entry's text without the Python frames below its first line, which only the log needs."""
+    """Return an entry's text without the Python frames below its first line."""
     lines = said.replace("\\n", "\n").split("\n\nAt:")[0].split("\n")
     return " ".join(line.strip() for line in lines if line.strip())

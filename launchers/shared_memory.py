@@ -10,7 +10,7 @@ _FOLDER = Path("/dev/shm")
 
 
 def remove(prefix: str) -> list[str]:
-    """Remove every region whose name starts with `prefix`; what was removed."""
+    """Remove every region whose name starts with `prefix`; return a line for each."""
     found = [p for p in _FOLDER.iterdir() if p.name.startswith(prefix)]
     for region in found:
         region.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What is being started by this program: one start per name at a time, no port given out twice."""
+"""The starts in progress in this program: one per name at a time, each with its own ports."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from launchers.ports import free_ports
 from launchers.triton import ServerPorts
 
 ATTEMPTS = 5
-"""How often a start is tried when it failed by chance, with other ports each time."""
+"""Tries of a start that fails by chance, with other ports each time."""
 
-BAD_LUCK = "somebody else took its ports, or Triton aborted in a race of its own"
-"""What each of them met with."""
+BAD_LUCK = "another process took its ports, or Triton aborted in a race of its own"
+"""The reason of a failure by chance."""
 
 
 class Starting:
-    """Shared by the threads that start servers side by side."""
+    """State of the threads that start servers in parallel."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,13 +25,13 @@ class Starting:
         self._ports: set[int] = set()
 
     def names(self) -> frozenset[str]:
-        """Whose start is under way."""
+        """Return the names whose start is in progress."""
         with self._lock:
             return frozenset(name for name, lock in self._of_name.items() if lock.locked())
 
     @contextlib.contextmanager
     def one_at_a_time(self, name: str) -> Iterator[None]:
-        """Hold back others who start the same name."""
+        """Let other starts of the same name wait."""
         with self._lock:
             lock = self._of_name.setdefault(name, threading.Lock())
         with lock:
@@ -39,7 +39,7 @@ class Starting:
 
     @contextlib.contextmanager
     def ports(self) -> Iterator[ServerPorts]:
-        """Three free ports that no other start of this program gets meanwhile."""
+        """Reserve three free ports for a start."""
         with self._lock:
             ports = free_ports(self._ports)
             mine = {ports.http, ports.grpc, ports.metrics}

@@ -1,4 +1,4 @@
-"""What a launcher hears: servers that end or are impaired, and GPUs whose fault ended all of theirs."""
+"""Reports of servers that end or are impaired, and of GPU faults that end all of a GPU's servers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from launchers.mps import MpsDaemons
 
 
 class Ends(Protocol):
-    """One way to hear that servers end; as `controlplane.ports.Watch`."""
+    """One source of ends of servers, as `controlplane.ports.Watch`."""
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """One item for each server that ended, or lost a process of its models."""
+        """Return an item for each server that ended, or lost a process of its models."""
 
     def close(self) -> None:
         """Stop listening."""
@@ -29,7 +29,7 @@ class LauncherWatch:
         self._faults = GpuFaults(daemons)
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """A fault of a GPU is one item, whatever else was heard of its servers; an end says enough."""
+        """Return the news: a GPU's fault is one item, and an end replaces an impairment."""
         heard = [news for ends in self._ends for news in ends.news(servers)]
         ended = {name for news in heard if not news.impaired for name in news.servers}
         faults = self._faults.news(servers, ended)

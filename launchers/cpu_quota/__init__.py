@@ -16,7 +16,7 @@ CHAIN: tuple[Mechanism, ...] = (CgroupV2(), CgroupV1(), SystemdScope(), DutyCycl
 
 
 def first_that_holds(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism | None, dict[str, str]]:
-    """The first mechanism that passes its trial, and why each one before it does not."""
+    """Return the first mechanism that passes its trial, and the obstacles of those before it."""
     obstacles: dict[str, str] = {}
     for mechanism in mechanisms:
         obstacle = mechanism.obstacle()

@@ -1,4 +1,4 @@
-"""A quota by a cgroup of a server's own, in either version of cgroups."""
+"""A quota by one cgroup for each server, for both versions of cgroups."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _TRIAL_PERCENT = 20.0
 
 
 class Cgroup(ABC):
-    """What both versions share: where a group may be made, entering it, finding it again, removing it."""
+    """The common part of both versions: finding a place for groups, entering, listing and removing them."""
 
     name: str
     _absent: str
-    """Said where no hierarchy of this version is mounted."""
+    """The obstacle where no hierarchy of this version is mounted."""
 
     def obstacle(self) -> str | None:
-        """Why not; None after a quota was written, read back and entered."""
+        """Return the obstacle; None after a quota was written, read back and entered."""
         problem = self._absent
         for base in self._bases():
             try:
@@ -39,14 +39,14 @@ class Cgroup(ABC):
         return files.entering(folder)
 
     def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
-        """Write another quota; it holds within a period."""
+        """Write another quota, which takes effect within a period."""
         folder = self._folder(group)
         if folder is None:
             raise OSError(f"there is no group {group.folder}")
         self._limit(folder, percent)
 
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
-        """The kernel's counters."""
+        """Return the kernel's counters."""
         folder = self._folder(group)
         return ShareUsage(None, None, None) if folder is None else self._count(folder, pids)
 
@@ -56,7 +56,7 @@ class Cgroup(ABC):
         return folder is not None and files.remove(folder)
 
     def groups(self, fleet: str) -> tuple[Group, ...]:
-        """The fleet's groups."""
+        """Return the fleet's groups."""
         return tuple(files.groups_below(self._bases(), fleet))
 
     def _folder(self, group: Group) -> Path | None:
@@ -80,7 +80,7 @@ class Cgroup(ABC):
                 raise OSError(f"no process can be moved into {folder}")
 
     def _bases(self) -> list[Path]:
-        """Where groups may be.
+        """Return the folders in which groups may be.
 
         From the top: the same place whichever session this program runs in, so that it finds its groups.
         """
@@ -89,7 +89,7 @@ class Cgroup(ABC):
 
     @abstractmethod
     def _mounts(self) -> list[Path]:
-        """Where the hierarchy is mounted."""
+        """Return the mount points of the hierarchy."""
 
     @abstractmethod
     def _controller(self) -> str:
@@ -97,7 +97,7 @@ class Cgroup(ABC):
 
     @abstractmethod
     def _prepare(self, base: Path) -> None:
-        """Have groups below `base` ruled by the cpu controller. Raises OSError."""
+        """Enable the cpu controller for groups below `base`. Raises OSError."""
 
     @abstractmethod
     def _limit(self, folder: Path, percent: float) -> None:
@@ -105,4 +105,4 @@ class Cgroup(ABC):
 
     @abstractmethod
     def _count(self, folder: Path, pids: tuple[int, ...]) -> ShareUsage:
-        """The group's counters."""
+        """Return the group's counters."""

@@ -1,4 +1,4 @@
-"""Folders of a cgroup hierarchy: where we may make one, writing that is read back, entering, removing."""
+"""Folders of a cgroup hierarchy: finding, writing with a read-back, entering, removing."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def write(file: Path, value: str) -> None:
 
 
 def entering(folder: Path) -> list[str]:
-    """The start of a command line that enters the group first."""
+    """Return the start of a command line that enters the group first."""
     return ["sh", "-c", _ENTER, str(folder)]
 
 
 def enters(folder: Path) -> bool:
-    """Whether a process can be moved into the group: making a group is no permission for that."""
+    """Return whether a process can be moved into the group, which making a group does not imply."""
     tried = subprocess.run(
         [*entering(folder), "cat", "/proc/self/cgroup"],
         capture_output=True,
@@ -48,7 +48,7 @@ def enters(folder: Path) -> bool:
 def trial_folder(base: Path) -> Iterator[Path]:
     """A group for a trial, removed at the end. Raises OSError."""
     for old in base.glob(f"{_TRIAL}-*"):
-        # Of a program that was killed in the middle of its trial.
+        # Left by a program that was killed during its trial.
         if not Path(f"/proc/{old.name.split('-')[2]}").exists():
             remove(old)
     folder = base / f"{_TRIAL}-{os.getpid()}-{threading.get_ident()}"
@@ -60,7 +60,7 @@ def trial_folder(base: Path) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> bool:
-    """Remove a group; its last processes may still be on their way out, and any straggler in it is killed.
+    """Remove a group; wait for processes that are ending, and kill any other.
 
     Raises OSError.
     """
@@ -79,7 +79,7 @@ def remove(folder: Path) -> bool:
 
 
 def _kill_members(folder: Path) -> None:
-    """A process caught between fork and exec shows no label yet, but it is in its server's group."""
+    """Kill the group's processes: one between fork and exec has no labels yet, but it is in the group."""
     with contextlib.suppress(OSError):
         for pid in (folder / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
@@ -87,7 +87,7 @@ def _kill_members(folder: Path) -> None:
 
 
 def groups_below(bases: Sequence[Path], fleet: str) -> dict[Group, Path]:
-    """The fleet's groups directly below these folders."""
+    """Return the fleet's groups directly below these folders."""
     found: dict[Group, Path] = {}
     for base in bases:
         with contextlib.suppress(OSError):
@@ -99,7 +99,7 @@ def groups_below(bases: Sequence[Path], fleet: str) -> dict[Group, Path]:
 
 
 def mount_points(kind: str, controller: str | None = None) -> list[Path]:
-    """Where hierarchies of this kind (`cgroup`, `cgroup2`) are mounted."""
+    """Return the mount points of hierarchies of this kind (`cgroup`, `cgroup2`)."""
     found = []
     for line in Path("/proc/mounts").read_text().splitlines():
         _, place, type_, options, *_ = line.split()
@@ -109,7 +109,7 @@ def mount_points(kind: str, controller: str | None = None) -> list[Path]:
 
 
 def own_path(controller: str) -> str:
-    """The path of this process's own group in a hierarchy; `controller` is empty for version 2."""
+    """Return the path of this process's own group in a hierarchy; `controller` is empty for version 2."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -118,7 +118,7 @@ def own_path(controller: str) -> str:
 
 
 def chain(mount: Path, path: str) -> list[Path]:
-    """The folders from the mount point down to `path`: those that a container does not show left out."""
+    """Return the folders from the mount point down to `path`, as far as a container shows them."""
     places = [mount]
     for part in filter(None, path.split("/")):
         places.append(places[-1] / part)
@@ -126,6 +126,6 @@ def chain(mount: Path, path: str) -> list[Path]:
 
 
 def counters(text: str) -> dict[str, int]:
-    """A `cpu.stat` file as numbers."""
+    """Return a `cpu.stat` file as numbers."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}

@@ -11,7 +11,7 @@ from launchers.cpu_quota.mechanism import bandwidth
 from launchers.process_table import cpu_seconds
 
 _SHARES = 32768
-"""Against everything outside a partition, so that a busy host takes little of what a share promises."""
+"""The weight against all processes without a share, so that a busy host takes little from a partition."""
 
 
 class CgroupV1(Cgroup):
@@ -27,7 +27,7 @@ class CgroupV1(Cgroup):
         return "cpu"
 
     def _prepare(self, base: Path) -> None:
-        """The controller's hierarchy rules every group in it."""
+        """Do nothing: the controller is enabled for every group of its hierarchy."""
 
     def _limit(self, folder: Path, percent: float) -> None:
         quota, period = bandwidth(percent)
@@ -36,7 +36,7 @@ class CgroupV1(Cgroup):
         files.write(folder / "cpu.shares", str(_SHARES))
 
     def _count(self, folder: Path, pids: tuple[int, ...]) -> ShareUsage:
-        """The kernel's count of periods; its time where cpuacct is mounted with cpu, else the processes'."""
+        """Return the kernel's counters of periods, and of time where cpuacct is mounted with cpu."""
         told = files.counters((folder / "cpu.stat").read_text())
         accounted = folder / "cpuacct.usage"
         used = int(accounted.read_text()) / 1e9 if accounted.exists() else cpu_seconds(pids)

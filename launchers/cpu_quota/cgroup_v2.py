@@ -1,4 +1,4 @@
-"""A quota by `cpu.max` of a cgroup of version 2 that was delegated to us, or that root may make."""
+"""A quota by `cpu.max` of a cgroup of version 2, which was delegated to us or which root makes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from launchers.cpu_quota.cgroup import Cgroup
 from launchers.cpu_quota.mechanism import bandwidth
 
 _WEIGHT = 1250
-"""What 32768 shares of version 1 are."""
+"""The equivalent of 32768 shares of version 1."""
 
 
 def usage_of(stat: str) -> ShareUsage:
-    """A `cpu.stat` of version 2 as counters."""
+    """Return a `cpu.stat` of version 2 as counters."""
     told = files.counters(stat)
     return ShareUsage(told.get("nr_periods"), told.get("nr_throttled"), told["usage_usec"] / 1e6)
 
 
 class CgroupV2(Cgroup):
-    """`cpu.max` in a group of its own for each server."""
+    """`cpu.max` in one group for each server."""
 
     name = "cgroup-v2"
     _absent = "no hierarchy of cgroups version 2 is mounted"
@@ -34,7 +34,7 @@ class CgroupV2(Cgroup):
     def _prepare(self, base: Path) -> None:
         given = base / "cgroup.subtree_control"
         if "cpu" not in given.read_text().split():
-            # Refused where the group itself holds processes, or the controller is not there to be given.
+            # Refused where the group itself has processes, or the controller is not available in it.
             try:
                 with given.open("w") as opened:
                     opened.write("+cpu")

@@ -1,4 +1,4 @@
-"""A quota without any privilege: the models' processes are stopped for a part of every period."""
+"""A quota without privileges: the models' processes are stopped for a part of every period."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from launchers.cpu_quota import stopper
 from launchers.cpu_quota.mechanism import Group
 from launchers.process_table import cpu_seconds
 
-# The stopper leaves the server's family (a child of a subshell that ends), then the server takes this place.
+# The stopper is a child of a subshell that ends, so it is no child of the server, which exec starts then.
 _BESIDE = '("$1" -I -S "$2" $$ "$3" & ); shift 3; exec "$@"'
 
 
 class DutyCycle:
-    """Runs a stopper beside each server; see `stopper` for how it keeps the server from staying stopped."""
+    """Runs a stopper beside each server; `stopper` explains why no server stays stopped."""
 
     name = "duty-cycle"
 
     def obstacle(self) -> str | None:
-        """Why not; None after a process of ours was stopped, seen stopped, and let go on."""
+        """Return the obstacle; None after a process was stopped, seen as stopped, and continued."""
         with subprocess.Popen(["sleep", "10"]) as trial:
             try:
                 trial.send_signal(signal.SIGSTOP)
@@ -38,21 +38,21 @@ class DutyCycle:
                 trial.kill()
 
     def enter(self, group: Group, percent: float) -> list[str]:
-        """The command that starts the stopper and then becomes the server."""
+        """Return the command that starts the stopper and then becomes the server."""
         return ["sh", "-c", _BESIDE, "sh", sys.executable, stopper.__file__, f"{percent:g}"]
 
     def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
-        """Not offered: between two stoppers there would be none, or two that stop by different clocks."""
+        """Refuse: for a moment no stopper would run, or two with different clocks."""
         raise OSError("a duty cycle keeps the percentage it was started with")
 
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
-        """The processes' time; nothing counts the periods."""
+        """Return the processes' time; periods are not counted."""
         return ShareUsage(None, None, cpu_seconds(pids))
 
     def leave(self, group: Group) -> bool:
-        """Nothing to do: a stopper ends with its server."""
+        """Do nothing: a stopper ends with its server."""
         return False
 
     def groups(self, fleet: str) -> tuple[Group, ...]:
-        """None that could be left over."""
+        """Return no groups: none can be left behind."""
         return ()

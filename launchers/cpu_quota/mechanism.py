@@ -17,7 +17,7 @@ _LONGEST_PARTITION = 64
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The processes of one server, as a quota sees them. `server` is the digest of the server's name."""
+    """The group of one server's processes. `server` is the digest of the server's name."""
 
     fleet: str
     partition: str
@@ -25,23 +25,23 @@ class Group:
 
     @classmethod
     def of(cls, spec: ServerSpec) -> Group:
-        """The group of this server."""
+        """Return the group of this server."""
         return cls(spec.labels.fleet, spec.labels.partition[:_LONGEST_PARTITION], digest(spec.name))
 
     @classmethod
     def parse(cls, folder: str) -> Group | None:
-        """The group a folder belongs to; None where it is not ours."""
+        """Return the group of a folder; None where it is not ours."""
         found = re.fullmatch(r"trisect~([^~]+)~([^~]+)~([0-9a-f]{12})", folder)
         return cls(*found.groups()) if found else None
 
     @property
     def folder(self) -> str:
-        """A folder name that says whose it is; `~` is in no name of ours."""
+        """A folder name with fleet, partition and server; no name contains `~`."""
         return f"trisect~{self.fleet}~{self.partition}~{self.server}"
 
 
 def bandwidth(percent: float) -> tuple[int, int]:
-    """(quota, period) in microseconds for a percentage of one core.
+    """Return (quota, period) in microseconds for a percentage of one core.
 
     The kernel takes no quota below 1 ms: the period of a tiny share is as long as that needs.
     """
@@ -50,26 +50,26 @@ def bandwidth(percent: float) -> tuple[int, int]:
 
 
 class Mechanism(Protocol):
-    """One way to hold a share. The quota is in place before the server's first instruction."""
+    """One way to enforce a share. The quota is set before the server's first instruction."""
 
     @property
     def name(self) -> str:
-        """What `enforced_by` says."""
+        """The name in `Server.enforced_by`."""
 
     def obstacle(self) -> str | None:
-        """Why it does not work here; None where a trial was written, read back and removed."""
+        """Return why it does not work here; None after a trial was written, read back and removed."""
 
     def enter(self, group: Group, percent: float) -> list[str]:
-        """Make the group; what to put before a command line so that it runs inside. Raises OSError."""
+        """Make the group; return the start of a command line that runs in it. Raises OSError."""
 
     def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
-        """Hold a running server, whose processes these are, to another percentage. Raises OSError."""
+        """Change the percentage of a running server with these processes. Raises OSError."""
 
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
-        """Counters of the group, whose processes these are."""
+        """Return the counters of the group with these processes."""
 
     def leave(self, group: Group) -> bool:
-        """Remove a group whose processes are gone; whether there was one. Raises OSError."""
+        """Remove a group whose processes are gone; return whether there was one. Raises OSError."""
 
     def groups(self, fleet: str) -> tuple[Group, ...]:
-        """The fleet's groups that exist."""
+        """Return the fleet's groups."""

@@ -21,7 +21,7 @@ _LOOK_S = 0.5
 
 
 class Target:
-    """A server by a handle that stays true when its pid is given to another process."""
+    """A server, held by a pidfd, which stays valid when its pid is reused."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -34,7 +34,7 @@ class Target:
         return not ended(self._handle)
 
     def models(self) -> list[int]:
-        """Handles of the processes that run the models: the server's descendants, or itself without any.
+        """Return pidfds of the processes that run the models: the server's descendants, else itself.
 
         The server's own process stays awake where it can: it must go on to take requests.
         """
@@ -43,7 +43,7 @@ class Target:
         return list(self._models.values()) or [self._handle]
 
     def everything(self) -> list[int]:
-        """Handles of all there is now, the server included."""
+        """Return pidfds of all processes, including the server."""
         self._look()
         return [self._handle, *self._models.values()]
 
@@ -60,7 +60,7 @@ class Target:
 
 
 def descendants(pid: int) -> set[int]:
-    """Every process below `pid`."""
+    """Return every process below `pid`."""
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -78,14 +78,14 @@ def descendants(pid: int) -> set[int]:
 
 
 def ended(handle: int) -> bool:
-    """Whether the process of this handle is gone."""
+    """Return whether the process of this pidfd is gone."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def send(handles: list[int], number: signal.Signals) -> None:
-    """Signal processes; those that are gone are left out."""
+    """Signal the processes that still run."""
     for handle in handles:
         try:
             signal.pidfd_send_signal(handle, number)

@@ -1,4 +1,4 @@
-"""A quota by a scope of the user's systemd: for a user whose own cgroup was not delegated."""
+"""A quota by a scope of the user's systemd, for users whose cgroup was not delegated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SystemdScope:
     name = "systemd-scope"
 
     def obstacle(self) -> str | None:
-        """Why not; None after a scope's quota was read back from inside it."""
+        """Return the obstacle; None after a scope's quota was read back from inside it."""
         if shutil.which("systemd-run") is None:
             return "systemd-run is not installed"
         mounts = mount_points("cgroup2")
@@ -38,11 +38,11 @@ class SystemdScope:
         return told[-1] if told else f"systemd-run ended with {tried.returncode}"
 
     def enter(self, group: Group, percent: float) -> list[str]:
-        """The command that makes the scope and runs inside it."""
+        """Return the command that makes the scope and runs in it."""
         return self._command(_unit(group), percent)
 
     def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
-        """Have systemd write another quota."""
+        """Let systemd write another quota."""
         told = ["systemctl", "--user", "set-property", "--runtime", f"{_unit(group)}.scope", *_quota(percent)]
         try:
             subprocess.run(told, capture_output=True, text=True, timeout=10, check=True)
@@ -50,7 +50,7 @@ class SystemdScope:
             raise OSError(f"systemd did not change the quota: {error}") from error
 
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
-        """The kernel's counters of the scope that the processes are in."""
+        """Return the kernel's counters of the processes' scope."""
         for pid in pids:
             for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
                 if line.startswith("0::"):
@@ -58,11 +58,11 @@ class SystemdScope:
         return ShareUsage(None, None, None)
 
     def leave(self, group: Group) -> bool:
-        """Nothing to do: systemd removes a scope with its last process."""
+        """Do nothing: systemd removes a scope with its last process."""
         return False
 
     def groups(self, fleet: str) -> tuple[Group, ...]:
-        """None that could be left over."""
+        """Return no groups: none can be left behind."""
         return ()
 
     def _command(self, unit: str, percent: float) -> list[str]:

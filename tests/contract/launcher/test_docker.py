@@ -219,7 +219,7 @@ def test_ports_that_somebody_always_takes(fleet: Fleet, monkeypatch: pytest.Monk
     old = fleet.start(fleet.spec("old"))
     taken = ServerPorts(old.http_port, old.grpc_port, old.metrics_port)
     monkeypatch.setattr(starting, "free_ports", lambda known: taken)
-    with pytest.raises(EngineError, match="somebody else took its ports"):
+    with pytest.raises(EngineError, match="another process took its ports"):
         fleet.start(fleet.spec("new"))
     assert fleet.launcher.servers(fleet.name) == (old,)
 

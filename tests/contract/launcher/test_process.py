@@ -58,7 +58,7 @@ def test_ports_that_are_always_taken_end_in_an_error(fleet: Fleet, monkeypatch: 
         ports = triton.ServerPorts(holder.getsockname()[1], grpc, metrics)
         monkeypatch.setattr(starting, "free_ports", lambda known: ports)
         monkeypatch.setattr(process, "ATTEMPTS", 2)
-        with pytest.raises(EngineError, match="somebody else took its ports"):
+        with pytest.raises(EngineError, match="another process took its ports"):
             fleet.start(fleet.spec())
     assert fleet.leftovers() == []
 
