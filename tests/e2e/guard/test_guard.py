@@ -265,31 +265,38 @@ def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
     assert "facade ended by signal 9" in fleet.ctl("status").stdout
 
 
-def test_health_and_metrics_and_a_look_that_changes_nothing(tmp_path: Path) -> None:
-    with rig.guarded(tmp_path) as fleet:
-        fleet.apply(rig.plan(rig.partition("w", 30, rate_rps=10, slo_ms=200)), "--no-serve")
-        assert not (fleet.files / "controller.pid").exists()
-        (port,) = rig.free_ports(1)
-        with fleet.serving("--port", str(port)):
-            fleet.await_event("adopt")
-            for path, says in (("healthz", "last looked"), ("metrics", "trisect_partition_percent")):
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
-                    assert says in answer.read().decode()
-            second = fleet.ctl("serve")
-            assert second.returncode == 4
-            assert "already has a controller" in second.stderr
-        told = fleet.ctl("events", "--json")
-        assert [e["kind"] for e in json.loads(told.stdout)["events"][:2]] == ["apply", "adopt"]
-        before, guarding = fleet.active("w"), (fleet.files / "guard.json").read_text()
-        rig.kill(fleet.tree(before)[:1])
-        told = fleet.ctl("serve", "--once", "--plan-only")
-        assert (fleet.files / "guard.json").read_text() == guarding
-        said = [json.loads(line) for line in told.stderr.splitlines()]
-        (route,) = [e["reason"] for e in said if e["kind"] == "would route"]
-        (standby,) = [s.name for s in fleet.servers() if s.name != before]
-        assert route == f"w -> {standby}"
-        assert fleet.active("w") == before
-        assert all(not e.kind.startswith("would") and e.kind != "redirect" for e in fleet.events())
+def test_health_and_metrics_and_a_look_that_changes_nothing(fleet: Guarded) -> None:
+    fleet.await_guarded()
+    controller = fleet.controller()
+    controller.terminate()
+    rig.await_true(lambda: rig.is_dead(controller), 30.0, "the controller's end")
+    fleet.apply(PLAN, "--no-serve")
+    assert not (fleet.files / "controller.pid").exists()
+    began_s = time.time()
+    (port,) = rig.free_ports(1)
+    with fleet.serving("--port", str(port)):
+        fleet.await_event("adopt", since_s=began_s)
+        for path, says in (("healthz", "last looked"), ("metrics", "trisect_partition_percent")):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
+                assert says in answer.read().decode()
+        second = fleet.ctl("serve")
+        assert second.returncode == 4
+        assert "already has a controller" in second.stderr
+    told = fleet.ctl("events", "--json")
+    assert [e["kind"] for e in json.loads(told.stdout)["events"][:2]] == ["apply", "adopt"]
+    before, guarding = fleet.active("w"), (fleet.files / "guard.json").read_text()
+    (standby,) = [s.name for s in fleet.servers() if s.name != before]
+    rig.kill(fleet.tree(before)[:1])
+    told = fleet.ctl("serve", "--once", "--plan-only")
+    assert (fleet.files / "guard.json").read_text() == guarding
+    said = [json.loads(line) for line in told.stderr.splitlines()]
+    (route,) = [e["reason"] for e in said if e["kind"] == "would route"]
+    assert route == f"w -> {standby}"
+    assert fleet.active("w") == before
+    since = [e.kind for e in fleet.events() if e.at_s >= began_s]
+    assert all(not kind.startswith("would") and kind != "redirect" for kind in since)
+    fleet.start_controller()
+    fleet.await_guarded()
 
 
 CALM_TRIES = 5

@@ -99,7 +99,7 @@ def test_an_xid_of_one_program_is_no_fault_unless_mps_says_so(
     (news,) = watch.news((a, b))
     assert news.servers == (a.name, b.name)
     assert "MPS server reports a fatal fault, Xid 31" in news.reason
-    with pytest.raises(EngineError, match="state FAULT and takes nobody"):
+    with pytest.raises(EngineError, match="state FAULT and accepts no client"):
         daemons.client(spec("d", 10), start=True)
 
 
