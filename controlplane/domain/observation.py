@@ -63,6 +63,8 @@ class ServerSeen:
 
     `queue_ms` and `compute_ms` are Triton's recent means, None where they were not read or nothing ran.
     `inferences` is the mean number in one request by the model's endpoint, without those not read.
+    `throttled` is the part of the recent quota periods in which the server used up its quota, None where it
+    has no quota or this was not read.
     """
 
     health: Health
@@ -71,6 +73,7 @@ class ServerSeen:
     compute_ms: float | None = None
     reason: str = ""
     inferences: Mapping[str, float] = field(default_factory=dict)
+    throttled: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class HostSeen:
 class FleetSeen:
     """The fleet at one time: the requests that ended since the observation before, and every server by name.
 
-    A server that is missing is gone. `host` is None where no server is under suspicion.
+    A server that is missing is gone. `host` is None where nothing is known yet.
     """
 
     now_s: float

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import sequential, service, signals, starts
-from controlplane.control.guard.host import contention
+from controlplane.control.guard.host import contention, starves
 from controlplane.control.guard.state import (
     Cause,
     DrainAndStop,
@@ -256,17 +256,22 @@ class _Turn:
         return self._calm(watch)
 
     def _broken(self, watch: Watch, active: ServerSeen) -> Watch:
-        """The SLO is broken and the server lives: more traffic than planned, or a slow server."""
+        """The SLO is broken and the server lives: too much traffic, a contended host, or a slow server."""
         if self.seen.now_s - watch.alarm_s > self.state.limits.calm_s:
             return self._calm(_forget(watch))
         assert watch.broken_s is not None
         young = self.seen.now_s - watch.broken_s < self.state.limits.sizes_s
-        if young and signals.sizes_unknown(watch, active):
+        if young and (signals.sizes_unknown(watch, active) or self._cause_unknown(active)):
             return watch
         overrun = signals.over_plan(watch, active)
         if overrun is not None:
             watch = self._tell(watch, Topic.TRAFFIC, Level.WARNING, f"more traffic than planned: {overrun}")
             return _forget(watch)
+        if starves(self.seen.host, active):
+            reason = (
+                f"{self._slowness(watch, active)}; it does not use up its share: a larger one is no faster"
+            )
+            return _forget(self._tell(watch, Topic.HOST, Level.WARNING, reason))
         standby = watch.standby
         if standby is not None and standby.percent > watch.active.percent and fits(self.used, watch, standby):
             if self._usable(watch):
@@ -288,6 +293,10 @@ class _Turn:
         share = f"its {watch.active.percent:g} % of {gpu} is all there is"
         reason = f"{self._slowness(watch, active)}; {share}: {way_out}"
         return _forget(self._tell(watch, Topic.EXHAUSTED, Level.CRITICAL, reason))
+
+    def _cause_unknown(self, active: ServerSeen) -> bool:
+        """Whether the host is contended, and it is not known whether the server uses up its share."""
+        return bool(contention(self.seen.host)) and active.throttled is None
 
     def _slowness(self, watch: Watch, active: ServerSeen) -> str:
         """The evidence against a slow server, and against the host where that is contended."""

@@ -11,10 +11,11 @@ p = 1 %. Asking that this be rare over a horizon of n requests gives the height 
 
     h(k) = margin * ln(n) * c / (1 - p/k)
 
-c is learned: half of E[size^2] / E[size], which the big clusters decide and the many small ones do not. It
-never counts for less than what a queue with this SLO has by nature, (1 + rate * SLO / 4) / 2, because few
-clusters teach little; and for at most 64 times that, so that a server that is always slow cannot teach the
-test that slow is normal. A small k sees a small excess given time, a large k a collapse at once.
+c is half of E[size^2] / E[size], which the big clusters decide and the many small ones do not. A queue at the
+planned utilisation u has (u / (1 - u))^2 + 1 by nature: its backlog above a high level is a random walk with
+Poisson variance and the drift of the spare capacity. What is learned counts between that and four times that,
+so that a server that is always slow cannot teach the test that slow is normal. A small k sees a small excess
+given time, a large k a collapse at once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ MARGIN = 1.25
 
 MEMORY_CLUSTERS = 500
 PRIOR_CLUSTERS = 50
-LARGEST_SCALE = 64.0
+LARGEST_SCALE = 4.0
+"""Arrivals of dispersion d make clusters d times as large; no larger ones are natural, ..."""
+UNPREDICTED_SCALE = 64.0
+"""... except where no plan says how loaded the queue is."""
+HIGHEST_LOAD = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +50,9 @@ class Promise:
     """What the requests of one queue were promised: the SLO, at up to this many of them a second.
 
     `endpoint` is the name the model runs under; `aliases` are the other endpoints that share its queue.
-    `execution_ms` is the predicted time of a full batch, None where nobody predicted one. `inferences` are
-    planned for a request, on the mean: the batch that clients send. Only of one of the model's `instances`
-    does the request log tell the time of a batch.
+    `execution_ms` is the predicted time of a full batch and `utilisation` the predicted load, None without a
+    prediction. `batch` is the largest batch in requests, `inferences` the planned mean of a request: the
+    batch that clients send. The request log shows the time of a batch where the model has one instance.
     """
 
     endpoint: str
@@ -57,6 +62,8 @@ class Promise:
     aliases: tuple[str, ...] = ()
     inferences: float = 1.0
     instances: int = 1
+    batch: int = 1
+    utilisation: float | None = None
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -65,8 +72,20 @@ class Promise:
 
     @property
     def natural_scale(self) -> float:
-        """E[size^2] / E[size] of the clusters above an SLO that is just kept, in requests, at the least."""
-        return 1.0 + 0.25 * self.rate_rps * self.slo_ms / 1000.0
+        """E[size^2] / E[size] of the clusters above the SLO that a queue has by nature, in requests.
+
+        Above a high level the backlog is a random walk whose drift is the spare capacity: its excursions have
+        2 (u / (1 - u))^2 at a utilisation of u. Without a prediction, requests of one SLO share their fate.
+        """
+        if self.utilisation is None:
+            return 1.0 + 0.25 * self.rate_rps * self.slo_ms / 1000.0
+        load = min(self.utilisation, HIGHEST_LOAD)
+        return 2.0 + 2.0 * (load / (1.0 - load)) ** 2
+
+    @property
+    def largest_scale(self) -> float:
+        """The limit of what may be learned of clusters, in requests."""
+        return self.natural_scale * (UNPREDICTED_SCALE if self.utilisation is None else LARGEST_SCALE)
 
     @property
     def rarity(self) -> float:
@@ -113,8 +132,7 @@ def strength(evidence: Evidence, promise: Promise) -> float:
 
 def scale(evidence: Evidence, promise: Promise) -> float:
     """The clusters' E[size^2] / E[size] that the test goes by, in requests."""
-    natural = promise.natural_scale
-    return min(max(evidence.size_squared / evidence.size, natural), LARGEST_SCALE * natural)
+    return min(max(evidence.size_squared / evidence.size, promise.natural_scale), promise.largest_scale)
 
 
 def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tuple[Evidence, bool]:
@@ -141,7 +159,7 @@ def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tu
         [a.ended_s for a in answers],
         exceeded,
         promise.slo_ms / 1000.0,
-        promise.natural_scale,
+        (promise.natural_scale, promise.largest_scale),
         promise.rarity,
         0,
     )
@@ -154,7 +172,7 @@ def scan(
     ended_s: Sequence[float],
     exceeded: Sequence[bool],
     slo_s: float,
-    natural_scale: float,
+    scales: tuple[float, float],
     rarity: float,
     start: int,
 ) -> int:
@@ -175,7 +193,7 @@ def scan(
             learned[0] += weight * (size - learned[0])
             learned[1] += weight * (size * size - learned[1])
             learned[3] = 0.0
-        height = rarity * min(max(learned[1] / learned[0], natural_scale), LARGEST_SCALE * natural_scale)
+        height = rarity * min(max(learned[1] / learned[0], scales[0]), scales[1])
         alarm = False
         for j in range(len(REFERENCES)):
             k = REFERENCES[j]

@@ -10,6 +10,8 @@ batch scores ln(q / m) above the threshold, ln((1 - q) / (1 - m)) below it. As l
 a probability of at most m, twice the recorded share, exp(score) is a supermartingale between resets, and the
 mean number of batches up to a false alarm at height h is at least exp(h) (Lorden 1971). One batch adds at
 most ln(q / m), however long it took: a host that stalls for seconds delays one batch and is no slow server.
+Nor are the answers that it makes late: an answer counts with the time that it would have taken without the
+stalls, or the longest batch, of its busy period.
 
 A slowdown that breaks nothing for a while is the server's record from then on.
 """
@@ -28,17 +30,21 @@ SHARES = (0.1, 0.01)
 SLACK = 2.0
 """The record may be wrong by this factor, in shares."""
 
-SLOW_SHARES = (0.8, 0.5)
+SLOW_SHARES = (0.6, 0.5)
 """q: the share of a slow server's batches above each threshold."""
 
 SIZES = 17
 """Batch sizes with a record of their own; larger ones share the last."""
 
 GAP_S = 0.001
-"""Answers of one batch leave within this time of one another."""
+"""Answers of one batch leave within this time of one another, ..."""
+
+CLOSED_S = 0.1
+"""... and their lines are in the log after this time."""
 
 LEARN_BATCHES = 50
-STEP = 0.05
+MEMORY_BATCHES = 500.0
+STEP = 0.01
 HOLD = 0.3
 """From this strength on the record stands still."""
 
@@ -46,21 +52,36 @@ HORIZON_S = 365 * 86400.0
 ACCEPT_S = 30.0
 """A slowdown that breaks no promise for so long becomes the record."""
 
-_FREE, _FIRST, _LAST, _ARRIVED, _SIZE, _SINCE = range(6)
+STALL = 3.0
+"""A batch of this many times its usual time is a stall."""
+
+STALL_S = 5.0
+STALLS = 6
+"""So many stalls in a row excuse what they delay, and one more every STALL_S."""
+
+OUTLIER = 8.0
+"""One batch counts for at most this many times its usual time: a stall says little of the others."""
+
+_FREE, _SINCE, _TOOK, _USUAL, _EXCESS, _STALLS = range(6)
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """A server's record of one queue, and the charts against it.
 
-    `batch`: when the server was last free, the open batch's first and last answer, its first arrival, its
-    size, and since when a chart stands above HOLD. `thresholds`: seconds, for each size one a chart.
+    `batch`: when the server was last free, since when a chart stands above HOLD, the time that the batches
+    took since the charts left zero, their usual time, how much longer than usual the stalls, or the longest
+    batch, of the busy period took, and how far the stalls are ahead of one every STALL_S. `means` are the
+    usual times of each size, `thresholds` one a chart for each size, in seconds. `open` are the answers of a
+    batch that may not be complete.
     """
 
     scores: tuple[float, ...] = (0.0,) * len(SHARES)
-    batch: tuple[float, ...] = (-math.inf, 0.0, -math.inf, 0.0, 0.0, math.inf)
+    batch: tuple[float, ...] = (-math.inf, math.inf, 0.0, 0.0, 0.0, -math.inf)
     counts: tuple[float, ...] = (0.0,) * SIZES
+    means: tuple[float, ...] = (0.0,) * SIZES
     thresholds: tuple[float, ...] = (0.0,) * (SIZES * len(SHARES))
+    open: tuple[Answer, ...] = ()
 
 
 def height(rate_rps: float) -> float:
@@ -73,47 +94,94 @@ def strength(service: Service, rate_rps: float) -> float:
     return max(service.scores) / height(rate_rps)
 
 
+def slowdown(service: Service) -> float:
+    """How many times their usual time the batches take since the charts left zero."""
+    return service.batch[_TOOK] / service.batch[_USUAL] if service.batch[_USUAL] > 0.0 else 1.0
+
+
+def usual_s(service: Service, limit: int) -> tuple[float, ...]:
+    """The usual time of batches of 1 to `limit`; empty where nothing is known.
+
+    A size without a record takes its part of the next smaller one's time, as the charts have it.
+    """
+    times: list[float] = []
+    for size in range(1, limit + 1):
+        known = _known(service.counts, min(size, SIZES - 1))
+        if known == 0:
+            known = next((k for k in range(1, SIZES) if service.counts[k] >= LEARN_BATCHES), 0)
+        if known == 0:
+            return ()
+        times.append(service.means[known] * max(1.0, size / known))
+    return tuple(times)
+
+
 def restart(service: Service) -> Service:
     """The record alone, with nothing held against the server."""
     return replace(service, scores=(0.0,) * len(SHARES))
 
 
-def weigh(service: Service, answers: Sequence[Answer], rate_rps: float) -> Service:
-    """The record and the charts after these answers, in the order they ended."""
-    heard = [a for a in answers if not a.failed]
+def weigh(
+    service: Service, answers: Sequence[Answer], rate_rps: float, now_s: float
+) -> tuple[Service, list[Answer]]:
+    """The record and the charts after these answers, in the order they ended, and the answers that count.
+
+    Left out are failed requests; the others have the times that they would have taken without a stall.
+    """
+    heard = [*service.open, *(a for a in answers if not a.failed)]
     if not heard:
-        return service
+        return service, []
+    complete = len(heard)
+    while complete > 0 and heard[complete - 1].ended_s > now_s - CLOSED_S:
+        complete -= 1
+    while 0 < complete < len(heard) and heard[complete].ended_s - heard[complete - 1].ended_s <= GAP_S:
+        complete -= 1
+    heard, waiting = heard[:complete], tuple(heard[complete:])
     scores, batch = list(service.scores), list(service.batch)
-    counts, thresholds = list(service.counts), list(service.thresholds)
+    counts, means, thresholds = list(service.counts), list(service.means), list(service.thresholds)
     latencies = [a.latency_ms / 1000.0 for a in heard]
-    scan(scores, batch, counts, thresholds, [a.ended_s for a in heard], latencies, height(rate_rps))
-    return Service(tuple(scores), tuple(batch), tuple(counts), tuple(thresholds))
+    scan(scores, batch, counts, means, thresholds, [a.ended_s for a in heard], latencies, height(rate_rps))
+    after = Service(tuple(scores), tuple(batch), tuple(counts), tuple(means), tuple(thresholds), waiting)
+    return after, [a._replace(latency_ms=1000.0 * s) for a, s in zip(heard, latencies, strict=True)]
 
 
 def scan(
     scores: MutableSequence[float],
     batch: MutableSequence[float],
     counts: MutableSequence[float],
+    means: MutableSequence[float],
     thresholds: MutableSequence[float],
     ended_s: Sequence[float],
-    latency_s: Sequence[float],
+    latency_s: MutableSequence[float],
     alarm: float,
 ) -> None:
-    """Carry the record and the charts over requests. Plain arithmetic, so that the bench compiles it."""
-    for i in range(len(ended_s)):
-        ended, arrived = ended_s[i], ended_s[i] - latency_s[i]
-        if batch[_SIZE] > 0.0 and ended - batch[_FIRST] <= GAP_S:
-            batch[_LAST] = max(batch[_LAST], ended)
-            batch[_ARRIVED] = min(batch[_ARRIVED], arrived)
-            batch[_SIZE] += 1.0
-            continue
-        took_s = batch[_FIRST] - max(batch[_FREE], batch[_ARRIVED])
-        if batch[_SIZE] > 0.0 and took_s > 0.0:
-            size = int(min(batch[_SIZE], SIZES - 1))
-            # The record of this size, or of the next smaller one, whose time grows at most in proportion.
-            known = size
-            while known > 0 and counts[known] < LEARN_BATCHES:
-                known -= 1
+    """Carry the record and the charts over whole batches; take the longest delay off `latency_s`.
+
+    Plain arithmetic, so that the bench compiles it.
+    """
+    first = 0
+    while first < len(ended_s):
+        last = first
+        arrived = ended_s[first] - latency_s[first]
+        while last + 1 < len(ended_s) and ended_s[last + 1] - ended_s[first] <= GAP_S:
+            last += 1
+            arrived = min(arrived, ended_s[last] - latency_s[last])
+        size = min(last + 1 - first, SIZES - 1)
+        took_s = ended_s[first] - max(batch[_FREE], arrived)
+        known = _known(counts, size)
+        usual_s = means[known] * size / known if known > 0 else math.inf
+        if arrived >= batch[_FREE]:
+            batch[_EXCESS] = 0.0
+        if took_s > STALL * usual_s:
+            # A server that stalls again and again is no victim of its host.
+            due_s = max(batch[_STALLS], ended_s[first])
+            if due_s - ended_s[first] <= STALL_S * (STALLS - 1):
+                batch[_STALLS] = due_s + STALL_S
+                batch[_EXCESS] += took_s - usual_s
+        else:
+            batch[_EXCESS] = max(batch[_EXCESS], took_s - usual_s)
+        for i in range(first, last + 1):
+            latency_s[i] -= batch[_EXCESS]
+        if took_s > 0.0:
             highest = 0.0
             for j in range(len(SHARES)):
                 if known > 0:
@@ -126,30 +194,47 @@ def scan(
                     )
                     scores[j] = min(alarm, max(0.0, scores[j] + gain))
                 highest = max(highest, scores[j])
+            if highest == 0.0:
+                batch[_TOOK] = batch[_USUAL] = 0.0
+            elif known > 0:
+                batch[_TOOK] += min(took_s, OUTLIER * usual_s)
+                batch[_USUAL] += usual_s
             if highest < HOLD * alarm:
                 batch[_SINCE] = math.inf
+                _learn(counts, means, thresholds, size, took_s)
             elif batch[_SINCE] == math.inf:
-                batch[_SINCE] = ended
-            elif ended - batch[_SINCE] > ACCEPT_S:
+                batch[_SINCE] = ended_s[first]
+            elif ended_s[first] - batch[_SINCE] > ACCEPT_S:
                 batch[_SINCE] = math.inf
-                highest = 0.0
                 for j in range(len(SHARES)):
                     scores[j] = 0.0
                 for k in range(SIZES):
                     counts[k] = 0.0
-            if highest < HOLD * alarm:
-                _learn(counts, thresholds, size, took_s)
-        batch[_FREE] = batch[_LAST]
-        batch[_FIRST] = ended
-        batch[_LAST] = ended
-        batch[_ARRIVED] = arrived
-        batch[_SIZE] = 1.0
+        batch[_FREE] = ended_s[last]
+        first = last + 1
+
+
+def _known(counts: Sequence[float], size: int) -> int:
+    """The size whose record holds for `size`: itself or the next smaller one with a record; 0 without one.
+
+    The time of a batch grows at most in proportion to its size.
+    """
+    known = size
+    while known > 0 and counts[known] < LEARN_BATCHES:
+        known -= 1
+    return known
 
 
 def _learn(
-    counts: MutableSequence[float], thresholds: MutableSequence[float], size: int, took_s: float
+    counts: MutableSequence[float],
+    means: MutableSequence[float],
+    thresholds: MutableSequence[float],
+    size: int,
+    took_s: float,
 ) -> None:
-    """Move the record of one batch size by one batch; it starts at the longest of the first ones."""
+    """Move the record of one batch size by one batch; a threshold starts at the longest of the first ones."""
+    taken_s = min(took_s, OUTLIER * means[size]) if counts[size] > 0.0 else took_s
+    means[size] += (taken_s - means[size]) / min(counts[size] + 1.0, MEMORY_BATCHES)
     for j in range(len(SHARES)):
         at = size * len(SHARES) + j
         if counts[size] < LEARN_BATCHES:

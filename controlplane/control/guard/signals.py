@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controlplane.control.guard import sequential, service
+from controlplane.control.guard import ahead, sequential, service
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
 from controlplane.control.guard.state import Cause, GuardState, Limits, Watch
@@ -75,12 +75,14 @@ def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: 
     for old, rate, record, promise in known:
         endpoints = promise.endpoints
         mine = [a for a in answers if a.endpoint in endpoints]
-        weighed, alarm = sequential.weigh(old, promise, mine)
-        record = service.weigh(record, mine, promise.rate_rps) if promise.instances == 1 else record
+        counted: Sequence[Answer] = mine
+        if promise.instances == 1:
+            record, counted = service.weigh(record, mine, promise.rate_rps, now_s)
+        weighed, alarm = sequential.weigh(old, promise, counted)
         if service.strength(record, promise.rate_rps) >= service.HOLD:
             # What a slow server does to its queue is no natural size of clusters.
             weighed = replace(weighed, size=old.size, size_squared=old.size_squared, clusters=old.clusters)
-        broken = broken or alarm or slow(record, weighed, promise)
+        broken = broken or alarm or slow(record, weighed, promise, rate[-1])
         services.append(record)
         evidence.append(weighed)
         # What queues up arrived too; it is shared out as the answers are.
@@ -103,11 +105,21 @@ def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: 
     )
 
 
-def slow(record: Service, evidence: Evidence, promise: Promise) -> bool:
-    """Whether batches certainly take longer than before, and the answers show that it makes them late."""
+def slow(record: Service, evidence: Evidence, promise: Promise, rate_rps: float) -> bool:
+    """Whether batches certainly take longer than before, and that makes answers late or will do so."""
     if service.strength(record, promise.rate_rps) < 1.0:
         return False
-    return sequential.strength(evidence, promise) >= LATE
+    return sequential.strength(evidence, promise) >= LATE or will_break(record, promise, rate_rps)
+
+
+def will_break(record: Service, promise: Promise, rate_rps: float) -> bool:
+    """Whether the queue model puts the P99 above the SLO at the batch times and the rate that are seen.
+
+    It takes the planned rate at most: a higher one is no server's fault.
+    """
+    slowdown = service.slowdown(record)
+    times_s = [slowdown * usual_s for usual_s in service.usual_s(record, promise.batch)]
+    return bool(times_s) and 1000.0 * ahead.p99_s(min(rate_rps, promise.rate_rps), times_s) > promise.slo_ms
 
 
 def sizes_unknown(watch: Watch, seen: ServerSeen) -> bool:

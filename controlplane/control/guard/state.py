@@ -10,7 +10,7 @@ from enum import StrEnum
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
 from controlplane.domain.observation import Level
-from controlplane.domain.plan import Placement, Plan
+from controlplane.domain.plan import Placement, Plan, ServedModel
 from controlplane.domain.workload import ShadowPolicy
 
 WHOLE_PERCENT = 100.0
@@ -35,6 +35,7 @@ class Topic(StrEnum):
     """The topic of a message that is repeated only after a while."""
 
     TRAFFIC = "traffic above plan"
+    HOST = "the host is contended"
     EXHAUSTED = "no larger share left"
     WAITING = "waiting for a shadow"
     NO_ROOM = "no room for a shadow"
@@ -277,10 +278,11 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
     result = []
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
-        instances = {served.model: served.instances for served in partition.models}
+        served = {one.model: one for one in partition.models}
         policy = ShadowPolicy.NONE if shadow is None else shadow.policy
         promises = tuple(
-            _promise(queue, instances.get(model, 1)) for model, queue in partition.queues().items()
+            _promise(queue, served.get(model, ServedModel(model, 1)))
+            for model, queue in partition.queues().items()
         )
         result.append(
             GuardedPartition(
@@ -296,23 +298,26 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
     return tuple(result)
 
 
-def _promise(queue: Sequence[Placement], instances: int) -> Promise:
-    """What those who share a queue were promised together.
+def _promise(queue: Sequence[Placement], served: ServedModel) -> Promise:
+    """The promise of the workloads that share a queue.
 
     They wait in one line and execute in the same batches, so a request of any of them takes as long as one of
     the strictest would have: all of them are evidence for its SLO.
     """
     first, *others = queue
-    predicted = [p.predicted.execution_ms for p in queue if p.predicted.execution_ms is not None]
+    times_ms = [p.predicted.execution_ms for p in queue if p.predicted.execution_ms is not None]
+    loads = [p.predicted.utilisation for p in queue if p.predicted.utilisation is not None]
     rate_rps = sum(p.rate_rps / p.client_batch for p in queue)
     return Promise(
         first.endpoint,
         min(p.slo_ms for p in queue),
         rate_rps,
-        max(predicted, default=None),
+        max(times_ms, default=None),
         tuple(p.endpoint for p in others),
-        sum(p.rate_rps for p in queue) / rate_rps,
-        instances,
+        inferences=sum(p.rate_rps for p in queue) / rate_rps,
+        instances=served.instances,
+        batch=max(1, served.batch // first.client_batch),
+        utilisation=max(loads, default=None),
     )
 
 

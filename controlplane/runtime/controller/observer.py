@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from controlplane.control.guard.signals import suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import EngineError, GatewayError
-from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.fleet import Server, ServerState, ShareUsage
 from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, News, ServerSeen
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
@@ -34,6 +34,7 @@ _DEAF_S = 5.0
 _GATEWAY_AGAIN_S = 2.0
 CANARY_EVERY_S = 5.0
 STATISTICS_EVERY_S = 0.1
+_USAGE_EVERY_S = 0.1
 _STATISTICS_KEPT_S = 2.0
 SILENT_S = 0.2
 SUSPICIOUS = 0.4
@@ -72,7 +73,7 @@ class Observer:
         self._workers = workers
         self._requests = requests
         self._canaries = Canaries()
-        self._split = _Split()
+        self._split = _Split(launcher)
         self._watch = launcher.watch(fleet)
         self._lost: dict[str, str] = {}
         self._impaired: dict[str, str] = {}
@@ -121,14 +122,20 @@ class Observer:
                 continue
             split = self._split_of(watch, server, now)
             in_flight = self._in_flight(watch, server, now)
-            if health is Health.READY and not in_flight and split is _UNKNOWN:
+            throttled = self._split.throttled(server.name, now)
+            if health is Health.READY and not in_flight and split is _UNKNOWN and throttled is None:
                 seen[name] = _READY
             else:
                 seen[name] = ServerSeen(
-                    health, in_flight, split.queue_ms, split.compute_ms, reason, split.inferences
+                    health,
+                    in_flight,
+                    split.queue_ms,
+                    split.compute_ms,
+                    reason,
+                    split.inferences,
+                    throttled,
                 )
-        suspicious = any(suspicion(watch) > SUSPICIOUS for watch in state.watches.values())
-        return FleetSeen(now, tuple(answers), seen, self._host.seen() if suspicious else None)
+        return FleetSeen(now, tuple(answers), seen, self._host.seen())
 
     def probe(self, name: str) -> None:
         """Send a canary to each queue of a server now, through an alias where the queue has one."""
@@ -312,9 +319,13 @@ _UNKNOWN = _Times()
 
 
 class _Split:
-    """Queue and compute time of servers under suspicion, from Triton's counters, read in threads."""
+    """Times of servers under suspicion, from Triton's counters and their shares', read in threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._usage: dict[str, tuple[float, ShareUsage]] = {}
+        self._throttled: dict[str, tuple[float, float]] = {}
+        self._counting: set[str] = set()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
         self._lock = threading.Lock()
         self._queried_s: dict[str, float] = {}
@@ -327,6 +338,15 @@ class _Split:
             return
         self._queried_s[server.name] = now
         self._pool.submit(self._read, server, models)
+        if server.name not in self._counting:  # an engine that is away may answer late
+            self._counting.add(server.name)
+            self._pool.submit(self._count, server)
+
+    def throttled(self, name: str, now: float) -> float | None:
+        """Return the part of the recent quota periods in which the quota was used up; None if unknown."""
+        with self._lock:
+            at, throttled = self._throttled.get(name, (-math.inf, 0.0))
+        return throttled if now - at < _STATISTICS_KEPT_S else None
 
     def found(self, name: str, now: float) -> _Times:
         """Return the latest times; `_UNKNOWN` without a recent reading."""
@@ -337,6 +357,23 @@ class _Split:
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _count(self, server: Server) -> None:
+        try:
+            now, usage = time.monotonic(), self._launcher.usage(server)
+        except EngineError:
+            return
+        finally:
+            self._counting.discard(server.name)
+        at, before = self._usage.get(server.name, (-math.inf, usage))
+        if now - at >= _USAGE_EVERY_S:
+            self._usage[server.name] = now, usage
+        if now - at < _STATISTICS_KEPT_S and usage.periods is not None and before.periods is not None:
+            passed = usage.periods - before.periods
+            hit = (usage.throttled_periods or 0) - (before.throttled_periods or 0)
+            if passed > 0:
+                with self._lock:
+                    self._throttled[server.name] = now, hit / passed
 
     def _read(self, server: Server, models: Sequence[str]) -> None:
         passed = {}

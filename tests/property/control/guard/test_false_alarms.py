@@ -54,7 +54,7 @@ def test_a_queue_at_its_slo_is_left_alone_and_a_slower_one_is_not(load: float) -
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_at_most_one_false_alarm_a_workload_week() -> None:
+def test_false_alarms_are_rarer_than_one_in_three_workload_weeks() -> None:
     told = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "bench" / "guard.py"), "--full", "--json"],
         capture_output=True,
@@ -63,6 +63,7 @@ def test_at_most_one_false_alarm_a_workload_week() -> None:
         check=False,
     )
     assert told.returncode == 0, told.stderr
-    counted = json.loads(told.stdout)["false_alarms"]
-    assert counted["workload_weeks"] == pytest.approx(52.0)
-    assert counted["alarms"] <= 52
+    undisturbed, *disturbed = json.loads(told.stdout)["false_alarms"]
+    assert undisturbed["weeks"] == pytest.approx(52.0)
+    assert undisturbed["alarms"] <= 17
+    assert all(count["alarms"] <= count["workloads"] for count in disturbed)

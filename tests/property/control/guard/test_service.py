@@ -17,9 +17,11 @@ def alone(times_s: list[float], since_s: float) -> list[Answer]:
     return [Answer(since_s + i, 1e3 * took, False, "w", "s") for i, took in enumerate(times_s)]
 
 
-RECORD = service.weigh(
-    service.Service(), alone([0.01 + 0.0001 * (i % 20) for i in range(400)], 0.0), RATE_RPS
-)
+def weigh(record: service.Service, answers: list[Answer]) -> service.Service:
+    return service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)[0]
+
+
+RECORD = weigh(service.Service(), alone([0.01 + 0.0001 * (i % 20) for i in range(400)], 0.0))
 
 
 @settings(deadline=None)
@@ -29,23 +31,31 @@ def test_evidence_is_monotone_in_the_time_of_a_batch(times_s: list[float], data:
     which = data.draw(st.integers(0, len(times_s) - 1))
     slower[which] += data.draw(st.floats(0.0, 1.0))
     # While the record stands still for both: from one state, batch by batch.
-    held = service.weigh(RECORD, alone([0.1] * 8, 500.0), RATE_RPS)
+    held = weigh(RECORD, alone([0.1] * 8, 500.0))
     assert service.strength(held, RATE_RPS) > service.HOLD
-    one = service.weigh(held, alone(times_s[: which + 1], 1000.0), RATE_RPS)
-    other = service.weigh(held, alone(slower[: which + 1], 1000.0), RATE_RPS)
+    one = weigh(held, alone(times_s[: which + 1], 1000.0))
+    other = weigh(held, alone(slower[: which + 1], 1000.0))
     assert all(b >= a - 1e-9 for a, b in zip(one.scores, other.scores, strict=True))
 
 
 @settings(deadline=None)
 @given(st.floats(0.2, 1e4))
 def test_one_batch_however_long_is_no_alarm(took_s: float) -> None:
-    stalled = service.weigh(RECORD, alone([took_s], 1e5), RATE_RPS)
+    stalled = weigh(RECORD, alone([took_s], 1e5))
     assert service.strength(stalled, RATE_RPS) < 0.35
 
 
 @settings(deadline=None)
 @given(TIMES)
 def test_evidence_never_leaves_its_range(times_s: list[float]) -> None:
-    seen = service.weigh(RECORD, alone(times_s, 1000.0), RATE_RPS)
+    seen = weigh(RECORD, alone(times_s, 1000.0))
     assert 0.0 <= service.strength(seen, RATE_RPS) <= 1.0
     assert all(threshold >= 0.0 for threshold in seen.thresholds)
+
+
+@settings(deadline=None)
+@given(TIMES, st.floats(0.2, 1e3))
+def test_no_answer_counts_for_longer_than_it_took(times_s: list[float], stall_s: float) -> None:
+    answers = alone([*times_s, stall_s], 1e5)
+    _, counted = service.weigh(RECORD, answers, RATE_RPS, 1e9)
+    assert all(a.latency_ms <= b.latency_ms for a, b in zip(counted, answers, strict=True))

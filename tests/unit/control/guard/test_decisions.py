@@ -337,7 +337,10 @@ def test_a_host_that_stood_still_is_no_hang_and_no_violation() -> None:
 
 
 def test_a_host_that_stands_still_again_and_again_is_no_excuse() -> None:
-    b = bench(partition())
+    planned = partition()
+    # Of several instances the log tells no batch times: only late answers count.
+    promise = replace(planned.promises[0], instances=2)
+    b = bench(replace(planned, promises=(promise,)))
     for _ in range(20):
         b.now_s += 2.5
         b.tick(late=["W1"])
@@ -583,3 +586,24 @@ def test_the_state_that_breaks_an_invariant_is_caught() -> None:
     twice = {w.id: (PlacedServer("same", w.gpu, 10.0),) for w in kept}
     with pytest.raises(AssertionError, match="has two places"):
         validate_state(decisions.begin(kept, twice, Limits()))
+
+
+def test_a_slow_server_that_a_contended_host_starves_is_not_left() -> None:
+    b = bench(partition())
+    b.host = HostSeen(waiting=0.9)
+    b.servers["W1.a"] = ServerSeen(Health.READY, throttled=0.1)
+    effects = b.tick(50, late=["W1"])
+    assert not of(Redirect, effects)
+    told = said(effects, Level.WARNING)
+    assert told.count("it does not use up its share: a larger one is no faster") == 1
+    assert "the host is contended" in told
+
+
+@pytest.mark.parametrize(("waiting", "throttled"), [(0.9, 0.9), (0.1, 0.1), (0.9, None)])
+def test_a_server_at_its_quota_on_a_quiet_host_or_without_a_quota_is_left(
+    waiting: float, throttled: float | None
+) -> None:
+    b = bench(partition())
+    b.host = HostSeen(waiting=waiting)
+    b.servers["W1.a"] = ServerSeen(Health.READY, throttled=throttled)
+    assert of(Redirect, b.tick(50, late=["W1"]))

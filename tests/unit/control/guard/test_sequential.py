@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_clusters_are_learned_and_raise_the_height() -> None:
 
 def test_what_is_always_slow_cannot_teach_that_slow_is_normal() -> None:
     evidence = sequential.Evidence((0.0,) * 4, size=1e6, size_squared=1e12)
-    assert sequential.scale(evidence, SLOW) == sequential.LARGEST_SCALE * SLOW.natural_scale
+    assert sequential.scale(evidence, SLOW) == sequential.UNPREDICTED_SCALE * SLOW.natural_scale
 
 
 def test_strength_reaches_one_at_the_alarm() -> None:
@@ -122,7 +123,7 @@ def test_looks_of_any_size_weigh_as_one_scan_does() -> None:
             [a.ended_s for a in look],
             [a.latency_ms > FAST.slo_ms for a in look],
             FAST.slo_ms / 1000.0,
-            FAST.natural_scale,
+            (FAST.natural_scale, FAST.largest_scale),
             FAST.rarity,
             0,
         )
@@ -132,3 +133,38 @@ def test_looks_of_any_size_weigh_as_one_scan_does() -> None:
             evidence = sequential.restart(evidence)
             scores, learned[3] = [0.0] * len(scores), 0.0
         read += len(look)
+
+
+def test_clusters_of_a_planned_queue_are_those_of_its_utilisation() -> None:
+    """Against a run of 400,000 requests of a queue with constant service times."""
+    for load in (0.5, 0.75, 0.85):
+        promise = replace(FAST, utilisation=load)
+        sizes = clusters_above_p99(load, 400_000)
+        seen = sum(n * n for n in sizes) / sum(sizes)
+        assert promise.natural_scale / 2.0 < seen < 2.0 * promise.natural_scale
+
+
+def test_what_is_learned_of_a_planned_queue_is_at_most_four_times_that() -> None:
+    planned = replace(FAST, utilisation=0.5)
+    evidence = sequential.Evidence((0.0,) * 4, size=1e6, size_squared=1e12)
+    assert sequential.scale(evidence, planned) == 4.0 * planned.natural_scale
+
+
+def clusters_above_p99(load: float, requests: int) -> list[int]:
+    """The sizes of the clusters above the P99 of a queue that takes one second for a request."""
+    draw = random.Random(1)
+    due = free = 0.0
+    ends = []
+    for _ in range(requests):
+        due += draw.expovariate(load)
+        free = max(due, free) + 1.0
+        ends.append((free, free - due))
+    p99 = sorted(took for _, took in ends)[int(0.99 * requests)]
+    sizes, last = [], -math.inf
+    for end, took in ends:
+        if took > p99:
+            if end - last > p99:
+                sizes.append(0)
+            sizes[-1] += 1
+            last = end
+    return sizes

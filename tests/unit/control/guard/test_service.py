@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+import pytest
+
 from controlplane.control.guard import service
 from controlplane.domain.observation import Answer
 
@@ -37,26 +39,30 @@ class Queue:
         return found
 
 
+def weigh(record: service.Service, answers: list[Answer]) -> service.Service:
+    return service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)[0]
+
+
 def learned(queue: Queue) -> service.Service:
-    return service.weigh(service.Service(), queue.answers(3000), RATE_RPS)
+    return weigh(service.Service(), queue.answers(3000))
 
 
 def test_doubled_batch_times_are_certain_within_thirty_answers() -> None:
     queue = Queue()
     record = learned(queue)
     assert service.strength(record, RATE_RPS) < service.HOLD
-    assert service.strength(service.weigh(record, queue.answers(30, slowdown=2.0), RATE_RPS), RATE_RPS) == 1.0
+    assert service.strength(weigh(record, queue.answers(30, slowdown=2.0)), RATE_RPS) == 1.0
 
 
 def test_a_stall_of_the_host_is_one_slow_batch() -> None:
     queue = Queue()
-    record = service.weigh(learned(queue), queue.answers(300, stall_s=2.0), RATE_RPS)
+    record = weigh(learned(queue), queue.answers(300, stall_s=2.0))
     assert service.strength(record, RATE_RPS) < 0.5
 
 
 def test_more_traffic_than_planned_makes_no_batch_slower() -> None:
     queue = Queue()
-    record = service.weigh(learned(queue), queue.answers(3000, rate_rps=5 * RATE_RPS), RATE_RPS)
+    record = weigh(learned(queue), queue.answers(3000, rate_rps=5 * RATE_RPS))
     assert service.strength(record, RATE_RPS) < 0.5
 
 
@@ -64,7 +70,7 @@ def test_the_record_stands_still_while_batches_are_slow() -> None:
     queue = Queue()
     before = learned(queue)
     queue_slow = queue.answers(100, slowdown=4.0)
-    after = service.weigh(before, queue_slow, RATE_RPS)
+    after = weigh(before, queue_slow)
     charts = len(service.SHARES)
     known = [i * charts + j for i, n in enumerate(before.counts) for j in range(charts) if n > 100]
     grown = [after.thresholds[i] / before.thresholds[i] for i in known]
@@ -73,15 +79,71 @@ def test_the_record_stands_still_while_batches_are_slow() -> None:
 
 def test_a_slowdown_that_breaks_nothing_becomes_the_record() -> None:
     queue = Queue()
-    record = service.weigh(learned(queue), queue.answers(6000, slowdown=1.6), RATE_RPS)
+    record = weigh(learned(queue), queue.answers(6000, slowdown=1.6))
     assert service.strength(record, RATE_RPS) < service.HOLD
 
 
 def test_nothing_is_held_against_a_server_without_a_record() -> None:
-    record = service.weigh(service.Service(), Queue().answers(40, slowdown=5.0), RATE_RPS)
+    record = weigh(service.Service(), Queue().answers(40, slowdown=5.0))
     assert record.scores == (0.0, 0.0)
 
 
 def test_failed_requests_tell_nothing_of_batch_times() -> None:
     failed = [Answer(float(i), 1e6, True, "w", "s") for i in range(50)]
-    assert service.weigh(service.Service(), failed, RATE_RPS) == service.Service()
+    assert weigh(service.Service(), failed) == service.Service()
+
+
+def test_the_answers_behind_a_stall_count_without_it() -> None:
+    queue = Queue()
+    record = learned(queue)
+    answers = queue.answers(200, stall_s=1.0)
+    assert sum(a.latency_ms > 60.0 for a in answers) > 50
+    _, counted = service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    assert sum(a.latency_ms > 60.0 for a in counted) == 0
+
+
+def test_the_answers_of_a_slower_server_still_count() -> None:
+    queue = Queue()
+    record = learned(queue)
+    answers = queue.answers(400, slowdown=4.0)
+    _, counted = service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    assert sum(a.latency_ms > 60.0 for a in counted) > 100
+
+
+def test_a_batch_that_two_looks_share_is_one_batch() -> None:
+    queue = Queue()
+    answers = queue.answers(3000)
+    record = service.Service()
+    for at in range(0, len(answers), 7):
+        record, _ = service.weigh(record, answers[at : at + 7], RATE_RPS, answers[at : at + 7][-1].ended_s)
+    whole = learned(Queue())
+    assert sum(whole.counts) - sum(record.counts) < 20
+    assert record.means[1] == pytest.approx(whole.means[1], rel=0.05)
+
+
+def test_the_slowdown_is_that_of_the_batches_since_the_suspicion() -> None:
+    queue = Queue()
+    record = weigh(learned(queue), queue.answers(60, slowdown=2.0))
+    assert 1.6 < service.slowdown(record) < 2.4
+    assert service.slowdown(service.Service()) == 1.0
+
+
+def test_sizes_without_a_record_take_their_part_of_the_next_smaller_one() -> None:
+    counts = [0.0] * service.SIZES
+    means = [0.0] * service.SIZES
+    counts[2], means[2] = 99.0, 0.010
+    record = service.Service(counts=tuple(counts), means=tuple(means))
+    assert service.usual_s(record, 4) == (0.010, 0.010, 0.015, 0.020)
+    assert service.usual_s(service.Service(), 4) == ()
+
+
+def test_a_server_that_stalls_again_and_again_has_no_excuse() -> None:
+    queue = Queue()
+    record = learned(queue)
+    late = []
+    for _ in range(30):
+        answers = queue.answers(100, stall_s=0.5)
+        record, counted = service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+        late.append(sum(a.latency_ms > 60.0 for a in counted))
+    assert sum(late[:5]) == 0
+    assert sum(late[-5:]) > 50

@@ -21,18 +21,18 @@ def late(answers: int) -> sequential.Evidence:
 
 
 def test_slower_batches_alone_break_no_promise() -> None:
-    assert not signals.slow(SURE, late(0), PROMISE)
+    assert not signals.slow(SURE, late(0), PROMISE, 100.0)
 
 
 def test_slower_batches_need_a_few_late_answers() -> None:
-    assert signals.slow(SURE, late(7), PROMISE)
-    assert not signals.slow(SURE, late(3), PROMISE)
+    assert signals.slow(SURE, late(7), PROMISE, 100.0)
+    assert not signals.slow(SURE, late(3), PROMISE, 100.0)
 
 
 def test_a_few_late_answers_without_slower_batches_are_no_alarm() -> None:
-    assert not signals.slow(service.Service(), late(7), PROMISE)
+    assert not signals.slow(service.Service(), late(7), PROMISE, 100.0)
     almost = replace(SURE, scores=(0.99 * SURE.scores[0], 0.0))
-    assert not signals.slow(almost, late(7), PROMISE)
+    assert not signals.slow(almost, late(7), PROMISE, 100.0)
 
 
 def test_a_verdict_from_batch_times_waits_for_what_requests_carry() -> None:
@@ -51,3 +51,28 @@ def test_larger_requests_than_planned_are_more_traffic_though_batches_take_longe
     suspected = replace(watch, evidence=(late(7),), services=(SURE,))
     assert signals.over_plan(suspected, ServerSeen(Health.READY, inferences={"w": 4.0})) is not None
     assert signals.over_plan(suspected, ServerSeen(Health.READY, inferences={"w": 1.0})) is None
+
+
+def slower(slowdown: float) -> service.Service:
+    """A record of 6 ms for one and 2 ms for each more in a batch, and batches that certainly take longer."""
+    means = tuple(0.004 + 0.002 * size for size in range(service.SIZES))
+    certain = (-1.0, 0.0, slowdown, 1.0, 0.0)
+    return replace(SURE, counts=(99.0,) * service.SIZES, means=means, batch=certain)
+
+
+FOURS = replace(PROMISE, batch=4)
+
+
+def test_slower_batches_are_enough_where_the_queue_model_says_that_they_break_the_promise() -> None:
+    assert signals.slow(slower(2.5), late(0), FOURS, rate_rps=100.0)
+    assert not signals.slow(slower(1.5), late(0), FOURS, rate_rps=100.0)
+    assert not signals.slow(slower(2.5), late(0), FOURS, rate_rps=30.0)
+
+
+def test_a_promise_that_only_a_rate_above_the_plan_would_break_is_no_servers_fault() -> None:
+    assert signals.slow(slower(1.5), late(0), FOURS, rate_rps=250.0) is False
+
+
+def test_slower_batches_that_are_not_certain_break_nothing() -> None:
+    doubtful = replace(slower(4.0), scores=(0.9 * SURE.scores[0], 0.0))
+    assert not signals.slow(doubtful, late(0), FOURS, rate_rps=100.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import socket
 import threading
@@ -25,7 +26,7 @@ from controlplane.control.guard.state import (
     PlacedServer,
 )
 from controlplane.domain.errors import EngineError, GatewayError, NotNow
-from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.domain.observation import Health, HostSeen, News
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.monitor.canary import Canaries
@@ -452,7 +453,7 @@ def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench:
     assert bench.engine.starts == starts
 
 
-def test_the_host_is_read_under_suspicion_only(bench: Bench) -> None:
+def test_each_look_says_how_the_host_treats_the_gateway(bench: Bench) -> None:
     told = HostSeen(waiting=0.8)
 
     class Host:
@@ -460,9 +461,19 @@ def test_the_host_is_read_under_suspicion_only(bench: Bench) -> None:
             return told
 
     bench.observer._host = Host()
+    assert bench.observer.look(state()).host == told
+
+
+def test_under_suspicion_a_look_says_how_often_a_server_used_up_its_quota(bench: Bench) -> None:
     calm = state()
     watch = calm.watches["W1"]
     scores = tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence)
     suspicious = replace(calm, watches={"W1": replace(watch, evidence=scores)})
-    assert bench.observer.look(calm).host is None
-    assert bench.observer.look(suspicious).host == told
+    readings = itertools.count()
+    bench.engine.usage = lambda server: ShareUsage(4 * (n := next(readings)), 3 * n, None)
+
+    def throttled() -> bool:
+        seen = bench.observer.look(suspicious).servers.get(watch.active.server)
+        return seen is not None and seen.throttled == 0.75
+
+    assert wait_until(throttled, deadline_s=30.0)

@@ -1,0 +1,29 @@
+"""The look-ahead's queue against the exact one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from controlplane.control.guard.ahead import p99_s
+from controlplane.latency.queueing import solve
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("load", [0.4, 0.6, 0.75, 0.85])
+@pytest.mark.parametrize("batch", [1, 4, 8])
+def test_a_p99_is_within_eight_per_cent_of_the_exact_one(batch: int, load: float) -> None:
+    times_s = [load / 100.0 * (0.5 * batch + 0.5 * size) for size in range(1, batch + 1)]
+    exact_ms = float(solve([100.0], [[1000.0 * s for s in times_s]], [batch]).p99_ms[0])
+    assert 1000.0 * p99_s(100.0, times_s) == pytest.approx(exact_ms, rel=0.08)
+
+
+def test_a_queue_without_spare_capacity_has_no_p99() -> None:
+    assert p99_s(100.0, [0.010]) == math.inf
+    assert p99_s(100.0, [0.010, 0.011]) < math.inf
+
+
+def test_a_queue_without_traffic_takes_the_time_of_one() -> None:
+    assert p99_s(0.0, [0.010, 0.015]) == 0.010
