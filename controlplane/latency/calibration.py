@@ -1,8 +1,8 @@
-"""What was observed corrects what was predicted: a factor for each model and company it ran in.
+"""Calibration: factors between predicted and observed execution times, by model, device and neighbours.
 
-A factor is the geometric mean of observed over predicted execution, drawn towards 1 by the weight of PRIOR
-samples, so that few say little. A sample that is too small, not finite or far from any plausible error
-changes nothing: it says that something else is wrong (a wrong model, a stalled host), not the latency model.
+A factor is the geometric mean of observed over predicted execution times, drawn towards 1 by the weight of
+PRIOR batches, so that few batches change little. An observation of too few batches, or beyond any plausible
+error, changes nothing: then something else is wrong (another model, a stalled host), not the latency model.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from controlplane.latency.protocol import Estimate, FloatArray, LatencyModel, Sl
 FEWEST_BATCHES = 30
 PRIOR = 100
 MEMORY = 10_000
-"""Batches a factor remembers: older ones fade, so that a new driver's latencies are learned in time."""
+"""The most batches that a factor counts: older ones fade, so that a new driver's times are learned."""
 PLAUSIBLE = (0.5, 2.0)
 WIDEST_VARIATION = 0.5
 SATURATED = 0.7
-"""A quota binds what uses it up: a partition that is busy for this part of the time, ..."""
+"""A quota limits a partition that uses it up: one that is busy for this part of the time, ..."""
 LONG_MS = 20.0
-"""... or a batch of at least two quota periods that follows another: what the pause before saved is small."""
+"""... or a batch of at least two quota periods that follows another: it has little unused quota left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Batches of one model in one company: their mean execution beside the one predicted for them.
+    """Batches of one model beside given neighbours: their mean execution time, observed and predicted.
 
     `neighbours` names the models of all other busy partitions of the GPU, sorted, one entry each; `variation`
     is the coefficient of variation of their means from window to window, `at_s` seconds since the epoch.
@@ -49,7 +49,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """What `model` on `device` beside `neighbours` takes, over what was predicted."""
+    """Observed over predicted execution time of `model` on `device` beside `neighbours`."""
 
     model: str
     device: str
@@ -66,16 +66,16 @@ class Factor:
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
-        """What a factor is about; one factor a key."""
+        """The key; there is one factor a key."""
         return self.model, self.device, self.neighbours
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One batch size of one partition, which executed `busy` of the time.
+    """One batch size of one partition, which executed for the part `busy` of the time.
 
-    `unmeasured` says what is missing to hold it against the prediction at all, `refused` why it teaches
-    nothing; None where it does.
+    `unmeasured` says why it cannot be compared with the prediction, `refused` why it changes no factor; both
+    are None for a usable observation.
     """
 
     partition: str
@@ -91,8 +91,8 @@ class Seen:
     ) -> Seen:
         """Judge an observation.
 
-        `quota`: its share binds only what uses it up. `queued`: its requests waited for the batch before, so
-        the share was in use when it began.
+        `quota`: the share is a quota of processor time, which limits only a partition that uses it up.
+        `queued`: the requests waited for the batch before, so the share was in use when this one began.
         """
         unmeasured = too_few(observation)
         bound = busy >= SATURATED or (queued and observation.predicted_ms >= LONG_MS)
@@ -103,7 +103,7 @@ class Seen:
 
 
 def too_few(observation: Observation) -> str | None:
-    """How many batches are missing for a mean that says something, or None."""
+    """Return the problem if there are too few batches for a mean, else None."""
     if observation.batches >= FEWEST_BATCHES:
         return None
     noun = "batch" if observation.batches == 1 else "batches"
@@ -111,7 +111,7 @@ def too_few(observation: Observation) -> str | None:
 
 
 def refusal(observation: Observation) -> str | None:
-    """Why an observation would change nothing, or None where it is usable."""
+    """Return why an observation changes no factor, None for a usable one."""
     few = too_few(observation)
     if few is not None:
         return few
@@ -127,7 +127,7 @@ def refusal(observation: Observation) -> str | None:
 
 
 def update(factors: Iterable[Factor], observations: Iterable[Observation]) -> tuple[Factor, ...]:
-    """The factors after these observations, sorted by key; refused ones change nothing.
+    """Return the factors after these observations, sorted by key; refused observations change nothing.
 
     `predicted_ms` of an observation is the uncalibrated prediction.
     """
@@ -138,7 +138,7 @@ def update(factors: Iterable[Factor], observations: Iterable[Observation]) -> tu
         key = (seen.model, seen.device, tuple(sorted(seen.neighbours)))
         before = kept.get(key)
         weight = min(before.batches, MEMORY) if before else 0
-        # The stored factor is already drawn towards 1: its own evidence is ln(factor) (weight + PRIOR).
+        # The stored factor is already drawn towards 1: its evidence is ln(factor) (weight + PRIOR).
         evidence = math.log(before.factor) * (weight + PRIOR) if before else 0.0
         evidence += seen.batches * math.log(seen.observed_ms / seen.predicted_ms)
         total = weight + seen.batches
@@ -150,14 +150,14 @@ def update(factors: Iterable[Factor], observations: Iterable[Observation]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A latency model with factors applied: those of the slot's company, else of the model's nearest."""
+    """A latency model with factors: those for a slot's neighbours, else for the most similar neighbours."""
 
     model: LatencyModel
     factors: tuple[Factor, ...]
 
     @staticmethod
     def of(model: LatencyModel, device: str, factors: Sequence[Factor]) -> LatencyModel:
-        """`model` with the factors of this device; `model` itself where none speaks of its models."""
+        """Return `model` with the factors of this device; or `model` itself without any."""
         names = set(model.models)
         own = tuple(
             f for f in factors if f.device == device and f.model in names and names.issuperset(f.neighbours)
@@ -166,7 +166,7 @@ class Calibrated:
 
     @property
     def name(self) -> str:
-        """The model's name: calibrated, it is still that model."""
+        """The name of the latency model, which calibration does not change."""
         return self.model.name
 
     @property
@@ -187,18 +187,18 @@ class Calibrated:
         )
 
     def _at(self, slots: Slots) -> FloatArray:
-        """Factor of each slot, shape (GPUs, slots)."""
+        """Return the factor of each slot, shape (GPUs, slots)."""
         index = {name: i for i, name in enumerate(self.models)}
         one_hot = (slots.model[:, :, None] == np.arange(len(index))) & slots.mask[:, :, None]
-        company = one_hot.sum(axis=1)[:, None, :] - one_hot
+        others = one_hot.sum(axis=1)[:, None, :] - one_hot
         answer = np.ones(slots.mask.shape)
         nearest = np.full(slots.mask.shape, np.inf)
         for entry in self.factors:
-            asked = np.zeros(len(index))
+            wanted = np.zeros(len(index))
             for neighbour in entry.neighbours:
-                asked[index[neighbour]] += 1
-            # Neighbours that are there in one company and not in the other; ties go to the first by key.
-            distance = np.abs(company - asked).sum(axis=-1)
+                wanted[index[neighbour]] += 1
+            # The number of neighbours in which they differ; the first by key wins a tie.
+            distance = np.abs(others - wanted).sum(axis=-1)
             better = (slots.model == index[entry.model]) & slots.mask & (distance < nearest)
             answer = np.where(better, entry.factor, answer)
             nearest = np.where(better, distance, nearest)

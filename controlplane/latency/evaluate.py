@@ -1,7 +1,8 @@
-"""Predicted against measured, as `ctl validate` reports it.
+"""Comparison of predictions with measurements, for `ctl validate`.
 
-Three questions: pairs somebody else measured, against models fitted on all a catalogue has; a device's own
-co-location points, each batch size left out of the fit in turn; a profile's points alone, left out likewise.
+Three comparisons: pairs from another source, with models fitted on a whole catalogue; a device's own
+co-location points, each batch size left out of the fit in turn; a profile's points without neighbours, a
+fifth left out in turn.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ POINT_FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One of the two of a pair: what ran, and its measured latency."""
+    """One of the two models of a pair, and its measured latency."""
 
     model: str
     batch: int
@@ -43,7 +44,7 @@ Pair = tuple[Tenant, Tenant]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Predictions beside measurements, and the kind of each point for the fit; arrays of shape (n,)."""
+    """Predictions and measurements, and the kind of each point for the fit; arrays of shape (n,)."""
 
     model: tuple[str, ...]
     kind: IntArray
@@ -63,7 +64,7 @@ class Outcome:
         )
 
     def report(self) -> dict[str, object]:
-        """The figures of all, of each model and of each kind of point, in percent; see `figures`."""
+        """Return the figures of all points, of each model and of each kind of point; see `figures`."""
         names = np.array(self.model)
         return {
             "overall": self.figures(np.ones(names.size, dtype=np.bool_)),
@@ -74,7 +75,7 @@ class Outcome:
         }
 
     def figures(self, chosen: BoolArray) -> dict[str, float | int]:
-        """N latencies; their mean, mean signed, 95th percentile and largest relative error; the coverage.
+        """Return the count; mean, signed mean, 95th percentile and largest relative error; the coverage.
 
         An error is (predicted - measured) / measured; the coverage counts measurements at or below the
         upper 95 % quantile.
@@ -94,7 +95,7 @@ class Outcome:
 def against_pairs(
     device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair], names: Iterable[str] = FITS
 ) -> dict[str, object]:
-    """Both latencies of each pair, by each latency model fitted on all of `profiles`.
+    """Compare both latencies of each pair with each latency model, fitted on all of `profiles`.
 
     Raises InputError for no pairs and for a model that has no profile.
     """
@@ -112,7 +113,7 @@ def against_pairs(
 def built_in(
     device: Device, profiles: Mapping[str, Profile], names: Iterable[str] = FITS
 ) -> dict[str, object]:
-    """What a catalogue says of itself: its pairs with batch sizes left out, else its points alone."""
+    """Compare a catalogue with itself: its pairs with batch sizes left out, else its solo points."""
     sizes = {t.batch for p in profiles.values() for pair in _own_pairs(p) for t in pair}
     if len(sizes) > 1:
         return leave_batch_sizes_out(device, profiles, names)
@@ -124,10 +125,10 @@ def built_in(
 def leave_batch_sizes_out(
     device: Device, profiles: Mapping[str, Profile], names: Iterable[str] = FITS
 ) -> dict[str, object]:
-    """Every co-location point with one neighbour, predicted by a fit that saw no point with its batch sizes.
+    """Compare each co-location point of two models with a fit on points of other batch sizes.
 
-    Each batch size is left out in turn, own or the neighbour's, so that a point of two sizes is predicted
-    twice, and one of twice the same once. Raises InputError where fewer than two sizes were measured.
+    Each batch size is left out in turn, own or the neighbour's: a point with two sizes is predicted twice,
+    one with the same size twice once. Raises InputError where fewer than two sizes were measured.
     """
     pairs = [p for profile in profiles.values() for p in _own_pairs(profile)]
     sizes = sorted({tenant.batch for pair in pairs for tenant in pair})
@@ -148,7 +149,7 @@ def leave_batch_sizes_out(
 
 
 def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FITS) -> dict[str, object]:
-    """A profile's points alone, every fifth left out of the fit in turn.
+    """Compare a profile's solo points with a fit on the others, every fifth left out in turn.
 
     Raises InputError for fewer than four points.
     """
@@ -156,7 +157,7 @@ def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FI
 
 
 def _document(names: Iterable[str], outcome: Callable[[Fit], Outcome]) -> dict[str, object]:
-    """One report a latency model; those that cannot be fitted on so little are left out, not all of them."""
+    """Return a report of each latency model that can be fitted. Raises InputError if none can."""
     reports: dict[str, object] = {}
     refused: InputError | None = None
     for name in names:
@@ -216,7 +217,7 @@ def _alone_outcome(model: LatencyModel, name: str, points: Sequence[Measurement]
 
 
 def _own_pairs(profile: Profile) -> list[Pair]:
-    """Co-location points with one neighbour; the neighbour's latency is not this profile's to know."""
+    """Return the co-location points with one neighbour, whose latency the profile does not have."""
     return [
         (
             Tenant(profile.model, point.batch, point.percent, point.execution_ms),

@@ -1,7 +1,7 @@
 """The one protocol of all latency models.
 
-A question is a set of GPUs and the slots on each (`Slots`); the answer is arrays of the same shape
-(`Estimate`). A model speaks for one device and the models named in `models`; planners hold the index.
+The input is a set of GPUs and the slots on each (`Slots`), the result arrays of the same shape (`Estimate`).
+A latency model covers one device and the served models named in `models`, which `Slots.model` indexes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Who runs where: one row a GPU, one column a slot; all arrays have shape (GPUs, slots).
+    """The models that run on each GPU: one row a GPU, one column a slot; all arrays have shape (GPUs, slots).
 
     `model` indexes `LatencyModel.models`; `batch` is at least 1; `percent` is in (0, 100]. Slots where
-    `mask` is False are empty; what stands in them is ignored. All present slots are busy: the answer is
-    for a full batch of each with all its neighbours running. `requests` is how many requests bring a batch;
-    None is one inference each, as profiles are measured.
+    `mask` is False are empty; their values are ignored. All other slots are busy: the estimate is for a
+    full batch of each with all its neighbours running. `requests` is the number of requests that carry a
+    batch; None means one inference in each, as profiles are measured.
     """
 
     model: IntArray
@@ -68,7 +68,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a model expects. Empty slots hold 0. Each quantity stands beside its upper quantile.
+    """Predicted times, each with its upper quantile. Empty slots hold 0.
 
     execution_ms, execution_upper_ms: (GPUs, slots), a batch from data loading to its last result.
     cycle_ms, cycle_upper_ms: (GPUs, slots), time between the ends of two successive batches under load,
@@ -94,16 +94,16 @@ class LatencyModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What plans and `--latency` call it."""
+        """The name in plans and for `--latency`."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models it speaks for; `Slots.model` indexes this."""
+        """The served models that it covers; `Slots.model` indexes this."""
 
     def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
-        """Answer for all GPUs at once.
+        """Predict the times of all GPUs at once.
 
-        `quantile` in [0.5, 1): the upper values are not exceeded with this probability, by the errors seen
+        `quantile` in [0.5, 1): the upper values are not exceeded with this probability, judged by the errors
         on points left out of the fit; they are never below the mean. Raises InputError naming the field
         for a model index or quantile out of range.
         """

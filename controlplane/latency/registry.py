@@ -1,4 +1,4 @@
-"""Latency models by the names that plans and `--latency` call them."""
+"""Latency models by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Fit = Callable[[Mapping[str, Profile], Device], LatencyModel]
 
 
 def _fit_of(module: str) -> Fit:
-    """The `fit` of a module that is imported at the first call: a command pays for the models it uses."""
+    """Return the `fit` of a module of `models`, which is imported at the first call: each costs time."""
 
     def fit(profiles: Mapping[str, Profile], device: Device) -> LatencyModel:
         fitted: LatencyModel = import_module(f"controlplane.latency.models.{module}").fit(profiles, device)
@@ -39,12 +39,11 @@ DEFAULT = "ours"
 def build(name: str, device: Device, profiles: Mapping[str, Profile]) -> LatencyModel:
     """Fit the latency model called `name` on the profiles of one device.
 
-    Raises InputError for a name that is none, with the nearest that is one, and for profiles it cannot be
-    fitted on.
+    Raises InputError for an unknown name, with the nearest known one, and for profiles that do not suffice.
     """
     fit = FITS.get(name)
     if fit is None:
         near = get_close_matches(name, FITS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(FITS)}"
-        raise InputError(f"no latency model is called {name}; {hint}", field="latency")
+        raise InputError(f"there is no latency model {name!r}; {hint}", field="latency")
     return with_request_times(fit(profiles, device), profiles)

@@ -1,4 +1,4 @@
-"""What all latency models share: checking a question, and dressing execution times as an `Estimate`."""
+"""Checks of input, upper quantiles, and estimates: what all latency models share."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def check_profiles(profiles: Mapping[str, Profile], device: Device) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PowerModel:
-    """Board power from throughput (iGniter Eq 9): idle plus, for each model, a line in its rate.
+    """Board power from throughput (iGniter Eq 9): idle power plus a linear term for each model's rate.
 
-    `slope_w` and `offset_w` have the shape (models,); `cap_w` is the board's limit. All 0 where the
-    device has no power coefficients; the answer is then 0.
+    `slope_w` and `offset_w` have the shape (models,); `cap_w` is the board's limit. All are 0 where the
+    device has no power coefficients; the power is then 0.
     """
 
     idle_w: float
@@ -53,7 +53,7 @@ class PowerModel:
 
     @staticmethod
     def of(profiles: Sequence[Profile], device: Device) -> PowerModel:
-        """Read from the device's `p_idle`, `P` and the profiles' `alpha_power`, `beta_power`."""
+        """Take the device's `p_idle` and `P`, and the profiles' `alpha_power` and `beta_power`."""
         fits = [p.fits.get("igniter", {}) for p in profiles]
         return PowerModel(
             idle_w=device.hardware.get("p_idle", 0.0),
@@ -63,7 +63,7 @@ class PowerModel:
         )
 
     def watts(self, slots: Slots, cycle_ms: FloatArray) -> FloatArray:
-        """Power of each GPU, shape (GPUs,), capped at the board's limit."""
+        """Return the power of each GPU, shape (GPUs,), at most the board's limit."""
         if self.idle_w == 0.0:
             return np.zeros(slots.mask.shape[0])
         rate = np.where(slots.mask, 1000.0 * slots.batch / np.where(cycle_ms > 0, cycle_ms, 1.0), 0.0)
@@ -79,7 +79,7 @@ def dress(
     margin: FloatArray | float,
     power: PowerModel,
 ) -> Estimate:
-    """An `Estimate` from times of present slots; `margin` is the relative distance to the upper quantile."""
+    """Return an estimate from the times of slots; `margin` is the relative distance to the upper quantile."""
     execution = np.where(slots.mask, execution_ms, 0.0)
     cycle = np.where(slots.mask, np.minimum(cycle_ms, execution_ms), 0.0)
     upper = 1.0 + np.maximum(margin, 0.0)
@@ -93,7 +93,7 @@ def dress(
 
 
 def normal_margin(relative_error: FloatArray, quantile: float) -> FloatArray:
-    """The upper quantile's relative distance when only a mean absolute relative error is known.
+    """Return the relative distance to the upper quantile of a normal with this mean absolute error.
 
     For a normal error E|e| = sigma * sqrt(2 / pi); hence sigma = 1.2533 * MAPE.
     """
@@ -103,7 +103,7 @@ def normal_margin(relative_error: FloatArray, quantile: float) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Errors seen on points left out, each divided by the deviation that was expected of it.
+    """Errors on points left out of a fit, each divided by its expected deviation.
 
     `sorted_scores` is ascending; positive is a measurement above its prediction.
     """
@@ -116,12 +116,12 @@ class Scores:
         values = np.asarray(scores, dtype=np.float64)
         return Scores(np.sort(values[np.isfinite(values)]))
 
-    @functools.lru_cache(maxsize=256)  # noqa: B019 - a planner asks thousands of times, of a few scores
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - a planner calls it thousands of times, for a few quantiles
     def at(self, quantile: float) -> float:
-        """The factor on the expected deviation that covers `quantile` of new points, never negative.
+        """Return the factor on the expected deviation that covers `quantile` of new points, never negative.
 
-        The conformal rank ceil((n + 1) q) where there are enough scores for it; a normal of the scores'
-        root mean square, widened for its few samples, where there are not; a standard normal for none.
+        With enough scores it has the conformal rank ceil((n + 1) q); with fewer it is that of a normal with
+        the scores' root mean square, widened for the small sample; without any, of the standard normal.
         """
         n = self.sorted_scores.size
         rank = int(np.ceil((n + 1) * quantile))

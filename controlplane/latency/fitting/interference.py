@@ -1,23 +1,23 @@
-"""How much neighbours slow a model down: any number of them, count-aware, learned from co-location points.
+"""Slowdown of a model by any number of neighbours, learned from co-location points.
 
 Model m beside neighbours j takes
 
     t = t0 (1 + sum_j I_mj + g_m max(0, u_m + sum_j u_j - 1)) + max(0, |j| - 1) k_m
     I_mj = c_mj + (d_mj + h_mj b_m) / t0 + e_mj u_j + r_mj(b_m, b_j, p_j)
 
-with t0 its latency alone and u a model's throughput as a part of its own peak, which stands for its use of
-cache, memory bandwidth and power (iGniter takes them linear in it, Eq 9 and its cache utilisation). c is
-contention at any load; d a delay of its own (the scheduler's: per kernel, hence constant in ms); h one per
-item (the bus they share: transfers grow with the batch, not with the share); g what the GPU loses when all
-together ask for more than it has (the power cap and its clocks, Eq 7-10); k what each further neighbour adds
-(Eq 6: alpha_sch n_k); r a smooth rest.
+t0 is the solo time, u a model's throughput over its own peak, which stands for its use of cache, memory
+bandwidth and power (iGniter assumes them linear in it: Eq 9 and the cache utilisation). The terms are: c,
+contention at any load; d, a delay in ms (the scheduler's, for each kernel); h, a delay for each item (the
+bus: transfers grow with the batch, not with the share); g, the loss when all together need more than the GPU
+has (power cap and clocks, Eq 7-10); k, the delay by each further neighbour (Eq 6: alpha_sch n_k); r, a smooth
+rest.
 
-c, d, h and e have a part shared by all neighbours of m and a part of the pair; r belongs to the pair and
-depends on the neighbour's share, not on the own one, so that t falls with the own share as t0 does. All are
-one Gaussian process with a linear and a squared-exponential kernel: pairs that were measured are followed
-closely, pairs that were not get what m's other neighbours cost, and a wider quantile.
+c, d, h and e have one part for all neighbours of m and one part for the pair; r is of the pair and depends on
+the neighbour's share, not on the own one, so that t falls with the own share as t0 does. Together they are
+one Gaussian process with a linear and a squared-exponential kernel: measured pairs are followed closely;
+others get the effect of m's other neighbours and a wider quantile.
 
-Fitted, it is tabulated on a lattice: an answer costs a trilinear look-up, whatever the number of points.
+The fitted process is tabulated on a lattice; a prediction is a trilinear look-up.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 
 SHARED_SD = np.array([0.01, 0.01, 0.01, 0.01])
 PAIR_SD = np.array([0.03, 0.03, 0.03, 0.03])
-"""Priors of c, d, h and e, each on its feature's own scale: shared by all neighbours, and of the pair."""
+"""Priors of c, d, h and e, each on the scale of its feature: for all neighbours, and for the pair."""
 RIDGE = 0.03
 REST_SD = 0.016
 BATCH_SCALE = 2.5
 NEIGHBOUR_BATCH_SCALE = 2.0
 NEIGHBOUR_SHARE_SCALE = 20.0
-"""Reach of the rest in ln(own batch), ln(neighbour's batch) and the neighbour's percent."""
+"""Length scales of the rest: ln(own batch), ln(neighbour's batch), the neighbour's percent."""
 NOISE_SD = 0.005
 """Priors set once, by leaving batch sizes of the V100 pairs out: halving or doubling any one of them moves
 the mean error by less than 0.1 points."""
 COST_SD = 0.1
-"""By how much of itself a neighbour's cost differs where a batch size, a share or the pair was never measured
-side by side: two published runs of five copies on a V100 differ by 11 %, and pairs at other batch sizes,
-measured elsewhere, were slower by 9 % of it. Points left out of one campaign cannot show that."""
+"""The relative deviation of a neighbour's effect where a batch size, a share or the pair was never measured
+beside another model: two published runs of five copies on a V100 differ by 11 %, and pairs at other batch
+sizes, measured elsewhere, were slower by 9 % of it. Points left out of one campaign do not show that."""
 KNOT_PERCENTS = np.array([2.5, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0])
 
 
@@ -77,12 +77,12 @@ class Rows:
         return Rows(*(getattr(self, name)[index] for name in Rows.__slots__))
 
     def further(self) -> FloatArray:
-        """Neighbours beyond the first, shape (n,)."""
+        """Return the number of neighbours beyond the first, shape (n,)."""
         further: FloatArray = np.maximum(self.present.sum(axis=1) - 1, 0).astype(float)
         return further
 
     def excess(self) -> FloatArray:
-        """What all together ask for beyond a whole GPU, shape (n,)."""
+        """Return by how much the loads together exceed a whole GPU, shape (n,)."""
         together = self.load + np.sum(self.their_load * self.present, axis=1)
         excess: FloatArray = np.maximum(together - 1.0, 0.0)
         return excess
@@ -90,14 +90,14 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The smallest t0 and t0 / b measured: a delay's feature, scale / t0, is then at most 1 on the points."""
+    """The smallest t0 and t0 / b of the points, so that a delay's feature, scale / t0, is at most 1."""
 
     delay_ms: float
     item_ms: float
 
     @staticmethod
     def of(rows: Rows) -> Scales:
-        """1 for no points, where no delay can be learned."""
+        """Take them from the points; 1 without points, when no delay is learned."""
         if not rows.alone_ms.size:
             return Scales(1.0, 1.0)
         return Scales(float(rows.alone_ms.min()), float((rows.alone_ms / rows.batch).min()))
@@ -107,8 +107,8 @@ class Scales:
 class Process:
     """The Gaussian process of one model, fitted on its co-location points (perhaps none).
 
-    `borrowed` is None; for a model without points, fitted on those of other models, it is the variance of
-    these about their trend: they tell what to expect of one more model, not how sure that is.
+    `borrowed` is None for a process of a model's own points. A model without points has the process of all
+    others, and `borrowed` is the variance of their points about the trend, which one more model may have too.
     """
 
     rows: Rows
@@ -120,7 +120,7 @@ class Process:
 
     @staticmethod
     def fit(rows: Rows, further_ms: float) -> Process:
-        """`further_ms` is k_m as long as no point with two neighbours says otherwise."""
+        """Fit on points. `further_ms` is k_m unless a point has two neighbours."""
         scales = Scales.of(rows)
         covariance = _covariance(rows, rows, scales) + np.diag(NOISE_SD**2 + rows.alone_deviation**2)
         trend = _trend(rows, scales, further_ms)
@@ -133,13 +133,13 @@ class Process:
 
     @staticmethod
     def borrow(others: Rows, further_ms: float) -> Process:
-        """For a model without points, on those of others."""
+        """Fit a process for a model without points on those of other models."""
         process = Process.fit(others, further_ms)
         apart = others.slowdown - _terms(others, process.scales) @ process.trend
         return replace(process, borrowed=float(np.mean(apart**2)))
 
     def at(self, rows: Rows) -> tuple[FloatArray, FloatArray]:
-        """Expected slowdown and its deviation for new points, shapes (n,)."""
+        """Return the expected slowdown and its deviation for new points, shapes (n,)."""
         noise = NOISE_SD**2 + rows.alone_deviation**2
         own = _own_variance(rows, self.scales) + noise
         mean = _terms(rows, self.scales) @ self.trend
@@ -153,7 +153,7 @@ class Process:
         return mean, np.sqrt(np.maximum(own - explained, noise))
 
     def left_out_scores(self) -> FloatArray:
-        """Each point's error when it alone is left out, divided by its expected deviation; shape (n,).
+        """Return the error of each point when it is left out, divided by its expected deviation; shape (n,).
 
         In closed form from the inverse covariance (Rasmussen and Williams, Eq 5.12); the trend stays.
         """
@@ -164,7 +164,7 @@ class Process:
         return scores
 
     def delays_ms(self, neighbour: int) -> tuple[float, float]:
-        """d_mj and h_mj beside this neighbour, in ms and ms an item, never negative."""
+        """Return d_mj and h_mj beside this neighbour, in ms and ms an item, never negative."""
         features = _features(self.rows, self.scales)
         same = (self.rows.neighbour == neighbour)[..., None]
         total = self.trend[:4] + self.weights @ (features * same).sum(axis=1) * PAIR_SD**2
@@ -174,11 +174,11 @@ class Process:
         ) * self.scales.item_ms
 
     def excess_factor(self) -> float:
-        """g_m, in [0, 1): below 1 a larger share still shortens the time."""
+        """Return g_m, in [0, 1): below 1 a larger share still shortens the time."""
         return float(min(self.trend[4], 0.99))
 
     def further_delay_ms(self) -> float:
-        """k_m, never negative."""
+        """Return k_m, never negative."""
         return float(self.trend[5]) * self.scales.delay_ms
 
 
@@ -187,10 +187,10 @@ class Interference:
     """All processes of a device, tabulated.
 
     `table` has the shape (models, models, own batches, neighbour's batches, percents, 2): c + e u + r, which
-    never falls along the neighbour's batch and share, and the deviation of I_mj. `delay_ms` and
-    `item_ms` (models, models) are d and h, `excess` and `further_ms` (models,) g and k, all non-negative.
-    `peak` (models,) is the largest throughput of each model, per ms. What is not in `known` is less
-    certain.
+    never falls along the neighbour's batch and share, and the deviation of I_mj. `delay_ms` and `item_ms`
+    (models, models) are d and h, `excess` and `further_ms` (models,) g and k, all non-negative. `peak`
+    (models,) is the largest throughput of each model, per ms. Predictions for what is not in `known` have a
+    larger deviation.
     """
 
     log_batch: FloatArray
@@ -204,16 +204,16 @@ class Interference:
     known: Known
 
     def slowdown(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Relative slowdown of each slot by the others on its GPU; shapes (GPUs, slots).
+        """Return the relative slowdown of each slot by its neighbours; shapes (GPUs, slots).
 
-        Beside it the deviation of the process, and what comes to that for neighbours not in `known`.
+        Also its deviation by the process, and the deviation by neighbours that are not in `known`.
         """
         from controlplane.latency.fitting.lookup_kernel import slowdowns
 
         found = np.zeros((3, *slots.mask.shape))
         scratch = (2, slots.mask.shape[1])
         slowdowns(
-            # Contiguous: a kernel is compiled once more for each other layout.
+            # Contiguous, because a kernel is compiled again for each memory layout.
             np.ascontiguousarray(slots.model),
             np.ascontiguousarray(slots.batch),
             np.ascontiguousarray(slots.percent),
@@ -240,13 +240,13 @@ class Interference:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """The points of several models as one, padded to the most neighbours."""
+    """Join the points of several models, padded to the largest number of neighbours."""
     width = max((part.present.shape[1] for part in parts), default=1)
 
     def stacked(name: str) -> Any:
         values = [getattr(part, name) for part in parts]
         if values[0].ndim == 2:
-            # Empty places repeat a number that the formulas can take; `present` masks them.
+            # Empty places repeat a valid number; `present` masks them.
             values = [np.pad(v, ((0, 0), (0, width - v.shape[1])), mode="edge") for v in values]
         return np.concatenate(values)
 
@@ -264,7 +264,7 @@ def tabulate(
 ) -> Interference:
     """Evaluate each process on the lattice `log_batch` x `log_batch` x `KNOT_PERCENTS`.
 
-    `alone_ms[m]` has the shape (batches, percents): each model's time alone there. `peak` as in the class.
+    `alone_ms[m]` has the shape (batches, percents): each model's solo time there. `peak` as in the class.
     """
     count, sizes, shares = len(processes), log_batch.size, KNOT_PERCENTS.size
     table = np.zeros((count, count, sizes, sizes, shares, 2))
@@ -274,7 +274,7 @@ def tabulate(
     )
     batch = np.exp(log_batch)
     for m, process in enumerate(processes):
-        # The deviation is asked for where the two shares fill the GPU, as they do in a plan.
+        # The deviation is computed where the two shares fill the GPU, as they do in a plan.
         base = alone_ms[m][own, shares - 1 - share]
         for n in range(count):
             their_load = batch[other] / alone_ms[n][other, share] / peak[n]

@@ -1,4 +1,4 @@
-"""How much of a question was measured side by side: the kinds of points that an error is judged by."""
+"""Kinds of points: how much of a co-location was measured before. Errors are reported by kind."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 
 
 class Kind(IntEnum):
-    """What is new about a workload on its GPU, from nothing to everything."""
+    """What was never measured about a model beside its neighbours, from nothing to everything."""
 
     ALONE = 0
     """No neighbour."""
     MEASURED = 1
-    """Beside this model before, at batch sizes and within shares that were measured side by side."""
+    """This pair was measured, at these batch sizes and within these shares."""
     BATCH = 2
-    """Its batch size, or a neighbour's, was never measured side by side."""
+    """Its batch size, or a neighbour's, was never measured beside another model."""
     SHARE = 3
-    """Its share, or a neighbour's, lies outside of those measured side by side."""
+    """Its share, or a neighbour's, lies outside those measured beside another model."""
     PAIR = 4
     """Never measured beside one of these neighbours."""
     MODEL = 5
@@ -31,10 +31,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the co-location points of a device contain.
+    """The batch sizes, shares and pairs in the co-location points of a device.
 
-    `batch` (models, sizes) marks the batch sizes measured side by side, its last column all larger ones;
-    `low` and `high` (models,) are the ends of the shares; `beside` (models, models) marks the pairs.
+    `batch` (models, sizes) marks the batch sizes; its last column stands for all larger ones. `low` and
+    `high` (models,) are the ends of the shares; `beside` (models, models) marks the pairs.
     """
 
     batch: BoolArray
@@ -44,7 +44,7 @@ class Known:
 
     @staticmethod
     def of(profiles: Mapping[str, Profile]) -> Known:
-        """Points whose neighbours all have a profile, seen from either side."""
+        """Take the points whose neighbours all have a profile, for both models of a pair."""
         index = {name: i for i, name in enumerate(profiles)}
         tenants = [
             (index[profile.model], point.batch, point.percent)

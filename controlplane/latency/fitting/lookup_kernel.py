@@ -1,7 +1,7 @@
-"""Times alone and neighbours' effects, looked up in tables: planners ask thousands of small questions.
+"""Look-ups of solo times (`tables`) and of slowdowns (`interference`).
 
-In numpy a question of a dozen GPUs costs a hundred calls and hardly any arithmetic. See `tables` and
-`interference` for what is looked up.
+Kernels, because planners ask for a few GPUs thousands of times: in numpy a dozen GPUs take a hundred calls
+and hardly any arithmetic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 
 @kernel
 def knot_below(knots: FloatArray, value: float) -> int:
-    """The last knot at or below `value`, at most the last but one; 0 where all are above."""
+    """Return the last knot at or below `value`, at most the last but one; 0 if all are above."""
     low, high = 0, knots.size - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -36,14 +36,14 @@ def times_alone(
     lowest_percent: float,
     out: FloatArray,
 ) -> None:
-    """Execution, cycle and deviation of each (model, batch, percent) into `out` (3, n).
+    """Write execution time, cycle time and deviation of each (model, batch, percent) to `out` (3, n).
 
     `log_knots`, `largest` and `values` are those of `tables.Tables`.
     """
     for n in range(model.size):
         m = model[n]
         most = largest[m]
-        # Outside the table time stays proportional: to 1 / share below its knots, to the batch above them.
+        # Outside the table time is proportional to 1 / share (below), to the batch (above).
         beyond = max(batch[n] / most, 1.0) * max(lowest_percent / percent[n], 1.0)
         inside = min(batch[n], float(most))
         row = min(int(inside), max(most - 1, 1))
@@ -64,7 +64,7 @@ def times_alone(
 
 @kernel
 def cell_of(knots: FloatArray, value: float) -> tuple[int, float]:
-    """The cell that holds `value`, or the nearest, and where in it: 0 at its lower knot, 1 at its upper."""
+    """Return the cell of `value`, or the nearest, and the position in it: 0 to 1 from knot to knot."""
     inside = min(max(value, knots[0]), knots[knots.size - 1])
     index = knot_below(knots, inside)
     return index, (inside - knots[index]) / (knots[index + 1] - knots[index])
@@ -94,9 +94,9 @@ def slowdowns(
     new: BoolArray,
     out: FloatArray,
 ) -> None:
-    """Slowdown, its deviation and what new neighbours cost, of every slot into `out` (3, GPUs, slots).
+    """Write slowdown, its deviation and the part by new neighbours of every slot to `out` (3, GPUs, slots).
 
-    `out` is 0 before. New is a neighbour whose batch size, share or pair, or the slot's own, is not `known`.
+    `out` is 0 before. A neighbour is new if the pair, its batch size or share, or the slot's, is not `known`.
     The first five arrays are (GPUs, slots); the others are those of `interference.Interference` and of its
     `known`. Scratch: `cells` and `parts`, (2, slots), and `new`, (slots,).
     """
@@ -134,12 +134,12 @@ def slowdowns(
                         corner = table[m, n, i + du, a + dv]
                         effect += weight * ((1.0 - z) * corner[s, 0] + z * corner[s + 1, 0])
                         spread += weight * ((1.0 - z) * corner[s, 1] + z * corner[s + 1, 1])
-                # No neighbour speeds a model up: with one more, every term of the sum stays or grows.
+                # No neighbour makes a model faster: with one more, each term of the sum stays or grows.
                 effect = max(effect + (delay_ms[m, n] + item_ms[m, n] * batch[g, j]) / alone_ms[g, j], 0.0)
                 total += effect
                 if new[j] or new[other] or not beside[m, n]:
                     unknown += effect
-                # Deviations of one model's neighbours share their cause: they add up, not average out.
+                # Deviations of one model's neighbours have a common cause: they add up.
                 deviation += spread
             total += beyond * excess[m] + (count - 2) * further_ms[m] / alone_ms[g, j]
             out[0, g, j], out[1, g, j], out[2, g, j] = total, deviation, unknown

@@ -1,8 +1,8 @@
-"""How hard a workload presses what MPS does not partition: the L2 cache and the memory bandwidth.
+"""Utilisation of what MPS does not partition: the L2 cache and the memory bandwidth.
 
 iGniter's utilisation model: a line in the model's throughput, c = alpha 1000 b / t + beta, in percent of the
 GPU's peak (its `alpha_cacheutil`, `beta_cacheutil`; `alpha_dramutil`, `beta_dramutil` likewise for DRAM). A
-model without these coefficients presses in proportion to its throughput: 100 % at its own peak.
+model without these coefficients uses the cache in proportion to its throughput: 100 % at its own peak.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from controlplane.latency.protocol import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Lines of all models, shape (models, 2) each: slope in percent per inference/ms, offset in percent."""
+    """Linear terms of all models, shape (models, 2): slope in percent per inference/ms, offset in percent."""
 
     l2: FloatArray
     dram: FloatArray
@@ -40,7 +40,7 @@ class Pressure:
         return Pressure(l2, dram)
 
     def at(self, model: IntArray, batch: FloatArray, time_ms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(L2, DRAM) utilisation in percent of a model at this throughput; shapes as given."""
+        """Return the (L2, DRAM) utilisation in percent at this throughput; shapes as given."""
         rate = batch / time_ms
         l2 = np.clip(self.l2[model, 0] * rate + self.l2[model, 1], 0.0, 100.0)
         dram = np.clip(self.dram[model, 0] * rate + self.dram[model, 1], 0.0, 100.0)

@@ -1,4 +1,4 @@
-"""The frame of the published models: a table of times alone, and a formula for what neighbours cost."""
+"""The frame of the published models: a table of solo times and a formula for interference."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 
 
 class Contention(Protocol):
-    """A model's formula for what neighbours cost."""
+    """A model's formula for interference."""
 
     def slowdown(self, slots: Slots, alone_ms: FloatArray) -> FloatArray:
-        """Relative slowdown of each slot, 0 where it is alone; shape (GPUs, slots)."""
+        """Return the relative slowdown of each slot, 0 without neighbours; shape (GPUs, slots)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Times without neighbours from `tables`, slowed by `contention`.
+    """Solo times from `tables`, slowed by `contention`.
 
-    The upper quantile takes errors as normal: `alone_error` (models,) is the mean relative error on points
+    The upper quantile assumes normal errors: `alone_error` (models,) is the mean relative error on points
     left out of the fit, `shared_error` that of the co-location points.
     """
 
@@ -59,14 +59,14 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Colocated:
-    """Co-location points of all models as one question: slot 0 is the one measured."""
+    """Co-location points of all models as slots; slot 0 is the measured model."""
 
     slots: Slots
     measured_ms: FloatArray
 
     @staticmethod
     def of(profiles: Mapping[str, Profile]) -> Colocated:
-        """Points whose neighbours all have a profile; shape (points, 1 + most neighbours)."""
+        """Take the points whose neighbours all have a profile; shape (points, 1 + most neighbours)."""
         index = {name: i for i, name in enumerate(profiles)}
         usable = [
             (name, point)
@@ -88,7 +88,7 @@ class Colocated:
         return Colocated(Slots.of(model, batch, percent, mask), measured)
 
     def error(self, tables: Tables, contention: Contention) -> float:
-        """Mean absolute relative error of a fitted model on these points, 0 for none."""
+        """Return the mean absolute relative error of a fitted model on these points, 0 without points."""
         if not self.measured_ms.size:
             return 0.0
         alone, _, _ = tables.look_up(self.slots.model, self.slots.batch, self.slots.percent)
@@ -103,7 +103,7 @@ def assemble(
     forms: Sequence[FitCurve],
     contention: Callable[[Tables, Sequence[Surface], Colocated], Contention],
 ) -> Published:
-    """Fit `forms`, one a model, on times alone, then the contention on the co-location points."""
+    """Fit `forms`, one for each model, on solo times, then the contention on the co-location points."""
     listed = list(profiles.values())
     points = [execution_points(p) for p in listed]
     surfaces = [_tabulated(f, q, p) for f, q, p in zip(forms, points, listed, strict=True)]
@@ -131,7 +131,7 @@ def assemble(
 
 
 def execution_points(profile: Profile) -> Points:
-    """Execution at the lowest concurrency measured at each point: more of it adds waiting to the time."""
+    """Return execution times at the lowest concurrency of each point: a higher one adds waiting."""
     lowest: dict[tuple[float, int], int] = {}
     for p in profile.points:
         key = (p.percent, p.batch)
@@ -140,7 +140,10 @@ def execution_points(profile: Profile) -> Points:
 
 
 def cycle_points(profile: Profile) -> Points | None:
-    """Time between ends of batches at saturation, from each point's best capacity; None where unknown."""
+    """Return the time between the ends of batches at saturation, from each point's best capacity.
+
+    None where no capacity was measured.
+    """
     best: dict[tuple[float, int], float] = {}
     for p in profile.points:
         if p.capacity_rps is not None:
@@ -153,13 +156,13 @@ def cycle_points(profile: Profile) -> Points | None:
 
 
 def sum_of_others(slots: Slots, value: FloatArray) -> FloatArray:
-    """For each slot the sum of `value` over the other present slots of its GPU; shape (GPUs, slots)."""
+    """Return, for each slot, the sum of `value` over its neighbours; shape (GPUs, slots)."""
     present = np.where(slots.mask, value, 0.0)
     return np.where(slots.mask, present.sum(axis=1, keepdims=True) - present, 0.0)
 
 
 def neighbours(slots: Slots) -> IntArray:
-    """How many others run beside each present slot, 0 for empty ones; shape (GPUs, slots)."""
+    """Return the number of neighbours of each slot, 0 for empty ones; shape (GPUs, slots)."""
     return np.where(slots.mask, slots.mask.sum(axis=1, keepdims=True) - 1, 0)
 
 

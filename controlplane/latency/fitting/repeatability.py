@@ -1,13 +1,13 @@
-"""How far the same point lies apart in two sessions: the floor of the upper quantile.
+"""The difference of one point between two sessions: the floor of the upper quantile.
 
 All points of one session share its clocks, temperature, driver and host load, and a plan runs in another
-session than its profiles were measured in. No point left out of a session can show that difference; only
-points measured in two of them do:
+session than its profiles were measured in. Points left out of one session do not
+show that difference; only points measured in two sessions do:
 
     deviation of ln(second / first) = alone w(p)
 
-with w(p) = 1 for a share of a GPU's processors. A quota of a core has w(p) = 100 / p: what the host takes
-from a core is the same time for every share, and counts the more the smaller the share is.
+with w(p) = 1 for a share of a GPU's processors. A quota of a core has w(p) = 100 / p: the host takes the
+same time from every share, which matters more the smaller the share is.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from controlplane.latency.fitting.answers import Scores
 from controlplane.latency.protocol import FloatArray
 
 USUAL_ALONE: Mapping[ShareKind, float] = {ShareKind.CPU_QUOTA: 0.04}
-"""Of a device profiled once: that of the sample models on a virtual machine (docs/results/latency.md)."""
+"""For a device profiled once: from the sample models on a virtual machine (docs/results/latency.md)."""
 USUAL_ALONE_GPU = 0.004
 """Two runs of the same points on a V100 (catalogue/v100/repeats.csv)."""
 USUAL_WEIGHT = 5
-"""As many repeats as the usual values count for."""
+"""The number of repeats that the usual value counts for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeatability:
-    """`alone` and `quota` as in the module; `scores`: differences seen, over those expected."""
+    """`alone`: the deviation where w(p) = 1. `quota`: whether w(p) = 100 / p. `scores`: errors over it."""
 
     alone: float
     quota: bool
@@ -40,7 +40,7 @@ class Repeatability:
 
     @staticmethod
     def fit(repeats: Sequence[Repeat], share_kind: ShareKind) -> Repeatability:
-        """From all repeats of a device, and the usual value where there are few."""
+        """Fit on all repeats of a device, drawn towards the usual value where there are few."""
         quota = share_kind is ShareKind.CPU_QUOTA
         weight = _weight(np.array([r.percent for r in repeats]), quota)
         apart = np.array([np.log(r.second_ms / r.first_ms) for r in repeats]) / weight
@@ -53,11 +53,11 @@ class Repeatability:
         return Repeatability(alone, quota, Scores.of(np.concatenate([apart, -apart]) / alone))
 
     def margin(self, percent: FloatArray, quantile: float) -> FloatArray:
-        """The relative distance to the upper quantile of another session; shape as given."""
+        """Return the relative distance to the upper quantile of another session; shape as given."""
         distance: FloatArray = self.scores.at(quantile) * self.alone * _weight(percent, self.quota)
         return distance
 
 
 def _weight(percent: FloatArray, quota: bool) -> FloatArray:
-    """w(p), by which a share's time alone differs more than a whole device's."""
+    """Return w(p): how much more a share's solo time differs than a whole device's."""
     return 100.0 / percent if quota else np.ones_like(percent)

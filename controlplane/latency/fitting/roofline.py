@@ -1,9 +1,9 @@
-"""A trend for models that the host holds back: the slower of two lines, with a rounded corner.
+"""A trend for host-bound models: the slower of two linear terms, with a rounded corner.
 
     t(b, r) = (h^n + g^n)^(1/n),  h = k5 + k6 b,  g = (k2 b + k3) / (r + k4)
 
-h is what no share speeds up (launching kernels, one thread of the host), g the work of the GPU. iGniter's
-Eq 11 adds them; where the host launches ahead of the GPU they overlap and the longer one counts.
+h is the time of the host (launching kernels, one thread), which no share shortens, g that of the GPU.
+iGniter's Eq 11 adds them; where the host launches ahead of the GPU they overlap and the longer one counts.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""A model's latency alone, over (share, batch): measured points kept, a smooth form between and beyond them.
+"""A model's solo time over (share, batch): measured points kept, a smooth form between and beyond them.
 
 The trend is iGniter's Eq 11 with its terms kept non-negative, one more for work that no share speeds up, and
 the root of the batch for its square: kernels fill the GPU better the larger the batch.
 
     t(b, r) = (k2 b + k3 + k7 sqrt(b)) / (r + k4) + k5 + k6 b
 
-Non-negative terms make it fall with the share and grow with the batch, whatever few points it is fitted on.
-What the trend misses (steps of the GPU's waves, a kernel chosen for one batch) is carried from measured
-points to their surroundings by kriging of the log residual. The nugget is not noise of the
-point itself, which is kept, but steps its neighbours do not share.
+Non-negative terms make it fall with the share and grow with the batch, however few the points are. Kriging of
+the log residual carries what the trend misses (steps of the GPU's waves, a kernel chosen for one batch) from
+measured points to their surroundings. The nugget is not noise of a point, which is kept, but steps that the
+points around it do not have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from controlplane.latency.protocol import FloatArray, IntArray
 SHARE_OFFSETS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
 """Candidates of k4, in percent: the fit is linear for each, so a scan is exact and cannot diverge."""
 RIDGE = 1e-3
-"""On columns of norm 1: decides between terms that few points cannot tell apart, changes nothing else."""
+"""On columns of norm 1: it only decides between terms that few points do not distinguish."""
 RESIDUAL_SD = 0.02
 NUGGET_SD = 0.01
 BATCH_SCALE = 2.0
@@ -51,7 +51,7 @@ class Points:
 
     @staticmethod
     def of(percent: Sequence[float], batch: Sequence[float], time_ms: Sequence[float]) -> Points:
-        """Repeated (percent, batch) are replaced by the geometric mean of their times."""
+        """Replace repeated (percent, batch) by the geometric mean of their times."""
         keys = np.stack([np.asarray(percent, dtype=float), np.asarray(batch, dtype=float)], axis=1)
         unique, inverse = np.unique(keys, axis=0, return_inverse=True)
         inverse = inverse.reshape(-1)
@@ -64,7 +64,7 @@ class Points:
 
 
 class Curve(Protocol):
-    """A fitted form of the time alone."""
+    """A fitted form of the solo time."""
 
     def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
         """Time in ms at each (percent, batch); shapes (n,)."""
@@ -93,7 +93,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Kriged:
-    """Trend and kriged residual, fitted: predicts anywhere, slowly. `Surface` tabulates it."""
+    """A fitted trend with its kriged residual. It is slow; `Surface` tabulates it."""
 
     points: Points
     trend: Curve
@@ -110,7 +110,7 @@ class Kriged:
         return Kriged(points, trend, inverse @ residual, inverse)
 
     def at(self, percent: FloatArray, batch: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Time in ms and the expected relative deviation of a new measurement there, shapes (n,)."""
+        """Return times in ms and the expected relative deviation of a new measurement there, shapes (n,)."""
         cross = _covariance(percent, batch, self.points)
         mean = self.trend.at(percent, batch) * np.exp(cross @ self.weights)
         explained = np.einsum("ij,jk,ik->i", cross, self.inverse, cross)
@@ -120,10 +120,10 @@ class Kriged:
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """The latency of one model alone as a table, monotone by construction.
+    """The solo time of one model as a table, monotone by construction.
 
     `percent` holds the ascending knots (K,), `time_ms` and `deviation` (batches 1..B, K); the deviation is 0
-    where it was measured, repeatability being the caller's to add. Between knots
+    at measured points: the caller adds the repeatability. Between knots
     time is log-linear in ln(share) and linear in batch; below the smallest knot it grows as 1 / share, above
     the largest batch in proportion to the batch.
     """
@@ -136,8 +136,8 @@ class Surface:
     def fit(points: Points, largest_batch: int, fit_trend: FitCurve = Trend.fit) -> Surface:
         """Tabulate batches 1 to `largest_batch`. Measured points are kept unless they contradict each other.
 
-        They contradict where a smaller batch or a larger share was measured slower; such points are moved to
-        the middle of the two orders they allow.
+        They do where a smaller batch or a larger share was measured slower; such points move to the middle
+        of the two tables that they allow.
         """
         ordered = _ordered(points)
         kriged = Kriged.fit(ordered, fit_trend)
@@ -160,7 +160,7 @@ class Surface:
 
     @staticmethod
     def of_curve(curve: Curve, percent: FloatArray, largest_batch: int) -> Surface:
-        """Tabulate a fitted form at the knots `percent` as it is, with no deviation of its own."""
+        """Tabulate a fitted form at the knots `percent`, with a deviation of 0."""
         batches = np.arange(1, largest_batch + 1, dtype=float)
         time = curve.at(np.tile(percent, batches.size), np.repeat(batches, percent.size))
         table = np.maximum(time.reshape(batches.size, percent.size), FASTEST_MS)
@@ -173,7 +173,7 @@ class Surface:
 
 
 def knots(measured: FloatArray) -> FloatArray:
-    """Percents to tabulate at: an even grid and all that were measured, ascending."""
+    """Return the percents to tabulate: an even grid and all measured ones, ascending."""
     grid = np.arange(GRID_STEP_PERCENT, 100.0 + 1e-9, GRID_STEP_PERCENT)
     percent: FloatArray = np.unique(np.concatenate([[LOWEST_PERCENT], grid, measured]))
     return percent
@@ -194,7 +194,7 @@ def left_out(points: Points, folds: int = 5) -> list[tuple[IntArray, IntArray]]:
 
 
 def left_out_error(fit: FitCurve, points: Points) -> float:
-    """Mean absolute relative error of a form on points left out of its fit; 0 where none can be."""
+    """Return the mean absolute relative error on points left out; 0 with too few points for that."""
     errors = [
         np.abs(fit(points.take(kept)).at(points.percent[out], points.batch[out]) / points.time_ms[out] - 1.0)
         for out, kept in left_out(points)
@@ -203,10 +203,10 @@ def left_out_error(fit: FitCurve, points: Points) -> float:
 
 
 def left_out_scores(points: Points, fit_trend: FitCurve = Trend.fit) -> tuple[FloatArray, float]:
-    """Errors of `Kriged` on points left out.
+    """Return the errors of `Kriged` on points left out.
 
-    Returns (errors divided by their expected deviation, shape (n,); the mean absolute relative error). Both
-    are empty or 0 for fewer than four points, from which nothing can be left out.
+    They are (errors divided by their expected deviation, shape (n,); the mean absolute relative error), empty
+    and 0 for fewer than four points, from which none can be left out.
     """
     scores, errors = [np.empty(0)], [np.empty(0)]
     for out, kept in left_out(points):
@@ -232,7 +232,7 @@ def _covariance(percent: FloatArray, batch: FloatArray, points: Points) -> Float
 
 
 def _ordered(points: Points) -> Points:
-    """The same points with times that never fall with the batch nor grow with the share."""
+    """Return the points with times that never fall with the batch nor grow with the share."""
     below = (points.batch[:, None] >= points.batch) & (points.percent[:, None] <= points.percent)
     upper = np.max(np.where(below, points.time_ms, 0.0), axis=1)
     lower = np.min(np.where(below.T, points.time_ms, np.inf), axis=1)
@@ -240,7 +240,7 @@ def _ordered(points: Points) -> Points:
 
 
 def _rising(table: FloatArray, lower: bool = False) -> FloatArray:
-    """The smallest table above `table` that grows with batch (rows) and falls with share (columns).
+    """Return the smallest table above `table` that grows with batch (rows) and falls with share (columns).
 
     With `lower`, the largest such table below it.
     """

@@ -1,4 +1,4 @@
-"""Times alone of all models of a device in one table: one look-up answers for all slots."""
+"""Solo times of all models of a device in one table, with one look-up for all slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tables:
 
     @staticmethod
     def of(execution: Sequence[Surface], cycle: Sequence[Surface]) -> Tables:
-        """Bring all surfaces to the union of their knots, where each stays exact."""
+        """Tabulate all surfaces at the union of their knots, where each stays exact."""
         percent = np.unique(np.concatenate([s.percent for s in (*execution, *cycle)]))
         height = max(s.time_ms.shape[0] for s in execution)
         log_percent = np.log(percent)
@@ -50,7 +50,7 @@ class Tables:
     def look_up(
         self, model: IntArray, batch: FloatArray, percent: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Execution and cycle time in ms and the expected relative deviation; shapes as given."""
+        """Return execution and cycle time in ms and the expected relative deviation; shapes as given."""
         from controlplane.latency.fitting.lookup_kernel import times_alone
 
         found = np.empty((3, model.size))

@@ -1,6 +1,6 @@
-"""A GPU's counters as iGniter's coefficients: kernels and their gaps, transfers, power, the L2 cache.
+"""iGniter's coefficients from a GPU's counters: kernels and their gaps, transfers, power, the L2 cache.
 
-Power and cache use are lines in the processing ability 1000 b / k_act (items/s) that a workload has alone.
+Power and cache use are linear in the solo processing ability, 1000 b / k_act (items/s).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from controlplane.domain.profile import KernelTrace, Profile
 from controlplane.latency.protocol import FloatArray
 
 _FULL_CLOCK = 0.98
-"""Of the highest one seen: a GPU at its power cap says nothing of the power its work wants."""
+"""Part of the highest clock: at the power cap, the power says nothing about the work."""
 
 
 def of_trace(trace: KernelTrace) -> dict[str, float]:
-    """n_k, k_sch (ms/kernel), d_load and d_feedback (bytes/item)."""
+    """Return n_k, k_sch (ms/kernel), d_load and d_feedback (bytes/item)."""
     return {
         "n_k": trace.kernels,
         "k_sch": trace.gap_ms,
@@ -27,11 +27,11 @@ def of_trace(trace: KernelTrace) -> dict[str, float]:
 
 
 def of_power(profile: Profile, curve: Mapping[str, float]) -> dict[str, float]:
-    """alpha_power and beta_power (W above idle), from the points at full clock; empty where none told."""
+    """Return alpha_power and beta_power (W above idle) from the points at full clock; empty without any."""
     idle_w = profile.environment.idle_w
-    told = [p for p in profile.points if p.power_w is not None and p.clock_mhz is not None]
-    top_mhz = max((p.clock_mhz or 0.0 for p in told), default=0.0)
-    free = [p for p in told if (p.clock_mhz or 0.0) >= _FULL_CLOCK * top_mhz]
+    measured = [p for p in profile.points if p.power_w is not None and p.clock_mhz is not None]
+    top_mhz = max((p.clock_mhz or 0.0 for p in measured), default=0.0)
+    free = [p for p in measured if (p.clock_mhz or 0.0) >= _FULL_CLOCK * top_mhz]
     if idle_w is None or not free:
         return {}
     ability = _ability(curve, np.array([p.percent for p in free]), np.array([float(p.batch) for p in free]))
@@ -40,7 +40,7 @@ def of_power(profile: Profile, curve: Mapping[str, float]) -> dict[str, float]:
 
 
 def of_cache(percent_of_batch: Mapping[int, float], curve: Mapping[str, float]) -> dict[str, float]:
-    """alpha_cacheutil and beta_cacheutil from the L2 cache's use at some batches on the whole GPU."""
+    """Return alpha_cacheutil and beta_cacheutil from the use of the L2 cache by batch, on the whole GPU."""
     if not percent_of_batch:
         return {}
     batch = np.array(sorted(percent_of_batch), dtype=np.float64)
@@ -56,7 +56,7 @@ def _ability(k: Mapping[str, float], percent: FloatArray, batch: FloatArray) -> 
 
 
 def _line(x: FloatArray, y: FloatArray) -> tuple[float, float]:
-    """Slope and offset by least squares; through the origin where all x are one."""
+    """Return slope and offset by least squares; the line goes through the origin where all x are equal."""
     if np.ptp(x) <= 1e-9 * np.max(x):
         return float(np.mean(y / x)), 0.0
     slope, offset = np.polyfit(x, y, 1)

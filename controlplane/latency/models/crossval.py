@@ -1,7 +1,7 @@
-"""Which form holds on points it has not seen: the default model's choice of trend, every model's error.
+"""Cross-validation: the default model's choice of trend, and the error of each latency model.
 
-Chosen per model and device by leaving out every fifth point in turn, and written into the profile: the
-trend's coefficients under `fits["ours"]`, the mean relative errors of all forms under `holdout_error`.
+For each model and device, every fifth point is left out in turn. The profile gets the chosen trend's
+coefficients (`fits["ours"]`) and the mean relative errors of all forms (`holdout_error`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ TRENDS: Mapping[str, FitCurve] = {
     "roofline": Roofline.fit,
     "exponential": latency_aware.Eq5.fit,
 }
-"""Trends the kriged residual may stand on: iGniter's Eq 11, the same with its terms overlapping, and the
-latency-aware scheduler's Eq 5."""
+"""Trends below the kriged residual: iGniter's Eq 11, the same with overlapping terms, and the latency-aware
+scheduler's Eq 5."""
 FEWEST_TO_CHOOSE = 15
 """With fewer points the choice itself overfits: on eleven of a V100 model it costs up to 1.4 points."""
 MARGIN = 0.9
-"""Another trend than the first must err less than this part of it: below, the difference is chance."""
+"""Another trend replaces the first if its error is below this part of the first's; else it may be chance."""
 
 
 def trend_of(profile: Profile, points: Points) -> str:
-    """The trend the profile says was chosen, else the one that cross-validation chooses now."""
+    """Return the trend that the profile records, else choose one."""
     for name in profile.fits.get(OURS, {}):
         trend = name.partition(".")[0]
         if trend in TRENDS:
@@ -40,7 +40,7 @@ def trend_of(profile: Profile, points: Points) -> str:
 
 
 def choose_trend(points: Points) -> tuple[str, float]:
-    """(name in `TRENDS`, its mean relative error on points left out; 0 where too few to leave one out)."""
+    """Return a name in `TRENDS` and its mean relative error on points left out, 0 for too few points."""
     first = left_out_scores(points, TRENDS[RATIONAL])[1]
     if points.time_ms.size < FEWEST_TO_CHOOSE:
         return RATIONAL, first
@@ -50,9 +50,9 @@ def choose_trend(points: Points) -> tuple[str, float]:
 
 
 def assess(profile: Profile) -> Profile:
-    """The same profile with the chosen trend and the errors of all forms filled in.
+    """Return the profile with the chosen trend and the errors of all forms.
 
-    A profile of fewer than four points is returned as it is: nothing can be left out of it.
+    A profile of fewer than four points is unchanged: none can be left out.
     """
     points = execution_points(profile)
     if points.time_ms.size < 4:
@@ -72,7 +72,7 @@ def assess(profile: Profile) -> Profile:
 
 
 def _coefficients(trend: str, points: Points) -> dict[str, float]:
-    """By name, `<trend>.<coefficient>`."""
+    """Return the coefficients as `<trend>.<coefficient>`."""
     curve = TRENDS[trend](points)
     if isinstance(curve, latency_aware.Eq5):
         values = {"beta": curve.beta, "xi": curve.xi, "kappa": curve.kappa}

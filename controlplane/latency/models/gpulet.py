@@ -2,10 +2,10 @@
 
     factor_1 = c1 L2_1 + c2 L2_2 + c3 DRAM_1 + c4 DRAM_2 + c5
 
-with the utilisation of the one slowed (1) and of its neighbour (2), as parts of the GPU's peak. The authors'
-constants are of a 2080 Ti; on a device with co-location points they are fitted there. Their scheduler lets
-two models share a GPU; for more, the neighbours' utilisations add up. Their code checks one direction only;
-here each slot is slowed by the others.
+with the utilisation of the slowed model (1) and of its neighbour (2), as parts of the GPU's peak. The
+authors' constants are for a 2080 Ti; they are fitted anew on a device with co-location points. The authors
+place at most two models on a GPU; with more, the neighbours' utilisations add up. Their code slows one model
+of a pair; here each is slowed by the others.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class MeasuredTable:
 
     @staticmethod
     def fit(points: Points) -> MeasuredTable:
-        """Each share's points become a line over all measured batches.
+        """Interpolate each share over all measured batches.
 
-        A share with one batch takes the shape of the share with most, scaled through its point.
+        A share with one batch gets the curve of the share with the most batches, scaled through its point.
         """
         shares = np.unique(points.percent)
         sizes = np.array([np.count_nonzero(points.percent == p) for p in shares])
@@ -64,7 +64,7 @@ class MeasuredTable:
         return MeasuredTable(1.0 / shares[::-1], batch, np.stack(lines[::-1]))
 
     def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
-        """Time in ms; beyond the measured shares the outermost segment goes on, within bounds."""
+        """Return times in ms; beyond the measured shares the outermost segment continues, within bounds."""
         inverse = 1.0 / percent
         along = np.stack([_line(batch, self.batch, line) for line in self.time_ms])
         if len(along) == 1:
@@ -75,7 +75,7 @@ class MeasuredTable:
         part = (inverse - low) / (high - low)
         column = np.arange(batch.size)
         value = (1.0 - part) * along[left, column] + part * along[left + 1, column]
-        # No share helps more than in proportion, and none makes it slower.
+        # A larger share helps at most in proportion, and never slows.
         nearest = np.where(part < 0.5, left, left + 1)
         ratio = inverse / self.inverse_percent[nearest]
         base = along[nearest, column]
@@ -93,7 +93,7 @@ class LinearFactor:
 
     @staticmethod
     def fit(pressure: Pressure, tables: Tables, colocated: Colocated) -> LinearFactor:
-        """Ridge towards the authors' constants; these themselves for fewer than ten points."""
+        """Fit with a ridge towards the authors' constants; fewer than ten points leave these as they are."""
         if colocated.measured_ms.size < FEWEST_POINTS:
             return LinearFactor(pressure, AUTHORS_CONSTANTS)
         slots = colocated.slots
@@ -122,7 +122,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
 
 
 def _line(batch: FloatArray, measured: FloatArray, time_ms: FloatArray) -> FloatArray:
-    """Piecewise linear through the points; beyond them in proportion above, the first time below."""
+    """Interpolate linearly; above the points in proportion to the batch, below them the first time."""
     inside = np.interp(batch, measured, time_ms)
     value: FloatArray = inside * np.maximum(batch / measured[-1], 1.0)
     return value

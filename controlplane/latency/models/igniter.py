@@ -34,9 +34,9 @@ from controlplane.latency.protocol import Estimate, FloatArray, Slots
 
 NAME = "igniter"
 FEWEST_POINTS = 6
-"""Eq 11 has five coefficients; one point more lets it be wrong."""
+"""Eq 11 has five coefficients; with one point more the fit can have an error."""
 SLOWEST_CLOCK = 0.1
-"""The line of Eq 9 is held above this part of F: it was measured down to 0.94."""
+"""The clock stays above this part of F: Eq 9 was measured down to 0.94."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Coefficients:
 
     @staticmethod
     def of(fits: Sequence[Mapping[str, float]]) -> Coefficients:
-        """Absent ones are 0."""
+        """Take the coefficients of each model by name; absent ones are 0."""
         names = (f.name for f in fields(Coefficients))
         return Coefficients(*(np.array([fit.get(n, 0.0) for fit in fits], dtype=np.float64) for n in names))
 
@@ -79,22 +79,22 @@ class Hardware:
 
     @staticmethod
     def of(device: Device) -> Hardware:
-        """From the names of the paper's table."""
-        told = device.hardware
+        """Take the coefficients by their names in the paper's table."""
+        known = device.hardware
         return Hardware(
-            power_cap_w=told.get("P", np.inf),
-            clock_mhz=told.get("F", 1.0),
-            idle_w=told.get("p_idle", 0.0),
-            pcie_bytes_per_ms=told.get("B_pcie", np.inf),
-            alpha_f=told.get("alpha_f", 0.0) if "F" in told else 0.0,
-            alpha_sch=told.get("alpha_sch", 0.0),
-            beta_sch=told.get("beta_sch", 0.0),
+            power_cap_w=known.get("P", np.inf),
+            clock_mhz=known.get("F", 1.0),
+            idle_w=known.get("p_idle", 0.0),
+            pcie_bytes_per_ms=known.get("B_pcie", np.inf),
+            alpha_f=known.get("alpha_f", 0.0) if "F" in known else 0.0,
+            alpha_sch=known.get("alpha_sch", 0.0),
+            beta_sch=known.get("beta_sch", 0.0),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Igniter:
-    """See the module; build it with `fit`. The errors, shape (models,) and one number, are mean relative."""
+    """iGniter's model, made by `fit`. `alone_error` (models,) and `shared_error` are mean relative errors."""
 
     models: tuple[str, ...]
     coefficients: Coefficients
@@ -159,7 +159,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
 
 
 def _alone_error(model: Igniter, index: int, profile: Profile) -> float:
-    """The error on points left out where it is known, else that of the coefficients on all points."""
+    """Return the error on points left out if the profile has it, else the error on all points."""
     if NAME in profile.holdout_error:
         return profile.holdout_error[NAME]
     if not profile.points:
@@ -233,10 +233,10 @@ def _eq_11(k: FloatArray, percent: FloatArray, batch: FloatArray) -> FloatArray:
 
 
 def _solve(points: Points) -> FloatArray:
-    """Bounded least squares on relative residuals; soft_l1 keeps one disturbed point from bending it all."""
+    """Fit by bounded least squares on relative residuals; soft_l1 limits the effect of a disturbed point."""
     from scipy.optimize import least_squares
 
-    # The work of one item, in percent * ms, where the time is all work.
+    # The work of one item in percent * ms, if all the time were work.
     work = float(np.median(points.time_ms * points.percent / points.batch))
     lowest = float(points.percent.min())
     scale = np.array([work / 32.0, work, work, 1.0, float(points.time_ms.min())])

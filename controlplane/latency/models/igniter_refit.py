@@ -1,9 +1,10 @@
-"""iGniter's model with everything this device's points can say: Eq 11, alpha_cache and Delta_sch refitted.
+"""iGniter's model with Eq 11, alpha_cache and Delta_sch fitted on the device's own points.
 
-k1..k5 come from the points alone, by relative residuals: the paper's absolute ones leave small batches, where
-plans operate, 3-12 % off. alpha_cache of each model and Delta_sch (Eq 6, one for the device) come from the
-co-location points; both enter Eq 1 linearly, so one non-negative least squares finds them. Transfers, power
-and clocks keep the published coefficients. Without co-location points these keep theirs too.
+k1..k5 come from the solo points, by relative residuals: the paper's absolute residuals leave errors of 3-12 %
+at small batches, which plans use. alpha_cache of each model and Delta_sch (Eq 6, one for the device) come
+from the co-location points; both are linear in Eq 1, so one non-negative least squares finds them. Transfers,
+power and clocks keep the published coefficients, and so do alpha_cache and Delta_sch without co-location
+points.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from controlplane.latency.protocol import FloatArray
 
 NAME = "igniter-refit"
 LEAST_PART = 0.1
-"""Transfers that would leave less of a measured time are not of this device."""
+"""The least part of a measured time that transfers and scheduling leave; else they are of another device."""
 
 
 def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
@@ -54,13 +55,13 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
 
 
 def active_curve(profile: Profile, hardware: Hardware) -> Curve:
-    """Eq 11 on what transfers and scheduling, where the profile tells of them, leave of the measured times.
+    """Fit Eq 11 on the measured times without the transfers and scheduling that the profile has.
 
     Raises InputError as `fit_curve` does.
     """
-    told = profile.fits.get(PUBLISHED, {})
-    item_ms = (told.get("d_load", 0.0) + told.get("d_feedback", 0.0)) / hardware.pcie_bytes_per_ms
-    fixed_ms = told.get("k_sch", 0.0) * told.get("n_k", 0.0)
+    known = profile.fits.get(PUBLISHED, {})
+    item_ms = (known.get("d_load", 0.0) + known.get("d_feedback", 0.0)) / hardware.pcie_bytes_per_ms
+    fixed_ms = known.get("k_sch", 0.0) * known.get("n_k", 0.0)
 
     def active(point: Measurement) -> Measurement:
         left = point.execution_ms - item_ms * point.batch - fixed_ms
@@ -70,7 +71,7 @@ def active_curve(profile: Profile, hardware: Hardware) -> Curve:
 
 
 def _with_interference(model: Igniter, colocated: Colocated) -> Igniter:
-    """alpha_cache (models,) and Delta_sch at two neighbours, keeping alpha_sch's growth with more of them."""
+    """Fit alpha_cache (models,) and Delta_sch for two workloads; alpha_sch, the growth with more, stays."""
     count = len(model.models)
     quiet = _changed(model, np.zeros(count), 0.0)
     base = _times(quiet, colocated)
@@ -87,7 +88,7 @@ def _with_interference(model: Igniter, colocated: Colocated) -> Igniter:
 
 
 def _changed(model: Igniter, alpha_cache: FloatArray, delay: float) -> Igniter:
-    """The model with these alpha_cache and Delta_sch(2) = `delay`."""
+    """Return the model with this alpha_cache and Delta_sch(2) = `delay`."""
     hardware = model.hardware
     return replace(
         model,

@@ -42,7 +42,7 @@ RIDGE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class LocalRegression:
-    """LWR: a plane in (1, ln b, ln rho) fitted around each question, tricube weights."""
+    """LWR: a plane in (1, ln b, ln rho), fitted around each predicted point with tricube weights."""
 
     points: Points
 
@@ -59,7 +59,7 @@ class LocalRegression:
         design = np.concatenate([np.ones((*offset.shape[:2], 1)), offset], axis=-1)
         weighted = np.swapaxes(design, 1, 2) * weight[:, None, :]
         normal = weighted @ design
-        # A little pull to inverse proportion and proportion keeps questions far outside solvable.
+        # A weak prior (proportional to the batch, inversely to the share) keeps far points solvable.
         prior = np.array([0.0, 1.0, -1.0])
         pull = RIDGE * np.diag([0.0, 1.0, 1.0])
         right = weighted @ np.log(self.points.time_ms) + pull @ prior
@@ -81,7 +81,7 @@ class Coefficients:
 
     @staticmethod
     def of(profiles: Sequence[Profile], device: Device, pressure: Pressure) -> Coefficients:
-        """From the profiles' and the device's coefficients; alpha_cache is the profile's, or 0."""
+        """Take the profiles' and the device's coefficients; absent ones are 0."""
         fits = [p.fits.get("igniter", {}) for p in profiles]
         bandwidth = device.hardware.get("B_pcie", np.inf)
         transfer = [(f.get("d_load", 0.0) + f.get("d_feedback", 0.0)) / bandwidth for f in fits]
@@ -99,14 +99,14 @@ class Coefficients:
         )
 
     def fixed_ms(self, model: IntArray | int, batch: FloatArray) -> FloatArray:
-        """t_d + t_f + o_s n_k of a workload alone: what is not running time."""
+        """Return t_d + t_f + o_s n_k of a workload without neighbours: all but the running time."""
         fixed: FloatArray = self.transfer_ms[model] * batch + self.alone_schedule_ms[model]
         return fixed
 
 
 @dataclass(frozen=True, slots=True)
 class SharedCache:
-    """What neighbours cost: the running time's share of the L2, and the scheduler's delay for each kernel."""
+    """Interference by the L2 cache, on the running time, and by the scheduler, for each kernel."""
 
     coefficients: Coefficients
 
@@ -118,12 +118,12 @@ class SharedCache:
         return np.where(neighbours(slots) > 0, delay / alone_ms, 0.0)
 
     def pressed(self, slots: Slots) -> FloatArray:
-        """The others' L2 utilisation, in percent."""
+        """Return the neighbours' L2 utilisation, in percent."""
         line = self.coefficients.utilisation[slots.model]
         return sum_of_others(slots, np.clip(line[..., 0] * slots.percent + line[..., 1], 0.0, 100.0))
 
     def scheduling_ms(self, slots: Slots) -> FloatArray:
-        """Int n_k, never negative."""
+        """Return int n_k, never negative."""
         alpha, beta = self.coefficients.schedule
         count = neighbours(slots) + 1.0
         delay: FloatArray = np.maximum(alpha * count + beta, 0.0) * self.coefficients.kernels[slots.model]
@@ -135,7 +135,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
     check_profiles(profiles, device)
     listed = list(profiles.values())
     points = [execution_points(p) for p in listed]
-    # Their peak rates alone are asked for: the whole GPU is enough.
+    # Only the peak rates are needed: those of the whole GPU.
     rough = [
         Surface.of_curve(LocalRegression(q), np.array([100.0]), p.largest_batch)
         for q, p in zip(points, listed, strict=True)
@@ -151,7 +151,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Running time by LWR plus what is known of transfer and scheduling."""
+    """The running time by LWR, plus transfers and scheduling."""
 
     local: LocalRegression
     model: int
@@ -159,7 +159,7 @@ class Running:
 
     @staticmethod
     def fit(points: Points, model: int, coefficients: Coefficients) -> Running:
-        """Where transfers would leave less than a tenth, their coefficients are not of this device."""
+        """Fit LWR on the times without transfers; at least a tenth of each time is left."""
         fixed = coefficients.fixed_ms(model, points.batch)
         running = np.maximum(points.time_ms - fixed, 0.1 * points.time_ms)
         return Running(LocalRegression(Points(points.percent, points.batch, running)), model, coefficients)
@@ -170,7 +170,7 @@ class Running:
 
 
 def _utilisation_line(profile: Profile, model: int, pressure: Pressure) -> tuple[float, float]:
-    """(alpha_u, beta_u): the profile's own, or a line through the utilisation at its measured points."""
+    """Return (alpha_u, beta_u): the profile's, or a line through the utilisation at its measured points."""
     own = profile.fits.get(NAME, {})
     if "alpha_u" in own:
         return own["alpha_u"], own.get("beta_u", 0.0)
@@ -184,7 +184,7 @@ def _utilisation_line(profile: Profile, model: int, pressure: Pressure) -> tuple
 
 
 def _with_cache(given: Coefficients, tables: Tables, colocated: Colocated) -> Coefficients:
-    """alpha_cache of each model by least squares of its co-location points, at least 0."""
+    """Fit alpha_cache of each model on its co-location points by least squares, at least 0."""
     slots = colocated.slots
     if not colocated.measured_ms.size:
         return given

@@ -1,4 +1,4 @@
-"""The latency-aware scheduler's model (KAIST), Eq 4-8, with a fit that is well conditioned.
+"""The latency-aware scheduler's model (KAIST), Eq 4-8, with a well-conditioned fit.
 
     g(b) = (b + alpha) e^-(beta b + gamma) + delta b + omega                (4)
     t(b, p) = g(b) e^(xi (1 - p)^kappa), p in (0, 1]                        (5)
@@ -48,7 +48,7 @@ class Eq5:
 
     @staticmethod
     def fit(points: Points) -> Eq5:
-        """Alternate between g for a given share law and the share law for a given g; log residuals."""
+        """Fit g and the share's factor in turn, each with the other fixed, on log residuals."""
         best = min((_fit_for(points, float(k)) for k in KAPPAS), key=lambda candidate: candidate[0])
         refined = minimize_scalar(
             lambda log_kappa: _fit_for(points, float(np.exp(log_kappa)))[0],
@@ -75,7 +75,7 @@ class SharedMemory:
 
     @staticmethod
     def fit(pressure: Pressure, tables: Tables, colocated: Colocated) -> SharedMemory:
-        """Non-negative least squares on the co-location points; zero weights for none."""
+        """Fit by non-negative least squares on the co-location points; without points the weights are 0."""
         slots = colocated.slots
         if not colocated.measured_ms.size:
             return SharedMemory(pressure, np.zeros(2))

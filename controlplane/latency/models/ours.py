@@ -1,8 +1,8 @@
 """The default model: measured points kept, a smooth form between them, interference learned from pairs.
 
-Alone, a model's time is a `surface.Surface`; beside others it is slowed by `interference.Interference`. The
-upper quantile is the expected deviation of both, scaled by the errors seen on points left out of the fit (by
-the kind of the point, `widths`), and the difference from one session to another (`repeatability`).
+The solo time is a `surface.Surface`; neighbours slow it by `interference.Interference`. The upper quantile
+combines the expected deviation of both, scaled by the errors on points left out of the fit, and the
+difference between sessions (`repeatability`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Ours:
         beside = (
             self.shared_scores.at(quantile) * deviation_beside + STANDARD_NORMAL.inv_cdf(quantile) * unknown
         )
-        # No point repeats better beside others than alone; errors beside others contain that already.
+        # A point beside others repeats no better than a solo one; errors beside others contain that already.
         floor = self.repeatability.margin(slots.percent, quantile)
         margin = np.hypot(surface_margin, np.maximum(beside / (1.0 + slowdown), floor))
         return dress(
@@ -104,7 +104,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
 
 
 def _processes(rows: Sequence[Rows], further_ms: Sequence[float]) -> list[Process]:
-    """One process a model. A model without points takes the one fitted on the points of all others."""
+    """Fit one process for each model; a model without points gets the one fitted on all other points."""
     own = [Process.fit(r, f) for r, f in zip(rows, further_ms, strict=True)]
     others = interference.joined(rows)
     if not others.slowdown.size:
@@ -116,7 +116,7 @@ def _processes(rows: Sequence[Rows], further_ms: Sequence[float]) -> list[Proces
 
 
 def _rows(profile: Profile, names: tuple[str, ...], tables: Tables, peaks: FloatArray, spread: float) -> Rows:
-    """Co-location points whose neighbours all have a profile, as arrays.
+    """Return the co-location points whose neighbours all have a profile, as arrays.
 
     `spread` is the factor on the surface's deviation that makes it a standard deviation.
     """
@@ -160,5 +160,5 @@ def _tabulated(processes: list[Process], tables: Tables, peaks: FloatArray, know
 
 
 def _further_prior_ms(profile: Profile, device: Device) -> float:
-    """What a further neighbour adds by iGniter's Eq 6, where its coefficients are known: alpha_sch n_k."""
+    """Return the delay by a further neighbour by iGniter's Eq 6, alpha_sch n_k; 0 without coefficients."""
     return device.hardware.get("alpha_sch", 0.0) * profile.fits.get("igniter", {}).get("n_k", 0.0)

@@ -1,7 +1,7 @@
-"""One batch queue at a time: makes the arrays, calls the kernels (`kernel`), reads the answer.
+"""Solution of one batch queue: the arrays for the kernels, and their results.
 
-Every point is the mean, median and upper quantile of the sojourn. `rate` is per ms and `service[k - 1]` is
-t(k) in ms for k = 1..b.
+Every point is the mean, median and upper quantile of the sojourn time. `rate` is per ms and `service[k - 1]`
+is t(k) in ms for k = 1..b.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ OVERLOADED: Point = (math.inf, math.inf, math.inf)
 SATURATED = 0.999
 """From this utilisation on a queue counts as overloaded."""
 LONGEST = 16384
-"""More chain states than this are never kept: reached only above a utilisation of 0.999."""
+"""The largest number of chain states; only a utilisation above 0.999 needs more."""
 POOL = kernels.SETTLED + 32768
-"""Arrivals a pool is run on."""
+"""Simulated arrivals of a pool."""
 SCHEDULE = 2560
-"""Arrivals a constant stream is looked at for."""
+"""Evaluated arrivals of a constant stream."""
 FAIR, UNFAIR = 0.75, 0.85
-"""Up to the first load a run stands as it is, from the second on it is corrected in full."""
+"""Up to the first load a simulation is not corrected, from the second on fully."""
 STEP = 43
-"""Bits of a time that its bin forgets: 512 bins an octave, each 0.2 % wide at most."""
+"""Bits of a time that its bin drops: 512 bins an octave, each 0.2 % wide at most."""
 LOWEST = int(np.array([2.0**-12]).view(np.int64)[0]) >> STEP
 """Bins reach from 2^-12 to 2^16 full batches."""
 BINS = 28 << (52 - STEP)
 LINE = 1024
-"""Requests that may wait at one server, at least; a queue that grows beyond is overloaded."""
+"""The least capacity of a server's queue; a queue that grows beyond is overloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queues:
     """N queues: `service` (N, B), the others (N,).
 
-    `gaps`: what pools are run on, exponential with mean 1; empty where there is no pool.
+    `gaps`: the arrival gaps for pools, exponential with mean 1; empty without a pool.
     """
 
     service: FloatArray
@@ -51,7 +51,7 @@ class Queues:
     gaps: FloatArray
 
     def point(self, n: int, rate: float) -> Point:
-        """The sojourn in queue `n` at this rate."""
+        """Return the sojourn times in queue `n` at this rate."""
         b, servers = int(self.batch[n]), int(self.servers[n])
         service = self.service[n, :b]
         if self.constant[n]:
@@ -62,7 +62,7 @@ class Queues:
 
 
 def solve_all(rate: FloatArray, queues: Queues) -> FloatArray:
-    """The sojourn in every queue: shape (N, 3)."""
+    """Return the sojourn times in every queue, shape (N, 3)."""
     answers = np.empty((rate.size, 3))
     for n in range(rate.size):
         answers[n] = queues.point(n, float(rate[n]))
@@ -70,7 +70,7 @@ def solve_all(rate: FloatArray, queues: Queues) -> FloatArray:
 
 
 def largest_rates(limit: FloatArray, queues: Queues) -> FloatArray:
-    """The largest rate, per ms, whose quantile is at most `limit`, by bisection to a 4096th of capacity."""
+    """Return the largest rate, per ms, with a quantile of at most `limit`, to a 4096th of the capacity."""
     answers = np.zeros(limit.size)
     for n in range(limit.size):
         if queues.service[n, 0] > limit[n]:
@@ -88,7 +88,7 @@ def largest_rates(limit: FloatArray, queues: Queues) -> FloatArray:
 
 
 def poisson_point(rate: float, service: FloatArray, quantile: float) -> Point:
-    """One server, Poisson arrivals: exact, by the chain and a tagged request's way."""
+    """Solve one server with Poisson arrivals exactly: the embedded chain, then a tagged request."""
     b = service.size
     if not rate > 0.0:
         return _idle(service)
@@ -107,10 +107,10 @@ def poisson_point(rate: float, service: FloatArray, quantile: float) -> Point:
     slope = np.zeros(kernels.FINE * (len(table) + math.ceil(longest_ms / cell) + 2))
     scratch = np.empty((2, b + 1))
     total, weighted = kernels.sojourns(rate, service, b, cell, table, scratch[0], scratch[1], slope)
-    alone = idle / rate  # as long as the server idles: arrivals then find it free
+    alone = idle / rate  # while the server is idle: arrivals then start a batch of one
     alone_ms = float(service[0])
     total, weighted = total + alone, weighted + alone * alone_ms
-    # What was cut off the chain's tail would have waited longest, with full batches.
+    # The cut tail of the chain would have waited longest, with full batches.
     whole = total + max(1.0 - float(small.sum()) - float(full.sum()), 0.0) * full_ms
     below = np.cumsum(np.cumsum(slope))
     bin_ms = cell / kernels.FINE
@@ -119,7 +119,7 @@ def poisson_point(rate: float, service: FloatArray, quantile: float) -> Point:
 
 
 def solve_chain(mean: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Stationary probabilities of the number waiting at a batch start.
+    """Return the stationary probabilities of the number waiting at a batch start.
 
     `mean[k]` = λ t(k), the arrivals expected during a batch of k, for k = 1..b; mean[b] < b. Returns
     p(0..b-1), p(b..), and the probability that a batch leaves no request behind and the server idles.
@@ -136,7 +136,7 @@ def solve_chain(mean: FloatArray) -> tuple[FloatArray, FloatArray, float]:
 
 
 def pool_point(rate: float, service: FloatArray, servers: int, quantile: float, gaps: FloatArray) -> Point:
-    """Servers that share what arrives: a run on a fixed stream, above FAIR corrected by an exact law."""
+    """Solve a pool: a simulation on a fixed stream, above FAIR corrected by an exact distribution."""
     b = service.size
     if not rate > 0.0:
         return _idle(service)

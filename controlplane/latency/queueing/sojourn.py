@@ -1,19 +1,19 @@
-"""How long requests take in a partition: Triton's greedy batcher as a batch-service queue.
+"""Sojourn times of requests in a partition: Triton's greedy batcher as a batch-service queue.
 
-A server (a model instance) that frees takes what waits for it, at most `batch` requests; an idle one takes an
-arrival alone at once. That is Triton with max_queue_delay 0. A batch of k takes t(k). One server is solved
-exactly, by the chain embedded at batch starts.
+A server (a model instance) that becomes free takes the waiting requests, at most `batch`; an idle one takes
+an arrival at once, as a batch of one. That is Triton with max_queue_delay 0. A batch of k takes t(k). One
+server is solved exactly, by the chain embedded at batch starts.
 
-Several servers are a pool as the gateway has it (HAProxy's `leastconn`): each request is bound on arrival
-to the server with the fewest in flight, among equals to the one that has had so few for longest, and waits
-there. It is solved by a short run (see `batch_queue`), within some 2 % at P99, 4 % above load 0.85.
+Several servers are a pool behind HAProxy's `leastconn`: on arrival each request goes to the server with the
+fewest in flight (of equals to the one that has had so few for the longest time), and waits there. It is
+solved by a short simulation (see `batch_queue`), within some 2 % at P99, 4 % above load 0.85.
 
     result = solve(rate_rps=[300, 600], service_ms=[4, 5, 6, 7], batch=4)
     result.p99_ms          # array of 2
     largest_rate(slo_ms=20, service_ms=[4, 5, 6, 7], batch=[1, 2, 4])
 
-Times run from the arrival to the end of the batch; what a request spends elsewhere (network, front end) is
-the caller's to add.
+Times run from the arrival to the end of the batch; the caller adds the time spent elsewhere (network, front
+end).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ P99 = 0.99
 
 @dataclass(frozen=True, slots=True)
 class QueueResult:
-    """What requests see; every array has shape (N,). An overloaded queue has infinite times.
+    """Sojourn times and utilisation; every array has shape (N,). An overloaded queue has infinite times.
 
-    utilisation: the rate over the capacity, which is that of full batches on all servers. From 0.999 on a
-        queue counts as overloaded.
+    utilisation: the rate over the capacity of full batches on all servers. From 0.999 on a queue counts as
+        overloaded.
     """
 
     mean_ms: FloatArray
@@ -50,7 +50,7 @@ class QueueResult:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The questions, one row each, checked and broadcast."""
+    """The queues, one row each, checked and broadcast."""
 
     first: FloatArray
     service_ms: FloatArray
@@ -66,13 +66,13 @@ def solve(
     servers: ArrayLike = 1,
     arrivals: Arrivals | Sequence[Arrivals] = Arrivals.POISSON,
 ) -> QueueResult:
-    """Mean, P50 and P99 of a request's time, and the utilisation, for N queues at once.
+    """Return mean, P50 and P99 of the sojourn time, and the utilisation, of N queues.
 
-    rate_rps: (N,), inferences per second, of a pool into all its servers together.
+    rate_rps: (N,), inferences per second, for a pool into all its servers together.
     service_ms: (N, B) or (B,), t(k) for k = 1..B; columns beyond a row's batch are ignored.
     batch: (N,), the largest batch a server takes, 1..B.
-    servers: (N,), how many share what arrives, each with a line of its own.
-    arrivals: one for all or one a row.
+    servers: (N,), the number of servers, each with its own queue.
+    arrivals: one for all rows, or one for each.
     Scalars and arrays of one row are broadcast. Raises InputError naming the field.
     """
     rows = _rows(rate_rps, "rate_rps", service_ms, batch, servers, arrivals)
@@ -95,21 +95,21 @@ def largest_rate(
     servers: ArrayLike = 1,
     arrivals: Arrivals | Sequence[Arrivals] = Arrivals.POISSON,
 ) -> FloatArray:
-    """The largest rate (N,), in inferences per second, at which the P99 is at most `slo_ms` (N,).
+    """Return the largest rate (N,), in inferences per second, at which the P99 is at most `slo_ms` (N,).
 
-    Found by bisection to a 4096th of the capacity, from below: the P99 holds at the rate returned. 0 where
-    not even a request alone is fast enough. The other arguments are those of `solve`.
+    Bisection to a 4096th of the capacity, from below: the P99 holds at the returned rate. 0 where a batch of
+    one already takes longer. The other arguments are those of `solve`.
     """
     rows = _rows(slo_ms, "slo_ms", service_ms, batch, servers, arrivals)
     return largest_rates(rows.first, _queues(rows)) * MILLIS_PER_SECOND
 
 
 STREAM = 86
-"""The seed of a fair stream: of 1,500, runs on it were among the nearest to long ones, over 60 pools."""
+"""A seed whose short simulations are close to long ones: among the best of 1,500 on 60 pools."""
 
 
 def _queues(rows: _Rows) -> Queues:
-    # Pools are always run on the same stream, so that answers repeat and compare.
+    # Always the same stream, so that results repeat and can be compared.
     pools = bool(np.any((rows.servers > 1) & ~rows.constant))
     gaps = _stream(POOL) if pools else np.empty(0)
     return Queues(rows.service_ms, rows.batch, rows.servers, rows.constant, P99, gaps)
@@ -160,7 +160,7 @@ def _rows(
         raise InputError("must be finite and above 0 up to the batch", field="service_ms")
     return _Rows(
         first=np.array(firsts),
-        service_ms=np.array(service, order="C"),  # for another order all would be compiled once more
+        service_ms=np.array(service, order="C"),  # kernels are compiled again for another order
         batch=np.array(batches),
         servers=np.array(pools),
         constant=np.array(constants),

@@ -54,7 +54,3 @@ def _columns(table: Table) -> list[list[str]] | None:
         columns.append([s + t if right else t + s for s, t in zip(spaces, texts, strict=True)])
         wide += width
     return columns if wide <= WIDTH else None
-
-
-def _fits(line: str) -> bool:
-    return "\n" not in line and cell_len(line) <= WIDTH

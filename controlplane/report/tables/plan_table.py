@@ -80,8 +80,8 @@ def _shared(plan: Plan) -> list[RenderableType]:
     for key, placements in queues.items():
         if len(key) > 1:
             count = len(servers[key])
-            who = (f"{w.name}: {w.slo_ms:g} at {spoken(w.rate_rps * count)}" for w in placements)
-            table.add_row(names(servers[key]), ", ".join(who))
+            listed = (f"{w.name}: {w.slo_ms:g} at {spoken(w.rate_rps * count)}" for w in placements)
+            table.add_row(names(servers[key]), ", ".join(listed))
     return [Text(), table] if table.row_count else []
 
 
