@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +23,9 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 VENDOR_IMAGE = f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3"
 """NVIDIA's image of the newest release that a security bulletin names."""
+
+LINK_ROOTS = "TRISECT_LINK_ROOTS"
+"""Folders outside a model repository, parted by colons, to which its links may lead."""
 
 FLEET_LABEL = "trisect.fleet"
 NAME_LABEL = "trisect.name"
@@ -54,21 +57,31 @@ class ContainerOptions:
     image: str = VENDOR_IMAGE
     pull: Pull = Pull.MISSING
     network: Network = Network.HOST
+    link_roots: tuple[Path, ...] = ()
     pids: int = 2048
     log_size_mb: int = 10
     log_files: int = 3
 
     @classmethod
     def from_environment(cls) -> ContainerOptions:
-        """$TRISECT_IMAGE, $TRISECT_PULL and $TRISECT_NETWORK, where they are set. Raises InputError.
+        """Return what $TRISECT_IMAGE, _PULL, _NETWORK and _LINK_ROOTS say. Raises InputError.
 
-        From the environment, so that the controller an apply leaves behind keeps to what apply was told.
+        From the environment, so that the controller which an apply leaves behind has the same options.
         """
         return cls(
             image=os.environ.get("TRISECT_IMAGE") or VENDOR_IMAGE,
             pull=_one_of(Pull, "TRISECT_PULL", Pull.MISSING),
             network=_one_of(Network, "TRISECT_NETWORK", Network.HOST),
+            link_roots=_link_roots(),
         )
+
+
+def _link_roots() -> tuple[Path, ...]:
+    roots = tuple(Path(root) for root in os.environ.get(LINK_ROOTS, "").split(":") if root)
+    for root in roots:
+        if not root.is_absolute() or not root.is_dir():
+            raise InputError(f"{str(root)!r} is no absolute path of a folder", field=f"${LINK_ROOTS}")
+    return tuple(root.resolve() for root in roots)
 
 
 def _one_of(kind: type[Choice], variable: str, default: Choice) -> Choice:
@@ -141,7 +154,7 @@ def container(
             NAME_LABEL: spec.name,
             SERVER_LABEL: labels.text_of(server),
         },
-        binds=folders(Path(spec.repository)),
+        binds=folders(Path(spec.repository), options.link_roots),
         user=f"{gpu.uid}:{gpu.gid}" if gpu else own_user(),
         network=options.network,
         published=dict(pairs) if bridged else {},
@@ -157,15 +170,30 @@ def container(
     )
 
 
-def folders(repository: Path) -> tuple[str, ...]:
-    """The repository and every folder that a link in it leads to, so that links hold inside as outside."""
-    found = {str(repository)}
-    for place, folders_, files in os.walk(repository):
+def folders(rendered: Path, link_roots: Sequence[Path] = ()) -> tuple[str, ...]:
+    """The rendered repository and all that its links lead to, so that links hold inside as outside.
+
+    Each link of a rendered repository leads to REPOSITORY/MODEL/NAME. Raises InputError where that is a link
+    itself and leads out of REPOSITORY, unless to one of `link_roots`: what it leads to would be mounted.
+    """
+    found = {str(rendered)}
+    for place, folders_, files in os.walk(rendered):
         for name in (*folders_, *files):
             path = Path(place) / name
             if path.is_symlink():
-                found.add(str(path.resolve()))
+                found.add(str(_target(Path(path.readlink()), link_roots)))
     return tuple(sorted(found))
+
+
+def _target(source: Path, link_roots: Sequence[Path]) -> Path:
+    repository, real = source.parent.parent.resolve(), source.resolve()
+    if not any(real.is_relative_to(root) for root in (repository, *link_roots)):
+        raise InputError(
+            f"leads to {real}, outside its model repository {repository}, and would be mounted into a "
+            f"container: copy it there, or name a folder above it in ${LINK_ROOTS}",
+            file=str(source),
+        )
+    return real
 
 
 def own_user() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
@@ -90,6 +91,9 @@ class MpsDaemons:
         if _found() is None:
             return ()
         with self._lock:
+            if not self._root.exists():
+                return ()
+            own_folder(self._root)
             for folder in sorted(self._root.glob("GPU-*")):
                 pipes = folder / "pipe"
                 if answers(pipes) and not clients(pipes):
@@ -105,6 +109,8 @@ class MpsDaemons:
         return Path(told) if told else self._root / uuid / "pipe"
 
     def _ready(self, uuid: str, pipes: Path) -> None:
+        if not os.environ.get(PIPES):
+            own_folder(self._root)
         if not answers(pipes):
             if os.environ.get(PIPES):
                 raise EngineError(
@@ -162,6 +168,24 @@ class MpsDaemons:
             if time.monotonic() > deadline:
                 raise LaunchTimeout(f"the MPS daemon of {uuid} does not answer (logs: {logs})")
             time.sleep(0.02)
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder in which only this user writes. Raises EngineError where it is anything else.
+
+    Its parent is open to all users: another one may have made it, or a link of that name, beforehand.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+        found = path.lstat()
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be made: {error.strerror}") from error
+    foreign = found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not stat.S_ISDIR(found.st_mode) or foreign:
+        raise EngineError(
+            f"{path} is a link, another user's, or open for others to write: remove it, or set TMPDIR to a "
+            "folder of your own"
+        )
 
 
 def check_user(client: MpsClient, uid: int) -> None:

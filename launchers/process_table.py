@@ -231,13 +231,20 @@ def _is_stub(command: list[str]) -> bool:
     return Path(command[0]).name == "triton_python_backend_stub"
 
 
+def _is_only(uid: int, folder: Path) -> bool:
+    """Whether a process is this user's throughout: a setuid program keeps its caller's environment."""
+    lines = (folder / "status").read_text().splitlines()
+    users = next(line for line in lines if line.startswith("Uid:")).split()[1:4]
+    return set(users) == {str(uid)}
+
+
 def _member(pid: int) -> Member | None:
     folder = Path(f"/proc/{pid}")
     try:
         if folder.stat().st_uid != os.geteuid():
             return None
         raw = (folder / "environ").read_bytes()
-        if labels.NAME.encode() not in raw:
+        if labels.NAME.encode() not in raw or not _is_only(os.geteuid(), folder):
             return None
     except OSError:
         return None

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from controlplane.domain.errors import InputError
@@ -29,20 +29,26 @@ Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
 
+_NEWER = object()
+"""The context of a validation that leaves out unknown keys, as `State` does."""
+
+
 class Strict(BaseModel):
-    """Base of every file's model: no unknown key, no text where a number belongs."""
+    """Base of every file that a user writes: no unknown key, no text where a number belongs."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _only_known_keys(cls, data: object) -> object:
+    def _only_known_keys(cls, data: object, info: ValidationInfo) -> object:
         if not isinstance(data, Mapping | cls):
             raise PydanticCustomError(
                 "not_a_mapping",
                 "must be a mapping {keys}, not {value}",
                 {"keys": _keys(cls), "value": repr(data)},
             )
+        if isinstance(data, Mapping) and info.context is _NEWER:
+            return {key: value for key, value in data.items() if key in cls.model_fields}
         if isinstance(data, Mapping):
             for key in data:
                 if key not in cls.model_fields:
@@ -101,6 +107,13 @@ class Document:
 
     def parse(self, model: type[Model]) -> Model:
         """Return the content as `model`. Raises InputError with file, line and field of the first mistake."""
+        return self._parse(model, None)
+
+    def parse_newer(self, model: type[Model]) -> Model:
+        """Parse like `parse`, without the keys that a newer minor version added to a `Strict` model."""
+        return self._parse(model, _NEWER)
+
+    def _parse(self, model: type[Model], context: object) -> Model:
         if not isinstance(self.content, Mapping):
             self.fail("must be a mapping of keys to values at the top")
         version = self.content.get("schema_version")
@@ -108,7 +121,7 @@ class Document:
             found = "is missing" if version is None else f"{version!r} is not supported"
             self.fail(f"{found}; this version reads schema_version: {SCHEMA_VERSION}", ("schema_version",))
         try:
-            return model.model_validate(self.content)
+            return model.model_validate(self.content, context=context)
         except ValidationError as error:
             mistakes = error.errors(include_url=False)
         first = mistakes[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,12 +15,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Endpoints
 from controlplane.domain.plan import Plan
-from controlplane.files.documents import SCHEMA_VERSION, Strict, read
-from controlplane.files.plans import read_plan, write_plan
-from controlplane.files.writing import write_json
+from controlplane.files.documents import SCHEMA_VERSION, State, read, read_text
+from controlplane.files.plans import read_applied, write_plan
+from controlplane.files.writing import write_json, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class FleetSettings:
         return replace(self, devices={**before.devices, **self.devices}, former_outputs=former)
 
 
-class _Endpoints(Strict):
+class _Endpoints(State):
     host: str
     http_port: int
     grpc_port: int
@@ -58,7 +59,7 @@ class _Endpoints(Strict):
     fleet_wide_calls: bool = False
 
 
-class _Settings(Strict):
+class _Settings(State):
     schema_version: int
     launcher: str
     repository: str
@@ -68,10 +69,33 @@ class _Settings(Strict):
     former_outputs: Annotated[list[str], Field(default_factory=list)]
 
 
+def _without_defaults(content: Mapping[str, Any], model: type[State]) -> dict[str, Any]:
+    """Leave out optional keys at their defaults: an earlier version may not know them, and reads the rest."""
+    defaults = {
+        name: field.get_default(call_default_factory=True, validated_data={})
+        for name, field in model.model_fields.items()
+        if not field.is_required()
+    }
+    return {
+        key: value
+        for key, value in content.items()
+        if key not in defaults or value not in (defaults[key], tuple(defaults[key] or ()))
+    }
+
+
 def state_root() -> Path:
     """$XDG_STATE_HOME/trisect, by default ~/.local/state/trisect."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "trisect"
+
+
+def this_host(machine_id: Path = Path("/etc/machine-id")) -> str:
+    """Return what distinguishes this host from others: its machine id, else its name."""
+    try:
+        text = machine_id.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    return text or platform.node()
 
 
 class FleetFiles:
@@ -86,10 +110,26 @@ class FleetFiles:
         self.history = self.directory / "history.sqlite"
         # Cannot be a fleet's directory: a fleet's name cannot begin with a dot.
         self.ended = root / ".ended" / f"{fleet}.sqlite"
+        self._host = self.directory / "host"
         self._settings = self.directory / "fleet.json"
         self._plan = self.directory / "plan.json"
         self._previous = self.directory / "plan.previous.json"
         self._journal = self.directory / "journal.jsonl"
+
+    def make(self) -> None:
+        """Make the fleet's directory, for this user only. Raises OSError."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.directory.chmod(0o700)
+
+    def check_host(self, host: str) -> None:
+        """Raise InputError where another host applied the fleet: its servers cannot be seen from here."""
+        if self._host.exists() and (owner := read_text(self._host).strip()) not in ("", host):
+            raise InputError(
+                f"fleet {self.fleet!r} runs on another host ({owner}; this one is {host}): a state directory "
+                "serves one host; set XDG_STATE_HOME to a folder of this host, or remove the file if it is "
+                "the same host with a new identity",
+                file=str(self._host),
+            )
 
     def exists(self) -> bool:
         """Return whether the fleet was applied and not destroyed."""
@@ -110,12 +150,15 @@ class FleetFiles:
         )
 
     def write_settings(self, settings: FleetSettings) -> None:
-        """Replace the settings."""
-        write_json(self._settings, {"schema_version": SCHEMA_VERSION, **asdict(settings)})
+        """Replace the settings; the fleet is this host's from now on."""
+        write_text(self._host, f"{this_host()}\n")
+        content = {"schema_version": SCHEMA_VERSION, **asdict(settings)}
+        content["endpoints"] = _without_defaults(content["endpoints"], _Endpoints)
+        write_json(self._settings, _without_defaults(content, _Settings))
 
     def plan(self) -> Plan | None:
         """Return the plan that was applied last; None if there was none."""
-        return read_plan(self._plan)[0] if self._plan.exists() else None
+        return read_applied(self._plan) if self._plan.exists() else None
 
     def planned_s(self) -> float | None:
         """Return the time of the last apply in seconds since the epoch; None if there was none."""
@@ -132,7 +175,7 @@ class FleetFiles:
 
     def previous_plan(self) -> Plan | None:
         """Return the plan before the last; None if there was none."""
-        return read_plan(self._previous)[0] if self._previous.exists() else None
+        return read_applied(self._previous) if self._previous.exists() else None
 
     def write_plans(self, plan: Plan, previous: Plan | None) -> None:
         """Write the present and the previous plan."""
@@ -144,7 +187,7 @@ class FleetFiles:
         """Append one line to the journal."""
         line = json.dumps({"at": round(wall_s, 3), "event": event, **details})
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.make()
             with self._journal.open("a") as stream:
                 stream.write(line + "\n")
         except OSError as error:

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from controlplane.domain.observation import Guarding
-from controlplane.files.documents import SCHEMA_VERSION, Strict, read
+from controlplane.files.documents import SCHEMA_VERSION, State, read
 from controlplane.files.writing import to_json, write_derived
 
 
-class _Guarding(Strict):
+class _Guarding(State):
     partition: str
     phase: str
     since_s: float
@@ -22,7 +22,7 @@ class _Guarding(Strict):
     retry_at_s: float | None
 
 
-class _File(Strict):
+class _File(State):
     schema_version: int
     partitions: list[_Guarding]
 

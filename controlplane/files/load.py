@@ -15,7 +15,7 @@ import numpy as np
 
 from controlplane.control.load.rates import KEPT, Rates
 from controlplane.control.load.state import FollowedWorkload, LoadLimits, LoadState
-from controlplane.files.documents import Strict, read
+from controlplane.files.documents import State, read
 from controlplane.files.writing import to_json, write_derived
 
 _VERSION = 1
@@ -23,14 +23,14 @@ _VERSION = 1
 _Numbers = list[float | None]
 
 
-class _Workload(Strict):
+class _Workload(State):
     name: str
     endpoint: str
     planned_rps: float
     client_batch: int
 
 
-class _Limits(Strict):
+class _Limits(State):
     horizon_s: float
     settle_s: float
     dwell_s: float
@@ -38,12 +38,12 @@ class _Limits(Strict):
     upper_z: float
 
 
-class _Rates(Strict):
+class _Rates(State):
     counts: list[_Numbers]
     dispersion: list[float]
 
 
-class _File(Strict):
+class _File(State):
     schema_version: Literal[1]
     workloads: list[_Workload]
     seconds: _Rates

@@ -139,7 +139,19 @@ def read_plan(path: Path) -> tuple[Plan, Document]:
         document.fail("is a spec, not a plan: `ctl plan SPEC --output plan.json` makes a plan of it")
     parsed = document.parse(_Plan)
     _check(document, parsed)
-    plan = Plan(
+    return _plan(parsed), document
+
+
+def read_applied(path: Path) -> Plan:
+    """Read the copy of a plan that an apply kept, perhaps one of a newer minor version. Raises InputError."""
+    document = read(path)
+    parsed = document.parse_newer(_Plan)
+    _check(document, parsed)
+    return _plan(parsed)
+
+
+def _plan(parsed: _Plan) -> Plan:
+    return Plan(
         strategy=parsed.strategy,
         rule=parsed.rule,
         latency_model=parsed.latency_model,
@@ -153,7 +165,6 @@ def read_plan(path: Path) -> tuple[Plan, Document]:
         infeasible=tuple(Infeasible(**i.model_dump()) for i in parsed.infeasible),
         totals=None if parsed.totals is None else _totals(parsed.totals),
     )
-    return plan, document
 
 
 def _gpu(parsed: _Gpu) -> PlannedGpu:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from launchers import containers
 from launchers.containers import ContainerOptions, Network
@@ -46,6 +47,46 @@ def test_docker_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getgid", lambda: 1001)
     golden = Path(__file__).parent / "docker_run" / f"{kind}.sh"
     assert line(kind) == golden.read_text()
+
+
+def rendered_link(tmp_path: Path) -> tuple[Path, Path]:
+    """A rendered repository with one link to a model's label file, which does not exist yet."""
+    source, rendered = tmp_path / "source" / "m", tmp_path / "rendered"
+    source.mkdir(parents=True)
+    (rendered / "m").mkdir(parents=True)
+    (rendered / "m" / "labels.txt").symlink_to(source / "labels.txt")
+    return source / "labels.txt", rendered
+
+
+def test_a_link_out_of_the_model_repository_is_not_mounted(tmp_path: Path) -> None:
+    labels, rendered = rendered_link(tmp_path)
+    secrets = tmp_path / "home" / ".ssh"
+    secrets.mkdir(parents=True)
+    labels.symlink_to(secrets)
+    with pytest.raises(InputError, match=r"labels.txt: leads to .*\.ssh, outside .*TRISECT_LINK_ROOTS"):
+        containers.folders(rendered)
+    # The name of a root is no prefix of text.
+    with pytest.raises(InputError):
+        containers.folders(rendered, [tmp_path / "home" / ".s"])
+    assert str(secrets) in containers.folders(rendered, [tmp_path / "home"])
+
+
+def test_a_link_within_the_model_repository_is_mounted_where_it_leads(tmp_path: Path) -> None:
+    labels, rendered = rendered_link(tmp_path)
+    shared = tmp_path / "source" / "shared.txt"
+    shared.write_text("cat")
+    labels.symlink_to("../shared.txt")
+    assert containers.folders(rendered) == tuple(sorted((str(rendered), str(shared))))
+
+
+def test_link_roots_come_from_the_environment_and_must_be_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(containers.LINK_ROOTS, f"{tmp_path}:/")
+    assert ContainerOptions.from_environment().link_roots == (tmp_path, Path("/"))
+    monkeypatch.setenv(containers.LINK_ROOTS, "relative")
+    with pytest.raises(InputError, match="TRISECT_LINK_ROOTS"):
+        ContainerOptions.from_environment()
 
 
 def test_models_linked_from_elsewhere_are_bound_at_their_own_places(tmp_path: Path) -> None:

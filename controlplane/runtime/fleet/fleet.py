@@ -32,7 +32,7 @@ from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, Inp
 from controlplane.domain.fleet import Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import nearest
-from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.planners.replan.differences import TermChange, endings, terms
@@ -73,16 +73,18 @@ def locked(files: FleetFiles, *, patience_s: float = 5.0) -> Iterator[None]:
     """Lock the fleet. Raises FleetBusy where another command has the lock for longer than `patience_s`.
 
     A controller holds it for moments, a command until it has ended. EngineError: the disk refuses.
+    InputError: the fleet is another host's.
     """
     lock = filelock.FileLock(files.lock, timeout=patience_s)
     try:
-        files.directory.mkdir(parents=True, exist_ok=True)
+        files.make()
         lock.acquire()
     except filelock.Timeout:
         raise FleetBusy(f"another command is working on fleet {files.fleet!r}; wait for it to end") from None
     except OSError as error:
         raise EngineError(f"{files.lock}: cannot be held: {error.strerror}") from error
     try:
+        files.check_host(this_host())
         yield
     finally:
         lock.release()

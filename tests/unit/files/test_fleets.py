@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import platform
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.domain.errors import InputError
+from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
+from controlplane.runtime.fleet import fleet
+from controlplane.runtime.fleet.fleet import locked
 
 pytestmark = pytest.mark.unit
 
@@ -32,3 +36,32 @@ def test_settings_are_read_as_written_and_as_an_older_version_wrote_them(tmp_pat
     del older["former_outputs"]
     path.write_text(json.dumps(older))
     assert files.settings() == SETTINGS
+
+
+def test_the_state_of_a_fleet_is_open_to_its_user_only(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path, "f")
+    (tmp_path / "f").mkdir(mode=0o755)
+    files.make()
+    assert files.directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_fleet_of_another_host_is_refused_with_the_file_and_the_way_out(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path, "f")
+    files.check_host("a")
+    files.write_settings(SETTINGS)
+    files.check_host(this_host())
+    with pytest.raises(InputError, match=r"f/host: fleet 'f' runs on another host .*XDG_STATE_HOME"):
+        files.check_host("another")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet, "this_host", lambda: "another")
+        with pytest.raises(InputError), locked(files):
+            pass
+
+
+def test_a_host_is_its_machine_id_or_its_name(tmp_path: Path) -> None:
+    machine_id = tmp_path / "machine-id"
+    assert this_host(machine_id) == platform.node()
+    machine_id.write_text("\n")
+    assert this_host(machine_id) == platform.node()
+    machine_id.write_text("abc\n")
+    assert this_host(machine_id) == "abc"

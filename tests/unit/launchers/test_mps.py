@@ -173,3 +173,27 @@ def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> 
     assert gpus.reading(UUID) == DeviceReading()
     with pytest.raises(InputError, match="it has: none"):
         gpus.whole(UUID)
+
+
+@pytest.mark.parametrize("how", ["link", "open", "file"])
+def test_a_folder_that_another_user_may_have_prepared_is_refused(tmp_path: Path, how: str) -> None:
+    root, elsewhere = tmp_path / "trisect-mps-1000", tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    match how:
+        case "link":
+            root.symlink_to(elsewhere)
+        case "open":
+            root.mkdir()
+            root.chmod(0o777)
+        case _:
+            root.write_text("")
+    with pytest.raises(EngineError, match=r"trisect-mps-1000.*(link, another user's|cannot be made)"):
+        mps.own_folder(root)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mps.own_folder(tmp_path / "mine")
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(EngineError, match="another user's"):
+        mps.own_folder(tmp_path / "mine")

@@ -1,0 +1,53 @@
+"""What is removed from /dev/shm, which every user of the host writes to."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from launchers import shared_memory
+
+pytestmark = pytest.mark.unit
+
+
+def region(folder: Path, server: str = "0" * 12, name: str = "a") -> Path:
+    path = folder / f"trisect~f~{server}~{name}"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "shm"
+    made.mkdir()
+    return made
+
+
+def test_only_regions_of_dead_servers_of_this_fleet_are_removed(folder: Path) -> None:
+    dead, alive = region(folder), region(folder, "1" * 12)
+    other = folder / "trisect~f2~000000000000~a"
+    other.write_bytes(b"")
+    assert shared_memory.sweep("f", {"1" * 12}, folder) == [str(dead)]
+    assert sorted(folder.iterdir()) == sorted([alive, other])
+
+
+def test_a_region_that_a_process_uses_stays_whoever_started_that_process(folder: Path) -> None:
+    used, left = region(folder, name="used"), region(folder, name="left")
+    with used.open("r+b") as stream, mmap.mmap(stream.fileno(), mmap.PAGESIZE):
+        assert shared_memory.sweep("f", set(), folder) == [str(left)]
+        assert shared_memory.remove("trisect~f~", folder) == []
+    assert shared_memory.remove("trisect~f~", folder) == [str(used)]
+
+
+def test_what_cannot_be_removed_stops_nothing(folder: Path) -> None:
+    # A folder stands for another user's file: unlinking either fails.
+    (folder / "trisect~f~000000000000~a").mkdir()
+    (folder / "trisect~f~000000000000~b").symlink_to("/nonexistent")
+    os.mkfifo(folder / "trisect~f~000000000000~c")
+    left = region(folder, name="d")
+    removed = shared_memory.sweep("f", set(), folder)
+    assert str(left) in removed
+    assert [p.name for p in folder.iterdir()] == ["trisect~f~000000000000~a"]
