@@ -157,6 +157,11 @@ def _recorded(files: FleetFiles) -> FleetSettings:
         if files.ended.exists():
             problem += f"; the history of the destroyed one: `ctl events --fleet {files.fleet}`"
         raise InputError(problem, field="--fleet")
+    if unknown := files.unknown_keys():
+        say(
+            f"warning: a newer version of ctl applied fleet {files.fleet!r}; this one leaves out "
+            f"{', '.join(unknown)}, and loses them with the next apply"
+        )
     return settings
 
 

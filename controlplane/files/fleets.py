@@ -149,6 +149,14 @@ class FleetFiles:
             former_outputs=tuple(parsed.former_outputs),
         )
 
+    def unknown_keys(self) -> tuple[str, ...]:
+        """Return the keys of the settings that this version leaves out: a newer one wrote them."""
+        content = read(self._settings).content
+        endpoints = content.get("endpoints", {})
+        outer = [key for key in content if key not in _Settings.model_fields]
+        inner = [f"endpoints.{key}" for key in endpoints if key not in _Endpoints.model_fields]
+        return (*outer, *inner)
+
     def write_settings(self, settings: FleetSettings) -> None:
         """Replace the settings; the fleet is this host's from now on."""
         write_text(self._host, f"{this_host()}\n")
