@@ -12,6 +12,7 @@ from importlib import metadata
 from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError
 from controlplane.ports import Capability, Launcher
+from controlplane.runtime.jobs.boot import BootPlaces, after_boot
 
 
 def examine(launchers: tuple[Launcher, ...], fleets: Sequence[str] = ()) -> tuple[Capability, ...]:
@@ -35,7 +36,8 @@ def examine(launchers: tuple[Launcher, ...], fleets: Sequence[str] = ()) -> tupl
         found.extend(own)
         found.append(_shares(launcher, own))
         found += [state for fleet in fleets if (state := _versions(launcher, fleet)) is not None]
-    return tuple(found)
+    places = BootPlaces.here(os.environ)
+    return (*found, *(after_boot(fleet, places) for fleet in fleets))
 
 
 def _versions(launcher: Launcher, fleet: str) -> Capability | None:

@@ -1,0 +1,121 @@
+"""A fleet outlives what surrounds it: a newer version's files, and the host itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import tritonclient.http as triton_http
+from ctl_host import Host, ended, infer_http, partition, plan
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with ended(Host(tmp_path, f"lives{os.getpid()}x{time.monotonic_ns() % 10**6}")) as here:
+        assert here.apply(plan(partition("a", 30, shadow=False))).returncode == 0
+        yield here
+
+
+def ours(host: Host) -> list[psutil.Process]:
+    """Every process of the fleet: controller, gateway, HAProxy, Tritons and models."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        environ = process.info["environ"] or {}
+        line = " ".join(process.info["cmdline"] or [])
+        if environ.get("TRISECT_FLEET") == host.fleet or host.fleet in line or str(host.directory) in line:
+            found.append(process)
+    return [p for p in found if p.pid != os.getpid()]
+
+
+def named(host: Host, text: str) -> list[psutil.Process]:
+    return [p for p in ours(host) if text in " ".join(p.cmdline())]
+
+
+def kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, 30)
+
+
+def serves(host: Host) -> bool:
+    client = triton_http.InferenceServerClient(f"127.0.0.1:{host.http}")
+    try:
+        infer_http(client, "a")
+        return True
+    except Exception:
+        return False
+    finally:
+        client.close()
+
+
+def await_served(host: Host, seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not serves(host):
+        assert time.monotonic() < deadline, "not served again"
+        time.sleep(0.1)
+
+
+def with_unknown_keys(value: Any) -> Any:
+    if isinstance(value, list):
+        return [with_unknown_keys(one) for one in value]
+    if isinstance(value, dict):
+        return {**{k: v if k == "devices" else with_unknown_keys(v) for k, v in value.items()}, "later": 1}
+    return value
+
+
+def state(host: Host) -> Path:
+    return host.directory / "state" / "trisect" / host.fleet
+
+
+def test_what_ends_after_a_newer_version_wrote_the_files_is_started_again(host: Host) -> None:
+    files = [p for p in state(host).rglob("*.json") if p.is_file()]
+    assert {"fleet.json", "plan.json", "slots.json", "settings.json"} <= {p.name for p in files}
+    for path in files:
+        written = path.with_suffix(".new")
+        written.write_text(json.dumps(with_unknown_keys(json.loads(path.read_text()))))
+        written.replace(path)
+    for program in ("controlplane.gateway.facade", "haproxy", "controlplane.gateway.supervise"):
+        before = {p.pid for p in named(host, program)}
+        assert before, program
+        kill([psutil.Process(pid) for pid in before])
+        await_served(host)
+    host.kill_controller()
+    told = host.ctl("status")
+    assert told.returncode == 0
+    assert "a newer version of ctl applied fleet" in told.stderr
+    again = host.apply(plan(partition("a", 30, shadow=False)), ports=False)
+    assert (again.returncode, again.stdout.strip()) == (0, "nothing to do"), again.stderr
+
+
+def test_a_fleet_is_served_again_after_the_host_started_cold(host: Host) -> None:
+    kill(ours(host))
+    assert ours(host) == []
+    # As a boot leaves it: no shared memory, no sockets.
+    for region in Path("/dev/shm").iterdir():
+        if host.fleet in region.name:
+            region.unlink()
+    for folder in state(host).rglob("run"):
+        shutil.rmtree(folder)
+    # The unit's command.
+    with subprocess.Popen(
+        host.command("serve"), cwd=host.directory, env=host.environment, stderr=subprocess.PIPE
+    ) as unit:
+        try:
+            await_served(host)
+        finally:
+            unit.send_signal(signal.SIGTERM)
+            unit.wait(30)
+    assert serves(host), "without its controller"
