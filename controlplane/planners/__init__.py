@@ -9,5 +9,5 @@ diagnostics/  why a workload got its share, why another one is infeasible
 greedy/       iGniter and its first-fit baselines
 joint/        the default strategy: sharing queues, sizes, places and shadows decided together
 inss/         the most goodput of a fixed set of GPUs
-bounds/       proofs: a precise lower bound, and the best plan of a small case; only `--prove` and benches ask
+bounds/       proofs: the best plan of a small case; only `--prove` and benches ask
 """

@@ -71,7 +71,7 @@ def plan(
     ] = None,
     prove: Annotated[
         bool,
-        typer.Option(help="For joint: compute a precise lower bound, and up to 12 workloads the best plan."),
+        typer.Option(help="For joint with up to 12 workloads: prove the plan best, or find a cheaper one."),
     ] = False,
     budget: Annotated[
         float | None,

@@ -1,4 +1,4 @@
-"""How far a plan is from the best possible one: its precise lower bound, and in small cases the best plan."""
+"""The best plan of a small case, or the proof that a plan is the best."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.planners.bounds.exact import Answer, solve
-from controlplane.planners.bounds.lower_bound import lower_bound
 from controlplane.planners.evaluation.evaluate import Terms, evaluate, kept, layouts_of
 from controlplane.planners.evaluation.finalise import Draft, finalise
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.replan.stable_ids import with_stable_ids
 from controlplane.planners.serving.client_batches import InRequests
 from controlplane.planners.serving.gpu_types import GpuType, gpu_types
+from controlplane.planners.serving.lower_bound import lower_bound
 from controlplane.planners.serving.options import serving_options
 
 OPTIMAL = "optimal"
@@ -22,10 +22,10 @@ _SAME_COST = 1e-6
 
 
 def prove(plan: Plan, request: PlanRequest) -> Plan:
-    """The plan for `request` with its precise lower bound, or a cheaper plan that is proven best.
+    """The plan for `request` with what is proven of it, or a cheaper plan that is proven best.
 
-    The best plan is looked for up to `exact.MOST_WORKLOADS` workloads. *Best* means: over the ways and
-    contents of `gpu_contents`, with the best batch at each share.
+    More than `exact.MOST_WORKLOADS` workloads are left as they are. *Best* means: over the ways and contents
+    of `gpu_contents`, with the best batch at each share.
     """
     started = request.clock.monotonic()
     in_requests = InRequests.of(request)

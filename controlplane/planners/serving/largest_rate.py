@@ -23,10 +23,10 @@ _SLOS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """Times of one model in ms, for several cases of neighbours: what a largest rate is calculated from.
+    """Times of one model in ms: what a largest rate is calculated from.
 
-    `batch` (batches,) names the batches; `execution` and `cycle` are (cases, batches, shares), infinite where
-    a batch is not possible; `first` (cases, shares) is t(1).
+    `batch` (batches,) names the batches; `execution` and `cycle` are (batches, shares), infinite where a
+    batch is not possible; `first` (shares,) is t(1).
     """
 
     batch: IntArray
@@ -44,40 +44,43 @@ def largest_rate(
     wait_factor: FloatArray | float = 1.0,
     most_of_slo: float = math.inf,
 ) -> FloatArray:
-    """Requests per second into one server, with the best batch: (SLOs, pool sizes, cases, shares).
+    """Requests per second into one server, with the best batch: (SLOs, pool sizes, shares).
 
     Waits count `wait_factor` (batches, shares) times; a batch larger than 1 takes at most `most_of_slo` of
     the SLO. Under half-SLO all pools carry the same, and both are without effect.
     """
-    tolerant = 1.0 + SLACK
+    batch, full, first = times.batch[:, None], times.execution, times.first
     if gpu_type.rule is not Rule.P99:
-        capacity = 1000.0 * times.batch[:, None] / times.cycle * tolerant
-        in_time = [times.execution <= slo / 2.0 * tolerant for slo in slo_ms]
-        rates = np.array([np.where(held, capacity, 0.0).max(axis=1) for held in in_time])
+        in_time = full <= slo_ms[:, None, None] / 2.0 * (1.0 + SLACK)
+        rates = np.where(in_time, 1000.0 * batch / times.cycle * (1.0 + SLACK), 0.0).max(axis=1)
         return np.repeat(rates[:, None], len(pool_sizes), axis=1)
     profile = gpu_type.device.profiles[model]
-    queue_slo = (slo_ms - (profile.frontend_ms or 0.0)) * tolerant
-    columns = np.searchsorted(waiting_times.BATCHES, times.batch)
-    table = waiting_times.all_pool_sizes()[np.array(pool_sizes) - 1][:, columns]
-    table = table + JITTER_P99 * (profile.jitter or 0.0)
-    batch, first = times.batch[:, None], times.first[:, None]
-    full = np.where(np.isfinite(times.execution), times.execution, np.inf)
-    first_part = np.divide(first, full, out=np.ones_like(full), where=np.isfinite(full))
-    shape = waiting_times.shape_of(first_part, batch)
-    cell, part = waiting_times.between(shape)
-    row, part = np.arange(batch.size)[:, None], part[..., None]
-    waits = (1.0 - part) * table[:, row, cell] + part * table[:, row, cell + 1]
-    # The least wait at this load or any higher: it must rise with the load.
-    waits = np.minimum.accumulate(waits[..., ::-1], axis=-1)[..., ::-1]
+    queue_slo = (slo_ms - (profile.frontend_ms or 0.0)) * (1.0 + SLACK)
+    waits = _waits(times, pool_sizes) + JITTER_P99 * (profile.jitter or 0.0)
     most, wait_ms, longest = 1000.0 * batch / full, full * wait_factor, np.where(batch > 1, full, 0.0)
     found = []
     for start in range(0, queue_slo.size, _SLOS_AT_ONCE):
-        slo = queue_slo[start : start + _SLOS_AT_ONCE, None, None, None]
+        slo = queue_slo[start : start + _SLOS_AT_ONCE, None, None]
         late = (slo < first * wait_factor) | (longest > most_of_slo * slo)
-        # (SLOs, pool sizes, cases, batches, shares)
+        # (SLOs, pool sizes, batches, shares)
         load = largest_loads((slo / wait_ms)[:, None], waits)
-        found.append(np.where(late[:, None], 0.0, most * load).max(axis=3))
+        found.append(np.where(late[:, None], 0.0, most * load).max(axis=2))
     return np.concatenate(found)
+
+
+def _waits(times: BatchTimes, pool_sizes: Sequence[int]) -> FloatArray:
+    """The least P99 at each load or any higher, in full batches' times: (pool sizes, batches, shares, loads).
+
+    It must rise with the load.
+    """
+    columns = np.searchsorted(waiting_times.BATCHES, times.batch)
+    table = waiting_times.all_pool_sizes()[np.array(pool_sizes) - 1][:, columns]
+    known = np.isfinite(times.execution)
+    first_part = np.divide(times.first, times.execution, out=np.ones(known.shape), where=known)
+    cell, part = waiting_times.between(waiting_times.shape_of(first_part, times.batch[:, None]))
+    row, part = np.arange(times.batch.size)[:, None], part[..., None]
+    waits = (1.0 - part) * table[:, row, cell] + part * table[:, row, cell + 1]
+    return np.asarray(np.minimum.accumulate(waits[..., ::-1], axis=-1)[..., ::-1])
 
 
 def largest_loads(allowed: FloatArray, waits: FloatArray) -> FloatArray:
@@ -128,6 +131,5 @@ def usual_rate(
     possible = possible[possible <= known]
     if batches is not None:
         possible = possible[np.isin(possible, batches)]
-    execution, cycle = alone.execution[None, possible - 1], alone.cycle[None, possible - 1]
-    times = BatchTimes(possible, execution, cycle, alone.execution[None, 0])
-    return largest_rate(times, gpu_type, model, slo_ms, most_of_slo=MOST_OF_SLO)[:, :, 0]
+    times = BatchTimes(possible, alone.execution[possible - 1], alone.cycle[possible - 1], alone.execution[0])
+    return largest_rate(times, gpu_type, model, slo_ms, most_of_slo=MOST_OF_SLO)

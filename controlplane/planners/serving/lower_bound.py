@@ -1,12 +1,11 @@
-"""A cheap lower bound of what plans cost, and the rates that lower bounds count on.
+"""A lower bound of what plans cost.
 
 Every request is put on the share that serves it for the least money, with table errors in its favour, without
-neighbours, and with parts of GPUs for sale. `bounds.lower_bound` is closer and slower.
+neighbours, and with parts of GPUs for sale.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -50,52 +49,38 @@ def _cost(family: Group, gpu_types: Mapping[str, GpuType]) -> float:
         model = gpu_type.number_of(family[0].model)
         if model < 0:
             continue
-        batch, spread = bound_batches(gpu_type), calibration_spread(gpu_type.device.latency)
-        alone = gpu_type.alone
-        execution, cycle = (a[None, model, batch - 1] / spread for a in (alone.execution, alone.cycle))
-        times = BatchTimes(batch, execution, cycle, execution[:, 0])
-        rate = bound_rate(gpu_type, family[0].model, times, slo_ms, constant).max(axis=(1, 2))
-        with np.errstate(divide="ignore"):
-            per_request = gpu_type.price * gpu_type.percents / 100.0 / rate
+        rate = bound_rate(gpu_type, family[0].model, slo_ms, constant)
+        cost = np.broadcast_to(gpu_type.price * gpu_type.percents / 100.0, rate.shape)
+        per_request = np.divide(cost, rate, out=np.full(rate.shape, np.inf), where=rate > 0.0)
         cheapest = np.minimum(cheapest, per_request.min(axis=1))
     rates = np.array([w.rate_rps for w in family])
     return float(rates[np.isfinite(cheapest)] @ cheapest[np.isfinite(cheapest)])
 
 
-def bound_batches(gpu_type: GpuType) -> IntArray:
+def bound_rate(gpu_type: GpuType, model: str, slo_ms: FloatArray, constant: bool) -> FloatArray:
+    """The most requests per second that any plan puts on one server: (SLOs, shares), 0 for none.
+
+    At the same load a server of the largest pool waits least, but for 0.3 % of noise in the table.
+    """
+    alone, number = gpu_type.alone, gpu_type.number_of(model)
+    batch = _batches(gpu_type)
+    spread = calibration_spread(gpu_type.device.latency)
+    execution, cycle = (a[number, batch - 1] / spread for a in (alone.execution, alone.cycle))
+    if constant and gpu_type.rule is Rule.P99:
+        # No request has to wait, so only times and capacity count.
+        outside = gpu_type.device.profiles[model].frontend_ms or 0.0
+        in_time = execution[0] <= (slo_ms[:, None] - outside) * (1.0 + SLACK)
+        return np.where(in_time, (1000.0 * batch[:, None] / execution).max(axis=0), 0.0)
+    wait_factor = 1.0 - np.maximum(_WAIT_ERROR, _bends(alone.execution[number], batch))
+    times = BatchTimes(batch, execution, cycle, execution[0])
+    return largest_rate(times, gpu_type, model, slo_ms, (MOST_SERVERS,), wait_factor)[:, 0]
+
+
+def _batches(gpu_type: GpuType) -> IntArray:
     """All batches that a partition may have, rising: under P99 those of the waiting-time table."""
     known = gpu_type.alone.execution.shape[1]
     every = waiting_times.BATCHES if gpu_type.rule is Rule.P99 else range(1, known + 1)
     return np.array([b for b in every if b <= known])
-
-
-def bound_pool_sizes(rule: Rule) -> tuple[tuple[int, int], ...]:
-    """Sizes of pools that are distinguished, from and to: each carries what the largest one does.
-
-    Those of the waiting-time table: between two of them it says some waits too long.
-    """
-    if rule is not Rule.P99:
-        return ((1, MOST_SERVERS),)
-    ends = (0, *(c for c in waiting_times.POOL_SIZES if c < MOST_SERVERS), MOST_SERVERS)
-    return tuple((before + 1, end) for before, end in itertools.pairwise(ends))
-
-
-def bound_rate(
-    gpu_type: GpuType, model: str, times: BatchTimes, slo_ms: FloatArray, constant: bool
-) -> FloatArray:
-    """Requests per second into one server: (SLOs, pool sizes, cases, shares), 0 where none does.
-
-    With constant arrivals no request has to wait, so only times and capacity count.
-    """
-    sizes = [largest for _, largest in bound_pool_sizes(gpu_type.rule)]
-    if constant and gpu_type.rule is Rule.P99:
-        outside = gpu_type.device.profiles[model].frontend_ms or 0.0
-        most = 1000.0 * times.batch[:, None] / times.execution
-        in_time = [times.first[:, None] <= (slo - outside) * (1.0 + SLACK) for slo in slo_ms]
-        rates = np.array([np.where(held, most, 0.0).max(axis=1) for held in in_time])
-        return np.repeat(rates[:, None], len(sizes), axis=1)
-    bend = _bends(gpu_type.alone.execution[gpu_type.number_of(model)], times.batch)
-    return largest_rate(times, gpu_type, model, slo_ms, sizes, 1.0 - np.maximum(_WAIT_ERROR, bend))
 
 
 def _bends(execution: FloatArray, batch: IntArray) -> FloatArray:

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from controlplane.domain.plan import PlannedGpu, Rule
 from controlplane.domain.workload import Workload
-from controlplane.planners.bounds import bound_problem
-from controlplane.planners.bounds.lower_bound import lower_bound
 from controlplane.planners.evaluation.evaluate import Terms, evaluate
 from controlplane.planners.evaluation.layout import Layout
 from controlplane.planners.evaluation.placements import gpu_of, partition_of
+from controlplane.planners.serving.lower_bound import lower_bound
 
 pytestmark = pytest.mark.unit
 
@@ -66,20 +65,6 @@ def asked_just_enough(
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), busy=st.floats(0.3, 0.9))
 def test_gpus_that_hold_are_no_fewer_than_the_bound(latency: str, rule: Rule, seed: int, busy: float) -> None:
-    no_more_than_these(latency, rule, seed, busy)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("latency", "rule"), KINDS)
-@settings(max_examples=3)
-@given(seed=st.integers(0, 10**6), busy=st.floats(0.3, 0.9))
-def test_nor_where_neighbours_are_distinguished(latency: str, rule: Rule, seed: int, busy: float) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bound_problem, "FEW_WORKLOADS", 0)
-        no_more_than_these(latency, rule, seed, busy)
-
-
-def no_more_than_these(latency: str, rule: Rule, seed: int, busy: float) -> None:
     gpus = full_gpus(np.random.default_rng(seed), latency)
     quantile = 0.95 if rule is Rule.P99 else None
     asked = asked_just_enough(gpus, latency, rule, quantile, busy)

@@ -14,9 +14,9 @@ from planning import planned, workload
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners.bounds import exact
-from controlplane.planners.bounds.lower_bound import lower_bound
 from controlplane.planners.bounds.prove import prove
 from controlplane.planners.evaluation.verify import verify
+from controlplane.planners.serving.lower_bound import lower_bound
 
 pytestmark = pytest.mark.unit
 
