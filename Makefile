@@ -6,7 +6,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
-# One worker a core. The tests of a file share a worker, and so their servers; files are run in their order.
+# One worker a core. The tests of a file share a worker, and so their servers; files are run in their order. Both
+# workers must collect equal names, so no name may hold a time or the order of a set.
 PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30

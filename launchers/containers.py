@@ -36,7 +36,7 @@ _INSIDE = triton.ServerPorts(8000, 8001, 8002, "0.0.0.0")
 
 
 class Pull(StrEnum):
-    """When an image is fetched."""
+    """When to fetch an image."""
 
     MISSING = "missing"
     ALWAYS = "always"
@@ -44,7 +44,7 @@ class Pull(StrEnum):
 
 
 class Network(StrEnum):
-    """How a container is reached: on the host's own loopback, or by ports published there."""
+    """How to reach a container: on the host's loopback, or by ports published there."""
 
     HOST = "host"
     BRIDGE = "bridge"
@@ -52,7 +52,7 @@ class Network(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """What all containers of a launcher have in common. `image` may carry a digest (`name@sha256:...`)."""
+    """The settings of all containers of a launcher. `image` may have a digest (`name@sha256:...`)."""
 
     image: str = VENDOR_IMAGE
     pull: Pull = Pull.MISSING
@@ -64,7 +64,7 @@ class ContainerOptions:
 
     @classmethod
     def from_environment(cls) -> ContainerOptions:
-        """Return what $TRISECT_IMAGE, _PULL, _NETWORK and _LINK_ROOTS say. Raises InputError.
+        """Read $TRISECT_IMAGE, _PULL, _NETWORK and _LINK_ROOTS, where they are set. Raises InputError.
 
         From the environment, so that the controller which an apply leaves behind has the same options.
         """
@@ -97,7 +97,7 @@ def _one_of(kind: type[Choice], variable: str, default: Choice) -> Choice:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Everything that `docker run` would be told. `binds` are read-only, at their own paths."""
+    """All arguments of a `docker run`. `binds` are read-only, at their own paths."""
 
     name: str
     image: str
@@ -127,7 +127,7 @@ def container(
     gpu: MpsClient | None = None,
     cgroup_parent: str | None = None,
 ) -> Container:
-    """The container of a server: on a pinned core with a quota, or on a GPU as a client of its MPS daemon."""
+    """Return a server's container: on a core with a quota, or on a GPU as a client of its MPS daemon."""
     spec = server.spec
     outside = triton.ServerPorts(server.http_port, server.grpc_port, server.metrics_port, server.host)
     bridged = options.network is Network.BRIDGE
@@ -171,7 +171,7 @@ def container(
 
 
 def folders(rendered: Path, link_roots: Sequence[Path] = ()) -> tuple[str, ...]:
-    """The rendered repository and all that its links lead to, so that links hold inside as outside.
+    """Return the rendered repository and all that its links lead to, so that links work in the container.
 
     Each link of a rendered repository leads to REPOSITORY/MODEL/NAME. Raises InputError where that is a link
     itself and leads out of REPOSITORY, unless to one of `link_roots`: what it leads to would be mounted.
@@ -197,12 +197,12 @@ def _target(source: Path, link_roots: Sequence[Path]) -> Path:
 
 
 def own_user() -> str:
-    """Who runs in the container: this user, but never root."""
+    """Return the container's user: this one, but never root."""
     return f"{os.getuid()}:{os.getgid()}" if os.getuid() != 0 else _UNPRIVILEGED
 
 
 def for_sdk(wanted: Container) -> dict[str, Any]:
-    """The arguments of `DockerClient.containers.create`.
+    """Return the arguments of `DockerClient.containers.create`.
 
     The quota is given by its period: `nano_cpus` fixes one of 100 ms. No health check: it would run inside
     the quota and cost the model its time.
@@ -213,7 +213,7 @@ def for_sdk(wanted: Container) -> dict[str, Any]:
         "command": list(wanted.command),
         "environment": dict(wanted.environment),
         "labels": dict(wanted.labels),
-        # As mounts: a volume's missing folder would be made, empty and root's, instead of refused.
+        # As mounts: for a volume, the engine would create a missing folder, empty and owned by root.
         "mounts": [Mount(path, path, type="bind", read_only=True) for path in wanted.binds],
         "user": wanted.user,
         "read_only": True,
@@ -244,11 +244,11 @@ def for_sdk(wanted: Container) -> dict[str, Any]:
         told["mem_limit"] = f"{wanted.memory_mb}m"
     if wanted.gpu is not None:
         told["device_requests"] = [{"DeviceIDs": [wanted.gpu], "Capabilities": [["gpu"]]}]
-        # Clients of one MPS daemon and the daemon share memory.
+        # The MPS daemon and its clients share memory.
         told["ipc_mode"] = "host"
         told["mounts"].append(Mount(wanted.pipe_directory, wanted.pipe_directory, type="bind"))
     else:
-        # Of its own, gone with the container: nothing to sweep.
+        # The container's own, removed with it.
         told["ipc_mode"] = "private"
         told["shm_size"] = "1g"
     return told
@@ -260,7 +260,7 @@ def _mount_option(mount: Mapping[str, Any]) -> str:
 
 
 def run_line(wanted: Container) -> str:
-    """The same as one `docker run` that a shell takes; one option a line."""
+    """Return the equivalent `docker run` for a shell, one option a line."""
     told = for_sdk(wanted)
     log = told["log_config"]
     options = [
@@ -297,4 +297,4 @@ def run_line(wanted: Container) -> str:
 
 
 RESTART = {"Name": "unless-stopped"}
-"""Given once a server was ready: before that a model that cannot load would be loaded for ever."""
+"""Set once a server was ready: before that, a model that cannot load would be loaded for ever."""

@@ -51,11 +51,11 @@ _POLL_S = 0.1
 _KILL_S = 10
 _LIST_S = 10
 _LAST_UP = "Started Metrics Service"
-"""What Triton logs when it starts the last of its three services."""
+"""Triton's log line at the start of the last of its three services."""
 
 
 class DockerLauncher:
-    """`controlplane.ports.Launcher` with containers. `say` is told how far a pull is."""
+    """`controlplane.ports.Launcher` with containers. `say` receives the progress of a pull."""
 
     name = "docker"
 
@@ -77,11 +77,11 @@ class DockerLauncher:
         self._stubs: dict[str, Mapping[int, Stub]] = {}
 
     def enforcement(self) -> str | None:
-        """The CPU quota of the engine's kernel; on a GPU it is MPS, per server."""
+        """Return the CPU quota of the engine's kernel; on a GPU it is MPS, per server."""
         return QUOTA if self._told().get("CpuCfsQuota") else None
 
     def capabilities(self) -> tuple[Capability, ...]:
-        """The engine, its quota, the image, and whether a container could get a GPU."""
+        """Return the engine, its quota, the image, and whether a container can get a GPU."""
         try:
             with self._engine() as client:
                 info, version = client.info(), client.version()
@@ -103,7 +103,7 @@ class DockerLauncher:
         )
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
-        """Start one container and wait until its Triton is ready; where it runs already, wait for that."""
+        """Start one container and wait until its Triton is ready; where it already runs, wait for it."""
         deadline = time.monotonic() + deadline_s
         with self._starting.one_at_a_time(spec.name), self._engine() as client:
             adopted = self._adopt(client, spec, deadline)
@@ -125,14 +125,14 @@ class DockerLauncher:
             raise EngineError(f"{spec.name}: {ATTEMPTS} times {BAD_LUCK}; try again")
 
     def command(self, spec: ServerSpec) -> str:
-        """The `docker run` that a start would be now."""
+        """Return the `docker run` that is equivalent to a start."""
         core, gpu = self._place(spec, start=False)
         with self._starting.ports() as ports:
             server = replace(self._server(spec, ports), reload_key=triton.KEY_PLACEHOLDER)
         return containers.run_line(self._container(server, core, gpu))
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
-        """Every container with the fleet's label; one that does not run (or is paused) counts as exited."""
+        """Return the fleet's containers; one that does not run, or is paused, counts as exited."""
         with self._engine(_LIST_S) as client:
             ours = self._of_fleet(client, fleet)
         found = sorted(map(_server_of, ours), key=lambda s: s.name)
@@ -142,7 +142,7 @@ class DockerLauncher:
         return tuple(found)
 
     def stop(self, server: Server, *, drain_s: float) -> None:
-        """SIGTERM, up to `drain_s` for what is in flight, then the end and removal of the container."""
+        """Send SIGTERM, wait up to `drain_s` for requests in flight, then kill and remove the container."""
         with self._engine() as client:
             one = self._ours(client, server.name)
             if one is not None and one.id == server.id:
@@ -155,13 +155,13 @@ class DockerLauncher:
             if one.status == "paused":
                 one.unpause()
             if drain_s > 0:
-                # The SDK's own limit on an answer must outlast the drain.
+                # The SDK's limit on an answer must exceed the drain.
                 client.api.timeout = max(client.api.timeout, drain_s + _KILL_S)
                 one.stop(timeout=round(drain_s))
         _remove_container(one)
 
     def resize(self, server: Server, percent: float) -> None:
-        """A live update of the quota, a matter of 30 ms; requests under way go on."""
+        """Update the quota of the running container, in about 30 ms; requests in flight continue."""
         if is_gpu(server.spec.device):
             raise InputError(gpus.FIXED, field="percent")
         quota, period = bandwidth(percent)
@@ -175,16 +175,16 @@ class DockerLauncher:
                 raise EngineError("this engine cannot change a running container (Podman 4)") from error
 
     def watch(self, fleet: str) -> Watch:
-        """The engine's stream of events, and the kernel's word on a model's process `servers` has seen."""
+        """Watch the engine's events, and models' processes by pidfd once `servers` has listed them."""
         events = EngineEvents(self._address(), fleet)
         return LauncherWatch((events, StubEnds(lambda: self._stubs.get(fleet, {}))), self._mps)
 
     def reading(self, device: str) -> DeviceReading:
-        """NVML's word on a GPU."""
+        """Return NVML's readings of a GPU."""
         return gpus.reading(device)
 
     def usage(self, server: Server) -> ShareUsage:
-        """The engine's counters of the container."""
+        """Return the engine's counters of the container."""
         with self._engine() as client:
             one = self._ours(client, server.name)
             if one is None:
@@ -225,14 +225,14 @@ class DockerLauncher:
         return docker_engine.engine(self._address(), answer_s)
 
     def _told(self) -> dict[str, Any]:
-        """What the engine says of itself; empty while it is away."""
+        """Return the engine's description of itself; empty while it does not answer."""
         if self._engine_told is None:
             with contextlib.suppress(EngineError), self._engine() as client:
                 self._engine_told = client.info()
         return self._engine_told or {}
 
     def _container(self, server: Server, core: int | None, gpu: MpsClient | None) -> Container:
-        # Below the engine's own group its containers together weigh no more than one other program.
+        # Below the engine's own group, all containers together weigh as much as one other program.
         parent = "/" if self._told().get("CgroupDriver") == "cgroupfs" else None
         return containers.container(server, self._options, core=core, gpu=gpu, cgroup_parent=parent)
 
@@ -245,7 +245,7 @@ class DockerLauncher:
         return Capability("triton image", True, image)
 
     def _place(self, spec: ServerSpec, *, start: bool) -> tuple[int | None, MpsClient | None]:
-        """The core, or the part of a GPU; its MPS daemon is started where `start`."""
+        """Return the core or the MPS client; with `start`, start the GPU's MPS daemon."""
         if is_gpu(spec.device):
             gpu_shares.check(spec, self._on_gpus())
             client = self._mps.client(spec, start=start)
@@ -254,7 +254,7 @@ class DockerLauncher:
         return core_of(spec.device), None
 
     def _on_gpus(self) -> list[ServerSpec]:
-        """Whatever of ours runs on a GPU, of any fleet."""
+        """Return our servers on GPUs, of any fleet."""
         with self._engine() as client:
             every = client.containers.list(filters={"label": containers.SERVER_LABEL}, ignore_removed=True)
             found = [_server_of(one).spec for one in every]
@@ -278,7 +278,7 @@ class DockerLauncher:
         return list(client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True))
 
     def _ours(self, client: docker.DockerClient, name: str) -> Any | None:
-        """Our container of that name. Raises EngineError where the name is somebody else's."""
+        """Return our container of that name. Raises EngineError where another program's container has it."""
         try:
             one = client.containers.get(name)
         except docker.errors.NotFound:
@@ -294,7 +294,7 @@ class DockerLauncher:
         return None if one is None else _server_of(one)
 
     def _adopt(self, client: docker.DockerClient, spec: ServerSpec, deadline: float) -> Server | None:
-        """The running server once it is ready; None, and nothing left of it, where there is none."""
+        """Return the running server once it is ready; remove one that does not run, and return None."""
         running = self._found(client, spec.name)
         if running is None or running.state is ServerState.EXITED:
             self._remove(client, spec)
@@ -314,7 +314,7 @@ class DockerLauncher:
         return running
 
     def _run(self, client: docker.DockerClient, server: Server, wanted: Container, deadline: float) -> bool:
-        """Start it and wait until it is ready; False where it met with `BAD_LUCK`."""
+        """Start a server and wait until it is ready; return False where it fails by chance (`BAD_LUCK`)."""
         one = client.containers.create(**containers.for_sdk(wanted))
         try:
             one.start()
@@ -330,7 +330,7 @@ class DockerLauncher:
                     return False
                 raise EngineError(self._failure(server, "ended before it was ready", log))
             if readiness.is_ready(server) and self._listens(one, server):
-                # Podman 4 cannot: there the controller alone starts it again.
+                # Podman 4 cannot; there, only the controller restarts it.
                 with contextlib.suppress(docker.errors.NotFound):
                     one.update(restart_policy=containers.RESTART)
                 return True
@@ -339,16 +339,16 @@ class DockerLauncher:
             time.sleep(_POLL_S)
 
     def _listens(self, one: Any, server: Server) -> bool:
-        """Whether nobody else has one of its ports: Triton serves HTTP before it finds another one taken."""
+        """Return whether the container has all its ports: Triton serves HTTP before it finds one taken."""
         if self._options.network is containers.Network.BRIDGE:
             return True  # the engine published them, or refused
         try:
             return process_table.listens(one.attrs["State"]["Pid"], process_table.ports_of(server))
         except psutil.AccessDenied:
-            return _LAST_UP in _log(one)  # another user's process: its own word has to do
+            return _LAST_UP in _log(one)  # another user's process: only its log shows it
 
     def _failure(self, server: Server, what: str, log: str) -> str:
-        """The message, with the log kept: it goes with the container otherwise."""
+        """Return the message, and keep the log, which would be removed with the container."""
         kept = self._state / server.spec.labels.fleet / "logs" / f"{labels.folder_name(server.name)}.log"
         with contextlib.suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -372,7 +372,7 @@ def _log(one: Any) -> str:
 
 
 def _remove_container(one: Any) -> None:
-    """Remove a container and its volumes, running or not; gone already is fine."""
+    """Remove a container and its volumes, running or not, if it still exists."""
     with contextlib.suppress(docker.errors.NotFound):
         try:
             one.remove(force=True, v=True)

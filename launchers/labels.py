@@ -18,7 +18,7 @@ _LONGEST_FILE_NAME = 160
 
 
 def text_of(server: Server) -> str:
-    """Everything about a server that does not change while it runs, as one line of JSON."""
+    """Return everything about a server that does not change while it runs, as one line of JSON."""
     spec, labels = server.spec, server.spec.labels
     return json.dumps(
         {
@@ -48,7 +48,7 @@ def text_of(server: Server) -> str:
 
 
 def server_of(text: str, *, id: str, state: ServerState) -> Server:
-    """The server that `text_of` wrote down.
+    """Return the server that `text_of` serialized.
 
     A server of a version that locked nothing obeys every call of every process, and is read as such.
     Raises EngineError for labels that lack what this version needs.
@@ -88,29 +88,29 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
 
 
 def environment_of(server: Server) -> dict[str, str]:
-    """The labels as environment variables."""
+    """Return the labels as environment variables."""
     return {FLEET: server.spec.labels.fleet, NAME: server.name, SERVER: text_of(server)}
 
 
 def folder_name(name: str) -> str:
-    """`name`, cut to what a folder may be called, still unique."""
+    """Return `name`, cut to the length of a file name, still unique."""
     if len(name) <= _LONGEST_FILE_NAME:
         return name
     return f"{name[:_LONGEST_FILE_NAME]}.{digest(name)}"
 
 
 def digest(name: str) -> str:
-    """Twelve hex digits that stand for a server's name."""
+    """Return twelve hex digits that stand for a server's name."""
     return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
 def memory_prefix(spec: ServerSpec) -> str:
-    """What every shared-memory region of this server starts with. `~` is in no fleet's name."""
+    """Return the prefix of this server's shared-memory regions. No fleet's name contains `~`."""
     return f"trisect~{spec.labels.fleet}~{digest(spec.name)}~"
 
 
 def memory_owner(region: str, fleet: str) -> str | None:
-    """The digest of the server of `fleet` a shared-memory region belongs to; None where it is not of it."""
+    """Return the digest of the server that owns a shared-memory region; None if it is not of `fleet`."""
     found = re.match(rf"trisect~{re.escape(fleet)}~([0-9a-f]{{12}})~", region)
     return found.group(1) if found else None
 

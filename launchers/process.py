@@ -46,22 +46,22 @@ _POLL_S = 0.03
 _KEPT_LOGS = 100
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-# The shell's child is the server, which no longer is a child of ours: nobody has to wait for it, and the end
-# of this program is nothing to it.
+# The server is a child of the shell, which ends at once: this program need not wait for the server, and the
+# server outlives it.
 _DETACH = '"$@" >&2 & echo $!'
 _PASSED_ON = ("HOME", "USER", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server runs: a core, or (None) a GPU; and what the environment says about that."""
+    """Where a server runs: a core, or (None) a GPU; and the environment variables for it."""
 
     core: int | None
     environment: Mapping[str, str]
 
 
 def on_gpu(client: mps.MpsClient) -> Place:
-    """The place of a client of an MPS daemon. Raises EngineError where another user has it."""
+    """Return the place of an MPS client. Raises EngineError where another user has the daemon."""
     mps.check_user(client, os.getuid())
     return Place(None, {"CUDA_VISIBLE_DEVICES": client.uuid, **client.environment})
 
@@ -80,12 +80,12 @@ class ProcessLauncher:
         self._stubs: dict[str, Mapping[int, Stub]] = {}
 
     def enforcement(self) -> str | None:
-        """The first mechanism that passes its trial."""
+        """Return the first mechanism that passes its trial."""
         mechanism = self._quota()[0]
         return mechanism.name if mechanism else None
 
     def capabilities(self) -> tuple[Capability, ...]:
-        """Triton, and every mechanism that could hold a share, each tried."""
+        """Return Triton, and every mechanism that enforces shares, each tried."""
         found = [self._triton()]
         for mechanism in self._mechanisms.values():
             obstacle = mechanism.obstacle()
@@ -93,7 +93,7 @@ class ProcessLauncher:
         return (*found, mps.capability())
 
     def command(self, spec: ServerSpec) -> str:
-        """The Triton a start would run, one option a line, after what it adds to the environment."""
+        """Return the command line of a start, one option a line, after its environment variables."""
         home = triton.find_home()
         place = self._place(spec, start=False)
         with self._starting.ports() as ports:
@@ -137,10 +137,10 @@ class ProcessLauncher:
             raise EngineError(f"{spec.name}: {ATTEMPTS} times {BAD_LUCK}; try again")
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
-        """Every server of the fleet; one whose Triton is gone while its models live on counts as exited."""
+        """Return the fleet's servers; one whose Triton is gone while its models run counts as exited."""
         found: dict[str, Server] = {}
         members = process_table.members(fleet=fleet)
-        # Seen anyway: a watch that looked for them itself would read all of /proc once more.
+        # For the watch, which would otherwise read all of /proc once more.
         leaders = {m.name: m.pid for m in members if m.leader}
         self._stubs[fleet] = {
             m.pid: Stub(m.name, leaders[m.name]) for m in members if m.stub and m.name in leaders
@@ -153,7 +153,7 @@ class ProcessLauncher:
         return tuple(found[name] for name in sorted(found))
 
     def stop(self, server: Server, *, drain_s: float) -> None:
-        """SIGTERM, so that Triton finishes what it has, then the end of all its processes.
+        """Send SIGTERM, so that Triton finishes its requests, then kill all its processes.
 
         Triton waits for idle connections too: close those first, or the whole of `drain_s` passes.
         Raises EngineError where a process does not even end by SIGKILL.
@@ -164,7 +164,7 @@ class ProcessLauncher:
         for member in members:
             process_table.send(member, process_table.CONTINUE)
         if stopped and drain_s > 0:
-            # Told to end at once, it would refuse what came meanwhile and it has not read.
+            # Let it read the requests that arrived while it was stopped: after SIGTERM it would refuse them.
             readiness.is_ready(server, answer_s=drain_s / 4)
         for leader in (m for m in members if m.leader):
             process_table.send(leader, process_table.TERMINATE)
@@ -174,7 +174,7 @@ class ProcessLauncher:
             self._clear(server.spec)
 
     def resize(self, server: Server, percent: float) -> None:
-        """By the mechanism that holds it; a duty cycle cannot."""
+        """Change the quota by the mechanism that enforces it; a duty cycle cannot."""
         if is_gpu(server.spec.device):
             raise InputError(gpus.FIXED, field="percent")
         mechanism = self._mechanisms.get(server.enforced_by or "")
@@ -187,16 +187,16 @@ class ProcessLauncher:
             raise EngineError(f"the share of {server.name} cannot be changed: {error}") from error
 
     def watch(self, fleet: str) -> Watch:
-        """The kernel's own word on each process; a model's is watched once `servers` has seen it."""
+        """Watch the processes by pidfd; a model's from the first `servers` that lists it."""
         stubs = StubEnds(lambda: self._stubs.get(fleet, {}))
         return LauncherWatch((TritonEnds(), stubs), self._mps)
 
     def reading(self, device: str) -> DeviceReading:
-        """NVML's word on a GPU."""
+        """Return NVML's readings of a GPU."""
         return gpus.reading(device)
 
     def usage(self, server: Server) -> ShareUsage:
-        """Counters of the mechanism that holds the server; only its time and memory where nothing does."""
+        """Return the counters of the server's mechanism; only time and memory without one."""
         pids = tuple(m.pid for m in process_table.members(name=server.name))
         mechanism = self._mechanisms.get(server.enforced_by or "")
         if mechanism is None:
@@ -208,7 +208,7 @@ class ProcessLauncher:
         return replace(counted, memory_mb=memory_mb)
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
-        """End models whose Triton is gone, and remove groups and shared memory without a server."""
+        """End models whose Triton is gone; remove groups and shared memory without a server."""
         removed = []
         for server in self.servers(fleet):
             if server.state is ServerState.EXITED:
@@ -255,7 +255,7 @@ class ProcessLauncher:
         return None
 
     def _adopt(self, running: Server, spec: ServerSpec, deadline: float) -> Server | None:
-        """The running server once it is ready; None where it ends first, as one being stopped does."""
+        """Return the running server once it is ready; None where it ends first, as during a stop."""
         for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
             raise InputError(
                 f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first", field=field
@@ -276,7 +276,7 @@ class ProcessLauncher:
         return Place(core_of(spec.device), {"CUDA_VISIBLE_DEVICES": "", **triton.MODEL_THREADS})
 
     def _on_gpus(self) -> list[ServerSpec]:
-        """Whatever of ours runs on a GPU, of any fleet."""
+        """Return our servers on GPUs, of any fleet."""
         leaders = (m for m in process_table.members() if m.leader)
         found = (labels.server_of(m.text, id=str(m.pid), state=ServerState.RUNNING) for m in leaders)
         return [s.spec for s in found if is_gpu(s.spec.device)]
@@ -289,7 +289,7 @@ class ProcessLauncher:
         place: Place,
         deadline: float,
     ) -> bool:
-        """Start it and wait until it is ready; False where it met with `BAD_LUCK`."""
+        """Start a server and wait until it is ready; return False where it fails by chance (`BAD_LUCK`)."""
         spec = server.spec
         log = Path(server.log_path or "")
         try:
@@ -326,25 +326,25 @@ class ProcessLauncher:
             time.sleep(_POLL_S)
 
     def _remove(self, spec: ServerSpec) -> list[str]:
-        """End every process of that name and remove what it owned; the groups and memory there were."""
+        """End every process of that name and remove its groups and memory; return a line for each."""
         kill(spec, partial(process_table.members, name=spec.name))
         return self._clear(spec)
 
     def _clear(self, spec: ServerSpec) -> list[str]:
-        """Remove what a server owned that runs no more; the groups and memory there were."""
+        """Remove the groups and memory of a server that has ended; return a line for each."""
         removed = [what for m in self._mechanisms.values() for what in leave(m, Group.of(spec))]
         return removed + shared_memory.remove(labels.memory_prefix(spec))
 
 
 def kill(spec: ServerSpec, present: Callable[[], tuple[Member, ...]]) -> None:
-    """End the processes that are `present`. Raises EngineError where one does not even end by SIGKILL."""
+    """Kill the processes that `present` returns. Raises EngineError where one does not end."""
     left = process_table.kill_all(present)
     if left:
         raise EngineError(f"{spec.name}: processes {left} do not end, not even by SIGKILL")
 
 
 def detach(command: list[str], env: dict[str, str], log: Path, core: int | None) -> int:
-    """Start a command in a session of its own, on `core` where there is one, with its output in `log`.
+    """Start a command in a new session, on `core` unless None, with its output in `log`.
 
     Returns its pid. Raises OSError.
     """
@@ -364,7 +364,7 @@ def detach(command: list[str], env: dict[str, str], log: Path, core: int | None)
 
 
 def environment(server: Server, home: triton.TritonHome, place: Place) -> dict[str, str]:
-    """What a server's process sees: little of ours, so that no secret of ours gets there by accident."""
+    """Return a server's environment. It has little of ours, so that no secret gets there by accident."""
     passed_on = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
     # The Python backend takes the first python of PATH and ignores PYTHONPATH.
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
@@ -378,12 +378,12 @@ def environment(server: Server, home: triton.TritonHome, place: Place) -> dict[s
 
 
 def library_path(home: triton.TritonHome) -> str:
-    """Triton's own libraries first, then what the caller's environment names: a driver may be there only."""
+    """Return Triton's libraries, then the caller's, where a driver may be."""
     return ":".join(filter(None, (str(home.libraries), os.environ.get("LD_LIBRARY_PATH"))))
 
 
 def leave(mechanism: Mechanism, group: Group) -> list[str]:
-    """Remove a server's group; what was removed. Raises EngineError."""
+    """Remove a server's group; return a line if there was one. Raises EngineError."""
     try:
         return [f"{mechanism.name} {group.folder}"] if mechanism.leave(group) else []
     except OSError as error:
@@ -391,7 +391,7 @@ def leave(mechanism: Mechanism, group: Group) -> list[str]:
 
 
 def prune(folder: Path) -> None:
-    """Keep the newest logs only."""
+    """Remove all but the newest logs."""
     logs = sorted(folder.glob("*.log"), key=lambda p: p.stat().st_mtime, reverse=True)
     for old in logs[_KEPT_LOGS:]:
         old.unlink(missing_ok=True)

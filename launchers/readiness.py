@@ -13,7 +13,7 @@ _ANSWER_S = 2.0
 
 
 def is_ready(server: Server, answer_s: float = _ANSWER_S) -> bool:
-    """Whether this very server answers, each time within `answer_s`, and has every one of its models ready.
+    """Return whether this server answers, each time within `answer_s`, and all its models are ready.
 
     A port that another program holds gives a false "ready": the answer must carry the server's own name.
     """

@@ -13,7 +13,7 @@ from launchers.labels import memory_prefix
 
 HOME_VARIABLE = "TRISECT_TRITON_HOME"
 IMAGE_HOME = Path("/opt/tritonserver")
-"""Where NVIDIA's images have it."""
+"""The place in NVIDIA's images."""
 
 LONGEST_DRAIN_S = 3600
 """Triton's own exit timeout. Above every drain asked for: whoever stops a server also keeps the clock."""
@@ -82,7 +82,7 @@ def command_line(
     gpu: bool,
     reload_key: str | None = None,
 ) -> list[str]:
-    """The argument vector of the Triton that serves `spec` from `repository`.
+    """Return the argument vector of the Triton that serves `spec` from `repository`.
 
     The rendered configs are complete, so Triton need not start every model once to complete them.
     """

@@ -53,6 +53,7 @@ def test_members_of_a_gzip_file_follow_each_other() -> None:
         gzip.compress(b"more follows") + b"garbage",
         zlib.compress(b"no header")[2:-4],
     ],
+    ids=["empty", "not compressed", "cut short", "bad sum", "more follows", "no header"],
 )
 def test_broken_data_is_refused(body: bytes) -> None:
     with pytest.raises(BadBody) as caught:
