@@ -71,6 +71,11 @@ def fleet(name: str, *, launcher_name: LauncherName | None, endpoints: Endpoints
     return Fleet(files, launcher(launcher_name), gateway(files, endpoints), SystemClock(), say)
 
 
+def fleet_files(name: str) -> FleetFiles:
+    """Return a fleet's files, whether it was applied or not."""
+    return FleetFiles(state_root(), units.safe_name(name, "--fleet"))
+
+
 def gateway(files: FleetFiles, endpoints: Endpoints) -> HaproxyGateway:
     """Build a fleet's gateway."""
     from controlplane.gateway.haproxy import HaproxyGateway, Ports

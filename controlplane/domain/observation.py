@@ -122,6 +122,23 @@ class Guarding:
 
 
 @dataclass(frozen=True, slots=True)
+class RateSeen:
+    """The rate of a workload in inferences per second: planned, seen now, and what is forecast.
+
+    Unknown figures are None. `dispersion` is the variance of a second's requests over their mean: 1 for
+    Poisson arrivals. `bursty`: it is larger, beyond chance.
+    """
+
+    workload: str
+    planned_rps: float
+    level_rps: float | None
+    lower_rps: float | None
+    upper_rps: float | None
+    dispersion: float
+    bursty: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyWindow:
     """Requests of one endpoint that ended within the last `seconds`; latencies are None where none ended.
 

@@ -19,6 +19,7 @@ from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Endpoints
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import SCHEMA_VERSION, State, read, read_text
+from controlplane.files.following.kept import FollowingFiles
 from controlplane.files.plans import read_applied, write_plan
 from controlplane.files.writing import write_json, write_text
 
@@ -108,6 +109,9 @@ class FleetFiles:
         self.gateway = self.directory / "gateway"
         self.guarding = self.directory / "guard.json"
         self.history = self.directory / "history.sqlite"
+        self.load = self.directory / "load.json"
+        self.rates = self.directory / "rates.json"
+        self.following = FollowingFiles(self.directory / "following")
         # Cannot be a fleet's directory: a fleet's name cannot begin with a dot.
         self.ended = root / ".ended" / f"{fleet}.sqlite"
         self._host = self.directory / "host"

@@ -65,9 +65,22 @@ class Host:
     def command(self, *arguments: str) -> list[str]:
         return [str(CTL), *arguments, "--fleet", self.fleet]
 
+    @property
+    def files(self) -> Path:
+        """The fleet's state."""
+        return self.directory / "state" / "trisect" / self.fleet
+
     def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command on the fleet."""
+        return self._run(self.command(*arguments))
+
+    def bare(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command that knows no fleet."""
+        return self._run([str(CTL), *arguments])
+
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*arguments),
+            command,
             cwd=self.directory,
             env=self.environment,
             capture_output=True,

@@ -13,7 +13,7 @@ import typer
 from controlplane.cli import options, wiring
 from controlplane.files.plans import read_plan
 from controlplane.report.terms_line import terms_line
-from controlplane.runtime.fleet import controller_process, preflight, spare_core
+from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
 from controlplane.runtime.fleet.execute import commands, describe
 from controlplane.runtime.jobs.compiling import say_when_compiling
 
@@ -48,6 +48,26 @@ def apply(
         bool,
         typer.Option("--rename-endpoints", help="Accept that a workload's endpoint gets another name."),
     ] = False,
+    spec: Annotated[
+        Path | None,
+        typer.Option(
+            help="The spec that PLAN was made from, kept with the fleet so that it can follow its load."
+        ),
+    ] = None,
+    follow_load: Annotated[
+        bool | None,
+        typer.Option(
+            "--follow-load/--no-follow-load",
+            help="Let the controller change the plan with the rates that arrive; by default as the running "
+            "fleet does; a new fleet does not.",
+        ),
+    ] = None,
+    dwell: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds for which a cheaper plan must have been enough before it is applied. [600]", min=1.0
+        ),
+    ] = None,
     no_serve: options.NoServe = False,
 ) -> None:
     """Make the running fleet match PLAN.
@@ -62,6 +82,12 @@ def apply(
     parsed, document = read_plan(plan)
     spare_core.check_applied(parsed, document, len(os.sched_getaffinity(0)), wiring.say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
+    follow = following.wanted(
+        wiring.fleet_files(fleet),
+        parsed,
+        following.Asked(spec, follow_load, dwell, all_cores),
+        wiring.say,
+    )
     endpoints = wiring.chosen_endpoints(
         fleet,
         host=host,
@@ -90,6 +116,7 @@ def apply(
         outcome = built.apply(
             parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or interactive
         )
+        following.keep(built.files, follow, profiles)
     preflight.warn_of_old_servers(outcome.servers, wiring.say)
     if not outcome.actions:
         print(terms_line(outcome.terms))

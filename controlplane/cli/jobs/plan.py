@@ -22,6 +22,7 @@ from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.spare_core import check_planned
 from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.plan import Choices, Improve, explain_workload, make_plan, refuse_violations
+from controlplane.runtime.jobs.rates import with_rates
 
 
 def plan(
@@ -50,6 +51,12 @@ def plan(
     against: Annotated[
         Path | None,
         typer.Option(help="The plan that runs now: the new one moves as few workloads as its cost allows."),
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            help="Rates in place of SPEC's: fleet:NAME takes those that the controller of a fleet forecasts."
+        ),
     ] = None,
     explain: Annotated[
         str | None,
@@ -96,6 +103,8 @@ def plan(
     """
     compiled = say_when_compiling(say)
     parsed, document = read_spec(spec)
+    if rates is not None:
+        parsed = with_rates(parsed, rates, say)
     if explain is not None:
         from controlplane.planners.diagnostics.explain import refuse_unknown
 

@@ -37,10 +37,13 @@ _MINUTE = 60
 _SEEN_OF_MINUTE = 30
 """Seconds of a minute that must have been seen for it to count."""
 _NAMED = 3
+_TRIES = 4
+"""Searches for a cheaper plan in a dwell, at most."""
 
 
-def tick(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect, ...]]:
-    """The state after an observation, and what is to be done, in this order."""
+def tick(state: LoadState, seen: LoadSeen, *, follow: bool = True) -> tuple[LoadState, tuple[Effect, ...]]:
+    """The state after an observation, and what is to be done, in this order; nothing without `follow`."""
+    state = replace(state, now_s=seen.now_s)
     if seen.workloads != state.workloads:
         # Another plan, ours or a person's: what was under way was decided for the plan before.
         state = with_workloads(state, seen.workloads, seen.now_s)
@@ -49,9 +52,12 @@ def tick(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect, ...
     state = _with_peak(state, found, seen.now_s)
     if seen.failed is not None and state.under_way is not None:
         return _given_up(state, seen.now_s, seen.failed)
+    if seen.applied and state.applying:
+        # A plan for the same rates; one for others is seen by them.
+        state = replace(state, under_way=None, applying=False, changed_s=seen.now_s)
     if state.under_way is not None:
         return _answered(state, seen) if seen.proposal is not None else (state, ())
-    if not state.workloads or seen.now_s < state.changed_s + state.limits.settle_s:
+    if not follow or not state.workloads or seen.now_s < state.changed_s + state.limits.settle_s:
         return state, ()
     return _increase(state, found) or _decrease(state, seen.now_s) or (state, ())
 
@@ -143,7 +149,9 @@ def _increase(state: LoadState, found: Forecast) -> tuple[LoadState, tuple[Effec
 def _decrease(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, ...]] | None:
     """Ask for a cheaper plan, where less was forecast throughout the dwell than the plan is for."""
     limits = state.limits
-    if now_s < max(state.changed_s, state.tried_s) + limits.dwell_s or len(state.peaks_rps) < PEAKS:
+    early = now_s < state.changed_s + limits.dwell_s or len(state.peaks_rps) < PEAKS
+    # The first search may still see the end of a higher load.
+    if early or now_s < state.tried_s + limits.dwell_s / _TRIES:
         return None
     planned, wanted = np.array(state.planned_rps), _least(state)
     if not (wanted < planned).any():
@@ -184,10 +192,9 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
     if proposal.kind is Kind.NONE:
         return _given_up(state, seen.now_s, proposal.summary)
     if asked.direction is Direction.DOWN:
-        refusal = _not_worth_it(state, proposal)
-        if refusal is not None:
-            return replace(state, under_way=None), (Report("info", "load", refusal),)
-        return _apply(state, asked, proposal)
+        if _is_worth_it(state, proposal):
+            return _apply(state, asked, proposal)
+        return replace(state, under_way=None), ()
     told = tuple(
         Report("warning", u.workload, f"{u.reason}; planned for {u.planned_rps:.4g}/s instead")
         for u in proposal.unheld
@@ -210,17 +217,12 @@ def _apply(state: LoadState, asked: Propose, proposal: Proposal) -> tuple[LoadSt
     return replace(state, applying=True), (Apply(asked.number, reason),)
 
 
-def _not_worth_it(state: LoadState, proposal: Proposal) -> str | None:
-    """Why a cheaper plan is not applied: more came meanwhile, or its gain is less than what a move costs."""
+def _is_worth_it(state: LoadState, proposal: Proposal) -> bool:
+    """Whether a cheaper plan holds what is forecast by now and gains more in a dwell than its moves cost."""
     limits = state.limits
-    if (np.array(proposal.rates_rps) < _least(state)).any():
-        return "no cheaper plan: more is forecast than when it was looked for"
     gain = (proposal.cost_before - proposal.cost_after) * limits.dwell_s
-    if gain <= 0.0:
-        return f"no cheaper plan: {proposal.summary}"
-    if gain <= proposal.moved_cost * limits.horizon_s:
-        return f"a cheaper plan would cost more to move to than it gains in {limits.dwell_s:g} s"
-    return None
+    enough = (np.array(proposal.rates_rps) >= _least(state)).all()
+    return bool(enough and gain > proposal.moved_cost * limits.horizon_s)
 
 
 def _given_up(state: LoadState, now_s: float, reason: str) -> tuple[LoadState, tuple[Effect, ...]]:

@@ -131,14 +131,15 @@ class LoadSeen:
     """What was seen since the observation before.
 
     `arrivals` has the requests of each workload in each second that ended meanwhile, None for one that
-    was not seen. `workloads` are those of the plan that runs. `failed` is why the proposed plan could not be
-    applied.
+    was not seen. `workloads` are those of the plan that runs. `applied`: the proposed plan was; `failed` is
+    why it could not be.
     """
 
     now_s: float
     arrivals: tuple[PerWorkload | None, ...]
     workloads: tuple[FollowedWorkload, ...]
     proposal: Proposal | None = None
+    applied: bool = False
     failed: str | None = None
 
 
@@ -161,6 +162,7 @@ class LoadState:
     part_s: float
     changed_s: float
     tried_s: float
+    now_s: float
     under_way: Propose | None = None
     applying: bool = False
     number: int = 0
@@ -185,6 +187,7 @@ def begin(workloads: Sequence[FollowedWorkload], limits: LoadLimits, now_s: floa
         part_s=now_s,
         changed_s=now_s,
         tried_s=now_s,
+        now_s=now_s,
         limits=limits,
     )
 

@@ -9,7 +9,7 @@ from controlplane.planners.evaluation.finalise import Draft, finalise
 from controlplane.planners.joint.choice import Choice
 from controlplane.planners.joint.context import Context
 from controlplane.planners.protocol import PlanRequest
-from controlplane.planners.replan.reuse import reused
+from controlplane.planners.replan.reuse import cost_of, reused
 from controlplane.planners.replan.stable_ids import with_stable_ids
 from controlplane.planners.serving.client_batches import InRequests
 from controlplane.planners.serving.lower_bound import lower_bound
@@ -50,8 +50,8 @@ class Joint:
             return fresh
         same = finalise(self.name, request, replace(draft, gpus=gpus, infeasible=()), started)
         # What runs now moves nothing: it stays unless another plan costs less.
-        worth = (len(fresh.infeasible), sum(g.price_per_hour for g in fresh.gpus))
-        return same if same.verified and (0, sum(g.price_per_hour for g in same.gpus)) <= worth else fresh
+        worth = (len(fresh.infeasible), cost_of(fresh.gpus))
+        return same if same.verified and (0, cost_of(same.gpus)) <= worth else fresh
 
 
 def strategy(iterations: int | None = None) -> Joint:

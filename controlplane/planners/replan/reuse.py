@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from controlplane.domain.plan import Partition, Plan, PlannedGpu
@@ -44,6 +45,11 @@ def reused(previous: Plan, request: PlanRequest) -> tuple[PlannedGpu, ...] | Non
         if partitions:
             gpus.append(replace(gpu_of(0, device, partitions), id=gpu.id))
     return tuple(gpus)
+
+
+def cost_of(gpus: Sequence[PlannedGpu]) -> float:
+    """The price per hour, or the number of GPUs where all of them are free."""
+    return sum(g.price_per_hour for g in gpus) or float(len(gpus))
 
 
 def _still_serves(partition: Partition, device: Device) -> bool:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.report.tables.columns import table_of
+from controlplane.report.tables.load_table import LoadView, load_document, load_table
 from controlplane.report.tables.plan_table import number
 
 _SHOWN_NAMES = 3
@@ -177,8 +178,8 @@ class Status:
     """A fleet at one moment. `controller` is its pid, None where none runs.
 
     `trouble` is the reason if the engine does not answer; the servers are unknown then. `history_trouble` is
-    the reason if the history cannot be read. `restarts` has the latest restart of each gateway process,
-    oldest first: how many seconds ago, and which process and why.
+    the reason if the history cannot be read. `load` is None where no controller has seen it. `restarts` has
+    the latest restart of each gateway process, oldest first: how many seconds ago, and which process and why.
     """
 
     servers: tuple[StatusRow, ...]
@@ -188,6 +189,7 @@ class Status:
     trouble: str | None = None
     restarts: tuple[tuple[float, str], ...] = ()
     history_trouble: str | None = None
+    load: LoadView | None = None
 
 
 def status_view(status: Status) -> RenderableType:
@@ -204,6 +206,8 @@ def status_view(status: Status) -> RenderableType:
         parts += ["", _footnote((*status.servers, *status.workloads))]
     if status.guard:
         parts += ["", guard_table(status.guard)]
+    if status.load is not None:
+        parts += ["", load_table(status.load), f"the plan follows the load: {status.load.following}"]
     if status.history_trouble is not None:
         parts += ["", f"the history cannot be read: {status.history_trouble}"]
     if status.restarts:
@@ -224,4 +228,5 @@ def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
         "servers": [asdict(row) for row in status.servers],
         "workloads": [asdict(row) for row in status.workloads],
         "guard": [asdict(row) for row in status.guard],
+        "load": None if status.load is None else load_document(status.load),
     }

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from controlplane.control.guard import sequential
 from controlplane.control.guard.state import Phase, phase
 from controlplane.domain.errors import GatewayError
+from controlplane.runtime.controller.follower import Follower
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet.history import Event, History
 
@@ -51,6 +52,8 @@ class Meters(Collector):
         busy = CounterMetricFamily("trisect_controller_busy_seconds", "Time the deciding thread spent.")
         busy.add_metric([], self.controller.busy_s)
         yield busy
+        if self.controller.follower is not None:
+            yield from _load(self.controller.follower)
         state = self.controller.state
         if state is None:
             return
@@ -80,6 +83,25 @@ class Meters(Collector):
                 planned.add_metric(where, promise.rate_rps)
                 evidence.add_metric(where, sequential.strength(seen, promise))
         yield from (phases, shares, rates, planned, evidence)
+
+
+def _load(follower: Follower) -> Iterator[Metric]:
+    """The metrics of load control."""
+    gpus = GaugeMetricFamily("trisect_gpus", "GPUs of this host.", labels=["type", "state"])
+    for kind, (used, free) in follower.gpus.items():
+        gpus.add_metric([kind, "used"], used)
+        gpus.add_metric([kind, "free"], free)
+    yield gpus
+    seen = follower.seen
+    if seen is None:
+        return
+    state, found = seen
+    forecast = GaugeMetricFamily(
+        "trisect_forecast_rps", "The upper bound of a workload's forecast rate.", labels=["workload"]
+    )
+    for workload, upper in zip(state.workloads, found.upper.tolist(), strict=True):
+        forecast.add_metric([workload.name], upper)
+    yield forecast
 
 
 def serve(controller: Controller, meters: Meters, host: str, port: int) -> http.server.ThreadingHTTPServer:

@@ -27,6 +27,7 @@ from controlplane.gateway.places import Places
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
+from controlplane.runtime.controller.follower import Follower
 from controlplane.runtime.controller.observer import SUSPICIOUS, Observer, Requests
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named
@@ -44,11 +45,19 @@ _IDLE_TICKS = 30
 class Controller:
     """Guards one fleet. Its decisions and events go to `actor`."""
 
-    def __init__(self, fleet: Fleet, requests: Requests, actor: Actor, limits: GuardLimits) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        requests: Requests,
+        actor: Actor,
+        limits: GuardLimits,
+        follower: Follower | None = None,
+    ) -> None:
         self._fleet = fleet
         self._requests = requests
         self._actor = actor
         self._limits = limits
+        self.follower = follower
         places = Places.of(fleet.files.gateway)
         self._host = GatewayHost(lambda: processes.find(places, processes.HAPROXY))
         self._workers, self._observer = self._new_workers()
@@ -70,6 +79,8 @@ class Controller:
             began = time.monotonic()
             try:
                 self.step()
+                if self.follower is not None:
+                    self.follower.step(self._requests.heard_since_s)
             except TrisectError as error:
                 # The engine, the gateway or the disk fails now; traffic does not need this loop. The state
                 # is kept, and the decision is made again until it can be carried out.
@@ -109,6 +120,8 @@ class Controller:
         if adopted is None:
             return
         seen = self._observer.look(adopted.state)
+        if self.follower is not None:
+            self.follower.hear(seen.answers)
         self._report_troubles(self._observer.troubles)
         self._workers.retry(seen.now_s)
         if missed := missed_s(adopted.state, seen):
@@ -128,6 +141,8 @@ class Controller:
 
     def close(self) -> None:
         """End the threads. The next controller finds servers that are being started by their labels."""
+        if self.follower is not None:
+            self.follower.close()
         self._observer.close()
         self._workers.close(wait=False)
         self._actor.close(self.state if self._fleet.files.exists() else None, self._workers)

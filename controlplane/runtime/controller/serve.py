@@ -12,6 +12,7 @@ from controlplane.monitor.request_log import RequestLog
 from controlplane.runtime.controller.actor import Notice
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.exporter import Meters, serve
+from controlplane.runtime.controller.follower import Follower
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.controller.plan_only import Announcer
 from controlplane.runtime.fleet.controller_process import only_controller
@@ -44,7 +45,8 @@ def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: st
             history.write(event)
             both(event)
         actor = Announcer(fleet, both) if plan_only else Executor(fleet, history, both)
-        controller = Controller(fleet, log, actor, Limits())
+        follower = None if once else Follower(fleet, actor.note, plan_only=plan_only)
+        controller = Controller(fleet, log, actor, Limits(), follower)
         exporter = serve(controller, meters, host, port) if port else None
         try:
             if once:

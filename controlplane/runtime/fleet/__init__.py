@@ -8,5 +8,6 @@ spare_core          the core that a plan for this host must leave free
 controller_process  start, find and stop the fleet's controller
 status, events      the present state, and the history
 history             events and record on disk
+following           whether a fleet follows its load, from the options of apply
 calibrate           predicted against observed times, live or from the record
 """

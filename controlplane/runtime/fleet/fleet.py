@@ -142,19 +142,32 @@ class Fleet:
         *,
         as_planned: bool = False,
         rename_endpoints: bool = False,
+        cause: str = "by hand",
     ) -> Outcome:
-        """Make the fleet match a plan.
+        """Make the fleet match a plan; `cause` is for the history.
 
         Partitions that were redirected since this plan was applied stay where they are, unless `as_planned`.
         Raises EngineError, GatewayError, and InputError; other workloads' traffic continues. InputError,
         before any change, where a workload stays and its endpoint ends, unless `rename_endpoints`.
         """
         return self._apply(
-            plan, settings, as_planned=as_planned, verb="apply", rename_endpoints=rename_endpoints
+            plan,
+            settings,
+            as_planned=as_planned,
+            verb="apply",
+            rename_endpoints=rename_endpoints,
+            cause=cause,
         )
 
     def _apply(
-        self, plan: Plan, settings: FleetSettings, *, as_planned: bool, verb: str, rename_endpoints: bool
+        self,
+        plan: Plan,
+        settings: FleetSettings,
+        *,
+        as_planned: bool,
+        verb: str,
+        rename_endpoints: bool,
+        cause: str = "by hand",
     ) -> Outcome:
         with locked(self.files):
             with self._no_trace_of_a_refusal():
@@ -184,9 +197,9 @@ class Fleet:
                     self.files.write_plans(plan, before if changed else None)
                     self._run(leaving, actual)
                 except TrisectError as error:
-                    self._tell("warning", verb, self.name, f"plan {plan_hash(plan)} by hand, failed: {error}")
+                    self._tell("warning", verb, self.name, f"plan {plan_hash(plan)} {cause}, failed: {error}")
                     raise
-                self._tell("info", verb, self.name, summary_of(plan, before, actions))
+                self._tell("info", verb, self.name, summary_of(plan, before, actions, cause))
             servers = self.launcher.servers(self.name)
             self._forget_rendered(settings, (*desired.servers.values(), *(s.spec for s in servers)))
             return Outcome(actions, servers, changed_terms)
@@ -326,7 +339,7 @@ class Fleet:
             self.files.write_settings(replace(settings, former_outputs=left))
 
 
-def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action]) -> str:
+def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action], cause: str) -> str:
     """Summarise an apply for the history."""
     started = sum(isinstance(a, Start) for a in actions)
     stopped = sum(isinstance(a, Stop) for a in actions)
@@ -334,7 +347,7 @@ def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action]) -> st
     gone = sorted({p.id for _, p in before.partitions()} - now) if before is not None else []
     ended = f"; ended: {', '.join(gone)}" if gone else ""
     totals = f"{counted(started, 'server')} started, {stopped} stopped, {counted(len(now), 'partition')}"
-    return f"plan {plan_hash(plan)} by hand: {totals}{ended}"
+    return f"plan {plan_hash(plan)} {cause}: {totals}{ended}"
 
 
 def map_devices(plan: Plan, available: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

@@ -9,8 +9,11 @@ from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Role, Server
 from controlplane.domain.observation import Guarding, LatencyWindow, Level
 from controlplane.domain.plan import Placement, Plan
+from controlplane.files.fleets import FleetFiles
+from controlplane.files.following.rates import read_rates
 from controlplane.files.guarding import read_guarding
 from controlplane.ports import Gateway, Launcher, Telemetry
+from controlplane.report.tables.load_table import LoadView
 from controlplane.report.tables.status_table import WINDOW_S, GuardRow, Status, StatusRow, WorkloadRow
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.events import restarts
@@ -161,7 +164,14 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Statu
             for one in sorted(again.values(), key=lambda one: one.at_s)
         ),
         history_trouble=history_trouble,
+        load=_load(fleet.files, watched=controller is not None),
     )
+
+
+def _load(files: FleetFiles, *, watched: bool) -> LoadView | None:
+    """The rates that the controller saw last; None where there is none to see them."""
+    seen = read_rates(files.rates) if watched else None
+    return None if seen is None else LoadView(seen.following, seen.rates)
 
 
 def _row(

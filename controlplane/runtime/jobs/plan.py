@@ -90,7 +90,7 @@ def make_plan(
     if improve is not None:
         plan = improve(plan, request)
     used = {(p.model, g.type) for g, _, p in plan.placements()}
-    return replace(plan, spec_sha256=document.sha256, profiles=_uses(used, every))
+    return replace(plan, spec_sha256=document.sha256, profiles=profile_uses(used, every))
 
 
 def devices_for(
@@ -218,9 +218,10 @@ def _device(
     return PlanningDevice(pool, Calibrated.of(fitted, device.name, factors), profiles)
 
 
-def _uses(
+def profile_uses(
     used: Iterable[tuple[str, str]], every: Mapping[str, Mapping[str, Profile]]
 ) -> tuple[ProfileUse, ...]:
+    """Return the profiles on which a plan rests, from its (model, GPU type) pairs."""
     return tuple(ProfileUse(model, device, _sha256(every[device][model])) for model, device in sorted(used))
 
 

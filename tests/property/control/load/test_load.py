@@ -22,7 +22,7 @@ from controlplane.control.load.state import (
     resumed,
     validate_state,
 )
-from controlplane.files.load import read_load, write_load
+from controlplane.files.following.state import read_load, write_load
 
 LIMITS = LoadLimits(settle_s=6.0, dwell_s=40.0)
 COUNTS = st.integers(0, 60)
@@ -72,7 +72,9 @@ def test_changes_keep_their_distance_and_known_rates_stay_planned(
                 asked, due = None, None
             arrivals = None if counts is None else (float(counts[0]), float(counts[1]))
             before = planned
-            state, effects = tick(state, LoadSeen(now_s, (arrivals,), _workloads(planned), proposal, failed))
+            state, effects = tick(
+                state, LoadSeen(now_s, (arrivals,), _workloads(planned), proposal, failed=failed)
+            )
             validate_state(state)
             for effect in effects:
                 if isinstance(effect, Propose):

@@ -60,7 +60,9 @@ class Run:
             self.planned = self._proposed(self._ask).rates_rps
             self.changes.append((self.now_s, self._ask.direction, self.planned))
             self._ask = None
-        seen = LoadSeen(self.now_s, (None if missing else counts,), self.workloads, proposal, self._failed)
+        seen = LoadSeen(
+            self.now_s, (None if missing else counts,), self.workloads, proposal, failed=self._failed
+        )
         self._failed = None
         self.state, effects = tick(self.state, seen)
         validate_state(self.state)
@@ -137,7 +139,9 @@ def test_a_plan_of_the_same_cost_is_no_reason_to_move() -> None:
     run = Run((190.0,))
     run.poisson(150, 120.0)
     assert run.changes == []
-    assert any(isinstance(e, Report) and "no cheaper plan" in e.reason for _, e in run.effects)
+    asked = [e.direction for _, e in run.effects if isinstance(e, Propose)]
+    assert set(asked) == {Direction.DOWN}
+    assert not any(isinstance(e, Report | Apply) for _, e in run.effects)
 
 
 def test_what_no_plan_holds_is_reported_once_and_asked_for_again_only_where_more_comes() -> None:

@@ -186,8 +186,11 @@ def test_an_apply_is_told_by_its_plan_and_totals() -> None:
     started = (Start(server("c").spec), Stop("b"))
     totals = "1 server started, 1 stopped, 2 partitions"
     hashed = plan_hash(plan("a", "c"))
-    assert summary_of(plan("a", "c"), plan("a", "b"), started) == f"plan {hashed} by hand: {totals}; ended: b"
-    assert summary_of(plan("a", "c"), None, started) == f"plan {hashed} by hand: {totals}"
+    assert (
+        summary_of(plan("a", "c"), plan("a", "b"), started, "by hand")
+        == f"plan {hashed} by hand: {totals}; ended: b"
+    )
+    assert summary_of(plan("a", "c"), None, started, "by hand") == f"plan {hashed} by hand: {totals}"
 
 
 class Called(Fleet):

@@ -54,6 +54,7 @@ class _File(State):
     part_s: float
     changed_s: float
     tried_s: float
+    now_s: float
     number: int
     limits: _Limits
 
@@ -71,6 +72,7 @@ def write_load(path: Path, state: LoadState) -> None:
         "part_s": state.part_s,
         "changed_s": state.changed_s,
         "tried_s": state.tried_s,
+        "now_s": state.now_s,
         "number": state.number,
         "limits": asdict(state.limits),
     }
@@ -92,6 +94,7 @@ def read_load(path: Path) -> LoadState | None:
         part_s=parsed.part_s,
         changed_s=parsed.changed_s,
         tried_s=parsed.tried_s,
+        now_s=parsed.now_s,
         number=parsed.number,
         limits=LoadLimits(**parsed.limits.model_dump()),
     )

@@ -1,0 +1,206 @@
+"""The smallest change of the running plan that holds other rates. Values in, values out.
+
+In this order: nothing that runs (the servers hold the rates as they are), only batches, only the GPUs whose
+promises break, everything. A larger change is taken only where the smaller one breaks a promise, or where it
+costs less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
+from controlplane.planners.evaluation.evaluate import Terms, evaluate, kept, layouts_of
+from controlplane.planners.evaluation.finalise import Draft, finalise
+from controlplane.planners.protocol import Device, PlanRequest, Strategy
+from controlplane.planners.replan.differences import Change, changes
+from controlplane.planners.replan.reuse import cost_of, reused
+from controlplane.planners.replan.stable_ids import with_stable_ids
+from controlplane.planners.serving.client_batches import largest_batch
+
+
+class Extent(StrEnum):
+    """How much of what runs a plan changes."""
+
+    NOTHING = "nothing"
+    BATCHES = "batches"
+    SERVERS = "servers"
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A plan and how much it changes."""
+
+    extent: Extent
+    plan: Plan
+
+
+def smallest_change(strategy: Strategy, request: PlanRequest, *, cheaper: bool = False) -> Changed:
+    """The plan for a request that changes least about `request.previous`, which must be given.
+
+    With `cheaper`, only a plan of lower cost is a reason to change anything. The plan may have infeasible
+    workloads or violations, where no other one was found.
+    """
+    previous = request.previous
+    assert previous is not None
+    gpus = reused(previous, request)
+    same = None if gpus is None else _judged(strategy, request, gpus)
+    if same is not None and same.verified and not cheaper:
+        return Changed(Extent.NOTHING, same)
+    if gpus is not None and not cheaper:
+        other = _with_batches(gpus, request)
+        judged = None if other is None else _judged(strategy, request, other)
+        if judged is not None and judged.verified:
+            return Changed(Extent.BATCHES, judged)
+    fresh = strategy.plan(request)
+    if (
+        same is not None
+        and same.verified
+        and not (_holds(fresh) and cost_of(fresh.gpus) < cost_of(same.gpus))
+    ):
+        return Changed(Extent.NOTHING, same)
+    if gpus is not None:
+        repaired = _repaired(strategy, request, gpus)
+        if repaired is not None and (not _holds(fresh) or cost_of(repaired.gpus) <= cost_of(fresh.gpus)):
+            return Changed(Extent.SERVERS, repaired)
+    return Changed(Extent.SERVERS, fresh)
+
+
+def moved_cost(before: Plan, after: Plan) -> float:
+    """The cost of what runs twice while one plan replaces the other: of each partition that starts anew."""
+    started = {c.partition for c in changes(before, after)} - {
+        c.partition for c in changes(before, after) if c.change is Change.STOPPED
+    }
+    free = not any(g.price_per_hour for g in after.gpus)
+    return sum(
+        partition.percent / 100.0 * (1.0 if free else gpu.price_per_hour)
+        for gpu, partition in after.partitions()
+        if partition.id in started
+    )
+
+
+def _holds(plan: Plan) -> bool:
+    return plan.verified and not plan.infeasible
+
+
+def _judged(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan:
+    return finalise(strategy.name, request, Draft(tuple(gpus)), request.clock.monotonic())
+
+
+def _pressure(gpus: Sequence[PlannedGpu], request: PlanRequest) -> dict[str, float]:
+    """What each partition is expected to need of its strictest limit: above 1 a promise breaks."""
+    layouts = layouts_of(gpus, request.devices)
+    terms = Terms(request.rule, request.deciding_quantile)
+    found = evaluate(layouts, request.devices, terms)
+    pressure: dict[str, float] = {}
+    for name, layout in layouts.items():
+        held = kept(layout, found[name], terms.rule)
+        for (i, j), queue in layout.columns():
+            taken = (
+                found[name].p99_ms[i, j] if terms.rule is Rule.P99 else found[name].times.execution_ms[i, j]
+            )
+            limit = layout.slo_ms[i, j] * (1.0 if terms.rule is Rule.P99 else 0.5)
+            own = min(taken / limit, 1.0) if held[i, j] else np.inf
+            pressure[queue.partition.id] = max(pressure.get(queue.partition.id, 0.0), own)
+    return pressure
+
+
+def _late(gpus: Sequence[PlannedGpu], request: PlanRequest) -> set[str]:
+    """The partitions that break a promise."""
+    return {name for name, pressure in _pressure(gpus, request).items() if pressure > 1.0}
+
+
+def _with_batches(gpus: Sequence[PlannedGpu], request: PlanRequest) -> tuple[PlannedGpu, ...] | None:
+    """The GPUs with the best batches where a promise breaks; None where batches alone keep not all of them.
+
+    A server's batch is what its neighbours wait beside, so what is late is looked at again after each choice.
+    """
+    present = tuple(gpus)
+    while late := _late(present, request):
+        first = min(late)
+        tried = [(_pressure(other, request), other) for other in _other_batches(present, first, request)]
+        better = [(p, o) for p, o in tried if p[first] <= 1.0 and {n for n in p if p[n] > 1.0} < late]
+        if not better:
+            return None
+        present = min(better, key=lambda one: one[0][first])[1]
+    return present
+
+
+def _other_batches(
+    gpus: tuple[PlannedGpu, ...], late: str, request: PlanRequest
+) -> Iterator[tuple[PlannedGpu, ...]]:
+    """The GPUs with each other batch of a partition, and of the whole pool that it belongs to."""
+    type_of = {p.id: g.type for g in gpus for p in g.partitions}
+    partition = next(p for g in gpus for p in g.partitions if p.id == late)
+    names = _names(partition)
+    pool = {p.id for g in gpus for p in g.partitions if _names(p) == names}
+    for model in partition.models:
+        size = max(w.client_batch for w in partition.workloads if w.model == model.model)
+        largest = min(largest_batch(request.devices[type_of[i]], model.model, size) for i in pool)
+        for batch in range(size, largest + 1, size):
+            if batch == model.batch:
+                continue
+
+            def changed(p: Partition, name: str = model.model, batch: int = batch) -> Partition:
+                models = tuple(replace(m, batch=batch) if m.model == name else m for m in p.models)
+                return replace(p, models=models) if p.id in pool else p
+
+            yield tuple(replace(g, partitions=tuple(map(changed, g.partitions))) for g in gpus)
+
+
+def _repaired(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan | None:
+    """A plan in which only GPUs with broken promises are planned anew; None where it holds not everything."""
+    previous = request.previous
+    assert previous is not None
+    touched = _touched(gpus, _late(gpus, request))
+    left = [g for g in gpus if g.id not in touched]
+    devices = _without(request, left)
+    if not touched or not left or not devices:
+        return None
+    names = {name for g in gpus if g.id in touched for p in g.partitions for name in _names(p)}
+    anew = strategy.plan(
+        replace(
+            request,
+            workloads=tuple(w for w in request.workloads if w.name in names),
+            devices=devices,
+            previous=None,
+        )
+    )
+    if not _holds(anew):
+        return None
+    bare = (replace(g, partitions=tuple(replace(p, shadow=None) for p in g.partitions)) for g in anew.gpus)
+    renamed = [replace(g, id=f"anew-{g.id}") for g in bare]
+    merged = with_stable_ids((*left, *renamed), previous)
+    plan = _judged(strategy, request, merged)
+    return plan if _holds(plan) else None
+
+
+def _touched(gpus: Sequence[PlannedGpu], late: set[str]) -> set[str]:
+    """The GPUs with these partitions, and those that share a pool with one of them."""
+    touched = {g.id for g in gpus if any(p.id in late for p in g.partitions)}
+    while True:
+        names = {name for g in gpus if g.id in touched for p in g.partitions for name in _names(p)}
+        more = {g.id for g in gpus if any(names & _names(p) for p in g.partitions)}
+        if more <= touched:
+            return touched
+        touched |= more
+
+
+def _names(partition: Partition) -> frozenset[str]:
+    return frozenset(w.name for w in partition.workloads)
+
+
+def _without(request: PlanRequest, used: Sequence[PlannedGpu]) -> dict[str, Device]:
+    """The devices that are left where these GPUs are used."""
+    left = {}
+    for name, device in request.devices.items():
+        count = device.pool.count
+        if count is None:
+            left[name] = device
+        elif (rest := count - sum(g.type == name for g in used)) > 0:
+            left[name] = replace(device, pool=replace(device.pool, count=rest))
+    return left

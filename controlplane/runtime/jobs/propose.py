@@ -1,0 +1,167 @@
+"""Look for the plan with which a fleet follows its load: `python -m controlplane.runtime.jobs.propose FLEET`.
+
+A process of its own, since planning keeps a core busy that the controller needs. It reads the question on
+stdin (JSON: direction, rates by workload), writes the plan into the fleet's state and the answer to stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from controlplane.control.load.state import Direction, Kind, Unheld
+from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.errors import InputError, TrisectError
+from controlplane.domain.plan import Plan
+from controlplane.domain.spec import GpuRequest, Spec
+from controlplane.files.fleets import FleetFiles, state_root
+from controlplane.files.plans import write_plan
+from controlplane.planners import registry
+from controlplane.planners.protocol import PlanRequest, Strategy
+from controlplane.planners.replan.differences import changes
+from controlplane.planners.replan.reuse import cost_of
+from controlplane.planners.replan.smallest_change import (
+    Changed,
+    Extent,
+    moved_cost,
+    smallest_change,
+)
+from controlplane.report.tables.plan_table import counted
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.devices import host_devices
+from controlplane.runtime.jobs.plan import devices_for, profile_uses
+
+_ROUNDS = 3
+"""Attempts with lower rates for what no plan holds."""
+_KINDS = {Extent.NOTHING: Kind.HOLD, Extent.BATCHES: Kind.BATCHES, Extent.SERVERS: Kind.PLAN}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan for other rates: its kind, the rate by workload that it is for, and what no plan holds."""
+
+    kind: Kind
+    plan: Plan
+    rates_rps: Mapping[str, float]
+    unheld: tuple[Unheld, ...] = ()
+
+
+def find(
+    strategy: Strategy, request: PlanRequest, planned_rps: Mapping[str, float], direction: Direction
+) -> Found | None:
+    """The plan for a request with the smallest change; None where none holds even the planned rates.
+
+    Where no plan holds a workload's rate, it gets what the strategy could hold, but never less than
+    `planned_rps`, the rates of the plan that runs.
+    """
+    unheld: dict[str, Unheld] = {}
+    for attempt in range(_ROUNDS):
+        changed = smallest_change(strategy, request, cheaper=direction is Direction.DOWN)
+        rates = {w.name: w.rate_rps for w in request.workloads}
+        if changed.plan.verified and not changed.plan.infeasible:
+            return Found(_KINDS[changed.extent], changed.plan, rates, tuple(unheld.values()))
+        lost = _unheld(changed, planned_rps, last=attempt == _ROUNDS - 2)
+        if not lost:
+            return None
+        unheld |= lost
+        lower = {name: one.planned_rps for name, one in unheld.items()}
+        request = replace(
+            request,
+            workloads=tuple(replace(w, rate_rps=lower.get(w.name, w.rate_rps)) for w in request.workloads),
+        )
+    return None
+
+
+def _unheld(changed: Changed, planned_rps: Mapping[str, float], *, last: bool) -> dict[str, Unheld]:
+    """What a plan does not hold, with the rate to try next: the nearest one, at `last` what runs now."""
+    found = {}
+    for one in changed.plan.infeasible:
+        nearest = None if last else one.nearest_rate_rps
+        rate = max(planned_rps[one.workload], nearest or 0.0)
+        found[one.workload] = Unheld(one.workload, rate, one.reason or "no GPU has room for it")
+    for violation in changed.plan.violations:
+        for name in violation.subject.split("+"):
+            if name in planned_rps and name not in found:
+                found[name] = Unheld(name, planned_rps[name], violation.reason)
+    return found
+
+
+def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a question about one fleet. Raises InputError where the fleet keeps no spec."""
+    plan, following = files.plan(), files.following.settings()
+    if plan is None or following is None:
+        raise InputError(f"fleet {files.fleet!r} keeps no spec; apply a plan with --spec")
+    spec, document = files.following.spec()
+    available = _on_this_host(spec, all_cores=following.all_cores)
+    wanted: Mapping[str, float] = question["rates_rps"]
+    asked = tuple(replace(w, rate_rps=wanted[w.name]) for w in spec.workloads if w.name in wanted)
+    asked_for = replace(available, workloads=asked)
+    devices, every = devices_for(
+        asked_for, document, plan.latency_model, profiles=files.following.profiles, cores=0
+    )
+    request = PlanRequest(
+        asked,
+        devices,
+        plan.rule,
+        SystemClock(),
+        quantile=plan.quantile if plan.quantile is not None else 0.95,
+        seed=plan.seed or 1,
+        previous=plan,
+    )
+    planned: dict[str, float] = {}
+    for _, _, w in plan.placements():
+        planned[w.name] = planned.get(w.name, 0.0) + w.rate_rps
+    found = find(registry.strategy(plan.strategy), request, planned, Direction(question["direction"]))
+    if found is None:
+        return {"kind": Kind.NONE.value, "summary": "no plan holds the rates that run now and more"}
+    used = {(p.model, g.type) for g, _, p in found.plan.placements()}
+    new = replace(found.plan, spec_sha256=document.sha256, profiles=profile_uses(used, every))
+    write_plan(files.following.proposal, new)
+    return {
+        "kind": found.kind.value,
+        "rates_rps": [found.rates_rps[name] for name in wanted],
+        "cost_before": cost_of(plan.gpus),
+        "cost_after": cost_of(new.gpus),
+        "moved_cost": moved_cost(plan, new),
+        "unheld": [asdict(one) for one in found.unheld],
+        "summary": _summary(found.kind, plan, new),
+    }
+
+
+def _on_this_host(spec: Spec, *, all_cores: bool) -> Spec:
+    """The spec with no more GPUs of a type than this host has; a core stays free unless `all_cores`."""
+    available = host_devices()
+
+    def limited(gpu: GpuRequest) -> GpuRequest:
+        there = len(available.get(gpu.type, ()))
+        if gpu.type == CPU_DEVICE and not all_cores:
+            there -= 1
+        return replace(gpu, count=max(1, there if gpu.count is None else min(there, gpu.count)))
+
+    return replace(spec, gpus=tuple(map(limited, spec.gpus)))
+
+
+def _summary(kind: Kind, before: Plan, after: Plan) -> str:
+    if kind is Kind.HOLD:
+        return "the servers hold that as they are"
+    partitions = counted(len({c.partition for c in changes(before, after)}), "partition")
+    gpus = f"{len(before.gpus)} -> {counted(len(after.gpus), 'GPU')}"
+    return f"{'batches of ' if kind is Kind.BATCHES else ''}{partitions} change, {gpus}"
+
+
+def main() -> int:
+    """Answer one question."""
+    files = FleetFiles(state_root(), sys.argv[1])
+    try:
+        answer = propose(files, json.load(sys.stdin))
+    except TrisectError as error:
+        answer = {"kind": Kind.NONE.value, "summary": str(error)}
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

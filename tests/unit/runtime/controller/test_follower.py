@@ -1,0 +1,187 @@
+"""Load control in a controller: what is proposed and applied, and what the next controller goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controlplane.control.load.state import Kind, LoadState, Proposal, Propose
+from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import Answer
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.following.kept import Following
+from controlplane.files.following.rates import read_rates
+from controlplane.files.plans import write_plan
+from controlplane.runtime.controller import follower
+from controlplane.runtime.controller.follower import Follower
+from controlplane.runtime.fleet.history import Event
+
+pytestmark = pytest.mark.unit
+
+SHA256 = "a" * 64
+
+
+def plan(rate_rps: float, gpus: int = 1) -> Plan:
+    parts = [
+        Partition(f"W-{i}", 60.0, (ServedModel("m", 2),), (Placement("W", "w", "m", rate_rps / gpus, 100.0),))
+        for i in range(gpus)
+    ]
+    planned = tuple(PlannedGpu(f"cpu-{i}", "cpu", (part,)) for i, part in enumerate(parts))
+    return Plan("joint", Rule.P99, "ours", planned, quantile=0.95, seed=1, spec_sha256=SHA256)
+
+
+@dataclass
+class Clock:
+    now_s: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wall(self) -> float:
+        return self.now_s + 1e9
+
+
+@dataclass
+class Fleet:
+    """The part of a fleet that following needs; `refuses` is why it applies nothing."""
+
+    files: FleetFiles
+    clock: Clock = field(default_factory=Clock)
+    name: str = "f"
+    refuses: str = ""
+    applied: list[str] = field(default_factory=list)
+
+    def apply(self, new: Plan, settings: FleetSettings, *, cause: str) -> None:
+        if self.refuses:
+            raise EngineError(self.refuses)
+        self.applied.append(cause)
+        self.files.write_plans(new, self.files.plan())
+
+
+class Planning:
+    """Answers at once with a plan for what is asked for, on two GPUs above 100/s."""
+
+    files: FleetFiles
+
+    def __init__(self, fleet: str, asked: Propose, state: LoadState | None) -> None:
+        self.asked = asked
+
+    def answer(self) -> Proposal:
+        (rate,) = self.asked.rates_rps
+        new = plan(rate, 2 if rate > 100.0 else 1)
+        write_plan(self.files.following.proposal, new)
+        before = self.files.plan()
+        assert before is not None
+        costs = float(len(before.gpus)), float(len(new.gpus))
+        return Proposal(self.asked.number, Kind.PLAN, (rate,), *costs, 0.5, summary="found")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    files = FleetFiles(tmp_path, "f")
+    files.directory.mkdir()
+    files.write_settings(FleetSettings("process", "/m", "/o", {}))
+    files.write_plans(plan(50.0), None)
+    (files.directory / "following").mkdir()
+    files.following.write(Following(SHA256, follow=True))
+    monkeypatch.setattr(follower, "_Planning", type("P", (Planning,), {"files": files}))
+    monkeypatch.setattr(follower, "host_devices", lambda: {"cpu": ("cpu-0", "cpu-1", "cpu-2")})
+    return Fleet(files)
+
+
+def run(fleet: Fleet, follows: Follower, rates: Sequence[int]) -> None:
+    """One second for each rate, with requests that arrive evenly and take 5 ms."""
+    for rate in rates:
+        second = fleet.clock.now_s
+        answers = [Answer(second + (i + 0.5) / rate, 5.0, False, "w", "s") for i in range(rate)]
+        fleet.clock.now_s += 1.0
+        follows.hear(answers)
+        if follows._applying is not None:
+            follows._applying.exception()  # an apply takes no simulated time
+        follows.step(0.0)
+
+
+def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Follower:
+    return Follower(cast(Any, fleet), told.append, plan_only=plan_only)
+
+
+def test_a_higher_rate_is_applied_and_a_free_gpu_is_reported_when_it_is_over(fleet: Fleet) -> None:
+    fleet.files.following.write(Following(SHA256, follow=True, dwell_s=40.0))
+    told: list[Event] = []
+    follows = following(fleet, told)
+    run(fleet, follows, [45] * 30 + [150] * 30)
+    assert fleet.applied == ["following the load"]
+    assert follows.gpus == {"cpu": (2, 1)}
+    run(fleet, follows, [20] * 130)
+    assert fleet.applied == ["following the load"] * 2
+    assert [e.subject for e in told if e.kind == "free"] == ["cpu-1"]
+    assert follows.gpus == {"cpu": (1, 2)}
+    follows.close()
+
+
+def test_a_proposal_alone_changes_nothing_and_names_its_file(fleet: Fleet) -> None:
+    told: list[Event] = []
+    follows = following(fleet, told, plan_only=True)
+    run(fleet, follows, [45] * 30 + [150] * 60)
+    assert fleet.applied == []
+    (event,) = [e for e in told if e.kind == "would apply"]
+    assert "50/s planned: found; `ctl apply" in event.reason
+    assert event.reason.endswith("proposal.json` accepts")
+    assert not fleet.files.load.exists(), "the controller's file"
+    follows.close()
+
+
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [
+        (None, "no: the fleet keeps no spec (`ctl apply PLAN --spec SPEC --follow-load`)"),
+        (Following("b" * 64, follow=True), "no: the plan was made from another spec"),
+        (Following(SHA256), "no: it was not asked for (`ctl apply PLAN --follow-load`)"),
+    ],
+)
+def test_a_fleet_that_does_not_follow_says_why(fleet: Fleet, kept: Following | None, why: str) -> None:
+    if kept is None:
+        (fleet.files.directory / "following" / "following.json").unlink()
+    else:
+        fleet.files.following.write(kept)
+    told: list[Event] = []
+    follows = following(fleet, told)
+    run(fleet, follows, [45] * 30 + [150] * 40)
+    assert fleet.applied == []
+    assert told == []
+    seen = read_rates(fleet.files.rates)
+    assert seen is not None
+    assert seen.following.startswith(why)
+    assert seen.rates[0].level_rps == pytest.approx(150.0)
+    follows.close()
+
+
+def test_the_next_controller_goes_on_from_what_was_learned(fleet: Fleet) -> None:
+    follows = following(fleet, [])
+    run(fleet, follows, [45] * 60)
+    follows.close()
+    fleet.clock.now_s += 8.0
+    after = following(fleet, [])
+    run(fleet, after, [45] * 3)
+    assert after.seen is not None
+    state, found = after.seen
+    assert found.level[0] == pytest.approx(45.0)
+    assert state.seconds.stretch[0] > 55
+    after.close()
+
+
+def test_an_apply_that_fails_is_reported_once(fleet: Fleet) -> None:
+    told: list[Event] = []
+    refusing = replace(fleet, refuses="the disk is full")
+    follows = following(refusing, told)
+    run(refusing, follows, [45] * 30 + [150] * 60)
+    assert [e.reason.endswith("the disk is full") for e in told if e.level == "warning"] == [True]
+    follows.close()

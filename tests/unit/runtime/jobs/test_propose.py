@@ -1,0 +1,91 @@
+"""The plan with which a fleet follows its load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from planning import StoppedClock
+
+from controlplane.control.load.state import Direction, Kind
+from controlplane.domain.device import ShareKind
+from controlplane.domain.errors import InputError
+from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.files.fleets import FleetFiles
+from controlplane.files.following.kept import Following
+from controlplane.files.measurements.profiles import write_profile
+from controlplane.files.plans import read_plan
+from controlplane.files.specs import read_spec
+from controlplane.runtime.jobs.plan import Choices, make_plan
+from controlplane.runtime.jobs.propose import propose
+
+pytestmark = pytest.mark.unit
+
+SPEC = """
+schema_version: 1
+gpus: [{type: cpu}]
+workloads: [{name: W, model: m, slo_ms: 300, rate_rps: 25}]
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
+    """A fleet on a host with three cores, of which two may be planned."""
+    cores = {"cpu": ("cpu-0", "cpu-1", "cpu-2")}
+    monkeypatch.setattr("controlplane.runtime.jobs.propose.host_devices", lambda: cores)
+    points = [
+        Measurement(percent, batch, ms, capacity_rps=1000.0 * batch / ms)
+        for percent in (20.0, 60.0, 100.0)
+        for batch in (1, 2)
+        for ms in ((17.0 + 2.5 * batch) * 100.0 / percent,)
+    ]
+    profiles = tmp_path / "profiles"
+    write_profile(
+        profiles, Profile("m", "cpu", ShareKind.CPU_QUOTA, Environment(), tuple(points), max_batch=2)
+    )
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    spec, document = read_spec(tmp_path / "spec.yaml")
+    plan = make_plan(spec, document, Choices("joint"), profiles=profiles, cores=3, clock=StoppedClock())
+    found = FleetFiles(tmp_path / "state", "f")
+    found.directory.mkdir(parents=True)
+    found.write_plans(plan, None)
+    found.following.keep(Following(document.sha256, follow=True), document, spec, profiles)
+    return found
+
+
+def test_a_higher_rate_gets_a_plan_in_the_fleets_state(files: FleetFiles) -> None:
+    answer = propose(files, {"direction": Direction.UP, "rates_rps": {"W": 110.0}})
+    plan, _ = read_plan(files.following.proposal)
+    assert (answer["kind"], answer["rates_rps"], answer["unheld"]) == (Kind.PLAN, [110.0], [])
+    assert sum(w.rate_rps for _, _, w in plan.placements()) == pytest.approx(110.0)
+    assert plan.verified
+    before = files.plan()
+    assert before is not None
+    assert plan.spec_sha256 == before.spec_sha256
+
+
+def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFiles) -> None:
+    answer = propose(files, {"direction": Direction.UP, "rates_rps": {"W": 5000.0}})
+    (unheld,) = answer["unheld"]
+    assert unheld["workload"] == "W"
+    assert 25.0 <= answer["rates_rps"][0] == unheld["planned_rps"] < 300.0
+    plan, _ = read_plan(files.following.proposal)
+    assert len(plan.gpus) <= 2, "one core stays free"
+
+
+def test_less_load_on_one_core_is_no_cheaper(files: FleetFiles) -> None:
+    answer = propose(files, {"direction": Direction.DOWN, "rates_rps": {"W": 5.0}})
+    assert answer["kind"] == Kind.HOLD
+    assert answer["cost_after"] == answer["cost_before"]
+
+
+def test_a_fleet_without_a_spec_says_what_is_missing(files: FleetFiles, tmp_path: Path) -> None:
+    bare = FleetFiles(tmp_path / "state", "g")
+    bare.directory.mkdir()
+    plan = files.plan()
+    assert plan is not None
+    bare.write_plans(plan, None)
+    with pytest.raises(InputError, match="keeps no spec; apply a plan with --spec"):
+        propose(bare, {"direction": "up", "rates_rps": {"W": 50.0}})
+    assert json.loads(json.dumps(propose(files, {"direction": "up", "rates_rps": {"W": 26.0}})))
