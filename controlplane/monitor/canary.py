@@ -9,13 +9,15 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
-from controlplane.monitor.inference import ZeroRequest, stream_once, zero_request
+from controlplane.monitor.inference import SampleRequest, sample_request, stream_once
 
 _THREADS = 4
 
@@ -38,7 +40,7 @@ class Canaries:
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
         self._verdicts: dict[str, Verdict] = {}
-        self._requests: dict[tuple[str, str], ZeroRequest] = {}
+        self._requests: dict[tuple[str, str], SampleRequest] = {}
 
     def ask(self, server: Server, endpoints: Sequence[str], *, deadline_s: float | None = None) -> None:
         """Start canaries for these endpoints of a server, unless some are under way."""
@@ -84,10 +86,8 @@ class Canaries:
         with self._lock:
             made = self._requests.get(key)
         if made is None:
-            status, config = self._call(server, "GET", f"/v2/models/{endpoint}/config", b"", {}, deadline_s)
-            if status != 200:
-                raise EngineError(f"{endpoint}: no configuration: {config[:200].decode(errors='replace')}")
-            made = zero_request(endpoint, json.loads(config))
+            read = partial(self._config, server, deadline_s)
+            made = sample_request(endpoint, server.spec.repository, read)
             with self._lock:
                 if server.name in self._under_way:
                     self._requests[key] = made
@@ -100,6 +100,13 @@ class Canaries:
         )
         if status != 200:
             raise EngineError(f"{endpoint}: {answer[:200].decode(errors='replace')}")
+
+    def _config(self, server: Server, deadline_s: float, model: str) -> Mapping[str, Any]:
+        status, config = self._call(server, "GET", f"/v2/models/{model}/config", b"", {}, deadline_s)
+        if status != 200:
+            raise EngineError(f"{model}: no configuration: {config[:200].decode(errors='replace')}")
+        found: Mapping[str, Any] = json.loads(config)
+        return found
 
     def _call(
         self,

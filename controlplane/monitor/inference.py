@@ -6,99 +6,54 @@ Readiness is no proof: a model whose Python process died still reports that it i
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import RELOAD_HEADER, Server
-from controlplane.domain.tensors import SAMPLE_TEXT
+from controlplane.monitor.samples import SampleInput, executed_by, has_sample, sample_inputs
 
-_BYTES_OF = {
-    "TYPE_BOOL": 1,
-    "TYPE_UINT8": 1,
-    "TYPE_INT8": 1,
-    "TYPE_UINT16": 2,
-    "TYPE_INT16": 2,
-    "TYPE_FP16": 2,
-    "TYPE_BF16": 2,
-    "TYPE_UINT32": 4,
-    "TYPE_INT32": 4,
-    "TYPE_FP32": 4,
-    "TYPE_UINT64": 8,
-    "TYPE_INT64": 8,
-    "TYPE_FP64": 8,
-}
-
-_TEXT = struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT
-
+ReadConfig = Callable[[str], Mapping[str, Any]]
+"""The configuration of a model by its name, as GET .../config answers."""
 _SEQUENCE = 7_236_280_107_668_635_753
 """A random sequence id, which no client has."""
+_WAY_OUT = "the input was generated; a model that refuses it brings one in `model_warmup` of its config.pbtxt"
 
 
 @dataclass(frozen=True, slots=True)
-class ZeroInput:
-    """One input of a model, all zeros (a sample text for BYTES), in KServe's binary layout."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
-def zero_inputs(config: Mapping[str, Any], *, batch: int = 1) -> tuple[ZeroInput, ...]:
-    """Return zeros, or texts, for every input that a model's configuration (GET .../config) requires.
-
-    A variable dimension counts as 1. Raises EngineError for an unknown data type.
-    """
-    inputs = []
-    for wanted in config.get("input", []):
-        if wanted.get("optional"):
-            continue
-        dims = [max(1, int(d)) for d in wanted["dims"]]
-        shape = (batch, *dims) if int(config.get("max_batch_size", 0)) > 0 else tuple(dims)
-        count = 1
-        for d in shape:
-            count *= d
-        kind = wanted["data_type"]
-        if kind == "TYPE_STRING":
-            inputs.append(ZeroInput(wanted["name"], "BYTES", shape, _TEXT * count))
-        elif kind in _BYTES_OF:
-            data = bytes(_BYTES_OF[kind] * count)
-            inputs.append(ZeroInput(wanted["name"], kind.removeprefix("TYPE_"), shape, data))
-        else:
-            raise EngineError(f"input {wanted['name']}: no zero is known for {kind}")
-    return tuple(inputs)
-
-
-@dataclass(frozen=True, slots=True)
-class ZeroRequest:
-    """A serialized inference of zeros: the body of POST .../infer and the length of its JSON part.
+class SampleRequest:
+    """A serialized inference of a sample: the body of POST .../infer and the length of its JSON part.
 
     For a decoupled model, which answers streams only, it is a gRPC message and `json_length` is None.
     """
 
     body: bytes
     json_length: int | None
+    generated: bool
+    """Whether the model brought no sample of its own."""
 
 
-def zero_request(endpoint: str, config: Mapping[str, Any]) -> ZeroRequest:
-    """Return the inference for a model with this configuration; for sequences, a whole sequence.
+def sample_request(endpoint: str, repository: str, read: ReadConfig) -> SampleRequest:
+    """Return a small inference for an endpoint of a server; for sequences, a whole sequence.
 
-    Raises EngineError for an unknown data type.
+    `repository` is the server's. Raises EngineError as `sample_inputs` and `read` do.
     """
+    config = read(endpoint)
+    model = executed_by(config) or endpoint
+    source = config if model == endpoint else read(model)
     alone = {"sequence_id": _SEQUENCE, "sequence_start": True, "sequence_end": True}
     parameters = alone if "sequence_batching" in config else {}
-    inputs = zero_inputs(config)
+    inputs = sample_inputs(source, Path(repository) / model)
     if config.get("model_transaction_policy", {}).get("decoupled", False):
-        return ZeroRequest(_message(endpoint, inputs, parameters), None)
-    return ZeroRequest(*infer_body(inputs, parameters))
+        return SampleRequest(_message(endpoint, inputs, parameters), None, not has_sample(source))
+    return SampleRequest(*infer_body(inputs, parameters), not has_sample(source))
 
 
-def infer_body(inputs: tuple[ZeroInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
+def infer_body(inputs: tuple[SampleInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
     """Return the body of POST .../infer and the length of its JSON part."""
     header = {
         "inputs": [
@@ -116,7 +71,7 @@ def infer_body(inputs: tuple[ZeroInput, ...], parameters: Mapping[str, Any]) -> 
     return text + b"".join(i.data for i in inputs), len(text)
 
 
-def _message(endpoint: str, inputs: tuple[ZeroInput, ...], parameters: Mapping[str, int | bool]) -> bytes:
+def _message(endpoint: str, inputs: tuple[SampleInput, ...], parameters: Mapping[str, int | bool]) -> bytes:
     from tritonclient.grpc import service_pb2
 
     request = service_pb2.ModelInferRequest(model_name=endpoint)
@@ -132,7 +87,7 @@ def _message(endpoint: str, inputs: tuple[ZeroInput, ...], parameters: Mapping[s
     return message
 
 
-def stream_once(server: Server, request: ZeroRequest, *, deadline_s: float) -> None:
+def stream_once(server: Server, request: SampleRequest, *, deadline_s: float) -> None:
     """Send a decoupled model's request and wait for its first answer or its end. Raises EngineError."""
     import grpc
     from tritonclient.grpc import service_pb2
@@ -158,25 +113,39 @@ def plain_client(deadline_s: float) -> httpx.Client:
 
 
 def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
-    """Run one inference of zeros on `endpoint`. Raises EngineError with the server's message."""
-    base = f"http://{server.host}:{server.http_port}/v2/models/{endpoint}"
+    """Run one inference on `endpoint`, of `sample_inputs`. Raises EngineError with the server's message."""
+    models = f"http://{server.host}:{server.http_port}/v2/models"
     failed = f"{server.name}: an inference on {endpoint} failed"
     try:
         with plain_client(deadline_s) as client:
-            config = client.get(f"{base}/config")
-            config.raise_for_status()
-            request = zero_request(endpoint, config.json())
+            request = sample_request(
+                endpoint,
+                server.spec.repository,
+                lambda model: _answered(client.get(f"{models}/{model}/config")).json(),
+            )
             if request.json_length is None:
                 stream_once(server, request, deadline_s=deadline_s)
                 return
             headers = {"Inference-Header-Content-Length": str(request.json_length)}
-            client.post(f"{base}/infer", content=request.body, headers=headers).raise_for_status()
-    except httpx.HTTPStatusError as error:
-        raise EngineError(f"{failed}: {error.response.text.strip()[:300]}") from error
+            answer = client.post(f"{models}/{endpoint}/infer", content=request.body, headers=headers)
+            if answer.is_error and request.generated:
+                raise EngineError(f"{_words(answer)} ({_WAY_OUT})")
+            _answered(answer)
     except httpx.HTTPError as error:
         raise EngineError(f"{failed}: {error!r}") from error
     except EngineError as error:
         raise EngineError(f"{failed}: {error}") from error
+
+
+def _answered(answer: httpx.Response) -> httpx.Response:
+    """Return the answer. Raises EngineError for a refusal."""
+    if answer.is_error:
+        raise EngineError(_words(answer))
+    return answer
+
+
+def _words(answer: httpx.Response) -> str:
+    return answer.text.strip()[:300]
 
 
 def unload(server: Server, endpoint: str, *, deadline_s: float) -> None:

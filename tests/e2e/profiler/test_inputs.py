@@ -10,41 +10,20 @@ from pathlib import Path
 
 import pytest
 from bare_triton import ROOT
+from string_models import write_model
 
 from controlplane.files.measurements.profiles import read_profile
 
 pytestmark = pytest.mark.e2e
 
 CTL = Path(sys.executable).with_name("ctl")
-MODEL = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [self._answer(pb_utils.get_input_tensor_by_name(r, "T").as_numpy()) for r in requests]
-
-    def _answer(self, texts):
-        text = texts.reshape(-1)[0]
-        if not text.startswith({prefix!r}) or not text:
-            error = pb_utils.TritonError("wants {wanted}, not " + repr(text[:9]))
-            return pb_utils.InferenceResponse([], error)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("N", texts.astype(bytes).view("S1")[:, :1])])
-"""
-CONFIG = """backend: "python"
-max_batch_size: 4
-input [ { name: "T", data_type: TYPE_STRING, dims: [ 1 ] } ]
-output [ { name: "N", data_type: TYPE_STRING, dims: [ 1 ] } ]
-"""
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """`fussy` takes JSON objects alone, `text` everything but an empty text; in this order."""
     for name, prefix, wanted in (("fussy", b"{", "a JSON object"), ("text", b"", "some text")):
-        version = tmp_path / "models" / name / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(MODEL.format(prefix=prefix, wanted=wanted))
-        (version.parent / "config.pbtxt").write_text(CONFIG)
+        write_model(tmp_path / "models", name, prefix, wanted)
     return tmp_path / "models"
 
 

@@ -1,0 +1,36 @@
+"""A model that refuses generated inputs, served with a sample of its own, on real Tritons."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as triton_http
+from ctl_host import Host, ended, partition, plan
+from string_models import write_model, write_sample
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_model_that_refuses_generated_inputs_is_proved_with_its_own_sample(tmp_path: Path) -> None:
+    with ended(Host(tmp_path, f"sample{os.getpid()}")) as host:
+        write_model(host.repository, "fussy", b"{", "a JSON object")
+        # Two workloads share the queue, so the second endpoint is an alias.
+        shared = partition("a", 40, model="fussy", shadow=False)
+        shared["workloads"].append({**shared["workloads"][0], "name": "b", "endpoint": "b"})
+
+        refused = host.apply(plan(shared))
+        assert refused.returncode == 4
+        assert "wants a JSON object" in refused.stderr
+        assert "`model_warmup` of its config.pbtxt" in refused.stderr
+
+        write_sample(host.repository, "fussy", b"{}")
+        served = host.apply(plan(shared))
+        assert served.returncode == 0, served.stderr
+        with triton_http.InferenceServerClient(f"127.0.0.1:{host.http}") as client:
+            for endpoint in ("a", "b"):
+                text = triton_http.InferInput("T", [1, 1], "BYTES")
+                text.set_data_from_numpy(np.array([[b'{"a": 1}']], dtype=np.object_))
+                assert client.infer(endpoint, [text]).as_numpy("N").item() == b"{"

@@ -1,0 +1,66 @@
+"""A model's own sample, else zeros for every kind of input, in KServe's binary layout."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.tensors import SAMPLE_TEXT
+from controlplane.monitor.samples import SampleInput, sample_inputs, zero_inputs
+
+pytestmark = pytest.mark.unit
+
+WARM = {
+    "max_batch_size": 4,
+    "input": [{"name": "T", "data_type": "TYPE_STRING", "dims": ["-1"]}],
+    "model_warmup": [
+        {
+            "name": "sample",
+            "batch_size": 1,
+            "inputs": {
+                "T": {"data_type": "TYPE_STRING", "dims": ["2"], "input_data_file": "t"},
+                "N": {"data_type": "TYPE_INT32", "dims": ["3"], "zero_data": True},
+            },
+        }
+    ],
+}
+"""As GET .../config answers."""
+
+
+def test_a_batching_model_gets_a_batch_dimension() -> None:
+    config = {"max_batch_size": 8, "input": [{"name": "X", "data_type": "TYPE_FP16", "dims": ["3", "-1"]}]}
+    assert zero_inputs(config) == (SampleInput("X", "FP16", (1, 3, 1), bytes(6)),)
+
+
+def test_texts_are_not_empty_and_optional_inputs_are_left_out() -> None:
+    config = {
+        "max_batch_size": 0,
+        "input": [
+            {"name": "T", "data_type": "TYPE_STRING", "dims": [2]},
+            {"name": "O", "data_type": "TYPE_FP32", "dims": [2], "optional": True},
+        ],
+    }
+    text = struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT
+    assert zero_inputs(config) == (SampleInput("T", "BYTES", (2,), 2 * text),)
+
+
+def test_an_unknown_type_is_an_error() -> None:
+    with pytest.raises(EngineError, match="TYPE_NEW"):
+        zero_inputs({"input": [{"name": "X", "data_type": "TYPE_NEW", "dims": [1]}]})
+
+
+def test_a_model_with_a_warm_up_sample_gets_that(tmp_path: Path) -> None:
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup" / "t").write_bytes(b"the tensor")
+    assert sample_inputs(WARM, tmp_path) == (
+        SampleInput("T", "BYTES", (1, 2), b"the tensor"),
+        SampleInput("N", "INT32", (1, 3), bytes(12)),
+    )
+
+
+def test_a_sample_without_its_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="warmup/t: cannot be read: No such file"):
+        sample_inputs(WARM, tmp_path)
