@@ -31,6 +31,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import nnls
 
 from controlplane.latency.fitting.kinds import Known
+from controlplane.latency.fitting.tables import cell_of
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 
 SHARED_SD = np.array([0.01, 0.01, 0.01, 0.01])
@@ -208,35 +209,47 @@ class Interference:
 
         Also its deviation by the process, and the deviation by neighbours that are not in `known`.
         """
-        from controlplane.latency.fitting.lookup_kernel import slowdowns
-
-        found = np.zeros((3, *slots.mask.shape))
-        scratch = (2, slots.mask.shape[1])
-        slowdowns(
-            # Contiguous, because a kernel is compiled again for each memory layout.
-            np.ascontiguousarray(slots.model),
-            np.ascontiguousarray(slots.batch),
-            np.ascontiguousarray(slots.percent),
-            np.ascontiguousarray(slots.mask),
-            np.ascontiguousarray(alone_ms),
-            self.log_batch,
-            self.percent,
-            self.table,
-            self.delay_ms,
-            self.item_ms,
-            self.excess,
-            self.further_ms,
-            self.peak,
-            self.known.batch,
-            self.known.low,
-            self.known.high,
-            self.known.beside,
-            np.empty(scratch, dtype=np.int64),
-            np.empty(scratch),
-            np.empty(scratch[1], dtype=np.bool_),
-            found,
+        here, m = slots.mask, np.where(slots.mask, slots.model, 0)
+        batch, percent = np.where(here, slots.batch, 1.0), np.where(here, slots.percent, 100.0)
+        alone_ms = np.where(here, alone_ms, 1.0)
+        count = here.sum(axis=1, keepdims=True)
+        load = np.where(here, batch / alone_ms / self.peak[m], 0.0).sum(axis=1, keepdims=True)
+        effect, deviation = self._beside_each(m, batch, percent)
+        # (GPUs, slots, others)
+        own, other = (slice(None), slice(None), None), (slice(None), None)
+        delay = self.delay_ms[m[own], m[other]] + self.item_ms[m[own], m[other]] * batch[own]
+        # No neighbour speeds a model up: with one more, every term of the sum stays or grows.
+        effect = np.maximum(effect + delay / alone_ms[own], 0.0)
+        new = self.known.is_new(m, batch, percent)
+        unknown = new[own] | new[other] | ~self.known.beside[m[own], m[other]]
+        together = here[own] & here[other] & ~np.eye(m.shape[1], dtype=np.bool_)
+        total = np.where(together, effect, 0.0).sum(axis=2)
+        total += np.maximum(load - 1.0, 0.0) * self.excess[m] + (count - 2) * self.further_ms[m] / alone_ms
+        beside = here & (count > 1)
+        return (
+            np.where(beside, total, 0.0),
+            # Deviations of one model's neighbours share their cause: they add up, not average out.
+            np.where(together, deviation, 0.0).sum(axis=2),
+            COST_SD * np.where(together & unknown, effect, 0.0).sum(axis=2),
         )
-        return found[0], found[1], COST_SD * found[2]
+
+    def _beside_each(
+        self, model: IntArray, batch: FloatArray, percent: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """The table's effect and deviation of each other on each slot: (GPUs, slots, others)."""
+        low, high = self.log_batch[0], self.log_batch[-1]
+        row, x = cell_of(self.log_batch, np.clip(np.log(batch), low, high))
+        knot, z = cell_of(self.percent, np.clip(percent, self.percent[0], self.percent[-1]))
+        own, other = (slice(None), slice(None), None), (slice(None), None)
+        z = z[other][..., None]
+        found = np.zeros((*model.shape, model.shape[1], 2))
+        for corner in (0, 1):
+            for their in (0, 1):
+                weight = (x if corner else 1.0 - x)[own] * (x if their else 1.0 - x)[other]
+                at = model[own], model[other], row[own] + corner, row[other] + their
+                along = (1.0 - z) * self.table[(*at, knot[other])] + z * self.table[(*at, knot[other] + 1)]
+                found += weight[..., None] * along
+        return found[..., 0], found[..., 1]
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

@@ -73,6 +73,12 @@ class Known:
             low[model], high[model] = min(low[model], percent), max(high[model], percent)
         return Known(batch, low, high, beside)
 
+    def is_new(self, model: IntArray, batch: FloatArray, percent: FloatArray) -> BoolArray:
+        """Where a batch size or a share was never measured side by side; all of one shape."""
+        size = np.minimum(batch.astype(np.int64), self.batch.shape[1] - 1)
+        within = (self.low[model] <= percent) & (percent <= self.high[model])
+        return np.asarray(~(within & self.batch[model, size]))
+
     def kinds(self, slots: Slots) -> IntArray:
         """The `Kind` of each present slot, `ALONE` for empty ones; shape (GPUs, slots)."""
         size = np.minimum(slots.batch.astype(np.int64), self.batch.shape[1] - 1)

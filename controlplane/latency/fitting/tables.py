@@ -51,18 +51,25 @@ class Tables:
         self, model: IntArray, batch: FloatArray, percent: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return execution and cycle time in ms and the expected relative deviation; shapes as given."""
-        from controlplane.latency.fitting.lookup_kernel import times_alone
-
-        found = np.empty((3, model.size))
-        times_alone(
-            model.ravel(),
-            batch.ravel(),
-            percent.ravel(),
-            self.log_percent,
-            self.largest,
-            self.values,
-            LOWEST_PERCENT,
-            found,
+        most = self.largest[model]
+        # Outside the table time stays proportional: to 1 / share below its knots, to the batch above them.
+        beyond = np.maximum(batch / most, 1.0) * np.maximum(LOWEST_PERCENT / percent, 1.0)
+        inside = np.minimum(batch, most)
+        row = np.minimum(inside.astype(np.int64), np.maximum(most - 1, 1))
+        part = inside - row
+        knot, x = cell_of(self.log_percent, np.maximum(np.log(percent), self.log_percent[0]))
+        x = x[..., None]
+        small, large = (
+            (1.0 - x) * self.values[model, at, knot] + x * self.values[model, at, knot + 1]
+            for at in (row - 1, np.minimum(row, most - 1))
         )
-        execution, cycle, deviation = found.reshape(3, *model.shape)
-        return execution, cycle, deviation
+        low, high = np.exp(small[..., :2]), np.exp(large[..., :2])
+        times = beyond[..., None] * (low + part[..., None] * (high - low))
+        deviation = (1.0 - part) * small[..., 2] + part * large[..., 2]
+        return times[..., 0], times[..., 1], deviation
+
+
+def cell_of(knots: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The cell that holds each value, or the nearest; where in it: 0 at its lower knot, 1 at its upper."""
+    cell = np.clip(np.searchsorted(knots, value, side="right") - 1, 0, knots.size - 2)
+    return cell, (value - knots[cell]) / (knots[cell + 1] - knots[cell])
