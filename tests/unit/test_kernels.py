@@ -26,21 +26,23 @@ def half(x):
 def quarter(x):
     return half(half(x))
 """
-SCRIPT = """
+SETUP = """
 import sys
 from controlplane import kernels
 
-kernels.PATIENCE_S = float(sys.argv[1])
+kernels.PATIENCE_S, kernels.FREE_S = map(float, sys.argv[1:])
 compiled = []
-kernels.on_compilation(compiled.append)
+kernels.on_compilation(lambda name: compiled.append(name) if name.startswith("halves.") else None)
 import halves
-print(halves.quarter(1.0), halves.quarter(1.0), compiled, *halves.quarter.compiled.stats.cache_hits.values())
+"""
+TWO_CALLS = """
+print(halves.quarter(1.0), halves.quarter(1.0), sorted(compiled), *halves.quarter.compiled.stats.cache_hits.values())
 """
 
 
-def run_script(folder: Path, patience_s: float) -> str:
+def run_script(folder: Path, last_line: str, patience_s: float, free_s: float = 0.0) -> str:
     return subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(patience_s)],
+        [sys.executable, "-c", SETUP + last_line, str(patience_s), str(free_s)],
         cwd=folder,
         env={"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": f"{folder}:{Path.cwd()}"},
         capture_output=True,
@@ -51,9 +53,22 @@ def run_script(folder: Path, patience_s: float) -> str:
 
 def test_a_kernel_is_interpreted_until_that_took_long_and_from_the_cache_afterwards(tmp_path: Path) -> None:
     (tmp_path / "halves.py").write_text(MODULE)
-    assert run_script(tmp_path, 60.0) == "0.25 0.25 []"
-    assert run_script(tmp_path, 0.0) == "0.25 0.25 ['halves.half', 'halves.quarter']"
-    assert run_script(tmp_path, 60.0) == "0.25 0.25 [] 1"
+    assert run_script(tmp_path, TWO_CALLS, 60.0) == "0.25 0.25 []"
+    assert run_script(tmp_path, TWO_CALLS, 0.0) == "0.25 0.25 ['halves.half', 'halves.quarter']"
+    assert run_script(tmp_path, TWO_CALLS, 60.0) == "0.25 0.25 [] 1"
+
+
+def test_numba_is_not_imported_for_a_few_calls(tmp_path: Path) -> None:
+    (tmp_path / "halves.py").write_text(MODULE)
+    call = "print(halves.quarter(1.0), 'numba' in sys.modules)"
+    assert run_script(tmp_path, call, 60.0, 60.0) == "0.25 False"
+
+
+def test_commands_that_each_interpret_a_little_compile_in_the_end(tmp_path: Path) -> None:
+    slow = "0.5 * sum([x for _ in range(200_000)]) / 2e5"
+    (tmp_path / "halves.py").write_text(MODULE.replace("0.5 * x", slow))
+    outputs = [run_script(tmp_path, "print(halves.half(1.0), compiled)", 0.004) for _ in range(2)]
+    assert outputs == ["0.5 []", "0.5 ['halves.half']"]
 
 
 def answers(run: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
