@@ -36,7 +36,8 @@ kernels.on_compilation(lambda name: compiled.append(name) if name.startswith("ha
 import halves
 """
 TWO_CALLS = """
-print(halves.quarter(1.0), halves.quarter(1.0), sorted(compiled), *halves.quarter.compiled.stats.cache_hits.values())
+hits = halves.quarter.compiled.stats.cache_hits
+print(halves.quarter(1.0), halves.quarter(1.0), sorted(compiled), *hits.values())
 """
 
 
