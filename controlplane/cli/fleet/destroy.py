@@ -14,7 +14,7 @@ def destroy(
 ) -> None:
     """Drain and stop all servers of a fleet, its gateway and its controller.
 
-    The fleet's history is kept: `ctl events` shows it. Nothing is left to do for a fleet that was destroyed.
+    The fleet's history is kept: `ctl events` shows it. A second `ctl destroy` does nothing.
     """
     found = wiring.fleet_to_end(fleet)
     if found is None:

@@ -15,9 +15,9 @@ def serve(
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Print what would be done; change nothing.")
     ] = False,
-    host: Annotated[str, typer.Option(help="The address of that endpoint.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address of /healthz and /metrics.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="The port of /healthz and /metrics; 0: no such endpoint.", min=0, max=65535)
+        int, typer.Option(help="The port of /healthz and /metrics; 0 switches them off.", min=0, max=65535)
     ] = 0,
 ) -> None:
     """Run the controller of a fleet: redirect from slow and dead servers to shadows, and replace them.

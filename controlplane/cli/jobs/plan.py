@@ -68,12 +68,12 @@ def plan(
     ] = None,
     json: options.Json = False,
     quantile: Annotated[
-        float, typer.Option(help="Plan for execution times that this part of the measurements keeps.")
+        float, typer.Option(help="Plan with this quantile of the execution times; 0.5 is the median.")
     ] = 0.95,
     iterations: Annotated[
         int | None,
         typer.Option(
-            help="The length of the search: joint's attempts to empty a GPU, or inss's rounds.", min=0
+            help="The length of the search: attempts to empty a GPU (joint), or rounds (inss).", min=0
         ),
     ] = None,
     prove: Annotated[
@@ -82,12 +82,12 @@ def plan(
     ] = False,
     budget: Annotated[
         float | None,
-        typer.Option(help="The longest search in seconds; the plan says if it ended the search.", min=0),
+        typer.Option(help="Stop the search after so many seconds; the plan says if that happened.", min=0),
     ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same plan.", min=0)] = 1,
     bda: Annotated[
         Bda | None,
-        typer.Option(help="For inss: try every batch (exact, the default), or search as the paper does."),
+        typer.Option(help="For inss: exact tries every batch, paper searches as the paper does [exact]."),
     ] = None,
     policy: Annotated[
         Path | None,

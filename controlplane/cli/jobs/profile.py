@@ -41,15 +41,13 @@ def profile(
     launcher: options.Launcher = None,
     device: Annotated[
         str,
-        typer.Option(
-            help="The device: cpu or a GPU type like v100; for a certain one, cpu-1 or a GPU's UUID."
-        ),
+        typer.Option(help="The device: cpu or a GPU type like v100; cpu-1 or a GPU's UUID for one of them."),
     ] = "cpu",
     percents: Annotated[
-        str | None, typer.Option(help="The shares to measure, like 20,50,100 [chosen: 11 points].")
+        str | None, typer.Option(help="The shares to measure, like 20,50,100 [11 points are chosen].")
     ] = None,
     batches: Annotated[
-        str | None, typer.Option(help="The batches to measure, like 1,4,16 [chosen: 11 points].")
+        str | None, typer.Option(help="The batches to measure, like 1,4,16 [11 points are chosen].")
     ] = None,
     budget: Annotated[
         float, typer.Option(help="The measuring time of a model in seconds, roughly.", min=5)
@@ -66,7 +64,7 @@ def profile(
     ] = None,
     colocation: Annotated[
         float | None,
-        typer.Option(help="Measure the models beside each other too, for so many seconds.", min=5),
+        typer.Option(help="Measure pairs of the models on one device too, for so many seconds.", min=5),
     ] = None,
     nsys: Annotated[
         str | None,

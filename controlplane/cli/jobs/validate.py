@@ -25,12 +25,14 @@ def validate(
         Path | None, typer.Option(help="A profile's file; each point is predicted from the others.")
     ] = None,
     fleet: Annotated[
-        str | None, typer.Option(help="A running fleet, by the record of its controller.")
+        str | None, typer.Option(help="A running fleet: compare the record of its controller.")
     ] = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     seconds: Annotated[
         float | None,
-        typer.Option(help="Watch the fleet for so long, instead of reading the record.", min=2, max=86400),
+        typer.Option(
+            help="Watch the fleet for so many seconds instead of reading its record.", min=2, max=86400
+        ),
     ] = None,
     calibrate: Annotated[
         bool,
