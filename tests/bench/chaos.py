@@ -120,9 +120,20 @@ def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
     why = Counter(str(r.error).partition("] ")[2] or str(r.error) for r in lost)
     in_flight = sum(r.started_s <= hit_s < r.ended_s for r in load.requests)
     return Row(
-        fault, len(load.requests), in_flight, len(lost), recorded(fleet) - known, held,
-        len(lost) - held - later, later, dict(why), min(answered) - hit_s, redirected_s, guarded_s, left,
-    )  # fmt: skip
+        fault,
+        len(load.requests),
+        in_flight,
+        len(lost),
+        recorded(fleet) - known,
+        held,
+        len(lost) - held - later,
+        later,
+        dict(why),
+        min(answered) - hit_s,
+        redirected_s,
+        guarded_s,
+        left,
+    )
 
 
 def main() -> int:

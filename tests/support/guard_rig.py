@@ -38,13 +38,20 @@ KILLED_CONTROLLER = Path(__file__).parent / "killed_controller.py"
 
 
 def partition(
-    name: str, percent: float, *, rate_rps: float, slo_ms: float, extra: float = 10.0, device: str = "cpu-0"
+    name: str,
+    percent: float,
+    *,
+    rate_rps: float,
+    slo_ms: float,
+    extra: float = 10.0,
+    device: str = "cpu-0",
+    batch: int = 4,
 ) -> dict[str, Any]:
     return {
         "id": name,
         "percent": percent,
         "shadow": {"policy": "hot", "gpu": device, "extra_percent": extra, "percent": percent + extra},
-        "models": [{"model": "spin", "batch": 4}],
+        "models": [{"model": "spin", "batch": batch}],
         "workloads": [
             {"name": name, "endpoint": name, "model": "spin", "rate_rps": rate_rps, "slo_ms": slo_ms}
         ],
@@ -287,6 +294,7 @@ class Load:
     work_s: float
     seed: int = 1
     protocol: str = "grpc"
+    connections: int = 1
     requests: list[Request] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -332,15 +340,17 @@ class Load:
         module: Any = grpc_aio if self.protocol == "grpc" else http_aio
         x = module.InferInput("X", [1, 1], "FP32")
         x.set_data_from_numpy(np.array([[self.work_s]], dtype=np.float32))
-        async with (
-            module.InferenceServerClient(f"127.0.0.1:{self.port}") as client,
-            asyncio.TaskGroup() as group,
-        ):
+        async with contextlib.AsyncExitStack() as opened:
+            pool = [
+                await opened.enter_async_context(module.InferenceServerClient(f"127.0.0.1:{self.port}"))
+                for _ in range(self.connections)
+            ]
+            group = await opened.enter_async_context(asyncio.TaskGroup())
             due = time.time()
             while not self._stop.is_set():
                 due += chance.expovariate(self.rate_rps)
                 await asyncio.sleep(max(0.0, due - time.time()))
-                group.create_task(self._one(client, x))
+                group.create_task(self._one(chance.choice(pool), x))
 
     async def _one(self, client: Any, x: Any) -> None:
         started = time.time()

@@ -1,7 +1,7 @@
 """Decide what to do where a prediction was wrong or a server died. Pure.
 
 `tick(state, seen)` returns the next state and the effects in the order they must happen: `signals.hear`
-reads the answers, `decide` acts on them. The state table is in docs/design/guard.md. Three rules:
+reads the answers, `decide` acts on them. The state table is in docs/design/faults.md. Three rules:
 
 * a partition with a live server has a route to it: a dead active server is left at once for a live one;
 * between two redirects of a partition lies its settling time, unless the server it left is dead;

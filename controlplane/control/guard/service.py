@@ -131,10 +131,10 @@ def weigh(
     if not heard:
         return service, []
     complete = len(heard)
-    while complete > 0 and heard[complete - 1].ended_s > now_s - CLOSED_S:
+    if heard[-1].ended_s > now_s - CLOSED_S:
         complete -= 1
-    while 0 < complete < len(heard) and heard[complete].ended_s - heard[complete - 1].ended_s <= GAP_S:
-        complete -= 1
+        while complete > 0 and heard[complete].ended_s - heard[complete - 1].ended_s <= GAP_S:
+            complete -= 1
     heard, waiting = heard[:complete], tuple(heard[complete:])
     scores, batch = list(service.scores), list(service.batch)
     counts, means, thresholds = list(service.counts), list(service.means), list(service.thresholds)

@@ -216,7 +216,7 @@ class Watch:
 
 
 class Phase(StrEnum):
-    """How a partition is served; the picture is in docs/design/guard.md."""
+    """How a partition is served; the picture is in docs/design/faults.md."""
 
     GUARDED = "guarded"
     EXPOSED = "exposed"

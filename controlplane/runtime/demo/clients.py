@@ -133,8 +133,9 @@ def perf_analyzer(
     deadline_s: float,
     *,
     input_data: str = "zero",
+    protocol: str = "grpc",
 ) -> Seen:
-    """Run perf_analyzer over gRPC with Poisson arrivals; `input_data` is its option of that name.
+    """Run perf_analyzer with Poisson arrivals over `grpc` or `http`; `input_data` is its option of that name.
 
     Raises EngineError if it fails.
     """
@@ -144,7 +145,7 @@ def perf_analyzer(
         options = {
             "-m": stream.endpoint,
             "-u": target,
-            "-i": "grpc",
+            "-i": protocol,
             "-b": stream.client_batch,
             "-p": round(seconds * 1000 / _WINDOWS),
             "-s": 999,
@@ -169,7 +170,8 @@ def perf_analyzer(
     latency = [(r["response_timestamps"][-1] - r["timestamp"]) / NANOS_PER_MILLI for r in answered]
     failures = () if run.returncode == 0 else (run.stdout.strip()[-300:],)
     lost = tuple("no answer" for _ in range(len(requests) - len(answered)))
-    return Seen("perf_analyzer gRPC", np.array(due), np.array(latency), failures + lost)
+    name = "gRPC" if protocol == "grpc" else "HTTP"
+    return Seen(f"perf_analyzer {name}", np.array(due), np.array(latency), failures + lost)
 
 
 def _paced(due_s: Iterable[float]) -> Iterator[float]:
