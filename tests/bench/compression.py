@@ -25,12 +25,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import aiohttp
 import gateway_rig as rig
 import numpy as np
+import psutil
 import requests
 import tritonclient.grpc as tg
 import tritonclient.http as th
 import tritonclient.http.aio as tha
 
 from controlplane.domain.fleet import Route
+from controlplane.gateway import processes
+from controlplane.gateway.places import Places
 from launchers.cpu_quota import CHAIN, Group, first_that_holds
 from launchers.labels import digest
 
@@ -153,6 +156,28 @@ def table(targets: dict[str, tuple[str, str, int]], rounds: int) -> None:
             )
 
 
+def price(places: Places, ports: rig.Ports, count: int) -> None:
+    """The gateway's processor time a request: a busy host changes it less than latencies."""
+    pids = {role: list(processes.find(places, role)) for role in (processes.HAPROXY, processes.FACADE)}
+
+    def used_ms(role: str) -> float:
+        times = [psutil.Process(pid).cpu_times() for pid in pids[role]]
+        return 1000.0 * sum(t.user + t.system for t in times)
+
+    print(f"\n{'processor time in ms a request':<34}{'without':>9}{'with':>9}")
+    for name, client in CLIENTS.items():
+        with client(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}") as send:
+            spent: dict[str, list[float]] = {role: [] for role in pids}
+            for compressed in (False, True):
+                before = {role: used_ms(role) for role in pids}
+                for _ in range(count):
+                    send(compressed)
+                for role in pids:
+                    spent[role].append((used_ms(role) - before[role]) / count)
+        for role, (without, with_) in spent.items():
+            print(f"{name + ', ' + role:<34}{without:>9.2f}{with_:>9.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--percent", type=float, default=50.0)
@@ -188,6 +213,7 @@ def main() -> None:
                     },
                     given.rounds,
                 )
+                price(Places.of(here / "gateway"), ports, given.requests)
     finally:
         mechanism.leave(group)
 
