@@ -25,9 +25,9 @@ from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planners.bounds.gpu_contents import Contents, Ways, contents_of
 from controlplane.planners.bounds.integer_program import IntegerProgram
 from controlplane.planners.bounds.queue_judge import QueueJudge
-from controlplane.planners.evaluation.placements import gpu_of, partition_of
 from controlplane.planners.serving.gpu_types import GpuType
 from controlplane.planners.serving.lower_bound import attainable
+from controlplane.planners.serving.planned import planned_gpus
 
 MOST_WORKLOADS = 12
 MOST_CONTENTS = 25_000
@@ -186,8 +186,7 @@ def _planned(columns: _Columns, use: FloatArray) -> tuple[PlannedGpu, ...]:
     """A solution as GPUs, fullest first."""
     contents, ways = columns.gone.size, columns.ways.ways
     left = [round(x) * way.item.servers for x, way in zip(use[contents:].tolist(), ways, strict=True)]
-    number: dict[int, int] = {}
-    gpus: list[PlannedGpu] = []
+    gpus: dict[str, list[list[tuple[int, int]]]] = {}
     for t, gpu_type in enumerate(columns.types):
         times = np.where(columns.type_ == t, np.rint(use[:contents]), 0.0).astype(np.int64)
         held = []
@@ -199,16 +198,7 @@ def _planned(columns: _Columns, use: FloatArray) -> tuple[PlannedGpu, ...]:
                     pairs.append((-s, w))
             if pairs:
                 held.append(sorted(pairs))
-        percents, table = gpu_type.percents, columns.ways.tables[gpu_type.name]
+        percents = gpu_type.percents
         held.sort(key=lambda pairs: (-sum(float(percents[-s]) for s, _ in pairs), pairs))
-        for n, pairs in enumerate(held):
-            partitions = []
-            for s, w in pairs:
-                item = ways[w].item
-                number[w] = number.get(w, 0) + 1
-                name = item.name + (f"-{number[w]}" if item.servers > 1 else "")
-                percent, batch = float(percents[-s]), int(table.batch[w, -s])
-                memory_mb, part = item.memory_mb(gpu_type.device), 1.0 / item.servers
-                partitions.append(partition_of(name, item.workloads, percent, batch, memory_mb, part))
-            gpus.append(gpu_of(n, gpu_type.device, partitions))
-    return tuple(gpus)
+        gpus[gpu_type.name] = [[(w, -s) for s, w in pairs] for pairs in held]
+    return planned_gpus(gpus, [way.item for way in ways], columns.ways.tables)

@@ -216,6 +216,11 @@ class Packing:
             elif len(left) < len(self.groups[g]):
                 self.replace(g, left)
 
+    def stands(self) -> list[list[tuple[int, int]]]:
+        """The items of each GPU with the indices of their shares, fullest first."""
+        order = sorted(range(len(self.groups)), key=lambda g: (-self.totals[g], self.groups[g]))
+        return [list(zip(self.groups[g], self.shares[g], strict=True)) for g in order]
+
     def _append(self, group: list[int], shares: list[int], total: float) -> None:
         self.groups.append(group)
         self.shares.append(shares)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from controlplane.domain.plan import Infeasible, PlannedGpu, Rule
+from controlplane.domain.plan import Infeasible, Rule
 from controlplane.latency.protocol import FloatArray
 from controlplane.planners.evaluation.finalise import Draft
-from controlplane.planners.evaluation.placements import gpu_of, partition_of
 from controlplane.planners.joint.context import Context
 from controlplane.planners.joint.dissolve import dissolve
 from controlplane.planners.joint.packing import ALL_TIGHTNESSES, ONE_TIGHTNESS, Packing
@@ -19,6 +18,7 @@ from controlplane.planners.joint.queue_sharing.grouping import FixedGpu, Groupin
 from controlplane.planners.serving.families import Group
 from controlplane.planners.serving.items import Item
 from controlplane.planners.serving.options import ServingOption
+from controlplane.planners.serving.planned import planned_gpus
 from controlplane.planners.serving.tolerance import ToleranceTable
 
 DEFAULT_ITERATIONS = 24
@@ -136,7 +136,8 @@ class Search:
     def _draft(self, packings: Packings) -> Draft:
         """The plan as it stands, and the groups that are not in it: why is said of the plan that is kept."""
         lost = tuple(Infeasible(w.name, "") for n in sorted(self.lost) for w in self.groups[n])
-        gpus = planned_gpus(packings, self.items)
+        stands = {name: packing.stands() for name, packing in packings.items()}
+        gpus = planned_gpus(stands, self.items, {name: p.table for name, p in packings.items()})
         return Draft(gpus, lost, self.context.stopped_by, queues=self.context.queues)
 
     def _cost(self, packings: Packings) -> float:
@@ -269,27 +270,3 @@ class Search:
             pending = packing.fill(pending, ONE_TIGHTNESS)
         for i in pending:
             self._next_option(packings, i)
-
-
-def planned_gpus(packings: Mapping[str, Packing], items: Sequence[Item]) -> tuple[PlannedGpu, ...]:
-    """The GPUs of all types as values, fullest first; servers of a pool are numbered."""
-    gpus: list[PlannedGpu] = []
-    number: dict[int, int] = {}
-    for packing in packings.values():
-        table = packing.table
-        device = table.gpu_type.device
-        order = sorted(range(len(packing.groups)), key=lambda g: (-packing.totals[g], packing.groups[g]))
-        for n, g in enumerate(order):
-            pairs = zip(packing.groups[g], packing.shares[g], strict=True)
-            partitions = []
-            for i, share in sorted(pairs, key=lambda p: (-p[1], p[0])):
-                item = items[i]
-                number[id(item)] = number.get(id(item), 0) + 1
-                suffix = f"-{number[id(item)]}" if item.servers > 1 else ""
-                percent, batch = float(table.gpu_type.percents[share]), int(table.batch[i, share])
-                memory_mb, part = item.memory_mb(device), 1.0 / item.servers
-                partitions.append(
-                    partition_of(item.name + suffix, item.workloads, percent, batch, memory_mb, part)
-                )
-            gpus.append(gpu_of(n, device, partitions))
-    return tuple(gpus)

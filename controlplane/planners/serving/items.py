@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, Workload
+from controlplane.domain.workload import Arrivals, Workload
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
+from controlplane.planners.evaluation.placements import memory_of, memory_with_shadow
 from controlplane.planners.evaluation.queues import JITTER_P99
 from controlplane.planners.protocol import Device
 from controlplane.planners.serving.gpu_types import GpuType
@@ -54,17 +55,12 @@ class Item:
         return min((w.name for w in self.workloads), key=lambda name: (len(name), name))[:_LONGEST_NAME]
 
     def memory_mb(self, device: Device) -> float | None:
-        """As specified, else as measured, else unknown."""
-        specified = [w.memory_mb for w in self.workloads if w.memory_mb is not None]
-        return max(specified) if specified else device.profiles[self.model].memory_mb
+        """As specified, else as measured, else unknown; workloads that share a queue have one memory."""
+        return memory_of(self.workloads[0], device)
 
     def memory_with_shadow_mb(self, device: Device) -> float:
         """Memory on its GPU, with a hot shadow beside it; 0 where unknown."""
-        shadow_here = any(
-            w.shadow.policy is ShadowPolicy.HOT and w.shadow.place is ShadowPlace.SAME_GPU
-            for w in self.workloads
-        )
-        return (self.memory_mb(device) or 0.0) * (2.0 if shadow_here else 1.0)
+        return memory_with_shadow(self.workloads[0], device)
 
 
 @dataclass(frozen=True, slots=True)
