@@ -5,10 +5,11 @@ They serve to find and rebuild things. What runs is read from the engine, never 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,6 +85,18 @@ def _without_defaults(content: Mapping[str, Any], model: type[State]) -> dict[st
     }
 
 
+@contextlib.contextmanager
+def _way_out() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        problem = (
+            f"{error.problem}; if it is damaged, remove the file and `ctl apply` the plan with the fleet's "
+            "ports: servers and traffic go on meanwhile"
+        )
+        raise InputError(problem, file=error.file, line=error.line, field=error.field) from error
+
+
 def state_root() -> Path:
     """$XDG_STATE_HOME/trisect, by default ~/.local/state/trisect."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
@@ -143,7 +156,8 @@ class FleetFiles:
         """Return the settings of the last apply; None if there was none."""
         if not self.exists():
             return None
-        parsed = read(self._settings).parse(_Settings)
+        with _way_out():
+            parsed = read(self._settings).parse(_Settings)
         return FleetSettings(
             launcher=parsed.launcher,
             repository=parsed.repository,
@@ -170,7 +184,7 @@ class FleetFiles:
 
     def plan(self) -> Plan | None:
         """Return the plan that was applied last; None if there was none."""
-        return read_applied(self._plan) if self._plan.exists() else None
+        return self._applied(self._plan)
 
     def planned_s(self) -> float | None:
         """Return the time of the last apply in seconds since the epoch; None if there was none."""
@@ -187,7 +201,13 @@ class FleetFiles:
 
     def previous_plan(self) -> Plan | None:
         """Return the plan before the last; None if there was none."""
-        return read_applied(self._previous) if self._previous.exists() else None
+        return self._applied(self._previous)
+
+    def _applied(self, path: Path) -> Plan | None:
+        if not path.exists():
+            return None
+        with _way_out():
+            return read_applied(path)
 
     def write_plans(self, plan: Plan, previous: Plan | None) -> None:
         """Write the present and the previous plan."""
@@ -196,12 +216,16 @@ class FleetFiles:
         write_plan(self._plan, plan)
 
     def append_journal(self, wall_s: float, event: str, details: Mapping[str, Any]) -> None:
-        """Append one line to the journal."""
-        line = json.dumps({"at": round(wall_s, 3), "event": event, **details})
+        """Append one line to the journal. Not waited for: nothing is replayed from it."""
+        line = json.dumps({"at": round(wall_s, 3), "event": event, **details}).encode() + b"\n"
         try:
             self.make()
-            with self._journal.open("a") as stream:
-                stream.write(line + "\n")
+            with self._journal.open("a+b", buffering=0) as stream:
+                # A full disk or a crash may have cut the line before.
+                if end := stream.seek(0, os.SEEK_END):
+                    stream.seek(end - 1)
+                    line = line if stream.read(1) == b"\n" else b"\n" + line
+                stream.write(line)
         except OSError as error:
             raise EngineError(f"{self._journal}: cannot be written: {error.strerror}") from error
 
@@ -209,10 +233,10 @@ class FleetFiles:
         """Return the lines of the journal, oldest first, without a line that a crash cut short."""
         lines = []
         if self._journal.exists():
-            for text in self._journal.read_text().splitlines():
+            for text in self._journal.read_text(errors="replace").splitlines():
                 try:
                     lines.append(json.loads(text))
-                except json.JSONDecodeError:
+                except ValueError:
                     continue
         return lines
 

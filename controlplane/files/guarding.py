@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from controlplane.domain.errors import InputError
 from controlplane.domain.observation import Guarding
 from controlplane.files.documents import SCHEMA_VERSION, State, read
 from controlplane.files.writing import to_json, write_derived
@@ -34,8 +35,9 @@ def write_guarding(path: Path, partitions: Sequence[Guarding]) -> None:
 
 
 def read_guarding(path: Path) -> tuple[Guarding, ...]:
-    """Read the file; nothing where there is none. Raises InputError if it is broken."""
-    if not path.exists():
+    """Read the file; nothing where there is none or a power cut damaged it: the next change renews it."""
+    try:
+        parsed = read(path).parse(_File)
+    except InputError:
         return ()
-    parsed = read(path).parse(_File)
     return tuple(Guarding(**partition.model_dump()) for partition in parsed.partitions)

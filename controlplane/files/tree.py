@@ -11,6 +11,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.tree import Link, Tree
+from controlplane.files.writing import sync_directory
 
 
 def write_tree(root: Path, tree: Tree) -> bool:
@@ -30,13 +31,13 @@ def write_tree(root: Path, tree: Tree) -> bool:
         for path, entry in tree.entries.items():
             _write(fresh / path, entry)
         for directory, _, _ in os.walk(fresh):
-            _sync(Path(directory))
+            sync_directory(Path(directory))
         # No portable call swaps two directories. After a crash between the renames `root` is missing until
         # the next call.
         with contextlib.suppress(FileNotFoundError):
             root.rename(old)
         fresh.rename(root)
-        _sync(root.parent)
+        sync_directory(root.parent)
     except OSError as error:
         raise EngineError(
             f"{root}: cannot be written: {error.strerror}; the old content is intact"
@@ -81,14 +82,6 @@ def _write(path: Path, entry: str | Link) -> None:
         stream.write(entry.encode())
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _put_back(old: Path, root: Path) -> None:

@@ -25,15 +25,29 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file in one step: the old one stays whole until the new one is on disk.
 
-    Raises EngineError where the disk refuses.
+    A power cut after it returns loses nothing. Raises EngineError where the disk refuses.
     """
     _replace(path, content, to_disk=True)
+    try:
+        sync_directory(path.parent)
+    except OSError as error:
+        raise EngineError(f"{path}: may be lost by a power cut: {error.strerror}") from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until the names in a directory are on disk. Raises OSError."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_vital(path: Path, text: str) -> None:
     """Write like `write_text`, but on a full disk overwrite the file in place if its blocks suffice.
 
-    For the files of a redirect, which must not fail on a full disk.
+    For the files of a redirect, which must not fail on a full disk. The directory is not waited for: a power
+    cut may bring back the file before, of servers that have ended with it.
     """
     _replace_or_overwrite(path, text, to_disk=True)
 
@@ -56,14 +70,18 @@ def _replace_or_overwrite(path: Path, text: str, *, to_disk: bool) -> None:
 
 
 def _overwrite(path: Path, content: bytes) -> bool:
-    """Overwrite a file within its allocated blocks; return False if they do not suffice."""
+    """Overwrite a file within its allocated blocks; return False if they do not suffice.
+
+    In one write: empty lines, which no reader minds, cover the rest of a longer file, since a kill between a
+    write and a truncation would leave both.
+    """
     try:
-        with path.open("r+b") as stream:
-            if len(content) > os.fstat(stream.fileno()).st_blocks * _BLOCK_BYTES:
+        with path.open("r+b", buffering=0) as stream:
+            found = os.fstat(stream.fileno())
+            if len(content) > found.st_blocks * _BLOCK_BYTES:
                 return False
-            stream.write(content)
-            stream.truncate()
-        return True
+            padded = content.ljust(found.st_size, b"\n")
+            return stream.write(padded) == len(padded)
     except OSError:
         return False
 

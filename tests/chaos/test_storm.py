@@ -1,0 +1,222 @@
+"""Faults at random under traffic: what is lost is counted against what was in flight.
+
+No test steps the clock of its host; `tests/unit/gateway` and `tests/unit/monitor` have steps of a fake one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+import tritonclient.http as triton_http
+from ctl_host import Host, ended, infer_http, partition, plan
+
+pytestmark = pytest.mark.e2e
+
+CLIENTS = 4
+PAUSE_S = 0.05
+SERVED_S = 90.0
+"""The longest time until the fleet is whole again, on a busy host."""
+
+
+class Traffic:
+    """Clients that send one request after another and count those that fail."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.done = 0
+        self.failed: list[tuple[float, str]] = []
+        self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _run(self) -> None:
+        client = triton_http.InferenceServerClient(f"127.0.0.1:{self._host.http}", network_timeout=60.0)
+        while not self._stop.wait(PAUSE_S):
+            try:
+                infer_http(client, "a")
+                with self._lock:
+                    self.done += 1
+            except Exception as error:
+                with self._lock:
+                    self.failed.append((time.monotonic(), repr(error)))
+
+
+@dataclass
+class Storm:
+    """One fault after another; `faults` are the times of each kind."""
+
+    host: Host
+    dice: random.Random
+    faults: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def state(self) -> Path:
+        return self.host.directory / "state" / "trisect" / self.host.fleet
+
+    def processes(self, text: str) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            line = " ".join(process.info["cmdline"] or [])
+            if text in line and (self.host.fleet in line or str(self.host.directory) in line):
+                found.append(process)
+        return found
+
+    def strike(self) -> None:
+        kinds: list[tuple[str, Callable[[], None]]] = [
+            *((f"kill {name}", lambda text=text: self.kill(text)) for name, text in PROGRAMS.items()),
+            *((f"stop {name}", lambda text=text: self.pause(text)) for name, text in PROGRAMS.items()),
+            ("full disk", self.fill),
+            ("truncated file", self.truncate),
+            ("killed apply", self.killed_apply),
+        ]
+        name, fault = self.dice.choice(kinds)
+        self.faults.append((time.monotonic(), name))
+        fault()
+
+    def kill(self, text: str) -> None:
+        victims = self.processes(text)
+        if victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.dice.choice(victims).kill()
+
+    def pause(self, text: str) -> None:
+        victims = self.processes(text)
+        if not victims:
+            return
+        victim = self.dice.choice(victims)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.suspend()
+            try:
+                time.sleep(self.dice.uniform(0.2, 2.0))
+            finally:
+                victim.resume()
+
+    def fill(self) -> None:
+        """Every byte of the state's disk, for a moment."""
+        filler = self.state / "filler"
+        try:
+            with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+                while stream.write(bytes(1 << 16)):
+                    pass
+            time.sleep(self.dice.uniform(0.2, 2.0))
+        finally:
+            filler.unlink(missing_ok=True)
+
+    def truncate(self) -> None:
+        """A file that is derived or only reported: losing it may cost nothing but itself."""
+        names = ("guard.json", "journal.jsonl", "controller.pid", "gateway/restarts.jsonl")
+        path = self.state / self.dice.choice(names)
+        with contextlib.suppress(OSError):
+            os.truncate(path, self.dice.randrange(path.stat().st_size + 1))
+
+    def killed_apply(self) -> None:
+        command = self.host.command(*self.host.apply_command(PLAN, ports=False))
+        with subprocess.Popen(
+            command,
+            cwd=self.host.directory,
+            env=self.host.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as running:
+            time.sleep(self.dice.uniform(0.0, 3.0))
+            running.kill()
+
+
+PLAN = plan(partition("a", 30))
+PROGRAMS = {
+    "server": "tritonserver",
+    "model": "triton_python_backend_stub",
+    "haproxy": "haproxy -",
+    "supervisor": "controlplane.gateway.supervise",
+    "facade": "controlplane.gateway.facade",
+    "monitor": "controlplane.monitor.collect",
+    "controller": "serve --fleet",
+}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """With its state on a small disk of its own, where this user may mount one."""
+    state = tmp_path / "state"
+    state.mkdir()
+    mounted = (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", str(state)],
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
+    try:
+        with ended(Host(tmp_path, f"storm{os.getpid()}x{time.monotonic_ns() % 10**6}")) as here:
+            yield here
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(state)], check=True)
+
+
+def await_whole(host: Host) -> None:
+    """Until a command finds everything as planned, and a client is served."""
+    deadline = time.monotonic() + SERVED_S
+    while True:
+        applied = host.apply(PLAN, "--as-planned", ports=False)
+        told = host.ctl("status", "--json")
+        whole = applied.returncode == 0 and told.returncode == 0
+        if whole and json.loads(told.stdout)["controller"] is not None:
+            infer_http(triton_http.InferenceServerClient(f"127.0.0.1:{host.http}"), "a")
+            return
+        assert time.monotonic() < deadline, f"{applied.stderr}{told.stderr}"
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [20, pytest.param(1800, marks=[pytest.mark.soak, pytest.mark.timeout(2400)])],
+)
+def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) -> None:
+    seed = int(os.environ.get("TRISECT_STORM_SEED", "1"))
+    assert host.apply(PLAN).returncode == 0
+    storm = Storm(host, random.Random(seed))
+    with Traffic(host) as traffic:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            storm.strike()
+            time.sleep(storm.dice.uniform(0.5, 4.0))
+        await_whole(host)
+        healthy_since = time.monotonic()
+        served = traffic.done
+        while traffic.done < served + 100:
+            time.sleep(0.05)
+            assert time.monotonic() < healthy_since + SERVED_S
+    struck = Counter(name for _, name in storm.faults)
+    print(
+        f"seed {seed}: {dict(struck)}; {len(traffic.failed)} of {traffic.done + len(traffic.failed)} failed"
+    )
+    for at, error in traffic.failed:
+        before = [name for struck_at, name in storm.faults if struck_at <= at][-1:]
+        print(f"  after {before}: {error[:100]}")
+    # Each client has one request in flight, so one fault can cost each client one.
+    assert len(traffic.failed) <= CLIENTS * len(storm.faults)
+    assert [at for at, _ in traffic.failed if at > healthy_since] == [], "whole again"
