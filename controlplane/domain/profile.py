@@ -1,4 +1,4 @@
-"""What was measured about one model on one device."""
+"""Measurements of one model on one device, and factors that correct predictions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from controlplane.domain import units
 from controlplane.domain.device import ShareKind
+from controlplane.domain.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +158,26 @@ class Profile:
         """The largest batch this profile can speak for."""
         measured = max((p.batch for p in self.points), default=1)
         return measured if self.max_batch is None else min(measured, max(self.max_batch, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """Observed over predicted execution time of `model` on `device` beside `neighbours`."""
+
+    model: str
+    device: str
+    neighbours: tuple[str, ...]
+    factor: float
+    batches: int
+    at_s: float
+
+    def __post_init__(self) -> None:
+        units.positive(self.factor, "factor")
+        units.at_least_one(self.batches, "batches")
+        if tuple(sorted(self.neighbours)) != self.neighbours:
+            raise InputError("must be sorted", field="neighbours")
+
+    @property
+    def key(self) -> tuple[str, str, tuple[str, ...]]:
+        """The key; there is one factor a key."""
+        return self.model, self.device, self.neighbours

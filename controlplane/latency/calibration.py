@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.domain import units
-from controlplane.domain.errors import InputError
+from controlplane.domain.profile import Factor
 from controlplane.latency.protocol import Estimate, FloatArray, LatencyModel, Slots
 
 FEWEST_BATCHES = 30
@@ -45,29 +44,6 @@ class Observation:
     batches: int
     variation: float
     at_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """Observed over predicted execution time of `model` on `device` beside `neighbours`."""
-
-    model: str
-    device: str
-    neighbours: tuple[str, ...]
-    factor: float
-    batches: int
-    at_s: float
-
-    def __post_init__(self) -> None:
-        units.positive(self.factor, "factor")
-        units.at_least_one(self.batches, "batches")
-        if tuple(sorted(self.neighbours)) != self.neighbours:
-            raise InputError("must be sorted", field="neighbours")
-
-    @property
-    def key(self) -> tuple[str, str, tuple[str, ...]]:
-        """The key; there is one factor a key."""
-        return self.model, self.device, self.neighbours
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from controlplane.domain.profile import Factor
 from controlplane.files.documents import SCHEMA_VERSION, Strict, read
 from controlplane.files.writing import write_json
-from controlplane.latency.calibration import Factor
 
 NAME = "calibration.json"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from controlplane.domain.device import CPU_DEVICE, GpuPool
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violation
-from controlplane.domain.profile import Profile
+from controlplane.domain.profile import Factor, Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
 from controlplane.files.documents import Document, nearest
@@ -19,7 +19,7 @@ from controlplane.files.measurements.calibration import read_calibration
 from controlplane.files.measurements.profiles import profile_document
 from controlplane.files.writing import to_json
 from controlplane.latency import registry as latency_registry
-from controlplane.latency.calibration import Calibrated, Factor
+from controlplane.latency.calibration import Calibrated
 from controlplane.planners import registry
 from controlplane.planners.evaluation import verify
 from controlplane.planners.evaluation.estimates import times

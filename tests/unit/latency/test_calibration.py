@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
-from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.domain.profile import Environment, Factor, Measurement, Profile
 from controlplane.latency.calibration import (
     FEWEST_BATCHES,
     Calibrated,
-    Factor,
     Observation,
     refusal,
     too_few,

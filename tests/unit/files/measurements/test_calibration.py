@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.profile import Factor
 from controlplane.files.measurements.calibration import NAME, read_calibration, write_calibration
-from controlplane.latency.calibration import Factor
 
 pytestmark = pytest.mark.unit
 

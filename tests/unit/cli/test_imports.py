@@ -1,0 +1,31 @@
+"""What a verb imports is most of the time that a short command takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+
+def imported(module: str) -> set[str]:
+    """The modules that are loaded after an import in a new interpreter."""
+    code = f"import sys, {module}; print('\\n'.join(sys.modules))"
+    return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+
+
+def test_the_list_of_verbs_imports_no_verb() -> None:
+    assert not {
+        name for name in imported("controlplane.cli.main") if name.startswith("controlplane.cli.jobs")
+    }
+
+
+@pytest.mark.parametrize("verb", ["status", "events"])
+def test_verbs_that_only_look_import_no_planning_and_no_yaml(verb: str) -> None:
+    assert not {"numpy", "numba", "scipy", "yaml"} & imported(f"controlplane.cli.fleet.{verb}")
+
+
+def test_planning_imports_no_compiler_and_no_training() -> None:
+    assert not {"numba", "scipy", "torch", "docker", "tritonclient"} & imported("controlplane.cli.jobs.plan")
