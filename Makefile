@@ -90,8 +90,8 @@ test-packages: host-packages
 check: setup lint
 	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not slow and not soak"
 
-# Each part with the time it took; the first failure ends the run. Unit tests compute, servers and containers
-# mostly wait. Two threads of BLAS would mostly wait for each other's core.
+# Each part with the time it took and its slowest tests; the first failure ends the run. Unit tests compute, servers
+# and containers mostly wait. Two threads of BLAS would mostly wait for each other's core.
 test: setup test-packages
 	@timed() { local name="$$1" start=$$SECONDS; shift; echo "== $$name: $$*"; "$$@" || exit 1; \
 	    echo "== $$name took $$((SECONDS - start)) s"; }; \
@@ -99,8 +99,8 @@ test: setup test-packages
 	timed format .venv/bin/ruff format --check .; \
 	timed types .venv/bin/mypy; \
 	timed imports .venv/bin/lint-imports; \
-	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not soak"; \
-	timed servers $(PYTEST) -m "(e2e or docker) and not soak"
+	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak"; \
+	timed servers $(PYTEST) --durations 20 -m "(e2e or docker) and not soak"
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup
