@@ -55,7 +55,15 @@ def plan(
     rates: Annotated[
         str | None,
         typer.Option(
-            help="Rates in place of SPEC's: fleet:NAME takes those that the controller of a fleet forecasts."
+            help="Rates in place of SPEC's: fleet:NAME takes those that the controller of a fleet forecasts, "
+            "prometheus:URL the result of --query."
+        ),
+    ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="PromQL for --rates prometheus:URL: inferences per second by workload, endpoint or model, "
+            "such as quantile_over_time(0.99, ...[1d:1m])."
         ),
     ] = None,
     explain: Annotated[
@@ -103,8 +111,10 @@ def plan(
     """
     compiled = say_when_compiling(say)
     parsed, document = read_spec(spec)
-    if rates is not None:
-        parsed = with_rates(parsed, rates, say)
+    if rates is None:
+        options.refuse("is for --rates prometheus:URL", {"--query": query})
+    else:
+        parsed = with_rates(parsed, rates, query, say)
     if explain is not None:
         from controlplane.planners.diagnostics.explain import refuse_unknown
 

@@ -47,12 +47,12 @@ class Kind(StrEnum):
 class LoadLimits:
     """Times in seconds, and how sure a decision must be in standard deviations.
 
-    `horizon_s` is how far a decision looks ahead: about as long as a new plan needs until it serves.
+    `horizon_s` is how far a decision looks ahead: until the next change after it could serve.
     `settle_s` is the shortest time between two changes. `dwell_s` is how long a cheaper plan must have been
     enough, without a moment of doubt, before it is applied.
     """
 
-    horizon_s: float = 20.0
+    horizon_s: float = 35.0
     settle_s: float = 15.0
     dwell_s: float = 600.0
     trigger_z: float = 3.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from controlplane.domain import units
@@ -11,25 +12,46 @@ from controlplane.domain.spec import Spec
 from controlplane.files.fleets import FleetFiles, state_root
 from controlplane.files.following.rates import read_rates
 
-_FLEET = "fleet"
+_FLEET, _PROMETHEUS = "fleet", "prometheus"
 
 
-def with_rates(spec: Spec, source: str, say: Callable[[str], None]) -> Spec:
-    """The spec with the rates that `source` forecasts (`fleet:NAME`); says which workloads keep their own.
+def with_rates(spec: Spec, source: str, query: str | None, say: Callable[[str], None]) -> Spec:
+    """The spec with the rates of a source; says which workloads keep their own.
 
-    Raises InputError for an unknown source, and for a fleet whose load nothing has seen.
+    `fleet:NAME` gives the upper bounds that a fleet's controller forecasts, `prometheus:URL` what `query`
+    gives by workload, endpoint or model. Raises InputError for an unknown source, and for a fleet whose load
+    nothing has seen; EngineError where Prometheus does not answer.
     """
-    kind, _, name = source.partition(":")
-    if kind != _FLEET or not name:
-        raise InputError(f"{source!r} is no source of rates; name a fleet as fleet:NAME", field="--rates")
+    kind, _, place = source.partition(":")
+    if kind not in (_FLEET, _PROMETHEUS) or not place:
+        raise InputError(f"{source!r} is no source: give fleet:NAME or prometheus:URL", field="--rates")
+    if (kind == _PROMETHEUS) != (query is not None):
+        raise InputError("belongs to --rates prometheus:URL, which needs it", field="--query")
+    known = _of_fleet(place) if query is None else _of_prometheus(place, query)
+    models = Counter(w.model for w in spec.workloads)
+    found = {
+        # The rate of a model is that of a workload only where no other one has the model.
+        w.name: known.get(w.name)
+        or known.get(w.endpoint)
+        or (known.get(w.model) if models[w.model] == 1 else None)
+        for w in spec.workloads
+    }
+    if own := [w.name for w in spec.workloads if found[w.name] is None]:
+        say(f"the rates of the spec, since {kind} has none: {', '.join(own)}")
+    return replace(
+        spec, workloads=tuple(replace(w, rate_rps=found[w.name] or w.rate_rps) for w in spec.workloads)
+    )
+
+
+def _of_fleet(name: str) -> Mapping[str, float]:
+    """Upper bounds by workload; an idle one has one too, so every known rate is positive."""
     seen = read_rates(FleetFiles(state_root(), units.safe_name(name, "--rates")).rates)
     if seen is None:
         raise InputError(f"no controller of fleet {name!r} has seen its load", field="--rates")
-    # An idle workload has an upper bound too, so every known rate is positive.
-    known = {rate.workload: rate.upper_rps for rate in seen.rates if rate.upper_rps}
-    if own := [w.name for w in spec.workloads if w.name not in known]:
-        say(f"the rates of the spec, since fleet {name!r} has none: {', '.join(own)}")
-    return replace(
-        spec,
-        workloads=tuple(replace(w, rate_rps=known.get(w.name) or w.rate_rps) for w in spec.workloads),
-    )
+    return {rate.workload: rate.upper_rps for rate in seen.rates if rate.upper_rps}
+
+
+def _of_prometheus(url: str, query: str) -> Mapping[str, float]:
+    from controlplane.monitor import prometheus  # brings httpx
+
+    return prometheus.query(url, query)

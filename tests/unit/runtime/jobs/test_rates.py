@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from host_ports import free_ports
 
-from controlplane.domain.errors import InputError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.observation import RateSeen
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.domain.workload import Workload
@@ -28,9 +35,9 @@ def test_the_forecast_of_a_fleet_replaces_what_was_typed(
     seen = RateSeen("seen", 10.0, 40.0, 38.0, 42.5, 1.0, False)
     write_rates(files.rates, RatesSeen(0.0, "yes", (seen,)))
     told = list[str]()
-    found = with_rates(SPEC, "fleet:f", told.append)
+    found = with_rates(SPEC, "fleet:f", None, told.append)
     assert {w.name: w.rate_rps for w in found.workloads} == {"seen": 42.5, "new": 10.0}
-    assert told == ["the rates of the spec, since fleet 'f' has none: new"]
+    assert told == ["the rates of the spec, since fleet has none: new"]
 
 
 @pytest.mark.parametrize("source", ["fleet:nothing", "fleet:", "f", "prometheus:http://x"])
@@ -38,5 +45,67 @@ def test_a_source_without_rates_is_refused(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with pytest.raises(InputError, match="--rates: "):
-        with_rates(SPEC, source, print)
+    with pytest.raises(InputError, match=r"--(rates|query): "):
+        with_rates(SPEC, source, None, print)
+
+
+@contextlib.contextmanager
+def prometheus(content: object) -> Iterator[tuple[str, list[str]]]:
+    """A server that answers every query with `content`, and the queries."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(parse_qs(urlsplit(self.path).query)["query"][0])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"prometheus:http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+
+
+def vector(*series: tuple[dict[str, str], str]) -> dict[str, object]:
+    result = [{"metric": metric, "value": [0, value]} for metric, value in series]
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+def test_a_query_gives_rates_by_endpoint() -> None:
+    with prometheus(vector(({"endpoint": "seen"}, "31.5"), ({"endpoint": "new"}, "NaN"))) as (source, asked):
+        found = with_rates(SPEC, source, "sum by (endpoint) (rate(x[5m]))", print)
+    assert {w.name: w.rate_rps for w in found.workloads} == {"seen": 31.5, "new": 10.0}
+    assert asked == ["sum by (endpoint) (rate(x[5m]))"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"status": "error", "error": "parse error"}, "the server refuses it: parse error"),
+        (
+            {"status": "success", "data": {"resultType": "matrix", "result": []}},
+            "must give an instant vector",
+        ),
+        (vector(({"job": "x"}, "1")), "must keep one of the labels"),
+        (vector(({"model": "m"}, "1"), ({"model": "m"}, "2")), "gives 'm' twice"),
+    ],
+)
+def test_what_is_no_rate_of_a_workload_is_refused(content: object, problem: str) -> None:
+    with prometheus(content) as (source, _), pytest.raises(InputError, match=f"--query: {problem}"):
+        with_rates(SPEC, source, "x", print)
+
+
+def test_a_url_with_credentials_is_refused() -> None:
+    with pytest.raises(InputError, match="must hold no credentials"):
+        with_rates(SPEC, "prometheus:http://user:word@127.0.0.1:1", "x", print)
+
+
+def test_a_server_that_is_away_is_named() -> None:
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1: no answer"):
+        with_rates(SPEC, f"prometheus:http://127.0.0.1:{free_ports(1)[0]}", "x", print)
