@@ -16,7 +16,7 @@ from controlplane.domain.errors import TrisectError
 
 
 class _Verb(NamedTuple):
-    """A verb's module, which has a function of the verb's name, and its line in `ctl --help`."""
+    """A verb's module, which has a function or an app of the verb's name, and its line in `ctl --help`."""
 
     module: str
     summary: str
@@ -37,6 +37,7 @@ VERBS: Mapping[str, _Verb] = {
     "serve": _Verb("fleet.serve", "Run the controller of a fleet."),
     "events": _Verb("fleet.events", "Show the history of a fleet."),
     "destroy": _Verb("fleet.destroy", "Stop a fleet."),
+    "token": _Verb("fleet.token", "Grant and revoke clients' access to endpoints."),
     "demo": _Verb("jobs.demo", "Run every step on this host with real Tritons."),
 }
 
@@ -46,8 +47,11 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         verb = VERBS[name]
+        found = getattr(import_module(f"controlplane.cli.{verb.module}"), name)
+        if isinstance(found, typer.Typer):  # a verb with verbs of its own
+            return typer.main.get_command(found)
         only = typer.Typer(add_completion=False, rich_markup_mode=None)
-        only.command(name)(getattr(import_module(f"controlplane.cli.{verb.module}"), name))
+        only.command(name)(found)
         return typer.main.get_command(only)
 
     def __iter__(self) -> Iterator[str]:

@@ -80,6 +80,30 @@ FleetsFleetWideCalls = Annotated[
         "running fleet does; a new fleet does not.",
     ),
 ]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", help="Certificate with its chain (PEM): all three ports speak TLS."),
+]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM, without a password).")]
+TlsClientCa = Annotated[
+    Path | None,
+    typer.Option("--tls-client-ca", help="Authority that signs the certificates of clients (PEM)."),
+]
+RequireTokens = Annotated[
+    bool | None,
+    typer.Option(
+        "--require-tokens/--no-require-tokens",
+        help="Serve only clients with a token or a certificate that `ctl token create` granted endpoints.",
+    ),
+]
+PlainText = Annotated[
+    bool | None,
+    typer.Option("--plain-text/--no-plain-text", help="Allow a --host that other hosts reach without TLS."),
+]
+Audit = Annotated[
+    bool | None,
+    typer.Option("--audit/--no-audit", help="Write a line for every request to the fleet's audit.jsonl."),
+]
 
 _FIGURES = (".svg", ".png", ".pdf")
 DEFAULT_FLEET = "default"

@@ -7,10 +7,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from itertools import combinations
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.options import LauncherName
 from controlplane.domain import units
@@ -22,6 +23,7 @@ from controlplane.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.gateway.haproxy import HaproxyGateway
+    from controlplane.gateway.security.registry import ClientRegistry
     from controlplane.profiler.session import Place
     from controlplane.report.tables.status_table import Status
     from controlplane.runtime.fleet.fleet import Fleet
@@ -87,7 +89,19 @@ def gateway(files: FleetFiles, endpoints: Endpoints) -> HaproxyGateway:
         endpoints.host,
         compress_answers=endpoints.compress_answers,
         fleet_wide_calls=endpoints.fleet_wide_calls,
+        protection=endpoints.protection,
     )
+
+
+def clients(name: str) -> ClientRegistry:
+    """Return the clients of a fleet that was applied. Raises InputError where there is none."""
+    from controlplane.gateway.security.registry import ClientRegistry
+
+    units.safe_name(name, "--fleet")
+    files = FleetFiles(state_root(), name)
+    if not files.exists():
+        raise InputError(f"no fleet {name!r} was applied; `ctl apply` makes one", field="--fleet")
+    return ClientRegistry(files.gateway)
 
 
 def chosen_endpoints(
@@ -99,10 +113,11 @@ def chosen_endpoints(
     metrics_port: int | None = None,
     compress_answers: bool | None = None,
     fleet_wide_calls: bool | None = None,
+    protection: Mapping[str, Path | bool | None] | None = None,
 ) -> Endpoints:
     """Return where a fleet is to listen: as given, else as it does now, else Triton's own ports.
 
-    Raises InputError for a port that is given twice.
+    `protection` has the fields of `Protection` that are given. Raises InputError for a port given twice.
     """
     units.safe_name(name, "--fleet")
     settings = FleetFiles(state_root(), name).settings()
@@ -114,6 +129,7 @@ def chosen_endpoints(
         metrics_port or known.metrics_port,
         known.compress_answers if compress_answers is None else compress_answers,
         known.fleet_wide_calls if fleet_wide_calls is None else fleet_wide_calls,
+        replace(known.protection, **_given(protection or {})),
     )
     ports = {
         "--http-port": chosen.http_port,
@@ -124,6 +140,14 @@ def chosen_endpoints(
         if port == its:
             raise InputError(f"{port} is {one} already; each needs its own", field=other)
     return chosen
+
+
+def _given(protection: Mapping[str, Path | bool | None]) -> dict[str, Any]:
+    return {
+        field: str(value.absolute()) if isinstance(value, Path) else value
+        for field, value in protection.items()
+        if value is not None
+    }
 
 
 def chosen_launcher(name: str, given: LauncherName | None) -> LauncherName | None:

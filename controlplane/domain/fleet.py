@@ -127,6 +127,23 @@ class ShareUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class Protection:
+    """The gateway's protection on a network. Paths are absolute.
+
+    `certificate` and `key` are PEM files; with them all ports speak TLS. `client_ca` signs clients'
+    certificates. With `tokens`, a client needs a token or such a certificate. `plain_text` allows addresses
+    beyond loopback without TLS. `audit` writes a line for every request.
+    """
+
+    certificate: str | None = None
+    key: str | None = None
+    client_ca: str | None = None
+    tokens: bool = False
+    plain_text: bool = False
+    audit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoints:
     """The gateway's addresses, and its options for clients.
 
@@ -140,6 +157,7 @@ class Endpoints:
     metrics_port: int = 8002
     compress_answers: bool = False
     fleet_wide_calls: bool = False
+    protection: Protection = Protection()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from controlplane.domain.fleet import Endpoints
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import SCHEMA_VERSION, State, read, read_text
 from controlplane.files.following.kept import FollowingFiles
+from controlplane.files.gateway import ProtectionFields
 from controlplane.files.plans import read_applied, write_plan
 from controlplane.files.writing import write_json, write_text
 
@@ -59,6 +60,7 @@ class _Endpoints(State):
     metrics_port: int
     compress_answers: bool = False
     fleet_wide_calls: bool = False
+    protection: Annotated[ProtectionFields, Field(default_factory=ProtectionFields)]
 
 
 class _Settings(State):
@@ -163,7 +165,10 @@ class FleetFiles:
             repository=parsed.repository,
             output=parsed.output,
             devices=parsed.devices,
-            endpoints=Endpoints(**parsed.endpoints.model_dump()),
+            endpoints=Endpoints(
+                **parsed.endpoints.model_dump(exclude={"protection"}),
+                protection=parsed.endpoints.protection.value(),
+            ),
             former_outputs=tuple(parsed.former_outputs),
         )
 

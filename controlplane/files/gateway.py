@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from controlplane.domain.fleet import Backend, Route
+from pydantic import Field
+
+from controlplane.domain.fleet import Backend, Protection, Route
 from controlplane.files.documents import SCHEMA_VERSION, State, read
 from controlplane.files.writing import to_json, write_derived, write_json, write_vital
 
@@ -90,12 +92,27 @@ class SlotsRecord:
         return {index: tuple(endpoints) for index, endpoints in first.items()}
 
 
+class ProtectionFields(State):
+    """The fields of `Protection`."""
+
+    certificate: str | None = None
+    key: str | None = None
+    client_ca: str | None = None
+    tokens: bool = False
+    plain_text: bool = False
+    audit: bool = False
+
+    def value(self) -> Protection:
+        """Return the value."""
+        return Protection(**self.model_dump())
+
+
 class GatewaySettings(State):
     """The settings with which the gateway was started. `slots` is what the next HAProxy gets.
 
     All ports are TCP, except `log_port` (UDP), which receives a line for every request. Each line begins with
     `log_secret`, since any process of the host can send to the port. The facade's ports are on loopback, for
-    HAProxy only.
+    HAProxy only, which proves itself by `facade_secret` where clients need tokens.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -112,6 +129,8 @@ class GatewaySettings(State):
     compress_answers: bool = False
     fleet_wide_calls: bool = False
     log_secret: str = ""
+    facade_secret: str = ""
+    protection: Annotated[ProtectionFields, Field(default_factory=ProtectionFields)]
 
 
 class _Backend(State):

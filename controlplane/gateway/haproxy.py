@@ -11,20 +11,21 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from controlplane.domain.errors import GatewayError, MissingTool
-from controlplane.domain.fleet import Backend, Routes
+from controlplane.domain.fleet import Backend, Protection, Routes
 from controlplane.domain.plan import MOST_SERVERS
-from controlplane.files.gateway import GatewaySettings, Traits, write_settings
+from controlplane.files.gateway import GatewaySettings, ProtectionFields, Traits, write_settings
 from controlplane.files.remembered import Remembered
 from controlplane.gateway import control_socket, processes, slots, store, supervision
 from controlplane.gateway.listeners import listen
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
+from controlplane.gateway.security import exposure
 from controlplane.gateway.slots import BACKUP, PLAIN, PROTOCOLS, Phase, Slot, SlotTable
 from controlplane.gateway.traits import traits_of
 
@@ -68,12 +69,14 @@ class HaproxyGateway:
         *,
         compress_answers: bool = False,
         fleet_wide_calls: bool = False,
+        protection: Protection | None = None,
     ) -> None:
         self._places = Places.of(state_dir)
         self._ports = ports or Ports()
         self._host = host
         self._compress_answers = compress_answers
         self._fleet_wide_calls = fleet_wide_calls
+        self._protection = protection or Protection()
         self._runtime = RuntimeSocket(self._places.runtime_socket)
         self._lock = FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
         self._table = Remembered(self._places.slots, self._read_table)
@@ -87,6 +90,7 @@ class HaproxyGateway:
         the host's limit of open files allows too few slots.
         """
         program = _haproxy()
+        exposure.check(self._host, self._protection)
         self._places.make()
         with _locked(FileLock(self._places.start_lock, timeout=_LOCK_DEADLINE_S)):
             wanted = (self._host, self._ports.http, self._ports.grpc, self._ports.metrics)
@@ -103,6 +107,12 @@ class HaproxyGateway:
                     )
                 _refuse_another("compress-answers", present.compress_answers, self._compress_answers)
                 _refuse_another("fleet-wide-calls", present.fleet_wide_calls, self._fleet_wide_calls)
+                if present.protection.value() != self._protection:
+                    raise GatewayError(
+                        "this fleet's gateway runs with other certificate files, tokens or audit, which "
+                        "cannot change while it runs: leave these options out, or `ctl destroy` the fleet "
+                        "first"
+                    )
                 supervision.replace_outdated(self._places)
                 if slot_count > present.slots:
                     settings = present.model_copy(update={"slots": slot_count})
@@ -128,6 +138,8 @@ class HaproxyGateway:
                     compress_answers=self._compress_answers,
                     fleet_wide_calls=self._fleet_wide_calls,
                     log_secret=secrets.token_hex(_SECRET_BYTES),
+                    facade_secret=secrets.token_hex(_SECRET_BYTES),
+                    protection=ProtectionFields(**asdict(self._protection)),
                 )
                 with _locked(self._lock):
                     write_settings(self._places.settings, settings)
@@ -136,6 +148,8 @@ class HaproxyGateway:
             try:
                 self._await_answer()
                 self._await_slots()
+                if self._protection.certificate:
+                    supervision.wake(self._places)
             except GatewayError:
                 if not running:
                     self._end_processes()
@@ -295,7 +309,7 @@ class HaproxyGateway:
         """
         wanted = str(store.settings_of(self._places).slots)
         if self._held(store.COUNT) != wanted:
-            supervision.renew_haproxy(self._places)
+            supervision.wake(self._places)
             self._await(
                 lambda: self._held(store.COUNT) == wanted, _START_DEADLINE_S, "HAProxy with more slots"
             )

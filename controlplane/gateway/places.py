@@ -80,6 +80,25 @@ class Places:
         return self.state / "broadcasts.json"
 
     @property
+    def clients(self) -> Path:
+        """The clients with their grants."""
+        return self.state / "clients.json"
+
+    @property
+    def certificate(self) -> Path:
+        """HAProxy's copy of the certificate and its key."""
+        return self.state / "certificate.pem"
+
+    @property
+    def audit(self) -> Path:
+        """A line for every request, where the fleet is audited."""
+        return self.state / "audit.jsonl"
+
+    def clients_map(self, name: str) -> Path:
+        """One of HAProxy's maps of clients: `clients`, `grants` or `limits`."""
+        return self.state / f"{name}.map"
+
+    @property
     def lock(self) -> Path:
         """Held while the files above and the running HAProxy are changed together."""
         return self.state / "commit.lock"

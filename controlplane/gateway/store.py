@@ -6,7 +6,10 @@ import os
 import resource
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
+from controlplane.domain.errors import InputError
+from controlplane.files.clients import read_clients
 from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
@@ -18,6 +21,7 @@ from controlplane.files.gateway import (
 from controlplane.files.writing import write_derived
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
+from controlplane.gateway.security import access, certificate
 from controlplane.gateway.slots import BACKUP, Phase, Slot, SlotTable
 from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, render_haproxy
 
@@ -73,8 +77,38 @@ def write_config(places: Places, settings: GatewaySettings, listeners: Listeners
         save(places, generation, table)
     else:  # leaves the table to a commit that is under way
         _write_maps(places, generation, table)
+    if settings.protection.certificate and settings.protection.key:
+        write_certificate(places, settings)
+    for path, entries in client_maps(places).items():
+        write_derived(path, _map_text(entries))
     lines = [_lines(table, slot) for slot in table.slots]
     write_derived(places.config, render_haproxy(frame(places, settings, listeners), lines))
+
+
+def write_certificate(places: Places, settings: GatewaySettings) -> bool:
+    """Renew HAProxy's copy of the certificate; return whether it changed. Without valid files it stays.
+
+    Raises InputError where there is no copy yet and the files are not valid.
+    """
+    files = settings.protection
+    try:
+        content = certificate.combined(Path(files.certificate or ""), Path(files.key or ""))
+    except InputError as error:
+        if not places.certificate.exists():
+            raise
+        print(f"the certificate is not renewed: {error}", flush=True)
+        return False
+    return certificate.write(places.certificate, content)
+
+
+def client_maps(places: Places) -> dict[Path, dict[str, str]]:
+    """Return HAProxy's maps of clients."""
+    clients = read_clients(places.clients)
+    return {
+        places.clients_map("clients"): access.clients_map(clients),
+        places.clients_map("grants"): access.grants_map(clients),
+        places.clients_map("limits"): access.limits_map(clients),
+    }
 
 
 def check_entries(generation: int, table: SlotTable) -> dict[str, str]:
@@ -89,6 +123,7 @@ def settings_of(places: Places) -> GatewaySettings:
 
 def frame(places: Places, settings: GatewaySettings, listeners: Listeners) -> HaproxyFrame:
     """The part of the configuration that no commit changes, sized to this process's limits."""
+    protection = settings.protection
     return HaproxyFrame(
         http_fd=listeners.http.fileno(),
         grpc_fd=listeners.grpc.fileno(),
@@ -102,6 +137,13 @@ def frame(places: Places, settings: GatewaySettings, listeners: Listeners) -> Ha
         process=f"h{time.time_ns() // 10**6:x}",
         maxconn=maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings),
         compress_answers=settings.compress_answers,
+        certificate=str(places.certificate) if protection.certificate else None,
+        client_ca=protection.client_ca,
+        clients_map=str(places.clients_map("clients")) if protection.tokens else None,
+        grants_map=str(places.clients_map("grants")) if protection.tokens else None,
+        limits_map=str(places.clients_map("limits")) if protection.tokens else None,
+        facade_secret=settings.facade_secret,
+        audit=protection.audit,
         threads=max(1, min(4, len(os.sched_getaffinity(0)) // 2)),
     )
 

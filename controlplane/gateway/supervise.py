@@ -31,6 +31,7 @@ from controlplane.gateway import processes, store, supervision
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
+from controlplane.gateway.security import certificate
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 5.0
@@ -40,7 +41,7 @@ _FACADE_GRACE_S = 1.0
 _LOOKED_AT_S = 0.5
 _COMMIT_S = 2.0
 """For a commit to end before HAProxy is started all the same: a stopped command must not prevent a repair."""
-_TRIM_EVERY_S = 60.0
+_TIDY_EVERY_S = 60.0
 _FACADES_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 """For glibc: few arenas, and large blocks return to the kernel when freed."""
 _LOG_LIMIT_BYTES = 4 * 2**20
@@ -174,7 +175,7 @@ class Supervisor:
     def _await(self) -> None:
         handles = {charge.handle: charge for charge in self._charges if charge.handle is not None}
         due = [charge.due_at for charge in self._charges if charge.handle is None]
-        timeout = min(max(0.0, min(due) - time.monotonic()) if due else _TRIM_EVERY_S, _TRIM_EVERY_S)
+        timeout = min(max(0.0, min(due) - time.monotonic()) if due else _TIDY_EVERY_S, _TIDY_EVERY_S)
         ready, _, _ = select.select([*handles, *self._finishing, self._wake_read], [], [], timeout)
         for handle in ready:
             if handle in handles:
@@ -185,8 +186,19 @@ class Supervisor:
                     child.wait()
             else:
                 os.read(self._wake_read, 1)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Trim logs, and serve a renewed certificate."""
         for role in processes.ALL:
             _trim(self._places.log(role))
+        try:
+            settings = store.settings_of(self._places)
+            if settings.protection.certificate and store.write_certificate(self._places, settings):
+                certificate.load(RuntimeSocket(self._places.runtime_socket), self._places.certificate)
+                print("the certificate is renewed", flush=True)
+        except TrisectError as error:
+            print(f"the certificate is not renewed: {error}", flush=True)
 
     def _died(self, charge: Charge, how: str = "") -> None:
         code: int | None = None
@@ -267,6 +279,9 @@ class Supervisor:
                 *("--slots", str(self._places.slots)),
                 *("--haproxy", str(self._places.runtime_socket)),
                 *("--listen", str(self._places.monitor_socket)),
+                *("--clients", str(self._places.clients)),
+                *("--certificate", str(self._places.certificate)),
+                *("--audit", str(self._places.audit)),
                 *("--log-fd", str(log_fd)),
             ],
             descriptors=(log_fd,),

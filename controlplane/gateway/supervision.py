@@ -44,8 +44,8 @@ def replace_outdated(places: Places) -> None:
             time.sleep(_POLL_S)
 
 
-def renew_haproxy(places: Places) -> None:
-    """Have the supervisor replace a HAProxy that has fewer slots than are set."""
+def wake(places: Places) -> None:
+    """Have the supervisor replace a HAProxy that has fewer slots than are set, and renew the certificate."""
     for pid in processes.find(places, processes.SUPERVISOR):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGHUP)

@@ -15,6 +15,7 @@ import io
 import json
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +31,11 @@ from prometheus_client.registry import Collector
 
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Backend
+from controlplane.files.clients import operates_with, read_clients
 from controlplane.files.gateway import SlotsRecord, read_settings, read_slots
 from controlplane.files.remembered import Remembered
 from controlplane.monitor import exposition
+from controlplane.monitor.audit import AuditLog
 from controlplane.monitor.records import Losses, parse
 from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.unlogged import BACKENDS, Unlogged
@@ -134,8 +137,9 @@ class Monitor:
 class Log:
     """The socket that receives a line for every request, and its followers."""
 
-    def __init__(self, log: socket.socket, monitor: Monitor) -> None:
+    def __init__(self, log: socket.socket, monitor: Monitor, audit: AuditLog | None = None) -> None:
         self._log = log
+        self._audit = audit
         self._monitor = monitor
         self._followers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.get_running_loop()
@@ -165,6 +169,8 @@ class Log:
         self.hand_on(b"\n".join((*lines, b"")))
         for line in lines:
             self._monitor.take(line)
+        if self._audit is not None:
+            self._audit.take(list(lines))
 
     def hand_on(self, lines: bytes) -> None:
         """Forward lines to the followers; close the connection of a follower that is too slow."""
@@ -254,15 +260,31 @@ async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
         await asyncio.sleep(_UNLOGGED_EVERY_S if rows else BEAT_S)
 
 
-async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: Path) -> None:
-    given = read_settings(settings)
+def _tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+async def _run(places: argparse.Namespace) -> None:
+    given = read_settings(places.settings)
+    slots, haproxy = places.slots, places.haproxy
+    tls = _tls(places.certificate) if given.protection.certificate else None
+
+    def renew_certificate() -> None:
+        if tls is not None:
+            tls.load_cert_chain(places.certificate)
+
+    certificate = Remembered(places.certificate, renew_certificate)
+    clients = Remembered(places.clients, partial(read_clients, places.clients))
     monitor = Monitor(Addresses(slots), given.log_secret)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
-    with socket.socket(fileno=log_fd) as incoming:
-        log = Log(incoming, monitor)
+    with socket.socket(fileno=places.log_fd) as incoming:
+        audit = AuditLog(places.audit, monitor.addresses.server) if given.protection.audit else None
+        log = Log(incoming, monitor, audit)
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError, ValueError):
@@ -278,7 +300,10 @@ async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: 
 
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SCRAPE_S)) as session:
 
-            async def metrics(_: web.Request) -> web.Response:
+            async def metrics(request: web.Request) -> web.Response:
+                authorization = request.headers.get("Authorization", "")
+                if given.protection.tokens and not operates_with(authorization, clients.get()):
+                    return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
                 body = await _metrics(monitor, haproxy, session)
                 return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
@@ -286,8 +311,8 @@ async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: 
             app.router.add_get("/metrics", metrics)
             runner = web.AppRunner(app, access_log=None)
             await runner.setup()
-            await web.TCPSite(runner, given.host, given.metrics_port).start()
-            questions = await asyncio.start_unix_server(talk, str(listen))
+            await web.TCPSite(runner, given.host, given.metrics_port, ssl_context=tls).start()
+            questions = await asyncio.start_unix_server(talk, str(places.listen))
             log.listen()
             made_up = asyncio.create_task(_make_up_for(monitor, log, haproxy))
             beats = 0
@@ -299,6 +324,8 @@ async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: 
                 if beats % _TIDY_BEATS == 0:
                     monitor.addresses.refresh()
                     monitor.windows.forget(time.time())
+                    with contextlib.suppress(OSError):
+                        certificate.get()
             made_up.cancel()
             questions.close()
             await runner.cleanup()
@@ -307,11 +334,10 @@ async def _run(log_fd: int, settings: Path, slots: Path, haproxy: Path, listen: 
 def main() -> int:
     """Watch one gateway until SIGTERM."""
     parser = argparse.ArgumentParser(description="The monitor of a gateway.")
-    for name in ("settings", "slots", "haproxy", "listen"):
+    for name in ("settings", "slots", "haproxy", "listen", "clients", "certificate", "audit"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--log-fd", type=int, required=True, help="the UDP socket, inherited")
-    given = parser.parse_args()
-    asyncio.run(_run(given.log_fd, given.settings, given.slots, given.haproxy, given.listen))
+    asyncio.run(_run(parser.parse_args()))
     return 0
 
 

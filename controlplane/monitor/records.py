@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-_FIELDS = 12
+FIELDS = 12
+"""Words of a line; an audited gateway's lines have more."""
 _CANCELLED = "1"
 _SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 """UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
@@ -57,9 +58,9 @@ def protocol_of(sender: str) -> str:
 def parse(line: bytes) -> Record | None:
     """Parse a line; None if it is not one of the gateway's."""
     words = line.decode(errors="replace").split()
-    if len(words) != _FIELDS:
+    if len(words) < FIELDS:
         return None
-    sender, number, endpoint, host, port, http, grpc, flags, size, sent, start_us, end_us = words
+    sender, number, endpoint, host, port, http, grpc, flags, size, sent, start_us, end_us = words[:FIELDS]
     try:
         if endpoint == "-":
             return Record(sender, int(number), "", host, 0, 0, None, 0, 0, 0.0, 0.0, False)

@@ -42,7 +42,8 @@ class SlotLines:
 class HaproxyFrame:
     """The values in the file that do not change while the gateway runs. Paths are absolute.
 
-    `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `process` identifies one run of
+    `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `certificate` is set for TLS,
+    `clients_map` and its two companions where clients need tokens. `process` identifies one run of
     HAProxy in the log, whose line numbers begin anew with each run.
     """
 
@@ -59,6 +60,13 @@ class HaproxyFrame:
     maxconn: int
     threads: int
     compress_answers: bool
+    certificate: str | None = None
+    client_ca: str | None = None
+    clients_map: str | None = None
+    grants_map: str | None = None
+    limits_map: str | None = None
+    facade_secret: str = ""
+    audit: bool = False
 
 
 def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:

@@ -25,7 +25,7 @@ import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
 from host_ports import free_ports
 
-from controlplane.domain.fleet import Backend
+from controlplane.domain.fleet import Backend, Protection
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.render.alias import alias_config
 from controlplane.render.source import read_source
@@ -192,12 +192,20 @@ def tritons(
 
 @contextlib.contextmanager
 def a_gateway(
-    directory: Path, *, compress_answers: bool = False, fleet_wide_calls: bool = True
+    directory: Path,
+    *,
+    compress_answers: bool = False,
+    fleet_wide_calls: bool = True,
+    protection: Protection | None = None,
 ) -> Iterator[tuple[HaproxyGateway, Ports]]:
     """A started gateway on free ports, stopped at the end."""
     ports = Ports(*free_ports(3))
     gateway = HaproxyGateway(
-        directory / "gateway", ports, compress_answers=compress_answers, fleet_wide_calls=fleet_wide_calls
+        directory / "gateway",
+        ports,
+        compress_answers=compress_answers,
+        fleet_wide_calls=fleet_wide_calls,
+        protection=protection,
     )
     try:
         gateway.start()

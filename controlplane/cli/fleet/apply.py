@@ -31,6 +31,12 @@ def apply(
     metrics_port: options.FleetsMetricsPort = None,
     compress_answers: options.FleetsCompression = None,
     fleet_wide_calls: options.FleetsFleetWideCalls = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    tls_client_ca: options.TlsClientCa = None,
+    require_tokens: options.RequireTokens = None,
+    plain_text: options.PlainText = None,
+    audit: options.Audit = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the steps and the servers' commands; change nothing.")
     ] = False,
@@ -96,6 +102,14 @@ def apply(
         metrics_port=metrics_port,
         compress_answers=compress_answers,
         fleet_wide_calls=fleet_wide_calls,
+        protection={
+            "certificate": tls_cert,
+            "key": tls_key,
+            "client_ca": tls_client_ca,
+            "tokens": require_tokens,
+            "plain_text": plain_text,
+            "audit": audit,
+        },
     )
     chosen = wiring.chosen_launcher(fleet, launcher)
     built = wiring.fleet(fleet, launcher_name=chosen, endpoints=endpoints)

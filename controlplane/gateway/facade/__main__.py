@@ -16,8 +16,11 @@ from aiohttp import web
 from controlplane.domain.fleet import Backend
 from controlplane.gateway import store
 from controlplane.gateway.facade import control, over_grpc
+from controlplane.gateway.facade.callers import Callers
 from controlplane.gateway.facade.chores import give_memory_back, keep_supervisor
 from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast
+from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls
+from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls
 from controlplane.gateway.facade.fleet_wide.kept import Kept
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
@@ -44,6 +47,7 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         broadcast = Broadcast(session, Kept(places.broadcasts))
         settings = store.settings_of(places)
         fleet_wide = settings.fleet_wide_calls
+        callers = Callers(places.clients if settings.protection.tokens else None, settings.facade_secret)
         statistics = Statistics(fleet)
         records = Records(settings.log_port, settings.log_secret)
         order = asyncio.Lock()
@@ -62,9 +66,11 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         # Before the first reading: a commit in between is then told to us, one before is in the file.
         commands = await control.serve(fleet, reload, str(places.control_socket))
         await reload()
-        service = over_grpc.Service(fleet, upstream, broadcast, records, statistics, fleet_wide=fleet_wide)
+        calls = GrpcCalls(fleet, upstream, broadcast).methods(allowed=fleet_wide)
+        service = over_grpc.Service(fleet, upstream, calls, records, statistics, callers)
         server = await over_grpc.serve(service, f"127.0.0.1:{settings.facade_grpc_port}")
-        app = Http(fleet, session, broadcast, records, statistics).application(fleet_wide=fleet_wide)
+        calls_over_http = HttpCalls(fleet, broadcast).routes(allowed=fleet_wide)
+        app = Http(fleet, session, records, statistics, callers).application(calls_over_http)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", settings.facade_http_port).start()

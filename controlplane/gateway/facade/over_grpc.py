@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -13,8 +13,9 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Refused
-from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls, Unary, abort_refused
+from controlplane.gateway.facade.callers import NO_OPERATOR, NOT_GRANTED, Caller, Callers
+from controlplane.gateway.facade.fleet_wide.broadcast import Refused
+from controlplane.gateway.facade.fleet_wide.grpc_calls import Unary, abort_refused
 from controlplane.gateway.facade.fleet_wide.kept import NotKept
 from controlplane.gateway.facade.messages.bodies import LARGEST_BYTES
 from controlplane.gateway.facade.messages.status import abort, as_bytes, pass_on
@@ -26,6 +27,7 @@ from controlplane.gateway.facade.streams import Stream, StreamFailed
 from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, unconnected
 
 _BY_NAME = ("ModelReady", "ModelMetadata", "ModelConfig")
+_NAMED = frozenset({*_BY_NAME, "ModelInfer", "ModelStatistics"})
 _REFUSED = "models are loaded and unloaded by the control plane, not by clients"
 
 
@@ -40,11 +42,10 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         self,
         fleet: Fleet,
         upstream: Upstream,
-        broadcast: Broadcast,
+        fleet_wide_calls: Mapping[str, Unary],
         records: Records,
         statistics: Statistics,
-        *,
-        fleet_wide: bool,
+        callers: Callers,
     ) -> None:
         self._fleet = fleet
         self._statistics = statistics
@@ -61,15 +62,39 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             "ModelStatistics": self._model_statistics,
             **{name: self._by_name(name) for name in _BY_NAME},
         }
-        self._unary |= GrpcCalls(fleet, upstream, broadcast).methods(allowed=fleet_wide)
+        self._fleet_wide_calls = fleet_wide_calls
+        self._callers = callers
 
     def service(self, handler_call_details: Any) -> Any:
         """The handler of a method; None, which is UNIMPLEMENTED, for one that is not Triton's."""
         method = handler_call_details.method.removeprefix(SERVICE)
         if method == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(self._stream)
-        handler = self._unary.get(method)
-        return None if handler is None else grpc.unary_unary_rpc_method_handler(_refusing_malformed(handler))
+        handler = self._unary.get(method) or self._fleet_wide_calls.get(method)
+        if handler is None:
+            return None
+        return grpc.unary_unary_rpc_method_handler(_refusing_malformed(self._permitted(method, handler)))
+
+    def _permitted(self, method: str, handler: Unary) -> Unary:
+        async def handle(message: bytes, context: Any) -> bytes:
+            caller = await self._caller(context)
+            denied = None
+            if method in self._fleet_wide_calls:
+                denied = None if caller.may_operate else NO_OPERATOR
+            elif caller.access is not None and method in _NAMED and (name := text_field(message, 1)):
+                denied = None if caller.may_call(name) else NOT_GRANTED
+            if denied is not None:
+                await abort(context, grpc.StatusCode.PERMISSION_DENIED, denied)
+            return await handler(message, context)
+
+        return handle
+
+    async def _caller(self, context: Any) -> Caller:
+        caller = self._callers.of(dict(context.invocation_metadata() or ()))
+        if caller is None:
+            words = "requests reach this port through the gateway only"
+            await abort(context, grpc.StatusCode.UNAUTHENTICATED, words)
+        return caller
 
     async def _live(self, _: bytes, context: Any) -> bytes:
         return as_bytes(service_pb2.ServerLiveResponse(live=True))
@@ -87,7 +112,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
                 context, grpc.StatusCode.UNIMPLEMENTED, "'repository_name' specification is not supported"
             )
         answer = service_pb2.RepositoryIndexResponse()
-        for entry in await self._fleet.repository_index(request.ready):
+        may_call = (await self._caller(context)).may_call
+        for entry in await self._fleet.repository_index(request.ready, may_call):
             answer.models.add(**entry)
         return as_bytes(answer)
 
@@ -162,7 +188,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _model_statistics(self, message: bytes, context: Any) -> bytes:
         name = text_field(message, 1)
         if not name:
-            return _statistics_bytes(await self._statistics.of_fleet())
+            caller = await self._caller(context)
+            return _statistics_bytes(await self._statistics.of_fleet(caller.may_call))
         backend = self._fleet.choose(name)
         if backend is None:
             await abort(
@@ -182,7 +209,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> None:
         try:
-            await Stream(self._fleet, self._upstream, self._records, context).run(messages)
+            caller = await self._caller(context)
+            await Stream(self._fleet, self._upstream, self._records, context, caller).run(messages)
         except StreamFailed as failure:
             await abort(context, failure.code, failure.details)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import aiohttp
@@ -11,8 +12,9 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Refused
-from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, refusal
+from controlplane.gateway.facade.callers import NO_OPERATOR, NOT_GRANTED, OWN_HEADERS, Callers
+from controlplane.gateway.facade.fleet_wide.broadcast import Refused
+from controlplane.gateway.facade.fleet_wide.http_calls import refusal
 from controlplane.gateway.facade.fleet_wide.kept import NotKept
 from controlplane.gateway.facade.messages.answers import error
 from controlplane.gateway.facade.messages.bodies import (
@@ -36,6 +38,7 @@ _ENCODINGS = frozenset({"accept-encoding", "content-encoding"})
 _MODEL = "/v2/models/{name:[^/]+}"
 _VERSION = r"/versions/{version:\d+}"
 _INFERRING = ("/infer", "/generate", "/generate_stream")
+_CALLER = "caller"
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
@@ -46,19 +49,19 @@ class Http:
         self,
         fleet: Fleet,
         session: aiohttp.ClientSession,
-        broadcast: Broadcast,
         records: Records,
         statistics: Statistics,
+        callers: Callers,
     ) -> None:
         self._fleet = fleet
         self._statistics = statistics
         self._session = session
-        self._broadcast = broadcast
         self._records = records
+        self._callers = callers
 
-    def application(self, *, fleet_wide: bool) -> web.Application:
-        """All paths. Calls that change every server are refused unless `fleet_wide`."""
-        app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[_tritons_words])
+    def application(self, fleet_wide_calls: Iterable[web.RouteDef]) -> web.Application:
+        """Return all paths; those of fleet-wide calls are for operators."""
+        app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[_tritons_words, self._identified])
         get, post = web.get, web.post
         app.add_routes(
             [
@@ -69,7 +72,7 @@ class Http:
                 post("/v2/repository/models/{name}/load", self._refuse),
                 post("/v2/repository/models/{name}/unload", self._refuse),
                 get("/v2/models/stats", self._fleet_statistics),
-                *HttpCalls(self._fleet, self._broadcast).routes(allowed=fleet_wide),
+                *(web.route(r.method, r.path, _for_operators(r.handler)) for r in fleet_wide_calls),
             ]
         )
         for prefix in (_MODEL, _MODEL + _VERSION):
@@ -78,6 +81,18 @@ class Http:
             for suffix in _INFERRING:
                 app.router.add_post(prefix + suffix, self._model)
         return app
+
+    @web.middleware
+    async def _identified(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        caller = self._callers.of(request.headers)
+        if caller is None:
+            return error(403, "requests reach this port through the gateway only")
+        request[_CALLER] = caller
+        name = request.match_info.get("name")
+        if name is not None and request.path.startswith("/v2/models/") and not caller.may_call(name):
+            return error(403, NOT_GRANTED)
+        response: web.StreamResponse = await handler(request)
+        return response
 
     async def _live(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -88,8 +103,8 @@ class Http:
     async def _metadata(self, _: web.Request) -> web.Response:
         return web.json_response(await self._fleet.metadata())
 
-    async def _fleet_statistics(self, _: web.Request) -> web.Response:
-        return web.json_response(await self._statistics.of_fleet())
+    async def _fleet_statistics(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._statistics.of_fleet(request[_CALLER].may_call))
 
     async def _index(self, request: web.Request) -> web.Response:
         wanted = False
@@ -98,7 +113,7 @@ class Http:
                 wanted = bool(json.loads(body).get("ready", False))
             except (ValueError, AttributeError):
                 return error(500, "failed to parse the request JSON buffer")
-        return web.json_response(await self._fleet.repository_index(wanted))
+        return web.json_response(await self._fleet.repository_index(wanted, request[_CALLER].may_call))
 
     async def _refuse(self, _: web.Request) -> web.Response:
         return error(403, _REFUSED)
@@ -142,7 +157,7 @@ class Http:
     ) -> web.StreamResponse | None:
         """The server's answer, passed on as it comes; None where it was lost before it answered."""
         started = time.monotonic()
-        dropped = _HOP | _ENCODINGS
+        dropped = _HOP | _ENCODINGS | OWN_HEADERS
         headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in dropped)
         status, sent = 0, 0
         url = f"http://{backend.host}:{backend.http_port}{request.raw_path}"
@@ -174,6 +189,16 @@ class Http:
             if request.path.endswith(_INFERRING):
                 size = len(body) if isinstance(body, bytes) else request.content_length or 0
                 self._records.request(name, backend, started, size, sent, http=status, grpc=None)
+
+
+def _for_operators(handler: Any) -> Any:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if not request[_CALLER].may_operate:
+            return error(403, NO_OPERATOR)
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    return handle
 
 
 @web.middleware

@@ -20,6 +20,7 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.callers import NOT_GRANTED, Caller
 from controlplane.gateway.facade.messages.wire import Malformed, Sequence, sequence_of, text_field
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.routing.fleet import Fleet
@@ -72,7 +73,10 @@ class StreamFailed(Exception):
 class Stream:
     """One client's call."""
 
-    def __init__(self, fleet: Fleet, upstream: Upstream, records: Records, context: Any) -> None:
+    def __init__(
+        self, fleet: Fleet, upstream: Upstream, records: Records, context: Any, caller: Caller
+    ) -> None:
+        self._caller = caller
         self._fleet = fleet
         self._upstream = upstream
         self._records = records
@@ -116,6 +120,8 @@ class Stream:
 
     async def _route(self, message: bytes) -> None:
         endpoint = text_field(message, 1)
+        if not self._caller.may_call(endpoint):
+            raise StreamFailed(grpc.StatusCode.PERMISSION_DENIED, NOT_GRANTED)
         traits = self._fleet.traits(endpoint)
         ticket = Ticket(time.monotonic(), len(message), None)
         if traits.sequence_idle_us is None:

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.callers import OWN_HEADERS
 
 SERVICE = "/inference.GRPCInferenceService/"
 OPTIONS = (
@@ -27,7 +28,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
 )
 _GRACE_S = 3600.0
-_OWN = ("grpc-", ":", "user-agent", "content-type", "te")
+_OWN = ("grpc-", ":", "user-agent", "content-type", "te", *OWN_HEADERS)
 
 
 class Upstream:

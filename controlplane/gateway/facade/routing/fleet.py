@@ -170,8 +170,10 @@ class Fleet:
             "extensions": [name for name in known[0].get("extensions", ()) if name in shared],
         }
 
-    async def repository_index(self, ready_only: bool) -> list[Mapping[str, Any]]:
-        """One entry for each endpoint's version, from the first of its servers that answers."""
+    async def repository_index(
+        self, ready_only: bool, visible: Callable[[str], bool]
+    ) -> list[Mapping[str, Any]]:
+        """Return an entry for each visible endpoint's version, from the first of its servers that answers."""
 
         async def entries(endpoint: str, route: Route) -> list[Mapping[str, Any]]:
             # A server's own index is locked: readiness and metadata say the same of one model.
@@ -183,7 +185,8 @@ class Fleet:
                     return [{"name": endpoint, "version": v, "state": "READY"} for v in versions]
             return [] if ready_only else [{"name": endpoint, "state": "UNAVAILABLE", "reason": "no answer"}]
 
-        found = await asyncio.gather(*(entries(e, self.routes[e]) for e in sorted(self.routes)))
+        endpoints = sorted(filter(visible, self.routes))
+        found = await asyncio.gather(*(entries(e, self.routes[e]) for e in endpoints))
         return [entry for part in found for entry in part]
 
     def _tell(self) -> None:

@@ -7,7 +7,7 @@ had counted when it was last asked stays in the sum once requests go to another 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -75,9 +75,9 @@ class Statistics:
         self._fleet = fleet
         self._ledger = Ledger()
 
-    async def of_fleet(self) -> dict[str, Any]:
-        """Every endpoint's."""
-        endpoints = sorted(self._fleet.routes)
+    async def of_fleet(self, visible: Callable[[str], bool]) -> dict[str, Any]:
+        """Return those of every visible endpoint."""
+        endpoints = sorted(filter(visible, self._fleet.routes))
         found = await asyncio.gather(*(self.of_endpoint(endpoint, "") for endpoint in endpoints))
         return {"model_stats": [entry for one in found if one is not None for entry in one["model_stats"]]}
 

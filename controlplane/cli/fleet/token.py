@@ -1,0 +1,74 @@
+"""`ctl token`: who may call which endpoints of a fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+
+token = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Grant and revoke clients' access to endpoints.",
+)
+
+
+@token.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="The client's name, which stands in the audit log.")],
+    endpoint: Annotated[
+        list[str] | None, typer.Option("--endpoint", help="An endpoint it may call, or *; may be repeated.")
+    ] = None,
+    certificate: Annotated[
+        str | None,
+        typer.Option("--certificate", help="Common name of its certificate (--tls-client-ca), for a token."),
+    ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Allow fleet-wide calls and the page of metrics.")
+    ] = False,
+    max_rate: Annotated[int | None, typer.Option(help="Requests that may begin in a second.", min=1)] = None,
+    max_requests: Annotated[int | None, typer.Option(help="Requests that may run at once.", min=1)] = None,
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+) -> None:
+    """Add a client and print its token, which cannot be shown again: only its hash is kept.
+
+    Clients send it as `Authorization: Bearer TOKEN`, over gRPC as metadata `authorization`.
+    """
+    from controlplane.cli import wiring
+    from controlplane.files.clients import Client
+
+    client = Client(
+        name,
+        tuple(endpoint or ()),
+        certificate=certificate,
+        operator=operator,
+        max_rate_rps=max_rate,
+        max_requests=max_requests,
+    )
+    made = wiring.clients(fleet).create(client)
+    if made is not None:
+        print(made)
+
+
+@token.command("list")
+def list_(fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
+    """Print every client with its grants and limits."""
+    from controlplane.cli import wiring
+
+    for client in wiring.clients(fleet).clients():
+        credential = "token" if client.certificate is None else f"certificate {client.certificate}"
+        grants = ", ".join((*client.endpoints, *(("operator",) if client.operator else ())))
+        limits = (("requests a second", client.max_rate_rps), ("requests at once", client.max_requests))
+        limited = "".join(f"; {limit} {what}" for what, limit in limits if limit is not None)
+        print(f"{client.name}: {credential}; {grants}{limited}")
+
+
+@token.command("revoke")
+def revoke(name: str, fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
+    """Remove a client: its next request is refused, on open connections too."""
+    from controlplane.cli import wiring
+
+    wiring.clients(fleet).revoke(name)

@@ -1,0 +1,92 @@
+"""The gateway's clients: their grants and limits, with tokens as hashes only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import InputError
+from controlplane.files.documents import SCHEMA_VERSION, State, read
+from controlplane.files.writing import write_json
+
+ANY = "*"
+"""In place of an endpoint: all of them."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client, known by a token or by the common name of its certificate.
+
+    `operator` allows fleet-wide calls. At most `max_requests` run at once and `max_rate_rps` begin in a
+    second; None is no limit.
+    """
+
+    name: str
+    endpoints: tuple[str, ...]
+    token_sha256: str | None = None
+    certificate: str | None = None
+    operator: bool = False
+    max_rate_rps: int | None = None
+    max_requests: int | None = None
+
+    def allows(self, endpoint: str) -> bool:
+        """Return whether the client may call an endpoint."""
+        return ANY in self.endpoints or endpoint in self.endpoints
+
+
+class _Client(State):
+    name: str
+    endpoints: list[str]
+    token_sha256: str | None
+    certificate: str | None
+    operator: bool
+    max_rate_rps: int | None
+    max_requests: int | None
+
+
+class _Clients(State):
+    schema_version: int
+    clients: list[_Client]
+
+
+def hashed(token: str) -> str:
+    """Return what is kept of a token. It has 256 random bits, so one round of SHA-256 cannot be reversed."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def check(client: Client) -> None:
+    """Refuse a client that the gateway's maps cannot hold. Raises InputError."""
+    for field, text in (("NAME", client.name), ("--certificate", client.certificate or "x")):
+        if _NAME.fullmatch(text) is None:
+            raise InputError(f"{text!r}: use 1 to 64 letters, digits or any of _ . -", field=field)
+    if not client.endpoints and not client.operator:
+        raise InputError("grants nothing; give an endpoint, or * for all", field="--endpoint")
+    for endpoint in client.endpoints:
+        if not endpoint or any(c.isspace() for c in endpoint):
+            raise InputError(f"{endpoint!r} is no endpoint's name", field="--endpoint")
+
+
+def operates_with(authorization: str, clients: Iterable[Client]) -> bool:
+    """Return whether an Authorization header carries the token of an operator."""
+    scheme, _, token = authorization.partition(" ")
+    given = hashed(token.strip())
+    return scheme.lower() == "bearer" and any(c.operator and c.token_sha256 == given for c in clients)
+
+
+def read_clients(path: Path) -> tuple[Client, ...]:
+    """Return all clients; none without a file. Raises InputError where it is broken."""
+    if not path.exists():
+        return ()
+    parsed = read(path).parse(_Clients)
+    return tuple(Client(**{**c.model_dump(), "endpoints": tuple(c.endpoints)}) for c in parsed.clients)
+
+
+def write_clients(path: Path, clients: Iterable[Client]) -> None:
+    """Replace the file, readable by its user only. Raises EngineError where the disk refuses."""
+    write_json(path, {"schema_version": SCHEMA_VERSION, "clients": [asdict(client) for client in clients]})
+    os.chmod(path, 0o600)

@@ -1,0 +1,62 @@
+"""Clients as HAProxy's maps, and the facade's and the monitor's view of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+from controlplane.files.clients import Client, read_clients
+from controlplane.files.remembered import Remembered
+
+CLIENT_HEADER = "x-trisect-client"
+"""HAProxy tells the facade the client's name in it."""
+SECRET_HEADER = "x-trisect-gateway"
+"""Proves that a request comes from HAProxy: any process of the host can connect to the facade."""
+
+
+def clients_map(clients: Iterable[Client]) -> dict[str, str]:
+    """Credential -> client. HAProxy's `hex` has capitals."""
+    found = {}
+    for client in clients:
+        if client.token_sha256 is not None:
+            found[client.token_sha256.upper()] = client.name
+        if client.certificate is not None:
+            found[f"cn={client.certificate}"] = client.name
+    return found
+
+
+def grants_map(clients: Iterable[Client]) -> dict[str, str]:
+    """`client/endpoint` -> 1; the endpoint may be `*`."""
+    return {f"{client.name}/{endpoint}": "1" for client in clients for endpoint in client.endpoints}
+
+
+def limits_map(clients: Iterable[Client]) -> dict[str, str]:
+    """`rate/client` and `requests/client` -> their limit, for clients that have one."""
+    found = {}
+    for client in clients:
+        for what, limit in (("rate", client.max_rate_rps), ("requests", client.max_requests)):
+            if limit is not None:
+                found[f"{what}/{client.name}"] = str(limit)
+    return found
+
+
+class Access:
+    """The clients of the file at `path`, renewed as it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._clients = Remembered(path, partial(_by_name, path))
+
+    def allows(self, name: str, endpoint: str) -> bool:
+        """Return whether a client may call an endpoint."""
+        client = self._clients.get().get(name)
+        return client is not None and client.allows(endpoint)
+
+    def operates(self, name: str) -> bool:
+        """Return whether a client may make fleet-wide calls."""
+        client = self._clients.get().get(name)
+        return client is not None and client.operator
+
+
+def _by_name(path: Path) -> Mapping[str, Client]:
+    return {client.name: client for client in read_clients(path)}

@@ -1,0 +1,69 @@
+"""The clients of one gateway: created, listed and revoked while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from controlplane.domain.errors import InputError
+from controlplane.files.clients import Client, check, hashed, read_clients, write_clients
+from controlplane.gateway import store
+from controlplane.gateway.places import Places
+from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
+
+_TOKEN_BYTES = 32
+_LOCK_DEADLINE_S = 30.0
+
+
+class ClientRegistry:
+    """Changes take effect at once, on open connections too. HAProxy reads the same file at its start."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._places = Places.of(state_dir)
+
+    def clients(self) -> tuple[Client, ...]:
+        """Return all clients."""
+        return read_clients(self._places.clients)
+
+    def create(self, client: Client) -> str | None:
+        """Add a client; return its new token, which is kept nowhere, or None for one with a certificate.
+
+        Raises InputError where its name or certificate is in use or cannot be one.
+        """
+        check(client)
+        token = None if client.certificate else f"trisect_{secrets.token_urlsafe(_TOKEN_BYTES)}"
+        added = replace(client, token_sha256=None if token is None else hashed(token))
+        with self._locked():
+            present = self.clients()
+            if any(one.name == client.name for one in present):
+                raise InputError(f"{client.name!r} is a client already; revoke it first", field="NAME")
+            if client.certificate and any(one.certificate == client.certificate for one in present):
+                raise InputError(f"{client.certificate!r} is another client's", field="--certificate")
+            self._write((*present, added))
+        return token
+
+    def revoke(self, name: str) -> None:
+        """Remove a client. Raises InputError where there is none of this name."""
+        with self._locked():
+            present = self.clients()
+            if all(one.name != name for one in present):
+                known = ", ".join(one.name for one in present) or "none"
+                raise InputError(f"no client is called {name!r}; there are: {known}", field="NAME")
+            self._write(tuple(one for one in present if one.name != name))
+
+    def _locked(self) -> FileLock:
+        self._places.make()
+        return FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
+
+    def _write(self, clients: tuple[Client, ...]) -> None:
+        write_clients(self._places.clients, clients)
+        if self._places.settings.exists() and store.settings_of(self._places).protection.tokens:
+            runtime = RuntimeSocket(self._places.runtime_socket)
+            # One that is being started reads the file.
+            with contextlib.suppress(Unreachable):
+                for path, entries in store.client_maps(self._places).items():
+                    runtime.replace_map(path, entries)

@@ -1,0 +1,360 @@
+"""A gateway on a network: TLS, tokens, client certificates, grants, limits and the audit log."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import gateway_rig as rig
+import grpc
+import pytest
+from certificates import Authority, Signed
+from tritonclient.grpc import service_pb2
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Protection, Route
+from controlplane.files.clients import Client
+from controlplane.files.gateway import read_settings
+from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.places import Places
+from controlplane.gateway.security.registry import ClientRegistry
+
+pytestmark = pytest.mark.e2e
+
+SERVICE = "/inference.GRPCInferenceService/"
+BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1], "data": [5]}]}'
+Code = grpc.StatusCode
+
+
+@dataclass(frozen=True)
+class Network:
+    ports: Ports
+    gateway: HaproxyGateway
+    places: Places
+    authority: Authority
+    server: Signed
+    clients: ClientRegistry
+    triton: rig.Triton
+
+    def context(self, client: Signed | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.authority.certificate))
+        if client is not None:
+            context.load_cert_chain(client.certificate, client.key)
+        return context
+
+    def http(
+        self,
+        method: str,
+        path: str,
+        token: str | None = None,
+        *,
+        client: Signed | None = None,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        port: int | None = None,
+    ) -> tuple[int, bytes, dict[str, str]]:
+        connection = http.client.HTTPSConnection(
+            rig.HOST, port or self.ports.http, timeout=60, context=self.context(client)
+        )
+        try:
+            bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
+            connection.request(method, path, body, {**bearer, **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, answer.read(), {k.lower(): v for k, v in answer.getheaders()}
+        finally:
+            connection.close()
+
+    def channel(self, client: Signed | None = None) -> grpc.Channel:
+        key, chain = (client.key.read_bytes(), client.certificate.read_bytes()) if client else (None, None)
+        credentials = grpc.ssl_channel_credentials(self.authority.certificate.read_bytes(), key, chain)
+        return grpc.secure_channel(f"{rig.HOST}:{self.ports.grpc}", credentials)
+
+    def refuses(self, code: Code, method: str, message: bytes, token: str | None = None) -> bool:
+        """Whether a call ends so. HAProxy may pass on the reset alone that ends a stream with its status."""
+        found = self.grpc(method, message, token)
+        return found is code or (method == "ModelStreamInfer" and found is Code.CANCELLED)
+
+    def grpc(self, method: str, message: bytes, token: str | None = None, **how: Any) -> Code:
+        """The status of one call; of a stream, of its first message."""
+        metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+        with self.channel() as channel:
+            try:
+                if method == "ModelStreamInfer":
+                    next(
+                        channel.stream_stream(SERVICE + method)(
+                            iter([message]), timeout=60, metadata=metadata
+                        )
+                    )
+                else:
+                    channel.unary_unary(SERVICE + method)(message, timeout=60, metadata=metadata, **how)
+            except grpc.RpcError as refusal:
+                return cast(grpc.Call, refusal).code()
+        return Code.OK
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    here = tmp_path_factory.mktemp("network")
+    authority = Authority(here)
+    server = authority.sign("gateway")
+    protection = Protection(
+        str(server.certificate), str(server.key), str(authority.certificate), tokens=True, audit=True
+    )
+    models = {"first": "echo", "second": "echo", "slow": "slow"}
+    with (
+        rig.tritons(here, one=models) as running,
+        rig.a_gateway(here, protection=protection) as (gateway, ports),
+    ):
+        gateway.commit({name: Route((running["one"].backend,)) for name in models})
+        places = Places.of(here / "gateway")
+        yield Network(ports, gateway, places, authority, server, ClientRegistry(places.state), running["one"])
+
+
+@pytest.fixture
+def token(network: Network, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a client that may call `first` and `slow`."""
+    name = f"client-{os.getpid()}"
+    given = network.clients.create(Client(name, ("first", "slow")))
+    assert given is not None
+    yield given
+    if any(client.name == name for client in network.clients.clients()):
+        network.clients.revoke(name)
+
+
+def infer(endpoint: str, value: float = 5.0) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=endpoint)
+    request.inputs.add(name="INPUT", datatype="FP32", shape=[1]).contents.fp32_contents.append(value)
+    return bytes(request.SerializeToString())
+
+
+def test_plain_text_gets_no_answer(network: Network, token: str) -> None:
+    for port in (network.ports.http, network.ports.grpc, network.ports.metrics):
+        with socket.create_connection((rig.HOST, port), 60) as connection:
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            try:
+                assert b"200" not in connection.recv(4096)
+            except ConnectionResetError:
+                continue
+
+
+def test_a_granted_endpoint_is_served_over_both_protocols(network: Network, token: str) -> None:
+    assert network.http("POST", "/v2/models/first/infer", token, body=BODY)[0] == 200
+    for method in ("ModelInfer", "ModelStreamInfer"):
+        assert network.grpc(method, infer("first"), token) is Code.OK
+
+
+@pytest.mark.parametrize("given", [None, "", "wrong", "trisect_" + "A" * 43, "x" * 5000])
+def test_without_a_valid_token_every_call_is_unauthenticated(network: Network, given: str | None) -> None:
+    for path in (
+        "/v2/models/first/infer",
+        "/v2/models/first/generate",
+        "/v2/repository/index",
+        "/v2/logging",
+    ):
+        status, _, headers = network.http("POST", path, given, body=BODY)
+        assert (status, headers["www-authenticate"]) == (401, "Bearer")
+    for path in ("/v2", "/v2/models/stats", "/v2/models/first/config"):
+        assert network.http("GET", path, given)[0] == 401
+    for method in ("ModelInfer", "ModelStreamInfer", "ModelConfig", "RepositoryIndex", "TraceSetting"):
+        assert network.refuses(Code.UNAUTHENTICATED, method, infer("first"), given)
+    assert network.http("GET", "/v2/health/ready", given)[0] == 200
+
+
+def test_another_clients_endpoint_is_denied_however_it_is_called(network: Network, token: str) -> None:
+    body, packed = BODY, gzip.compress(BODY)
+    for path in (
+        "/v2/models/second/infer",
+        "/v2/models/s%65cond/infer",
+        "/v2/models/second/versions/1/infer",
+    ):
+        assert network.http("POST", path, token, body=body)[0] == 403
+        assert network.http("POST", path, token, body=packed, headers={"Content-Encoding": "gzip"})[0] == 403
+    for path in ("", "/config", "/ready", "/stats"):
+        assert network.http("GET", f"/v2/models/second{path}", token)[0] == 403
+    for method in ("ModelInfer", "ModelStreamInfer", "ModelConfig", "ModelReady", "ModelStatistics"):
+        message = b"\x0a\x06second" if "Infer" not in method else infer("second")
+        assert network.refuses(Code.PERMISSION_DENIED, method, message, token)
+    denied = network.grpc("ModelInfer", infer("second"), token, compression=grpc.Compression.Gzip)
+    assert denied is Code.PERMISSION_DENIED
+
+
+def test_listings_show_granted_endpoints_only(network: Network, token: str) -> None:
+    _, index, _ = network.http("POST", "/v2/repository/index", token)
+    assert {entry["name"] for entry in json.loads(index)} == {"first", "slow"}
+    _, statistics, _ = network.http("GET", "/v2/models/stats", token)
+    assert {entry["name"] for entry in json.loads(statistics)["model_stats"]} == {"first", "slow"}
+
+
+def test_fleet_wide_calls_and_metrics_are_for_operators(network: Network, token: str) -> None:
+    operator = network.clients.create(Client("operator", (), operator=True))
+    try:
+        for given, status, code in ((token, 403, Code.PERMISSION_DENIED), (operator, 200, Code.OK)):
+            assert network.http("GET", "/v2/logging", given)[0] == status
+            assert network.grpc("LogSettings", b"", given) is code
+        assert network.http("GET", "/metrics", token, port=network.ports.metrics)[0] == 401
+        assert network.http("GET", "/metrics", operator, port=network.ports.metrics)[0] == 200
+        assert network.http("POST", "/v2/models/first/infer", operator, body=BODY)[0] == 403
+    finally:
+        network.clients.revoke("operator")
+
+
+def test_a_revoked_token_is_refused_on_open_connections_and_streams(network: Network, token: str) -> None:
+    metadata = [("authorization", f"Bearer {token}")]
+    revoked = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        yield infer("first")
+        revoked.wait(60)
+        yield infer("first")
+
+    with network.channel() as channel:
+        unary = channel.unary_unary(SERVICE + "ModelInfer")
+        stream = channel.stream_stream(SERVICE + "ModelStreamInfer")(
+            messages(), timeout=60, metadata=metadata
+        )
+        assert unary(infer("first"), timeout=60, metadata=metadata)
+        next(stream)
+        (name,) = (client.name for client in network.clients.clients())
+        network.clients.revoke(name)
+        revoked.set()
+        with pytest.raises(grpc.RpcError) as caught:
+            unary(infer("first"), timeout=60, metadata=metadata)
+        assert cast(grpc.Call, caught.value).code() is Code.UNAUTHENTICATED
+        with pytest.raises(grpc.RpcError) as ended:
+            next(stream)
+        # HAProxy may pass on the reset alone that ends a stream with its status.
+        assert cast(grpc.Call, ended.value).code() in (Code.PERMISSION_DENIED, Code.CANCELLED)
+
+
+def test_tokens_are_kept_as_hashes_only(network: Network, token: str) -> None:
+    assert network.http("POST", "/v2/models/first/infer", token, body=BODY)[0] == 200
+    for path in network.places.state.rglob("*"):
+        if path.is_file():
+            assert token.encode() not in path.read_bytes(), path
+    assert token not in network.triton.log.read_text(errors="replace")
+
+
+def test_a_clients_certificate_is_a_credential_until_it_expires(network: Network) -> None:
+    known, stranger = network.authority.sign("known"), network.authority.sign("stranger")
+    expired = network.authority.sign("expired", days=-1)
+    for name in ("known", "expired"):
+        network.clients.create(Client(name, ("first",), certificate=name))
+    try:
+        path = "/v2/models/first/infer"
+        assert network.http("POST", path, client=known, body=BODY)[0] == 200
+        assert network.http("POST", "/v2/models/second/infer", client=known, body=BODY)[0] == 403
+        assert network.http("POST", path, client=stranger, body=BODY)[0] == 401
+        with pytest.raises((ssl.SSLError, ConnectionError, http.client.BadStatusLine)):
+            network.http("POST", path, client=expired, body=BODY)
+        with network.channel(known) as channel:
+            assert channel.unary_unary(SERVICE + "ModelInfer")(infer("first"), timeout=60)
+    finally:
+        for name in ("known", "expired"):
+            network.clients.revoke(name)
+
+
+def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Network) -> None:
+    token = network.clients.create(Client("limited", ("slow",), max_requests=1))
+    metadata = [("authorization", f"Bearer {token}")]
+    try:
+        with network.channel() as channel:
+            call = channel.unary_unary(SERVICE + "ModelInfer")
+            with rig.held(network.triton):
+                begun = rig.noted(network.triton.slow, "begun")
+                first = call.future(infer("slow", rig.HELD), timeout=60, metadata=metadata)
+                rig.until(lambda: rig.noted(network.triton.slow, "begun") > begun)
+                status, _, headers = network.http("POST", "/v2/models/slow/infer", token, body=BODY)
+                assert (status, headers["retry-after"]) == (429, "1")
+                assert network.grpc("ModelInfer", infer("slow"), token) is Code.RESOURCE_EXHAUSTED
+            assert first.result()
+    finally:
+        network.clients.revoke("limited")
+
+
+def test_the_rate_of_a_client_is_limited(network: Network) -> None:
+    token = network.clients.create(Client("hasty", ("first",), max_rate_rps=3))
+    try:
+        statuses = [network.http("GET", "/v2/models/first/ready", token)[0] for _ in range(30)]
+    finally:
+        network.clients.revoke("hasty")
+    assert set(statuses) == {200, 429}
+
+
+def test_the_facade_serves_haproxy_only(network: Network, token: str) -> None:
+    settings = read_settings(network.places.settings)
+    connection = http.client.HTTPConnection(rig.HOST, settings.facade_http_port, timeout=60)
+    headers = {"x-trisect-client": "operator", "Authorization": f"Bearer {token}"}
+    connection.request("GET", "/v2/logging", headers=headers)
+    assert connection.getresponse().status == 403
+    connection.close()
+    with grpc.insecure_channel(f"{rig.HOST}:{settings.facade_grpc_port}") as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(SERVICE + "LogSettings")(b"", timeout=60)
+        assert cast(grpc.Call, caught.value).code() is Code.UNAUTHENTICATED
+
+
+def test_every_request_is_audited_with_its_client_and_id(network: Network, token: str) -> None:
+    headers = {"X-Request-Id": "mine.1"}
+    _, _, answered = network.http("POST", "/v2/models/first/infer", token, body=BODY, headers=headers)
+    assert answered["x-request-id"] == "mine.1"
+    _, _, refused = network.http(
+        "POST", "/v2/models/first/infer", body=BODY, headers={"X-Request-Id": "a b\tc"}
+    )
+    assert refused["x-request-id"] not in ("", "a b\tc")
+
+    def audited() -> list[dict[str, Any]]:
+        path = network.places.audit
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [e for e in map(json.loads, lines) if e["request"] in ("mine.1", refused["x-request-id"])]
+
+    rig.until(lambda: len(audited()) == 2)
+    allowed, denied = audited()
+    assert allowed["client"].startswith("client-")
+    assert (allowed["server"], allowed["endpoint"], allowed["http"]) == ("one", "first", 200)
+    assert (denied["client"], denied["http"]) == (None, 401)
+    assert network.places.audit.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_renewed_certificate_is_served_without_a_lost_request(network: Network, token: str) -> None:
+    def served(port: int) -> str:
+        with (
+            socket.create_connection((rig.HOST, port), 60) as plain,
+            network.context().wrap_socket(plain, server_hostname=rig.HOST) as secure,
+        ):
+            return str(secure.getpeercert())
+
+    before = served(network.ports.http)
+    statuses: list[int] = []
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            statuses.append(network.http("POST", "/v2/models/first/infer", token, body=BODY)[0])
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    try:
+        network.authority.sign("gateway", into=network.server)
+        network.gateway.start()
+        for port in (network.ports.http, network.ports.grpc, network.ports.metrics):
+            rig.until(lambda port=port: served(port) != before)  # type: ignore[misc]
+    finally:
+        stop.set()
+        loading.join(60)
+    assert set(statuses) == {200}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_no_gateway_listens_beyond_loopback_in_plain_text(tmp_path: Path, host: str) -> None:
+    with pytest.raises(InputError, match="--plain-text"):
+        HaproxyGateway(tmp_path / "gateway", Ports(), host).start()
+    assert not (tmp_path / "gateway").exists()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import InputError
+from controlplane.files.clients import Client, check, hashed, operates_with, read_clients, write_clients
+
+pytestmark = pytest.mark.unit
+
+ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
+TWO = Client("two", ("*",), certificate="two.example", operator=True)
+
+
+def test_clients_come_back_as_they_were_written_and_only_their_user_can_read_them(tmp_path: Path) -> None:
+    path = tmp_path / "clients.json"
+    assert read_clients(path) == ()
+    write_clients(path, (ONE, TWO))
+    assert read_clients(path) == (ONE, TWO)
+    assert "secret" not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("client", "field"),
+    [
+        (Client("", ("a",)), "NAME"),
+        (Client("a b", ("a",)), "NAME"),
+        (Client("a/b", ("a",)), "NAME"),
+        (Client("x" * 65, ("a",)), "NAME"),
+        (Client("a", ("a",), certificate="CN=x"), "--certificate"),
+        (Client("a", ()), "--endpoint"),
+        (Client("a", ("b c",)), "--endpoint"),
+    ],
+)
+def test_what_no_map_can_hold_is_refused(client: Client, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check(client)
+    assert caught.value.field == field
+
+
+def test_only_an_operators_token_operates() -> None:
+    operator = Client("op", (), token_sha256=hashed("t"), operator=True)
+    assert operates_with("Bearer t", (ONE, operator))
+    assert operates_with("bearer  t ", (ONE, operator))
+    for wrong in ("", "t", "Basic t", "Bearer secret", "Bearer ", "Bearer T"):
+        assert not operates_with(wrong, (ONE, TWO, operator))

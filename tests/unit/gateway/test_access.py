@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Protection
+from controlplane.files.clients import Client, hashed, read_clients
+from controlplane.gateway.facade.callers import Callers
+from controlplane.gateway.places import Places
+from controlplane.gateway.security import access, exposure
+from controlplane.gateway.security.registry import ClientRegistry
+
+pytestmark = pytest.mark.unit
+
+ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
+TWO = Client("two", ("*",), certificate="two.example", max_requests=3)
+
+
+def test_the_maps_of_haproxy_hold_credentials_grants_and_limits() -> None:
+    assert access.clients_map((ONE, TWO)) == {hashed("secret").upper(): "one", "cn=two.example": "two"}
+    assert access.grants_map((ONE, TWO)) == {"one/a": "1", "one/b": "1", "two/*": "1"}
+    assert access.limits_map((ONE, TWO)) == {"rate/one": "5", "requests/two": "3"}
+
+
+def test_a_client_is_created_once_and_revoked_by_name(tmp_path: Path) -> None:
+    registry = ClientRegistry(tmp_path / "gateway")
+    token = registry.create(Client("one", ("a",)))
+    assert token is not None
+    assert registry.create(Client("two", ("a",), certificate="two")) is None
+    with pytest.raises(InputError, match="revoke it first"):
+        registry.create(Client("one", ("b",)))
+    with pytest.raises(InputError, match="another client's"):
+        registry.create(Client("three", ("b",), certificate="two"))
+    assert [c.token_sha256 for c in registry.clients()] == [hashed(token), None]
+    registry.revoke("one")
+    with pytest.raises(InputError, match="there are: two"):
+        registry.revoke("one")
+    assert [c.name for c in read_clients(Places.of(tmp_path / "gateway").clients)] == ["two"]
+
+
+def test_a_caller_is_known_by_the_secret_and_loses_grants_at_once(tmp_path: Path) -> None:
+    registry = ClientRegistry(tmp_path / "gateway")
+    registry.create(Client("one", ("a",)))
+    callers = Callers(Places.of(tmp_path / "gateway").clients, "s")
+    for headers in ({}, {"x-trisect-client": "one"}, {"x-trisect-client": "one", "x-trisect-gateway": "t"}):
+        assert callers.of(headers) is None
+    caller = callers.of({"x-trisect-client": "one", "x-trisect-gateway": "s"})
+    assert caller is not None
+    assert (caller.may_call("a"), caller.may_call("b"), caller.may_operate) == (True, False, False)
+    registry.revoke("one")
+    assert not caller.may_call("a")
+
+
+def test_without_tokens_everything_is_permitted() -> None:
+    caller = Callers(None, "").of({})
+    assert caller is not None
+    assert caller.may_call("a")
+    assert caller.may_operate
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
+def test_loopback_needs_no_certificate(host: str) -> None:
+    exposure.check(host, Protection())
+
+
+@pytest.mark.parametrize(
+    ("protection", "said"),
+    [
+        (Protection(), "plain text"),
+        (Protection(certificate="/none"), "come together"),
+        (Protection(client_ca="/none"), "need TLS"),
+        (Protection("/none", "/none"), "cannot be read"),
+        (Protection(os.devnull, os.devnull), "no certificate in PEM"),
+    ],
+)
+def test_what_protects_nothing_is_refused(protection: Protection, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        exposure.check("0.0.0.0", protection)
+    exposure.check("0.0.0.0", Protection(plain_text=True))
