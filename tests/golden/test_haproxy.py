@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,26 @@ pytestmark = pytest.mark.unit
 HERE = Path(__file__).parent
 
 
+NETWORK = {
+    "certificate": "/state/certificate.pem",
+    "client_ca": "/etc/ca.pem",
+    "clients_map": "/state/clients.map",
+    "grants_map": "/state/grants.map",
+    "limits_map": "/state/limits.map",
+    "facade_secret": "3d4e5f",
+    "audit": True,
+}
+
+
 @pytest.mark.parametrize(
-    ("compress_answers", "expected"), [(False, "haproxy.cfg"), (True, "haproxy_compressing.cfg")]
+    ("options", "expected"),
+    [
+        ({}, "haproxy.cfg"),
+        ({"compress_answers": True}, "haproxy_compressing.cfg"),
+        (NETWORK, "haproxy_network.cfg"),
+    ],
 )
-def test_the_configuration_is_the_one_that_was_reviewed(compress_answers: bool, expected: str) -> None:
+def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any], expected: str) -> None:
     frame = HaproxyFrame(
         http_fd=5,
         grpc_fd=6,
@@ -29,7 +46,7 @@ def test_the_configuration_is_the_one_that_was_reviewed(compress_answers: bool, 
         process="h1",
         maxconn=4000,
         threads=1,
-        compress_answers=compress_answers,
+        **{"compress_answers": False, **options},
     )
     slots = [
         SlotLines(
