@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Endpoints, Protection
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
 from controlplane.runtime.fleet import fleet
 from controlplane.runtime.fleet.fleet import locked
@@ -24,6 +25,14 @@ def test_settings_remember_the_devices_and_outputs_of_those_before() -> None:
     back = replace(SETTINGS, output="/one").after(moved)
     assert (back.output, back.former_outputs) == ("/one", ("/two",))
     assert SETTINGS.after(None) == SETTINGS.after(SETTINGS) == SETTINGS
+
+
+@pytest.mark.parametrize("protection", [Protection(), Protection("/c", "/k", "/ca", tokens=True, audit=True)])
+def test_the_protection_of_a_fleet_is_kept_for_the_next_apply(tmp_path: Path, protection: Protection) -> None:
+    files = FleetFiles(tmp_path, "f")
+    settings = replace(SETTINGS, endpoints=Endpoints(protection=protection))
+    files.write_settings(settings)
+    assert files.settings() == settings
 
 
 def test_settings_are_read_as_written_and_as_an_older_version_wrote_them(tmp_path: Path) -> None:
