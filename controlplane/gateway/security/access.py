@@ -32,13 +32,12 @@ def grants_map(clients: Iterable[Client]) -> dict[str, str]:
 
 
 def limits_map(clients: Iterable[Client]) -> dict[str, str]:
-    """`rate/client` and `requests/client` -> their limit, for clients that have one."""
-    found = {}
-    for client in clients:
-        for what, limit in (("rate", client.max_rate_rps), ("requests", client.max_requests)):
-            if limit is not None:
-                found[f"{what}/{client.name}"] = str(limit)
-    return found
+    """Client -> `rate/requests` of those that have a limit; 0 is none."""
+    return {
+        client.name: f"{client.max_rate_rps or 0}/{client.max_requests or 0}"
+        for client in clients
+        if client.max_rate_rps or client.max_requests
+    }
 
 
 class Access:

@@ -13,8 +13,9 @@ import gateway_rig as rig
 import pytest
 from filelock import FileLock
 
+from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Route
-from controlplane.gateway import haproxy, processes, supervision
+from controlplane.gateway import haproxy, processes, store, supervision
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.gateway.places import Places
 
@@ -74,6 +75,29 @@ def test_eighty_endpoints_move_at_once_after_a_growth_from_ten(
     outcomes = [outcome for load in loads for outcome in load.outcomes]
     assert [outcome for load in loads for outcome in load.failed()] == []
     assert len(outcomes) > 100
+
+
+def test_a_commit_without_room_moves_the_endpoint_of_a_dead_server_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_SLOTS", 4)
+    names = {name: "echo" for name in ("kept", "moved", "saved")}
+    with (
+        rig.tritons(tmp_path, one=names, two=names) as running,
+        rig.a_gateway(tmp_path) as (gateway, ports),
+    ):
+        one, two = running["one"].backend, running["two"].backend
+        before = {"kept": Route((two,)), "moved": Route((two,)), "saved": Route((one,))}
+        gateway.commit(before)
+        running["one"].kill()
+        wanted = {"kept": Route((two,), one), "moved": Route((two,), one), "saved": Route((two,))}
+        rig.until(lambda: gateway._without_server(gateway._table.get()) == {"saved"})
+        with pytest.raises(GatewayError, match="all 4 slots are in use: 2 endpoints keep"):
+            gateway.commit(wanted)
+        assert gateway.routes() == {**before, "saved": Route((two,))}
+        load = rig.Load(ports, "saved")
+        asyncio.run(load.at_once(4))
+        assert {outcome.server for outcome in load.outcomes} == {"two"}
 
 
 async def _answered(loads: list[rig.Load], server: str) -> None:

@@ -22,7 +22,7 @@ TWO = Client("two", ("*",), certificate="two.example", max_requests=3)
 def test_the_maps_of_haproxy_hold_credentials_grants_and_limits() -> None:
     assert access.clients_map((ONE, TWO)) == {hashed("secret").upper(): "one", "cn=two.example": "two"}
     assert access.grants_map((ONE, TWO)) == {"one/a": "1", "one/b": "1", "two/*": "1"}
-    assert access.limits_map((ONE, TWO)) == {"rate/one": "5", "requests/two": "3"}
+    assert access.limits_map((ONE, TWO)) == {"one": "5/0", "two": "0/3"}
 
 
 def test_a_client_is_created_once_and_revoked_by_name(tmp_path: Path) -> None:
