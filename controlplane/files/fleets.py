@@ -76,7 +76,7 @@ class _Settings(State):
 def _without_defaults(content: Mapping[str, Any], model: type[State]) -> dict[str, Any]:
     """Leave out optional keys at their defaults: an earlier version may not know them, and reads the rest."""
     defaults = {
-        name: field.get_default(call_default_factory=True, validated_data={})
+        name: _plain(field.get_default(call_default_factory=True, validated_data={}))
         for name, field in model.model_fields.items()
         if not field.is_required()
     }
@@ -97,6 +97,10 @@ def _way_out() -> Iterator[None]:
             "ports: servers and traffic go on meanwhile"
         )
         raise InputError(problem, file=error.file, line=error.line, field=error.field) from error
+
+
+def _plain(default: Any) -> Any:
+    return default.model_dump() if isinstance(default, State) else default
 
 
 def state_root() -> Path:

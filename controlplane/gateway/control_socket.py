@@ -1,4 +1,4 @@
-"""How the gateway talks to its facade: one JSON object a line each way, over a Unix socket."""
+"""Queries to the facade: one JSON object a line each way, over a Unix socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Unreachable(GatewayError):
 
 
 class Silent(Unreachable):
-    """It is there and does not answer in time: it may hang, and holds what it holds."""
+    """The facade runs and does not answer in time: it may hang with open calls."""
 
 
 def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = 5.0) -> Mapping[str, Any]:
@@ -28,7 +28,7 @@ def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = 5.0) -> Ma
             stream.sendall(json.dumps(request).encode() + b"\n")
             answer = stream.makefile("rb").readline()
     except (TimeoutError, BlockingIOError) as error:
-        # The latter where so many have asked in vain that no more can wait.
+        # The latter when the queue of connections is full.
         raise Silent(f"the facade is there and does not answer on {path}: {error}") from error
     except OSError as error:
         raise Unreachable(f"the facade does not answer on {path}: {error}") from error

@@ -33,11 +33,11 @@ _START_DEADLINE_S = 60.0
 _RESTART_DEADLINE_S = 10.0
 _LOCK_DEADLINE_S = 30.0
 _RELOAD_DEADLINE_S = 2.0
-"""A facade that hangs may hold a redirect up for this long; it goes on reloading afterwards."""
+"""A facade that hangs delays a redirect by this long; it goes on reloading afterwards."""
 _NEW_MODEL_S = 10.0
 _KNOWN_MODEL_S = 1.0
 _OPEN_DEADLINE_S = 1.0
-"""The controller asks between its looks."""
+"""The controller queries this in every cycle."""
 _POLL_S = 0.01
 _UNFINISHED = -1
 _SECRET_BYTES = 8
@@ -157,7 +157,7 @@ class HaproxyGateway:
         self._finish_commit()
 
     def routes(self) -> Routes:
-        """What is routed now."""
+        """Return the present routes."""
         if not self._places.settings.exists():
             return {}
         return self._routes.get()
@@ -218,13 +218,13 @@ class HaproxyGateway:
         }
 
     def _traits(self, table: SlotTable, endpoint: str, members: Sequence[Backend]) -> Traits:
-        """A redirect hardly waits: what was known will do. A new model, taken for plain, loses sequences."""
+        """Query the model: briefly in a redirect, which can use what was known; longer for a new model."""
         before = table.traits(endpoint)
         patience_s = _NEW_MODEL_S if before is None else _KNOWN_MODEL_S
         return traits_of(endpoint, members, patience_s=patience_s) or before or PLAIN
 
     def _finish_commit(self) -> None:
-        """Bring the table on disk to a HAProxy that holds another: who committed it died on the way."""
+        """Bring HAProxy to the table on disk, if a commit died between the two."""
         with _locked(self._lock):
             generation, table = store.load(self._places, store.settings_of(self._places))
             if self._held_generation() not in (None, generation):
@@ -239,14 +239,14 @@ class HaproxyGateway:
         except control_socket.Unreachable:
             return
         if "error" in answer:
-            # It cannot read this table: it is from before an upgrade. The supervisor starts the present one.
+            # A facade from before an upgrade cannot read this table. The supervisor starts the present one.
             for role in (processes.FACADE, processes.MONITOR):
                 processes.end(processes.find(self._places, role), grace_s=_RELOAD_DEADLINE_S)
 
     def in_flight(self, backend: Backend) -> int:
-        """Requests this server still owes an answer to: HAProxy's on all its slots, and the facade's.
+        """Return the requests that a server has not answered: HAProxy's on all its slots, and the facade's.
 
-        Raises GatewayError where one of them is there and does not say.
+        Raises GatewayError if one of the two runs and does not answer.
         """
         if not self._places.settings.exists():
             return 0
@@ -270,7 +270,7 @@ class HaproxyGateway:
 
     @property
     def telemetry_socket(self) -> Path:
-        """Where the monitor of this gateway answers (`controlplane.monitor.telemetry`)."""
+        """The socket of this gateway's monitor (`controlplane.monitor.telemetry`)."""
         return self._places.monitor_socket
 
     def stop(self) -> None:
@@ -285,7 +285,7 @@ class HaproxyGateway:
     def _end_processes(self) -> None:
         # Twice: the facade may just have taken the supervisor for dead and started another one.
         for _ in range(2):
-            # Without its lock nobody takes the supervisor's end for a death.
+            # Without the lock the supervisor's end does not count as a death.
             self._places.supervisor_lock.unlink(missing_ok=True)
             for role in processes.ALL:
                 processes.end(processes.find(self._places, role), grace_s=5.0)
@@ -347,7 +347,7 @@ class HaproxyGateway:
             return None
 
     def _apply(self, change: slots.Change, generation: int) -> None:
-        # The generation comes last: whoever is interrupted before leaves a HAProxy that gets restated.
+        # The generation comes last: after an interruption before it, every slot is restated.
         checks = self._places.checks_map
         self._runtime.replace_map(checks, store.check_entries(_UNFINISHED, change.table))
         self._runtime.run(change.before)
@@ -397,7 +397,7 @@ def _all(table: SlotTable) -> set[int]:
 
 
 def _owed(sessions: Mapping[tuple[str, str], Sessions], backend: str, lines: list[str]) -> int:
-    """On these lines, and on the backend but not yet given to any line."""
+    """Return the requests on these lines, and those of the backend without a line yet."""
     whole = sessions[backend, "BACKEND"]
     given = sum(s.current for (b, line), s in sessions.items() if b == backend and line != "BACKEND")
     here = sum(sessions[backend, line].current + sessions[backend, line].queued for line in lines)

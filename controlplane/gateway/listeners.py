@@ -1,4 +1,4 @@
-"""Sockets that clients connect to. While somebody holds one open, a client waits in its queue."""
+"""The sockets that clients connect to. While any process holds one open, clients wait in its queue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Listeners:
 
     @classmethod
     def inherited(cls, arguments: Sequence[str]) -> Listeners | None:
-        """From the numbers that `descriptors` gave whoever started this process; None where it gave none."""
+        """Return those that the parent passed by `descriptors`; None without arguments."""
         if not arguments:
             return None
         http, grpc = map(int, arguments)

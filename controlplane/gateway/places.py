@@ -1,4 +1,4 @@
-"""Where the gateway's files and sockets are, and what marks its processes as this fleet's."""
+"""The gateway's files and sockets, and the environment that marks its processes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Places:
 
     @property
     def broadcasts(self) -> Path:
-        """What every Triton that joins is told: shared-memory regions, trace and log settings."""
+        """Shared-memory regions, trace and log settings for every Triton that joins."""
         return self.state / "broadcasts.json"
 
     @property
@@ -119,7 +119,7 @@ class Places:
         return self.state / "restarts.jsonl"
 
     def log(self, role: str) -> Path:
-        """What a process says."""
+        """The output of a process."""
         return self.state / f"{role}.log"
 
     @property
@@ -134,5 +134,5 @@ class Places:
 
     @property
     def monitor_socket(self) -> Path:
-        """Where the monitor answers what it has seen."""
+        """The monitor's queries."""
         return self.sockets / "monitor.sock"

@@ -1,4 +1,4 @@
-"""The gateway's processes, told apart by what stands in their environment: no pid file can be stale."""
+"""The gateway's processes, found by their environment, since a pid file can be stale."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spawn(
     environment: Mapping[str, str] | None = None,
     descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, so that it outlives whoever started it.
+    """Start a process in a session of its own, so that it outlives its parent.
 
     It inherits `descriptors` under their numbers.
     """
@@ -64,13 +64,13 @@ def spawn(
 def spawn_detached(
     places: Places, role: str, command: Sequence[str], descriptors: Sequence[int] = ()
 ) -> None:
-    """Start a process that is nobody's child here: a caller that lives on has nothing to reap."""
+    """Start a process that is no child, so that the caller has nothing to reap."""
     forked = spawn(places, role, ["setsid", "--fork", *command], descriptors=descriptors)
     forked.wait()
 
 
 def end(pids: Sequence[int], *, grace_s: float) -> None:
-    """Ask processes to end, then make them. Returns once all are gone."""
+    """End processes by SIGTERM, then SIGKILL. Returns when all are gone."""
     handles = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

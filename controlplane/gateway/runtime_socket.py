@@ -1,4 +1,4 @@
-"""HAProxy's runtime interface: commands as text over a Unix socket, and what its statistics say."""
+"""HAProxy's runtime interface: text commands over a Unix socket, and its statistics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINE_LIMIT = 8192
 """Bytes of commands sent at once; HAProxy takes one buffer (tune.bufsize)."""
 
 _FINE = re.compile(r"^(no need to change|IP changed from|New version created:)")
-"""What HAProxy says of a command that it took; to most it says nothing."""
+"""HAProxy's answers to a successful command; most have none."""
 
 
 class Unreachable(GatewayError):
@@ -33,7 +33,7 @@ class Sessions:
 
 
 class RuntimeSocket:
-    """One command at a time; the socket is opened for each, so a restarted HAProxy is found at once."""
+    """A client that opens the socket for each command, so a restarted HAProxy is found at once."""
 
     def __init__(self, path: Path, *, timeout_s: float = 5.0) -> None:
         self._path = path
@@ -52,7 +52,7 @@ class RuntimeSocket:
         except OSError as error:
             raise Unreachable(f"HAProxy does not answer on {self._path}: {error}") from error
         if not answer:
-            # Even of a command that it takes without a word it says an empty line.
+            # Even a command without an answer has an empty line.
             raise Unreachable(f"HAProxy ended before it answered on {self._path}")
         return answer.decode()
 

@@ -26,7 +26,7 @@ BACKUP = "backup"
 
 
 class Phase(StrEnum):
-    """A slot's place in its life."""
+    """The phase of a slot."""
 
     FREE = "free"
     ACTIVE = "active"
@@ -44,10 +44,10 @@ class Slot:
     traits: Traits = PLAIN
 
     def servers(self) -> Mapping[str, Backend]:
-        """Server line -> where it leads.
+        """Return the target of each server line.
 
-        A route without a backup has its first member once more in that place: a server that HAProxy takes
-        for dead by mistake (a connection that was slow to open) is then tried all the same.
+        A route without a backup has its first member there too, so that HAProxy still tries a server that it
+        marked down by mistake (a connection that was slow to open).
         """
         if self.route is None:
             return {}
@@ -64,7 +64,7 @@ class SlotTable:
 
     @classmethod
     def empty(cls, slots: int, members: int) -> SlotTable:
-        """A table in which everything is free."""
+        """Return a table of free slots."""
         return cls(members, tuple(Slot(i) for i in range(slots)))
 
     def grown(self, slots: int) -> SlotTable:
@@ -80,7 +80,7 @@ class SlotTable:
         }
 
     def traits(self, endpoint: str) -> Traits | None:
-        """What is known of an endpoint's model, also from a draining slot; None where it was never served."""
+        """Return the traits of an endpoint's model, also from a draining slot; None if unknown."""
         return next((s.traits for s in self.slots if s.endpoint == endpoint), None)
 
     def model_map(self) -> Mapping[str, str]:
@@ -135,13 +135,13 @@ def release(table: SlotTable, idle: Collection[int]) -> Change:
 
 
 def fresh(table: SlotTable, routes: Routes) -> tuple[str, ...]:
-    """The endpoints whose route is new or differs."""
+    """Return the endpoints whose route is new or differs."""
     present = table.routes()
     return tuple(endpoint for endpoint, route in routes.items() if present.get(endpoint) != route)
 
 
 def unknown(table: SlotTable, routes: Routes) -> frozenset[str]:
-    """The fresh endpoints of whose model nothing is known, or that go to a server nobody was asked about.
+    """Return the fresh endpoints of unknown models, and those that go to a server whose model is unknown.
 
     What a server serves does not change: one that was a backup is known when it becomes a member.
     """
@@ -149,10 +149,10 @@ def unknown(table: SlotTable, routes: Routes) -> frozenset[str]:
     found = set()
     for endpoint in fresh(table, routes):
         before = present.get(endpoint)
-        asked: tuple[Backend | None, ...] = () if before is None else (*before.members, before.backup)
+        known: tuple[Backend | None, ...] = () if before is None else (*before.members, before.backup)
         traits = table.traits(endpoint)
-        told = traits is not None and traits.executes is not None
-        if not told or not set(routes[endpoint].members).issubset(asked):
+        complete = traits is not None and traits.executes is not None
+        if not complete or not set(routes[endpoint].members).issubset(known):
             found.add(endpoint)
     return frozenset(found)
 
@@ -193,7 +193,7 @@ def assign(
 
 
 def restate(table: SlotTable) -> Change:
-    """The commands that bring a HAProxy in any state to `table`."""
+    """Return the commands that bring a HAProxy in any state to `table`."""
     before: list[str] = []
     for slot in table.slots:
         used = slot.servers()
@@ -219,10 +219,10 @@ def _enable(slot: Slot) -> list[str]:
 
 
 def _drain(slot: Slot, successor: Route | None) -> list[str]:
-    """A slot finishes what it has: a server keeps its requests in maintenance too.
+    """Return the commands for a slot that finishes its requests; a server keeps them in maintenance too.
 
-    If it dies over them, HAProxy sends them again, and not to a server in maintenance; else it would spend
-    all retries on the connection that just ended, as long as other calls hang on that.
+    If the server dies, HAProxy sends them again, but never to a server in maintenance. Otherwise it would
+    spend all retries on the connection that just ended.
     """
     kept = () if successor is None else (*successor.members, successor.backup)
     lines = slot.servers()

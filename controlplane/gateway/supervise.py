@@ -1,4 +1,6 @@
-"""Keeps the gateway's processes up: `python -m controlplane.gateway.supervise STATE_DIR [HTTP_FD GRPC_FD]`.
+"""Keep the gateway's processes running.
+
+`python -m controlplane.gateway.supervise STATE_DIR [HTTP_FD GRPC_FD]`.
 
 It starts what is missing, adopts what lives, and restarts what dies: at once, and waiting longer each time a
 process dies young again. Traffic does not pass through it: when it dies, its processes go on, and the facade
@@ -50,7 +52,7 @@ _LOG_RECEIVE_BYTES = 8 * 2**20
 
 @dataclass(slots=True)
 class Charge:
-    """One process to keep up. `handle` is its pidfd, None while it is down."""
+    """One process to keep running. `handle` is its pidfd, None while it is down."""
 
     role: str
     start: Callable[[], subprocess.Popen[bytes]]
@@ -72,8 +74,8 @@ class Supervisor:
             Charge(processes.FACADE, self._start_facade),
             Charge(processes.MONITOR, self._start_monitor),
         ]
-        # Held for the next HAProxy and the next monitor. Where nobody handed them on, they are opened after
-        # the end of those who have them.
+        # Kept open for the next HAProxy and the next monitor. Without inherited ones, they are opened when
+        # the processes that hold them have ended.
         self._listeners = listeners
         self._log: socket.socket | None = None
         self._wake_read, self._wake_write = os.pipe()
@@ -93,13 +95,13 @@ class Supervisor:
         os.write(self._wake_write, b"x")
 
     def run(self, *, took_over: bool = False) -> None:
-        """Until `stop`. `took_over`: from a supervisor that nobody told to end."""
+        """Run until `stop`. `took_over`: the supervisor before died."""
         if took_over:
-            self._remember(processes.SUPERVISOR, "ended without being told to; another one took over")
+            self._remember(processes.SUPERVISOR, "died; another one took over")
         for charge in self._charges:
             self._adopt(charge)
             if took_over and charge.handle is None:
-                self._remember(charge.role, "ended while nobody watched; started again")
+                self._remember(charge.role, "ended while no supervisor ran; started again")
         self._renewal_due = self._listeners is not None
         while not self._stopping:
             now = time.monotonic()
@@ -217,14 +219,14 @@ class Supervisor:
         self._remember(charge.role, reason)
 
     def _remember(self, role: str, reason: str) -> None:
-        """For `ctl events`; a full disk keeps nobody from being started."""
+        """Record a restart for `ctl events`; a full disk prevents no start."""
         with contextlib.suppress(OSError, TrisectError):
             append_restart(self._places.restarts, Restart(time.time(), role, reason))
 
     def _start_haproxy(self, replaced: int | None = None) -> subprocess.Popen[bytes]:
         settings = store.settings_of(self._places)
         if self._listeners is None:
-            # An adopted facade may hold them. Without HAProxy nobody reaches it; the next one gets these.
+            # An adopted facade may hold them. Without HAProxy no client reaches it; the next one gets these.
             processes.end(processes.find(self._places, processes.FACADE), grace_s=_FACADE_GRACE_S)
             self._listeners = Listeners.of(settings)
         finish = () if replaced is None else ("-sf", str(replaced))
@@ -265,7 +267,7 @@ class Supervisor:
         return processes.spawn(self._places, processes.FACADE, command, _FACADES_ENVIRONMENT, descriptors)
 
     def _start_monitor(self) -> subprocess.Popen[bytes]:
-        # Known by name only: what watches the gateway stands beside it, not below it.
+        # Known by name only: the monitor's package is beside the gateway's, not below it.
         if self._log is None:
             self._log = _log_socket(store.settings_of(self._places).log_port)
         log_fd = self._log.fileno()
@@ -294,7 +296,7 @@ def back_off_s(deaths: int) -> float:
 
 
 def ended(code: int | None) -> str:
-    """How a process ended, in words; None: it was nobody's child."""
+    """Return how a process ended, in words; None for a process that was no child."""
     if code is None:
         return "ended"
     return f"ended by signal {-code}" if code < 0 else f"ended with {code}"

@@ -1,4 +1,4 @@
-"""Asks a model's own configuration what its clients' requests depend on."""
+"""Reading of a model's configuration for the properties that routing depends on."""
 
 from __future__ import annotations
 

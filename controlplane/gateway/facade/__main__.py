@@ -63,7 +63,7 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
                 fleet.take(routes, traits)
                 upstream.keep_only(tuple(servers))
 
-        # Before the first reading: a commit in between is then told to us, one before is in the file.
+        # Before the first reading: a later commit sends a reload, an earlier one is in the file.
         commands = await control.serve(fleet, reload, str(places.control_socket))
         await reload()
         calls = GrpcCalls(fleet, upstream, broadcast).methods(allowed=fleet_wide)

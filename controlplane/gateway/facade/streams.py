@@ -1,8 +1,8 @@
 """ModelStreamInfer, routed message by message.
 
-A Triton writes the answers of plain models in the order of their requests, whatever model each asked, and
-lets answers of decoupled models pass between them. So does this: every message for a plain model takes a
-ticket, and tickets are served in order, from whichever server the answer came. A redirect therefore moves
+A Triton writes the answers of plain models in the order of their requests, across models, and sends answers
+of decoupled models in between. So does this module: every message for a plain model takes a ticket, and
+tickets are served in order, whichever server answered. A redirect therefore moves
 an open stream at its next message and neither loses nor repeats an answer.
 """
 
@@ -45,8 +45,7 @@ class Leg:
     `waiting` are tickets without an answer; a decoupled model's answers cannot be counted, so there they are
     only the messages without a first answer, and the leg as a whole counts as one open call. It rests while
     nothing waits, since its silence is no sign of a hang; once half-closed it never does: its end is awaited.
-    `saying` is held by who writes or half-closes: gRPC breaks a call that is told to end while a message is
-    on its way out.
+    `saying` is held while writing or half-closing: gRPC breaks a call that is half-closed during a write.
     """
 
     endpoint: str
@@ -90,7 +89,7 @@ class Stream:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def run(self, messages: AsyncIterator[bytes]) -> None:
-        """Until the client has said all and has every answer. Raises StreamFailed."""
+        """Run until the client has sent everything and has every answer. Raises StreamFailed."""
         self._fleet.moved.add(self._review)
         pump = asyncio.create_task(self._pump(messages))
         try:
@@ -221,13 +220,13 @@ class Stream:
     def _broken(self, leg: Leg, error: Any) -> None:
         if unconnected(error):
             self._fleet.lost(leg.backend)
-        # Nobody waits for this server: the next message finds another one. A decoupled model's answers
-        # cannot be counted, so its silence cannot be told from its end.
+        # No message waits for this server: the next one goes to another. Answers of a decoupled model cannot
+        # be counted, so silence and end look the same.
         if not leg.waiting and not leg.decoupled:
             return
         code, details = error.code(), error.details() or ""
         if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
-            # So gRPC says where it was about to write to a connection that ended.
+            # gRPC reports these for a write to a connection that has ended.
             code, details = grpc.StatusCode.UNAVAILABLE, f"the model's server was lost: {details}"
         self._fail(StreamFailed(code, details))
 
@@ -236,7 +235,7 @@ class Stream:
             self._failed.set_exception(failure)
 
     def _review(self) -> None:
-        """Routes have changed: what no longer leads anywhere is told that nothing more will come."""
+        """Half-close calls to servers that are no longer routed."""
         living = self._fleet.sequences.living()
         for leg in tuple(self._legs):
             held = leg.backend.server in living and self._fleet.traits(leg.endpoint).sequence_idle_us

@@ -24,7 +24,7 @@ _IDENTITY_ONLY = 1
 _CHANNEL_OPTIONS = (
     *OPTIONS,
     ("grpc.max_receive_message_length", -1),
-    # A server that is told of no other encoding compresses no answer.
+    # A server compresses answers only in encodings that its client accepts.
     ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
 )
 _GRACE_S = 3600.0
@@ -75,9 +75,9 @@ def passed_on(context: Any) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def unconnected(error: Any) -> bool:
-    """Whether a call failed because its server was not there: it never began, or its connection broke.
+    """Return whether a call failed because its connection did not open or broke.
 
-    A Triton that is there says UNAVAILABLE too, of a model or a full queue; its words differ.
+    A running Triton also answers UNAVAILABLE, for a model or a full queue, with other details.
     """
     if error.code() != grpc.StatusCode.UNAVAILABLE:
         return False

@@ -1,4 +1,4 @@
-"""Request bodies, decompressed here: a server would do it within its share."""
+"""Request bodies, decompressed outside of the servers' shares."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Decompression:
 
 
 class Counted:
-    """A body that goes on as it comes, up to a limit. aiohttp hides why it stopped: `exceeded` says so."""
+    """A body that is forwarded as it arrives, up to a limit. aiohttp hides the reason; `exceeded` has it."""
 
     def __init__(self, content: aiohttp.StreamReader, limit_bytes: int = LARGEST_BODY_BYTES) -> None:
         self._content = content

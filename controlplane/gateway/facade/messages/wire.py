@@ -1,4 +1,4 @@
-"""The few bytes of protobuf the facade looks at: a message goes on as it came, never parsed whole."""
+"""Reading of single fields of protobuf messages, which are forwarded unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """What a request says about the sequence it belongs to. `id` is empty where it names none."""
+    """The sequence of a request. `id` is empty without one."""
 
     id: str
     start: bool

@@ -1,4 +1,4 @@
-"""The facade's view of the fleet: routes as last committed, who answers, and the calls it holds open."""
+"""The facade's view of the fleet: routes as last committed, lost servers, and open calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROBE_S = 0.2
 
 
 class Fleet:
-    """Which server answers for which endpoint, asked anew for every message."""
+    """The server of each endpoint, chosen for every message."""
 
     def __init__(self, places: Places, session: aiohttp.ClientSession) -> None:
         self._places = places
@@ -35,10 +35,10 @@ class Fleet:
         self._down: set[str] = set()
         self.sequences = Sequences()
         self.moved: set[Callable[[], None]] = set()
-        """Called after every change of routes, and as sequences end."""
+        """Functions to call after every change of routes, and when sequences end."""
 
     def read(self) -> tuple[Routes, Mapping[str, Traits]]:
-        """What stands on disk."""
+        """Read the routes and the traits from disk."""
         _, table = store.load(self._places, store.settings_of(self._places))
         return table.routes(), {slot.endpoint: slot.traits for slot in table.slots if slot.endpoint}
 
@@ -119,11 +119,11 @@ class Fleet:
         return dict(counts)
 
     def lost(self, backend: Backend) -> None:
-        """A server refused or dropped a connection: it is passed over until it takes one again."""
+        """Pass over a server that refused or dropped a connection, until it accepts one again."""
         self._down.add(backend.server)
 
     async def watch(self) -> None:
-        """For ever: find out which lost servers are back, and which sequences have fallen silent."""
+        """Find lost servers that are back and sequences that fell silent. Never returns."""
         while True:
             await asyncio.sleep(_PROBE_S)
             for server in self.servers():
@@ -148,7 +148,7 @@ class Fleet:
             return 0, None
 
     async def ready(self) -> bool:
-        """Whether every endpoint has a server that says the endpoint is ready."""
+        """Return whether every endpoint is ready on one of its servers."""
 
         async def served(endpoint: str, route: Route) -> bool:
             path = f"/v2/models/{quote(endpoint, safe='')}/ready"

@@ -1,7 +1,7 @@
 """Statistics as one Triton gives them, of a fleet whose servers come and go.
 
-A client takes differences of counters (perf_analyzer gives up where one runs backwards), so what a server
-had counted when it was last asked stays in the sum once requests go to another one.
+A client takes differences of counters (perf_analyzer fails if one decreases), so the last counters of a
+server stay in the sum after its requests go to another one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 
 
 class Ledger:
-    """What each server last said of each model: pure bookkeeping."""
+    """The last counters of each model on each server. Pure."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], dict[str, Entry]] = {}
@@ -45,7 +45,7 @@ class Ledger:
     def total(self, endpoint: str, version: str, serving: Iterable[str]) -> list[Entry]:
         """One entry a version (only this one, unless it is empty), all servers' counters added up.
 
-        What a model occupies now is told of the `serving` servers alone.
+        Memory use is that of the `serving` servers alone.
         """
         totals = []
         for model, servers in self._said.items():
