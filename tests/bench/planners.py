@@ -101,8 +101,8 @@ def count_row(
 
 def counts(long: bool) -> None:
     print(
-        "GPUs against the reference; the precise bound and the gap to it; CPU ms without it; P99 by our "
-        "model, else by iGniter's"
+        "GPUs against the reference; the lower bound (12: proven) and the gap to it; CPU ms without a proof; "
+        "P99 by our model, else by iGniter's"
     )
     print(
         f"{'case':<20}{'strategy':<14}{'GPUs':>5}{'ref':>6}{'ratio':>7}{'bound':>7}{'gap':>7}{'share %':>9}"
