@@ -125,7 +125,9 @@ def p99_s(traffic: Traffic, requests: int) -> float:
 
 scan_late = numba.njit(sequential.scan)
 service._known = numba.njit(service._known)
-service._learn = numba.njit(service._learn)
+service._learn_mean = numba.njit(service._learn_mean)
+service._learn_thresholds = numba.njit(service._learn_thresholds)
+service._weigh_block = numba.njit(service._weigh_block)
 scan_batches = numba.njit(service.scan)
 
 

@@ -4,12 +4,13 @@ Late answers follow from a slow server, in clusters and after a while. Its batch
 independently. A server with one instance of a model takes one batch at a time, so the request log gives the
 time of a batch: from when the server was free and the first of its requests had come, to its first answer.
 
-Distributions differ between models and hosts, so the test assumes none. For each batch size the server's own
-record keeps the times that 10 % and 1 % of its batches exceed. Two CUSUM charts count these exceedances: a
-batch scores ln(q / m) above the threshold, ln((1 - q) / (1 - m)) below it. As long as a batch exceeds it with
-a probability of at most m, twice the recorded share, exp(score) is a supermartingale between resets, and the
-mean number of batches up to a false alarm at height h is at least exp(h) (Lorden 1971). One batch adds at
-most ln(q / m), however long it took: a host that stalls for seconds delays one batch and is no slow server.
+The unit of evidence is a block: batches of four requests or more together, their time over the usual time of
+batches of these sizes. Distributions differ between models and hosts, so the test assumes none. The server's
+own record keeps the ratios that 10 % and 1 % of its blocks exceed. Two CUSUM charts count these exceedances:
+a block scores ln(q / m) above the threshold, ln((1 - q) / (1 - m)) below it. As long as a block exceeds it
+with a probability of at most m, twice the recorded share, exp(score) is a supermartingale between resets, and
+the mean number of blocks up to a false alarm at height h is at least exp(h) (Lorden 1971). One block adds at
+most ln(q / m), however long it took: a host that stalls for seconds delays one block and is no slow server.
 Nor are the answers that it makes late: an answer counts with the time that it would have taken without the
 stalls, or the longest batch, of its busy period.
 
@@ -25,13 +26,13 @@ from dataclasses import dataclass, replace
 from controlplane.domain.observation import Answer
 
 SHARES = (0.1, 0.01)
-"""The share of a healthy server's batches above each chart's threshold."""
+"""The share of a healthy server's blocks above each chart's threshold."""
 
 SLACK = 2.0
 """The record may be wrong by this factor, in shares."""
 
 SLOW_SHARES = (0.6, 0.5)
-"""q: the share of a slow server's batches above each threshold."""
+"""q: the share of a slow server's blocks above each threshold."""
 
 SIZES = 17
 """Batch sizes with a record of their own; larger ones share the last."""
@@ -42,7 +43,11 @@ GAP_S = 0.001
 CLOSED_S = 0.1
 """... and their lines are in the log after this time."""
 
-LEARN_BATCHES = 50
+BLOCK = 4
+"""Batches of so many requests together are the unit of evidence: their time varies less than that of one."""
+
+LEARN_BATCHES = 30
+LEARN_BLOCKS = 30
 MEMORY_BATCHES = 500.0
 STEP = 0.01
 HOLD = 0.3
@@ -62,30 +67,32 @@ STALLS = 6
 OUTLIER = 8.0
 """One batch counts for at most this many times its usual time: a stall says little of the others."""
 
-_FREE, _SINCE, _TOOK, _USUAL, _EXCESS, _STALLS = range(6)
+_FREE, _SINCE, _EXCESS, _STALLS = range(4)
+_SLOW_TOOK, _SLOW_USUAL, _TOOK, _USUAL, _REQUESTS, _ESTIMATED, _BLOCKS = range(4, 11)
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """A server's record of one queue, and the charts against it.
 
-    `batch`: when the server was last free, since when a chart stands above HOLD, the time that the batches
-    took since the charts left zero, their usual time, how much longer than usual the stalls, or the longest
-    batch, of the busy period took, and how far the stalls are ahead of one every STALL_S. `means` are the
-    usual times of each size, `thresholds` one a chart for each size, in seconds. `open` are the answers of a
-    batch that may not be complete.
+    `batch`: when the server was last free; since when a chart stands above HOLD; how much longer than usual
+    the stalls, or the longest batch, of the busy period took; how far the stalls are ahead of one every
+    STALL_S; the time and the usual time of the blocks since the charts left zero, and of the open block, with
+    its requests and whether a usual time is an estimate; the blocks of the record. `means` are the usual
+    times of each size in seconds, `thresholds` ratios, one a chart. `open` are the answers of a batch that
+    may not be complete.
     """
 
     scores: tuple[float, ...] = (0.0,) * len(SHARES)
-    batch: tuple[float, ...] = (-math.inf, math.inf, 0.0, 0.0, 0.0, -math.inf)
+    batch: tuple[float, ...] = (-math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 7)
     counts: tuple[float, ...] = (0.0,) * SIZES
     means: tuple[float, ...] = (0.0,) * SIZES
-    thresholds: tuple[float, ...] = (0.0,) * (SIZES * len(SHARES))
+    thresholds: tuple[float, ...] = (0.0,) * len(SHARES)
     open: tuple[Answer, ...] = ()
 
 
 def height(rate_rps: float) -> float:
-    """The score of the alarm: the logarithm of the batches that both charts see in the horizon."""
+    """The score of the alarm: the logarithm of the blocks that both charts see in the horizon, at most."""
     return math.log(len(SHARES) * max(rate_rps * HORIZON_S, 100.0))
 
 
@@ -96,7 +103,8 @@ def strength(service: Service, rate_rps: float) -> float:
 
 def slowdown(service: Service) -> float:
     """How many times their usual time the batches take since the charts left zero."""
-    return service.batch[_TOOK] / service.batch[_USUAL] if service.batch[_USUAL] > 0.0 else 1.0
+    usual_s = service.batch[_SLOW_USUAL]
+    return service.batch[_SLOW_TOOK] / usual_s if usual_s > 0.0 else 1.0
 
 
 def usual_s(service: Service, limit: int) -> tuple[float, ...]:
@@ -182,36 +190,59 @@ def scan(
         for i in range(first, last + 1):
             latency_s[i] -= batch[_EXCESS]
         if took_s > 0.0:
-            highest = 0.0
-            for j in range(len(SHARES)):
-                if known > 0:
-                    usual = SLACK * SHARES[j]
-                    above = took_s > thresholds[known * len(SHARES) + j] * size / known
-                    gain = (
-                        math.log(SLOW_SHARES[j] / usual)
-                        if above
-                        else math.log((1.0 - SLOW_SHARES[j]) / (1.0 - usual))
-                    )
-                    scores[j] = min(alarm, max(0.0, scores[j] + gain))
-                highest = max(highest, scores[j])
-            if highest == 0.0:
-                batch[_TOOK] = batch[_USUAL] = 0.0
-            elif known > 0:
-                batch[_TOOK] += min(took_s, OUTLIER * usual_s)
+            if known > 0:
+                batch[_TOOK] += took_s
                 batch[_USUAL] += usual_s
-            if highest < HOLD * alarm:
-                batch[_SINCE] = math.inf
-                _learn(counts, means, thresholds, size, took_s)
-            elif batch[_SINCE] == math.inf:
-                batch[_SINCE] = ended_s[first]
-            elif ended_s[first] - batch[_SINCE] > ACCEPT_S:
-                batch[_SINCE] = math.inf
-                for j in range(len(SHARES)):
-                    scores[j] = 0.0
-                for k in range(SIZES):
-                    counts[k] = 0.0
+                batch[_REQUESTS] += last + 1 - first
+                if known < size:
+                    batch[_ESTIMATED] = 1.0
+            if batch[_SINCE] == math.inf:
+                _learn_mean(counts, means, size, took_s)
+            if batch[_REQUESTS] >= BLOCK:
+                _weigh_block(scores, batch, counts, thresholds, ended_s[last], alarm)
         batch[_FREE] = ended_s[last]
         first = last + 1
+
+
+def _weigh_block(
+    scores: MutableSequence[float],
+    batch: MutableSequence[float],
+    counts: MutableSequence[float],
+    thresholds: MutableSequence[float],
+    ended_s: float,
+    alarm: float,
+) -> None:
+    """Carry the charts over one block, and the record where nothing speaks against the server."""
+    ratio = batch[_TOOK] / batch[_USUAL]
+    highest = 0.0
+    for j in range(len(SHARES)):
+        if batch[_BLOCKS] >= LEARN_BLOCKS:
+            usual = SLACK * SHARES[j]
+            gain = (
+                math.log(SLOW_SHARES[j] / usual)
+                if ratio > thresholds[j]
+                else math.log((1.0 - SLOW_SHARES[j]) / (1.0 - usual))
+            )
+            scores[j] = min(alarm, max(0.0, scores[j] + gain))
+        highest = max(highest, scores[j])
+    if highest == 0.0:
+        batch[_SLOW_TOOK] = batch[_SLOW_USUAL] = 0.0
+    else:
+        batch[_SLOW_TOOK] += min(ratio, OUTLIER) * batch[_USUAL]
+        batch[_SLOW_USUAL] += batch[_USUAL]
+    if highest < HOLD * alarm:
+        batch[_SINCE] = math.inf
+        _learn_thresholds(batch, thresholds, ratio)
+    elif batch[_SINCE] == math.inf:
+        batch[_SINCE] = ended_s
+    elif ended_s - batch[_SINCE] > ACCEPT_S:
+        batch[_SINCE] = math.inf
+        batch[_BLOCKS] = 0.0
+        for j in range(len(SHARES)):
+            scores[j] = thresholds[j] = 0.0
+        for k in range(SIZES):
+            counts[k] = 0.0
+    batch[_TOOK] = batch[_USUAL] = batch[_REQUESTS] = batch[_ESTIMATED] = 0.0
 
 
 def _known(counts: Sequence[float], size: int) -> int:
@@ -225,22 +256,28 @@ def _known(counts: Sequence[float], size: int) -> int:
     return known
 
 
-def _learn(
-    counts: MutableSequence[float],
-    means: MutableSequence[float],
-    thresholds: MutableSequence[float],
-    size: int,
-    took_s: float,
+def _learn_mean(
+    counts: MutableSequence[float], means: MutableSequence[float], size: int, took_s: float
 ) -> None:
-    """Move the record of one batch size by one batch; a threshold starts at the longest of the first ones."""
+    """Move the usual time of one batch size by one batch."""
     taken_s = min(took_s, OUTLIER * means[size]) if counts[size] > 0.0 else took_s
     means[size] += (taken_s - means[size]) / min(counts[size] + 1.0, MEMORY_BATCHES)
-    for j in range(len(SHARES)):
-        at = size * len(SHARES) + j
-        if counts[size] < LEARN_BATCHES:
-            thresholds[at] = took_s if counts[size] == 0.0 else max(thresholds[at], took_s)
-        elif took_s > thresholds[at]:
-            thresholds[at] *= math.exp(STEP * (1.0 - SHARES[j]))
-        else:
-            thresholds[at] *= math.exp(-STEP * SHARES[j])
     counts[size] += 1.0
+
+
+def _learn_thresholds(
+    batch: MutableSequence[float], thresholds: MutableSequence[float], ratio: float
+) -> None:
+    """Move the thresholds by one block; they start at the highest ratio of the first ones.
+
+    An estimated usual time is too long and ratios to it too small, so such a block lowers no threshold.
+    """
+    for j in range(len(SHARES)):
+        if batch[_BLOCKS] < LEARN_BLOCKS:
+            thresholds[j] = max(thresholds[j], ratio)
+        elif ratio > thresholds[j]:
+            thresholds[j] *= math.exp(STEP * (1.0 - SHARES[j]))
+        elif batch[_ESTIMATED] == 0.0:
+            thresholds[j] *= math.exp(-STEP * SHARES[j])
+    if batch[_ESTIMATED] == 0.0:
+        batch[_BLOCKS] += 1.0

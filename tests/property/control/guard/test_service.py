@@ -31,7 +31,7 @@ def test_evidence_is_monotone_in_the_time_of_a_batch(times_s: list[float], data:
     which = data.draw(st.integers(0, len(times_s) - 1))
     slower[which] += data.draw(st.floats(0.0, 1.0))
     # While the record stands still for both: from one state, batch by batch.
-    held = weigh(RECORD, alone([0.1] * 8, 500.0))
+    held = weigh(RECORD, alone([0.1] * 16, 500.0))
     assert service.strength(held, RATE_RPS) > service.HOLD
     one = weigh(held, alone(times_s[: which + 1], 1000.0))
     other = weigh(held, alone(slower[: which + 1], 1000.0))

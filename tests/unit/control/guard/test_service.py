@@ -47,11 +47,11 @@ def learned(queue: Queue) -> service.Service:
     return weigh(service.Service(), queue.answers(3000))
 
 
-def test_doubled_batch_times_are_certain_within_thirty_answers() -> None:
+def test_doubled_batch_times_are_certain_within_fifty_answers() -> None:
     queue = Queue()
     record = learned(queue)
     assert service.strength(record, RATE_RPS) < service.HOLD
-    assert service.strength(weigh(record, queue.answers(30, slowdown=2.0)), RATE_RPS) == 1.0
+    assert service.strength(weigh(record, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
 
 
 def test_a_stall_of_the_host_is_one_slow_batch() -> None:
@@ -71,10 +71,9 @@ def test_the_record_stands_still_while_batches_are_slow() -> None:
     before = learned(queue)
     queue_slow = queue.answers(100, slowdown=4.0)
     after = weigh(before, queue_slow)
-    charts = len(service.SHARES)
-    known = [i * charts + j for i, n in enumerate(before.counts) for j in range(charts) if n > 100]
-    grown = [after.thresholds[i] / before.thresholds[i] for i in known]
+    grown = [new / old for new, old in zip(after.thresholds, before.thresholds, strict=True)]
     assert max(grown) < 1.3
+    assert after.means[1] < 1.3 * before.means[1]
 
 
 def test_a_slowdown_that_breaks_nothing_becomes_the_record() -> None:
@@ -147,3 +146,18 @@ def test_a_server_that_stalls_again_and_again_has_no_excuse() -> None:
         late.append(sum(a.latency_ms > 60.0 for a in counted))
     assert sum(late[:5]) == 0
     assert sum(late[-5:]) > 50
+
+
+def test_a_batch_size_that_is_new_to_the_record_raises_no_alarm_once_it_is_known() -> None:
+    """The usual time of an unknown size is an estimate, too long where batching saves time."""
+    chance = random.Random(2)
+
+    def full(batches: int, since_s: float, size: int) -> list[Answer]:
+        """Batches of one size, one a second, that take 10 ms whatever their size."""
+        ends = [since_s + i + chance.gauss(0.0, 0.0002) for i in range(batches)]
+        return [Answer(end, 10.0, False, "w", "s") for end in ends for _ in range(size)]
+
+    record = weigh(service.Service(), full(35, 0.0, 1))
+    for start in range(100, 1000, 10):
+        record = weigh(record, full(10, float(start), 8))
+        assert service.strength(record, RATE_RPS) < 0.5

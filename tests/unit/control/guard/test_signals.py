@@ -56,7 +56,7 @@ def test_larger_requests_than_planned_are_more_traffic_though_batches_take_longe
 def slower(slowdown: float) -> service.Service:
     """A record of 6 ms for one and 2 ms for each more in a batch, and batches that certainly take longer."""
     means = tuple(0.004 + 0.002 * size for size in range(service.SIZES))
-    certain = (-1.0, 0.0, slowdown, 1.0, 0.0)
+    certain = (-1.0, 0.0, 0.0, 0.0, slowdown, 1.0)
     return replace(SURE, counts=(99.0,) * service.SIZES, means=means, batch=certain)
 
 
