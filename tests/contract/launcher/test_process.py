@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pickle
 import signal
@@ -75,7 +76,7 @@ def test_a_killed_server_leaves_only_what_sweep_removes(fleet: Fleet) -> None:
 
 
 def test_a_models_process_that_dies_is_heard_and_one_that_is_unloaded_is_not(fleet: Fleet) -> None:
-    server = fleet.start(fleet.spec())
+    server = fleet.start(dataclasses.replace(fleet.spec(), reloads=True))
     with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
         assert fleet.launcher.servers(fleet.name) == (server,)
         assert watch.news((server,)) == ()
