@@ -1,8 +1,8 @@
-"""Loops of the batch queue: the chain embedded at batch starts, a tagged request's way, runs of a pool.
+"""Loops of the batch queue: the chain embedded at batch starts, a tagged request, simulations of a pool.
 
-The chain, solved exactly.
-A server that frees takes min(waiting, b); an idle one takes an arrival alone. With Poisson arrivals of rate λ
-and service times t(k), the number n of requests waiting at a batch start is a Markov chain:
+The chain, solved exactly. A server that becomes free takes min(waiting, b) requests; an idle one takes an
+arrival at once. With Poisson arrivals of rate λ and service times t(k), the number n of requests waiting at a
+batch start is a Markov chain:
 
     n' = max(1, n - k + A(t(k))),  k = min(n, b),  A(t) ~ Poisson(λt)
 
@@ -10,27 +10,27 @@ Above b it is a random walk with steps A(t(b)) - b, which falls by at most b. It
 
     1 - z^-b a(z) = (1 - Σ_{i=1..b} down(i) z^-i) (1 - Σ_{i>=0} up(i) z^i),  a(z) = exp(λ t(b) (z - 1))
 
-are the laws of its ladder heights. `down` follows from the b roots of z^b = a(z) in the unit disc (those of
-Crommelin's method for M/D/c), `up` from `down`. They censor the chain to 1..b, whose b equations are solved
-without subtractions (Grassmann, Taksar, Heyman 1985), and then give every state above b. Only positive terms
-are added, so nothing cancels at any load or batch size.
+are the distributions of its ladder heights. `down` follows from the b roots of z^b = a(z) in the unit disc
+(those of Crommelin's method for M/D/c), `up` from `down`. They censor the chain to 1..b, whose b equations
+are solved without subtractions (Grassmann, Taksar, Heyman 1985), and then give every state above b. Only
+positive terms are added, so nothing cancels at any load or batch size.
 
 The tagged request.
 A request that arrives u into a batch finds the requests left over when that batch started, plus those that
 arrived within u, before it. With j before it, floor(j / b) full batches run first; it joins the next one
-with r = j mod b before it in the batch, and whoever arrives during its wait w fills the batch behind it:
+with r = j mod b before it in the batch, and requests that arrive during its wait w fill the batch behind it:
 
     size = min(b, r + 1 + Poisson(λ w)),  sojourn = w + t(size)
 
-The law of (w, r) is tabulated on cells of time and turned into the distribution of the sojourn; there is no
-fitted constant in it. An arrival that finds the server idle takes t(1).
+The distribution of (w, r) is tabulated on cells of time and gives that of the sojourn; no constant is fitted.
+An arrival at an idle server takes t(1).
 
-A pool of c has no small chain. It is run, request by request, on one fixed stream of POOL arrivals, chosen
-so that runs on it are near to long ones. At high load that is not enough: beside it, on the same stream,
-runs one server c times as fast, whose law is known exactly, and the difference of the two is added to the
-exact law (a control variate).
+A pool of c has no small chain. It is simulated, request by request, on one fixed stream of POOL arrivals,
+whose results are close to those of long streams. At high load that is not enough: one server c times as fast,
+whose distribution is known exactly, is simulated on the same stream, and the difference of the two results is
+added to the exact distribution (a control variate).
 
-`batch_queue` makes the arrays and calls these kernels in turn: each stands alone, so each is compiled once.
+`batch_queue` makes the arrays and calls these kernels one after another, so that each is compiled once.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from controlplane.kernels import kernel
 from controlplane.latency.protocol import FloatArray, IntArray
 
 TAIL = 3e-5
-"""Chain states are kept until this much probability is left: far below the 1 % a P99 looks at."""
+"""The probability of the chain states that are cut off: far below the 1 % above a P99."""
 FINE = 4
 """Bins of the sojourn's histogram a cell of waiting time."""
 SETTLED = 512
-"""Arrivals until a run is looked at."""
+"""The first arrivals of a simulation, which are not evaluated."""
 
 
 @kernel
@@ -78,7 +78,7 @@ def poisson_into(mean: float, out: FloatArray, length: int) -> None:
 
 @kernel
 def falls(load: float, b: int, product: FloatArray, down: FloatArray) -> None:
-    """`down[i]`, i = 1..b: how far the walk first falls below where it stood; Π (1 - root/z) expanded.
+    """`down[i]`, i = 1..b: the distribution of the walk's first fall; Π (1 - root/z) expanded.
 
     A root solves z = turn * exp(load * (z - 1)) in the unit disc, with `turn` a b-th root of unity. `product`
     and `down` are (b + 1,), 0 before.
@@ -352,7 +352,7 @@ def run_pool(
     place: IntArray,
     sojourn: FloatArray,
 ) -> int:
-    """Request by request: each goes where fewest are in flight, of equals where so for longest.
+    """Simulate a pool: each request goes to the server with the fewest in flight, the longest so of equals.
 
     `load` arrivals a unit of time, `gaps` of mean 1; every server takes from its own line. Scratch, for S
     servers: `line` (S, a power of two), `state` (2, S): when a server's batch ends and since when so few are
@@ -416,7 +416,7 @@ def run_pool(
 
 @kernel
 def run_one(arrival: FloatArray, service: FloatArray, b: int, sojourn: FloatArray) -> int:
-    """As `run_pool` for one server, batch by batch, which takes a third of the time."""
+    """Simulate one server like `run_pool`, but batch by batch, in a third of the time."""
     free, i, seen = 0.0, 0, 0
     while i < arrival.size:
         start = max(free, arrival[i])
