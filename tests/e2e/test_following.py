@@ -124,16 +124,16 @@ def layout(host: Host) -> list[tuple[str, float, int]]:
     ]
 
 
-def await_change(host: Host, since_s: float, deadline_s: float) -> Event:
-    """The end of the next apply that the controller made."""
+def await_event(host: Host, kind: str, says: str, since_s: float, deadline_s: float) -> Event:
+    """The first event of this kind that says this."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         for event in History(host.files / "history.sqlite").events(since_s=since_s):
-            if event.kind == "apply" and "following the load" in event.reason:
+            if event.kind == kind and says in event.reason:
                 return event
         time.sleep(0.2)
     log = (host.files / "controller.log").read_text()[-4000:]
-    raise AssertionError(f"nothing was changed in {deadline_s:g} s\n{log}")
+    raise AssertionError(f"no {kind} {says!r} in {deadline_s:g} s\n{log}")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def followed(host: Host, *steps: tuple[float, float]) -> list[Step]:
         for rate, deadline_s in steps:
             since = time.time()
             load.rate_rps = rate
-            event = await_change(host, since, deadline_s)
+            event = await_event(host, "apply", "following the load", since, deadline_s)
             events = History(host.files / "history.sqlite").events(since_s=since)
             reasons = [e.reason for e in events if e.kind == "load"]
             found.append(Step(rate, event.at_s - since, layout(host), reasons))
@@ -189,5 +189,4 @@ def test_a_doubled_rate_changes_batches_a_tripled_one_servers_and_back(host: Hos
     steps = followed(host, (50.0, BATCHES_S), (85.0, PLAN_S), (20.0, BACK_S))
     assert steps[0].layout == [("cpu-0", 90, 2)], "the share stays"
     assert [len({gpu for gpu, _, _ in step.layout}) for step in steps] == [1, 2, 1]
-    events = History(host.files / "history.sqlite").events()
-    assert [e.subject for e in events if e.kind == "free"] == ["cpu-1"]
+    assert await_event(host, "free", "", 0.0, 20.0).subject == "cpu-1"
