@@ -90,11 +90,13 @@ class HaproxyGateway:
         the host's limit of open files allows too few slots.
         """
         program = _haproxy()
-        exposure.check(self._host, self._protection)
+        if not self._runs():
+            # One that runs was accepted when it was started, by an earlier version perhaps.
+            exposure.check(self._host, self._protection)
         self._places.make()
         with _locked(FileLock(self._places.start_lock, timeout=_LOCK_DEADLINE_S)):
             wanted = (self._host, self._ports.http, self._ports.grpc, self._ports.metrics)
-            running = any(processes.find(self._places, role) for role in processes.ALL)
+            running = self._runs()
             slot_count = _slot_count(endpoints)
             if self._places.settings.exists() and running:
                 present = store.settings_of(self._places)
@@ -155,6 +157,9 @@ class HaproxyGateway:
                     self._end_processes()
                 raise
         self._finish_commit()
+
+    def _runs(self) -> bool:
+        return any(processes.find(self._places, role) for role in processes.ALL)
 
     def routes(self) -> Routes:
         """Return the present routes."""
