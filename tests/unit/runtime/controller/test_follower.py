@@ -17,7 +17,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following.kept import Following
 from controlplane.files.following.rates import read_rates
 from controlplane.files.plans import write_plan
-from controlplane.runtime.controller import follower
+from controlplane.runtime.controller import exporter, follower
 from controlplane.runtime.controller.follower import Follower
 from controlplane.runtime.fleet.history import Event
 
@@ -124,6 +124,17 @@ def test_a_higher_rate_is_applied_and_a_free_gpu_is_reported_when_it_is_over(fle
     assert fleet.applied == ["following the load"] * 2
     assert [e.subject for e in told if e.kind == "free"] == ["cpu-1"]
     assert follows.gpus == {"cpu": (1, 2)}
+    follows.close()
+
+
+def test_a_cluster_can_read_the_forecast_and_the_free_gpus(fleet: Fleet) -> None:
+    follows = following(fleet, [])
+    run(fleet, follows, [45] * 30)
+    families = {family.name: family for family in exporter._load(follows)}
+    gpus = {sample.labels["state"]: sample.value for sample in families["trisect_gpus"].samples}
+    assert gpus == {"used": 1, "free": 2}
+    (forecast,) = families["trisect_forecast_rps"].samples
+    assert (forecast.labels, 45.0 < forecast.value < 50.0) == ({"workload": "W"}, True)
     follows.close()
 
 
