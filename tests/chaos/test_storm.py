@@ -63,6 +63,37 @@ class Traffic:
                     self.failed.append((time.monotonic(), repr(error)))
 
 
+class Unit:
+    """The fleet's controller, started again whenever it ended, as systemd does."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Unit:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            with subprocess.Popen(
+                self._host.command("serve"),
+                cwd=self._host.directory,
+                env=self._host.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            ) as serving:
+                while serving.poll() is None and not self._stop.wait(0.1):
+                    pass
+                serving.terminate()
+            self._stop.wait(2.0)
+
+
 @dataclass
 class Storm:
     """One fault after another; `faults` are the times of each kind."""
@@ -197,9 +228,9 @@ def await_whole(host: Host) -> None:
 )
 def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) -> None:
     seed = int(os.environ.get("TRISECT_STORM_SEED", "1"))
-    assert host.apply(PLAN).returncode == 0
+    assert host.apply(PLAN, "--no-serve").returncode == 0
     storm = Storm(host, random.Random(seed))
-    with Traffic(host) as traffic:
+    with Unit(host), Traffic(host) as traffic:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             storm.strike()
