@@ -111,7 +111,7 @@ class Episodes:
             np.ones((count, gpus), dtype=np.float32),
         )
         surfaces = problem.surfaces
-        features_kernel.observe(
+        features_kernel.observe.compiled(
             self.at,
             self._left[:, self._step],
             self._asked,
@@ -133,7 +133,7 @@ class Episodes:
         from controlplane.planners.inss import features_kernel
 
         problem = self._problem
-        features_kernel.place(
+        features_kernel.place.compiled(
             self.at,
             action,
             self._asked,
@@ -160,7 +160,7 @@ def _needs(problem: Problem) -> FloatArray:
     asked, told = _as_kernel(problem)
     percent = problem.surfaces.percent
     need = np.empty((*problem.model.shape, len(percent)))
-    features_kernel.needs(asked, percent, told, need)
+    features_kernel.needs.compiled(asked, percent, told, need)
     return need
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from controlplane.kernels import kernel
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planners.inss.features import Asked, FloatArray32
 from controlplane.planners.inss.kernel import best_batch, task_latency_ms
@@ -25,12 +24,12 @@ LATER_L2_PERCENT = 25.0
 """Assumed L2 utilisation of later neighbours, for the feature that includes one more."""
 
 
-@njit(cache=True, inline="always")
+@kernel
 def _scheduling_ms(alpha: float, beta: float, kernels: float, busy: int) -> float:
     return max(alpha * busy + beta, 0.0) * kernels if busy > 1 else 0.0
 
 
-@njit(cache=True)
+@kernel
 def _middle(percent: FloatArray) -> int:
     """Return the unit that is about half of a GPU."""
     units = 0
@@ -39,7 +38,7 @@ def _middle(percent: FloatArray) -> int:
     return units // 2
 
 
-@njit(cache=True)
+@kernel
 def needs(problem: Asked, percent: FloatArray, surfaces: Told, need: FloatArray) -> None:
     """Fill `need` (E, n, T): the least share, of 1, at which a model alone holds; 1.5 where none does."""
     model, rate_rps, slo_ms, backlog, _ = problem
@@ -72,7 +71,7 @@ def needs(problem: Asked, percent: FloatArray, surfaces: Told, need: FloatArray)
                         low = u + 1
 
 
-@njit(cache=True, inline="always")
+@kernel
 def _holds(
     alone_ms: FloatArray,
     cycle_ms: FloatArray,
@@ -93,7 +92,7 @@ def _holds(
     return latency <= slo_ms
 
 
-@njit(cache=True)
+@kernel
 def observe(
     at: IntArray,
     remaining: FloatArray,
@@ -271,7 +270,7 @@ def observe(
         see[15] = most_free - least
 
 
-@njit(cache=True)
+@kernel
 def place(
     at: IntArray,
     action: IntArray,

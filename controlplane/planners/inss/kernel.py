@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from controlplane.kernels import kernel
 from controlplane.latency.protocol import FloatArray, IntArray
 
 
-@njit(cache=True, inline="always")
+@kernel
 def task_latency_ms(t: float, batch: int, rate_rps: float, backlog: float) -> float:
     """Return the corrected Eq 2 with a batch just begun (exec = t), `t` in ms; see the module."""
     gap = 1000.0 / rate_rps
@@ -30,7 +30,7 @@ def task_latency_ms(t: float, batch: int, rate_rps: float, backlog: float) -> fl
     return max(behind, steady) + t
 
 
-@njit(cache=True)
+@kernel
 def best_batch(
     alone_ms: FloatArray,
     cycle_ms: FloatArray,
@@ -67,7 +67,7 @@ def best_batch(
     return best, best_latency, best_capacity
 
 
-@njit(cache=True)
+@kernel
 def paper_batch(
     alone_ms: FloatArray,
     cycle_ms: FloatArray,
@@ -101,7 +101,7 @@ def paper_batch(
     return best, best_latency, best_capacity
 
 
-@njit(cache=True)
+@kernel
 def outcomes(
     gpu: IntArray,
     unit: IntArray,
@@ -174,7 +174,7 @@ def outcomes(
             batch[a, i], latency_ms[a, i], capacity_rps[a, i] = found
 
 
-@njit(cache=True)
+@kernel
 def used(
     gpu: IntArray,
     unit: IntArray,

@@ -212,7 +212,7 @@ def goodput(problem: Problem, gpu: IntArray, share_units: IntArray, bda: Bda = B
     batch = np.empty(rows.shape, dtype=np.int64)
     latency, capacity = np.empty(rows.shape), np.empty(rows.shape)
     s = problem.surfaces
-    kernel.outcomes(
+    kernel.outcomes.compiled(
         rows,
         units,
         np.atleast_2d(problem.model),
@@ -263,7 +263,7 @@ def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[Float
     shape = (rows.shape[0], problem.type_of.shape[-1])
     share, memory = np.zeros(shape), np.zeros(shape)
     memory_mb = problem.model_memory_mb
-    kernel.used(
+    kernel.used.compiled(
         rows,
         np.atleast_2d(share_units),
         np.atleast_2d(problem.model),

@@ -52,7 +52,7 @@ def construct(problem: Problem) -> tuple[IntArray, IntArray]:
     n = problem.model.size
     gpu, units = np.full(n, REJECTED, dtype=np.int64), np.ones(n, dtype=np.int64)
     order = np.argsort(-problem.rates_rps / problem.peak_rps, kind="stable")
-    kernel.construct(order, *_told(problem), gpu, units)
+    kernel.construct.compiled(order, *_told(problem), gpu, units)
     return gpu, units
 
 
@@ -84,7 +84,7 @@ def search(
     worth = _worth(problem)
     told = _told(problem)
     heat = np.array([first, COLD]) / n
-    found = kernel.improve(seed, 0, heat, gpu, units, *told, worth, before)
+    found = kernel.improve.compiled(seed, 0, heat, gpu, units, *told, worth, before)
     stopped_by, done = "converged", 0
     most = rounds if rounds is not None or budget_s is not None else DEFAULT_ROUNDS
     while most is None or done < most:
@@ -92,7 +92,7 @@ def search(
             stopped_by = "budget"
             break
         steps = min(STEPS_A_MODEL * n, MOST_STEPS)
-        found = kernel.improve(seed * 7919 + done, steps, heat, gpu, units, *told, worth, before)
+        found = kernel.improve.compiled(seed * 7919 + done, steps, heat, gpu, units, *told, worth, before)
         heat = np.array([HOT, COLD]) / n
         done += 1
     return Found(gpu, units, float(found), stopped_by)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from controlplane.kernels import kernel
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.inss.kernel import best_batch
 from controlplane.planners.inss.problem import SLACK
@@ -15,7 +15,7 @@ FIRST, LAST = 0, 1
 """Indices of a round's temperatures."""
 
 
-@njit(cache=True)
+@kernel
 def _ask(
     gpus: IntArray,
     gpu: IntArray,
@@ -62,7 +62,7 @@ def _ask(
                 told[i] -= cost[i]
 
 
-@njit(cache=True)
+@kernel
 def _most_units(percent: FloatArray, free_percent: float) -> int:
     """Return the largest share of a grid that fits, as units; 0 for none."""
     units = 0
@@ -71,7 +71,7 @@ def _most_units(percent: FloatArray, free_percent: float) -> int:
     return units
 
 
-@njit(cache=True)
+@kernel
 def _free_percent(k: int, gpu: IntArray, unit: IntArray, percent: FloatArray) -> float:
     left: float = 100.0
     for i in range(gpu.size):
@@ -80,7 +80,7 @@ def _free_percent(k: int, gpu: IntArray, unit: IntArray, percent: FloatArray) ->
     return left
 
 
-@njit(cache=True)
+@kernel
 def _free_memory(k: int, gpu: IntArray, type_of: IntArray, memory: FloatArray, needs: FloatArray) -> float:
     left: float = memory[k]
     for i in range(gpu.size):
@@ -89,7 +89,7 @@ def _free_memory(k: int, gpu: IntArray, type_of: IntArray, memory: FloatArray, n
     return left
 
 
-@njit(cache=True)
+@kernel
 def _member(k: int, but: int, gpu: IntArray) -> int:
     """Draw one of the other models on a GPU; -1 for none."""
     found, count = -1, 0
@@ -101,7 +101,7 @@ def _member(k: int, but: int, gpu: IntArray) -> int:
     return found
 
 
-@njit(cache=True)
+@kernel
 def _change_places(
     i: int,
     j: int,
@@ -143,7 +143,7 @@ def _change_places(
     return True
 
 
-@njit(cache=True)
+@kernel
 def _step(
     gpu: IntArray,
     unit: IntArray,
@@ -215,7 +215,7 @@ def _step(
     return True
 
 
-@njit(cache=True)
+@kernel
 def improve(
     seed: int,
     steps: int,
@@ -275,7 +275,7 @@ def improve(
     return best
 
 
-@njit(cache=True)
+@kernel
 def construct(
     order: IntArray,
     problem: tuple[IntArray, FloatArray, FloatArray, FloatArray, IntArray],
