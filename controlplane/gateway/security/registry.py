@@ -56,7 +56,7 @@ class ClientRegistry:
             self._write(tuple(one for one in present if one.name != name))
 
     def _locked(self) -> FileLock:
-        self._places.make()
+        self._places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         return FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
 
     def _write(self, clients: tuple[Client, ...]) -> None:

@@ -113,12 +113,12 @@ def test_a_link_in_the_place_of_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "state").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(GatewayError, match="is a link"):
-        Places.of(tmp_path / "state").make()
+        Places(tmp_path / "state", tmp_path / "state" / "run").make()
 
 
 def test_a_directory_that_others_can_read_is_closed(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o755)
-    Places.of(tmp_path / "state").make()
+    Places(tmp_path / "state", tmp_path / "state" / "run").make()
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
 
 
