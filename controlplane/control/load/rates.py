@@ -158,9 +158,20 @@ class _Line:
 
 
 def _cut(counts: FloatArray, stretch: IntArray, dispersion: FloatArray) -> IntArray:
-    """The stretches without an older part that disagrees with the newer one, cut where that is clearest."""
+    """The stretches without an older part that disagrees with the newer one, cut where that is clearest.
+
+    A step is also a poor line: what a cut explains better than the slope does is cut.
+    """
     line = _Line.of(counts, stretch, dispersion)
-    newest = line.level(counts)[:, ::-1].cumsum(axis=1)
+    slope_z = np.abs(line.slope) * np.sqrt(line.spread / line.variance)
+    step = _split_z(line, np.where(line.seen, counts, 0.0), dispersion)
+    z = np.where((step.max(axis=1) > slope_z)[:, None], step, _split_z(line, line.level(counts), dispersion))
+    return np.where(z.max(axis=1) > CUT_Z, z.argmax(axis=1) + 1, stretch)
+
+
+def _split_z(line: _Line, counts: FloatArray, dispersion: FloatArray) -> FloatArray:
+    """Deviations between the newest 1, 2, ... steps and the older ones of a stretch, (workloads, KEPT)."""
+    newest = counts[:, ::-1].cumsum(axis=1)
     newest_count = line.seen[:, ::-1].cumsum(axis=1).astype(np.float64)
     oldest, oldest_count = newest[:, -1:] - newest, line.count[:, None] - newest_count
     after, before = (
@@ -169,8 +180,7 @@ def _cut(counts: FloatArray, stretch: IntArray, dispersion: FloatArray) -> IntAr
     )
     share = 1.0 / np.maximum(newest_count, 1.0) + 1.0 / np.maximum(oldest_count, 1.0)
     possible = (newest_count >= 1) & (oldest_count >= 1)
-    z = np.where(possible, 2.0 * np.abs(after - before) / np.sqrt(dispersion[:, None] * share), 0.0)
-    return np.where(z.max(axis=1) > CUT_Z, z.argmax(axis=1) + 1, stretch)
+    return np.where(possible, 2.0 * np.abs(after - before) / np.sqrt(dispersion[:, None] * share), 0.0)
 
 
 def _learned(counts: FloatArray, stretch: IntArray, dispersion: FloatArray) -> FloatArray:

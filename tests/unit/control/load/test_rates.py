@@ -73,6 +73,20 @@ def test_a_ramp_is_followed_no_farther_than_it_has_been_seen() -> None:
     assert far.expected[0] == pytest.approx(155.0 + 5.0 * 12, rel=0.01)
 
 
+def test_a_step_is_rarely_taken_for_the_begin_of_a_ramp() -> None:
+    taken = 0
+    for seed in range(120):
+        random = np.random.default_rng(seed)
+        # From 25 to 50 within a second.
+        rates = after(*random.poisson(25.0, int(random.integers(8, 30))), *random.poisson(38.0, 1))
+        highest = 0.0
+        for _ in range(8):
+            rates = rates.after(random.poisson(50.0, 1).astype(np.float64))
+            highest = max(highest, estimate(rates, 35.0).expected[0])
+        taken += highest > 75.0
+    assert taken <= 2
+
+
 def test_noise_is_no_trend() -> None:
     trended = [
         estimate(after(*poisson(50.0, 30, seed)), 20.0).expected[0]
