@@ -118,6 +118,9 @@ def _cpu_s() -> float:
 
 
 def cold(folder: Path) -> Iterator[Row]:
+    # Installing writes the bytecode of numba and scipy too, which iGniter does not import.
+    other = _installation(folder / "other")
+    other.run("plan", other.spec(12), "-o", other.plan(12))
     for count in COUNTS:
         new = _installation(folder / f"new-{count}")
         first = new.run("plan", new.spec(count), "-o", new.plan(count))
