@@ -1,45 +1,21 @@
-"""`ctl`: the verbs, and the exit code of each kind of error."""
+"""`ctl`: the verbs as commands, their help and their ends."""
 
 from __future__ import annotations
 
 import gc
+import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
-from controlplane.cli.exits import EXIT_ENGINE, EXIT_INTERRUPTED, exit_code
-from controlplane.domain.errors import TrisectError
+from controlplane.cli.endings import ClosedPipe, Interrupted, end, misused, terminate
+from controlplane.cli.verbs import GROUPS, VERBS
 
-
-class _Verb(NamedTuple):
-    """A verb's module, which has a function or an app of the verb's name, and its line in `ctl --help`."""
-
-    module: str
-    summary: str
-
-
-VERBS: Mapping[str, _Verb] = {
-    "doctor": _Verb("jobs.doctor", "Check this host for GPUs, Triton, HAProxy, Docker and quotas."),
-    "profile": _Verb("jobs.profile", "Measure models and write a profile of each."),
-    "validate": _Verb("jobs.validate", "Compare predicted latencies with measured ones."),
-    "train": _Verb("jobs.train", "Train a policy for `ctl plan --strategy inss`."),
-    "plan": _Verb("jobs.plan", "Choose the GPU, share and batch of every workload."),
-    "simulate": _Verb("jobs.simulate", "Simulate a plan under load."),
-    "render": _Verb("jobs.render", "Write the model repositories of a plan."),
-    "apply": _Verb("fleet.apply", "Make the running fleet match a plan."),
-    "status": _Verb("fleet.status", "Show a fleet's servers and their latencies."),
-    "redirect": _Verb("fleet.redirect", "Move a workload's traffic to its shadow, or back."),
-    "rollback": _Verb("fleet.rollback", "Return to the plan before the last one."),
-    "serve": _Verb("fleet.serve", "Run the controller of a fleet."),
-    "events": _Verb("fleet.events", "Show the history of a fleet."),
-    "destroy": _Verb("fleet.destroy", "Stop a fleet."),
-    "token": _Verb("fleet.token", "Grant and revoke clients' access to endpoints."),
-    "demo": _Verb("jobs.demo", "Run every step on this host with real Tritons."),
-}
+_WIDEST = max(map(len, VERBS))
 
 
 class _Commands(Mapping[str, Any]):
@@ -48,10 +24,12 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         verb = VERBS[name]
         found = getattr(import_module(f"controlplane.cli.{verb.module}"), name)
+        example = f"Example: {verb.example}"
         if isinstance(found, typer.Typer):  # a verb with verbs of its own
+            found.info.epilog = example
             return typer.main.get_command(found)
         only = typer.Typer(add_completion=False, rich_markup_mode=None)
-        only.command(name)(found)
+        only.command(name, epilog=example)(found)
         return typer.main.get_command(only)
 
     def __iter__(self) -> Iterator[str]:
@@ -59,6 +37,13 @@ class _Commands(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(VERBS)
+
+
+class _Completion(NamedTuple):
+    """A verb as a shell's completion prints it."""
+
+    value: str
+    help: str
 
 
 class _Group(TyperGroup):
@@ -72,43 +57,72 @@ class _Group(TyperGroup):
         return list(VERBS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(_WIDEST), verb.summary) for name, verb in verbs.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        # The inherited way would import every verb for its summary.
+        return [_Completion(name, v.summary) for name, v in VERBS.items() if name.startswith(incomplete)]
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as cause:  # before Typer ends the process without a word
+            raise Interrupted(ctx.invoked_subcommand, cause) from None
+        except BrokenPipeError:
+            raise ClosedPipe from None
 
 
 app = typer.Typer(
     name="ctl",
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog="`ctl COMMAND -h` shows a command's options and an example.",
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"ctl {version('trisect')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _ctl() -> None:
+def _ctl(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
     """Plan which share of which GPU each Triton model gets, and run the plan."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code."""
+    try:
+        code = app(arguments, prog_name="ctl", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        return misused(error, arguments)
+    except Exception as error:
+        return end(error, arguments)
+    return code or 0
 
 
 def main() -> None:
     """Entry point of the console script."""
     # Imports, files and tables make objects that stay: looking for garbage there took a tenth of a command.
     gc.set_threshold(100_000)
-    try:
-        app()
-    except TrisectError as error:
-        print(f"ctl: {error}", file=sys.stderr)
-        sys.exit(exit_code(error))
-    except OSError as error:
-        if error.filename is None:
-            raise
-        # The host's fault: a directory that this user may not enter, a disk that is gone.
-        print(f"ctl: {error.filename}: {error.strerror}", file=sys.stderr)
-        sys.exit(EXIT_ENGINE)
-    except KeyboardInterrupt:
-        print("ctl: interrupted; run the same command again to continue", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+    signal.signal(signal.SIGTERM, terminate)
+    sys.exit(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from controlplane.cli import completers
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
 
@@ -22,7 +23,9 @@ class LauncherName(StrEnum):
     DOCKER = "docker"
 
 
-Fleet = Annotated[str, typer.Option(help="The fleet's name.")]
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec: workloads as YAML (docs/spec.md).")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: a file that `ctl plan -o` wrote.")]
+Fleet = Annotated[str, typer.Option(help="The fleet's name.", autocompletion=completers.fleets)]
 Repository = Annotated[Path, typer.Option(help="Your model repository: one folder for each model.")]
 Output = Annotated[Path, typer.Option(help="The folder for rendered model repositories.")]
 Profiles = Annotated[

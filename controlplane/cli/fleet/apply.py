@@ -19,7 +19,7 @@ from controlplane.runtime.jobs.compiling import say_when_compiling
 
 
 def apply(
-    plan: Path,
+    plan: options.PlanFile,
     repository: options.Repository = options.DEFAULT_REPOSITORY,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     output: options.Output = options.DEFAULT_OUTPUT,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.files.writing import to_json
+from controlplane.cli.output import print_json
 
 
 def events(
@@ -23,7 +23,7 @@ def events(
     """Show redirects, violations, plans, restarts and failures of a fleet, oldest first."""
     found = wiring.recent_events(fleet, since_s=since, limit=limit)
     if json:
-        print(to_json({"fleet": fleet, "events": [asdict(event) for event in found]}), end="")
+        print_json({"fleet": fleet, "events": [asdict(event) for event in found]})
         return
     for event in found:
         at = datetime.fromtimestamp(event.at_s).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

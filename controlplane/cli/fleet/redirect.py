@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from controlplane.cli import options, wiring
-from controlplane.files.writing import to_json
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import completers, options, wiring
+from controlplane.cli.output import print_json
 
 
 def redirect(
-    workload: list[str],
+    workload: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WORKLOAD", help="The workloads to move.", autocompletion=completers.workloads
+        ),
+    ],
     fleet: options.Fleet = options.DEFAULT_FLEET,
     json: options.Json = False,
 ) -> None:
@@ -19,7 +28,7 @@ def redirect(
     found, settings = wiring.existing_fleet(fleet)
     routes = found.redirect(workload, settings)
     if json:
-        print(to_json({"fleet": fleet, "routes": {e: list(r.members) for e, r in routes.items()}}), end="")
+        print_json({"fleet": fleet, "routes": {e: list(r.members) for e, r in routes.items()}})
     else:
         for endpoint, route in sorted(routes.items()):
             print(f"{endpoint} -> {', '.join(route.members)}")

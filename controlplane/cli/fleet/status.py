@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.files.writing import to_json
+from controlplane.cli.output import print_json
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.status_table import status_document, status_view
 
@@ -21,7 +21,7 @@ def status(
     """Show every server of a fleet: share, role, route, rate, P99 and SLO; and what its controller does."""
     look = wiring.status_source(fleet)
     if json:
-        print(to_json(status_document(fleet, look())), end="")
+        print_json(status_document(fleet, look()))
     elif watch:
         from rich.live import Live
 

@@ -1,4 +1,4 @@
-"""`ctl token`: who may call which endpoints of a fleet."""
+"""`ctl token`: the clients of a fleet and the endpoints that they may call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
+from controlplane.cli import completers, options
 
 token = typer.Typer(
     no_args_is_help=True,
@@ -16,11 +16,20 @@ token = typer.Typer(
 )
 
 
-@token.command("create")
+@token.command(
+    "create",
+    short_help="Add a client and print its token.",
+    epilog="Example: ctl token create shop --endpoint resnet50 --max-rate 200",
+)
 def create(
-    name: Annotated[str, typer.Argument(help="The client's name, which stands in the audit log.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The client's name, as in the audit log.")],
     endpoint: Annotated[
-        list[str] | None, typer.Option("--endpoint", help="An endpoint it may call, or *; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--endpoint",
+            help="An endpoint it may call, or *; may be repeated.",
+            autocompletion=completers.endpoints,
+        ),
     ] = None,
     certificate: Annotated[
         str | None,
@@ -53,7 +62,7 @@ def create(
         print(made)
 
 
-@token.command("list")
+@token.command("list", epilog="Example: ctl token list --fleet shop")
 def list_(fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
     """Print every client with its grants and limits."""
     from controlplane.cli import wiring
@@ -66,8 +75,13 @@ def list_(fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
         print(f"{client.name}: {credential}; {grants}{limited}")
 
 
-@token.command("revoke")
-def revoke(name: str, fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
+@token.command("revoke", short_help="Remove a client.", epilog="Example: ctl token revoke shop")
+def revoke(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The client's name.", autocompletion=completers.clients)
+    ],
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+) -> None:
     """Remove a client: its next request is refused, on open connections too."""
     from controlplane.cli import wiring
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
+from controlplane.cli import completers, options
 from controlplane.cli.exits import EXIT_INFEASIBLE
 from controlplane.cli.wiring import say
 from controlplane.domain.errors import InputError
@@ -16,7 +16,9 @@ from controlplane.domain.plan import Rule
 from controlplane.files.plans import plan_document, read_plan, write_plan
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import to_json
+from controlplane.latency.registry import FITS
 from controlplane.planners.inss.bda import Bda
+from controlplane.planners.registry import DEFAULT, STRATEGIES
 from controlplane.report.tables.plan_table import plan_table, show
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.spare_core import check_planned
@@ -26,10 +28,14 @@ from controlplane.runtime.jobs.rates import with_rates
 
 
 def plan(
-    spec: Path,
+    spec: options.Spec,
     strategy: Annotated[
-        str, typer.Option(help="The planning algorithm: joint, igniter, inss, ffd+ or ffd++.")
-    ] = "joint",
+        str,
+        typer.Option(
+            help=f"The planning algorithm: {', '.join(STRATEGIES)}.",
+            autocompletion=completers.strategies,
+        ),
+    ] = DEFAULT,
     rule: Annotated[
         Rule | None,
         typer.Option(
@@ -39,7 +45,11 @@ def plan(
     ] = None,
     latency: Annotated[
         str | None,
-        typer.Option(help="The model of execution times and interference; by default the strategy's own."),
+        typer.Option(
+            help=f"The model of execution times and interference: {', '.join(FITS)}; by default the "
+            "strategy's own.",
+            autocompletion=completers.latency_models,
+        ),
     ] = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     output: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options, wiring
+from controlplane.cli import completers, options, wiring
 from controlplane.cli.model_inputs import model_inputs
 from controlplane.cli.wiring import say
 from controlplane.domain.errors import EngineError, InputError
@@ -34,7 +34,12 @@ from controlplane.runtime.jobs.profile import (
 
 def profile(
     models: Annotated[
-        list[str] | None, typer.Argument(help="The models to measure [all of the repository].")
+        list[str] | None,
+        typer.Argument(
+            metavar="MODELS",
+            help="The models to measure [all of the repository].",
+            autocompletion=completers.models,
+        ),
     ] = None,
     repository: options.Repository = options.DEFAULT_REPOSITORY,
     profiles: options.Profiles = options.DEFAULT_PROFILES,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from controlplane.cli import options
 from controlplane.files.plans import read_plan
 from controlplane.runtime.fleet.rendering import render_plan
 
 
 def render(
-    plan: Path,
+    plan: options.PlanFile,
     repository: options.Repository = options.DEFAULT_REPOSITORY,
     output: options.Output = options.DEFAULT_OUTPUT,
     fleet: options.Fleet = options.DEFAULT_FLEET,

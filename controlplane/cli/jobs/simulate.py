@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
+from controlplane.cli.output import print_json
 from controlplane.cli.wiring import say
 from controlplane.files.plans import read_plan
-from controlplane.files.writing import to_json
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.simulation_table import simulation_table
 from controlplane.runtime.jobs.compiling import say_when_compiling
@@ -20,7 +20,7 @@ _TIMELINE_POINTS = 40
 
 
 def simulate(
-    plan: Path,
+    plan: options.PlanFile,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     seconds: Annotated[float, typer.Option(help="The simulated time in seconds.")] = 100.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,
@@ -65,6 +65,6 @@ def simulate(
 
         plot_simulation(result, plot)
     if json:
-        print(to_json(result.document()), end="")
+        print_json(result.document())
     else:
         show(simulation_table(result, simulated.quantile))

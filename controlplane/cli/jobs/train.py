@@ -14,7 +14,7 @@ from controlplane.runtime.jobs.train import Lesson, train_policy
 
 
 def train(
-    spec: Path,
+    spec: options.Spec,
     output: Annotated[
         Path,
         typer.Option(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options, wiring
-from controlplane.files.writing import to_json
+from controlplane.cli import completers, options, wiring
+from controlplane.cli.output import print_json
 from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.validation_table import validation_table
@@ -18,14 +18,21 @@ from controlplane.runtime.jobs.validate import validation
 
 def validate(
     catalogue: Annotated[
-        str | None, typer.Option(help="A device with built-in measurements, like v100.")
+        str | None,
+        typer.Option(
+            help="A device with built-in measurements, like v100.",
+            autocompletion=completers.built_in_devices,
+        ),
     ] = None,
     pairs: Annotated[Path | None, typer.Option(help="A CSV of measured pairs of models on one GPU.")] = None,
     profile: Annotated[
         Path | None, typer.Option(help="A profile's file; each point is predicted from the others.")
     ] = None,
     fleet: Annotated[
-        str | None, typer.Option(help="A running fleet: compare the record of its controller.")
+        str | None,
+        typer.Option(
+            help="A running fleet: compare the record of its controller.", autocompletion=completers.fleets
+        ),
     ] = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     seconds: Annotated[
@@ -53,7 +60,7 @@ def validate(
     options.refuse("needs --fleet", {"--seconds": seconds, "--calibrate": calibrate or None})
     found = validation(catalogue, pairs, profile)
     if json:
-        print(to_json(found), end="")
+        print_json(found)
     else:
         show(validation_table(found))
 
@@ -65,7 +72,7 @@ def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bo
     else:
         (seen, unseen), kept = observe(found, profiles, seconds), []
     if json:
-        print(to_json(observed_document(seen, unseen, kept)), end="")
+        print_json(observed_document(seen, unseen, kept))
     else:
         show(observed_table(seen, unseen))
         if kept:

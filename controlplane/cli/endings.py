@@ -1,0 +1,80 @@
+"""Ends of commands that fail: a message on stderr, a document on stdout with `--json`, an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+
+from controlplane.cli.exits import ENGINE, EXIT_PIPE, INPUT, INTERRUPTED, TERMINATED, Kind, kind_of
+from controlplane.cli.verbs import VERBS
+from controlplane.domain.errors import InputError, TrisectError
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM. Like Ctrl-C it runs every `finally`, so that nothing half-done is left."""
+
+
+class Interrupted(Exception):
+    """A verb that Ctrl-C or SIGTERM ended."""
+
+    def __init__(self, verb: str | None, cause: KeyboardInterrupt) -> None:
+        self.kind = TERMINATED if isinstance(cause, Terminated) else INTERRUPTED
+        left = "" if verb is None else f": {VERBS[verb].left}"
+        super().__init__(f"{self.kind.name}{left}")
+
+
+class ClosedPipe(Exception):
+    """The reader of stdout has closed it."""
+
+
+def terminate(*_: object) -> NoReturn:
+    """Handle SIGTERM."""
+    raise Terminated
+
+
+def end(error: Exception, arguments: Sequence[str]) -> int:
+    """Print what went wrong and return the exit code. Raises what no user can mend."""
+    match error:
+        case ClosedPipe() | BrokenPipeError():
+            # The reader has what it wanted. What is still buffered must not fail again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_PIPE
+        case Interrupted():
+            return _print(error.kind, str(error), arguments)
+        case InputError():
+            place = {"file": error.file, "line": error.line, "field": error.field}
+            return _print(INPUT, str(error), arguments, **place)
+        case TrisectError():
+            return _print(kind_of(error), str(error), arguments)
+        case OSError() if error.filename is not None:
+            # The host's fault: a directory that this user may not enter, a disk that is gone.
+            return _print(ENGINE, f"{error.filename}: {error.strerror}", arguments, file=str(error.filename))
+        case _:
+            raise error
+
+
+def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
+    """Print what is wrong with the command line, after the verb's usage, and return the exit code."""
+    shown: Any = error
+    shown.show()
+    _print_document(Kind("usage", error.exit_code), error.format_message(), arguments)
+    return error.exit_code
+
+
+def _print(kind: Kind, message: str, arguments: Sequence[str], **place: str | int | None) -> int:
+    print(f"ctl: {message}", file=sys.stderr)
+    _print_document(kind, message, arguments, **place)
+    return kind.code
+
+
+def _print_document(kind: Kind, message: str, arguments: Sequence[str], **place: str | int | None) -> None:
+    if "--json" not in arguments:
+        return
+    from controlplane.cli.output import print_json
+
+    about = {"kind": kind.name, "exit_code": kind.code, "message": message}
+    print_json({"error": about | dict.fromkeys(("file", "line", "field")) | place})

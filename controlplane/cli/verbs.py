@@ -1,0 +1,127 @@
+"""The verbs of `ctl`: what `ctl --help` shows of each, and what an interruption of it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """A verb. Its module has a function or an app of the verb's name; using the verb imports it.
+
+    The help shows `summary` and `example`. `left` says what an interruption leaves and how to go on.
+    """
+
+    module: str
+    summary: str
+    example: str
+    left: str
+
+
+_UNCHANGED = "nothing was changed"
+_WHOLE_FILES = "each output file is the old one or the new one, never a part of it"
+
+GROUPS: Mapping[str, Mapping[str, Verb]] = {
+    "Begin": {
+        "doctor": Verb(
+            "jobs.doctor",
+            "Check this host for GPUs, Triton, HAProxy, Docker and quotas.",
+            "ctl doctor",
+            _UNCHANGED,
+        ),
+        "demo": Verb(
+            "jobs.demo",
+            "Run every step on this host with real Tritons.",
+            "ctl demo --plan-file plan.json",
+            "the demo destroys its fleet as it ends; `ctl destroy --fleet demo` removes what may be left",
+        ),
+    },
+    "Measure and plan": {
+        "profile": Verb(
+            "jobs.profile",
+            "Measure models and write a profile of each.",
+            "ctl profile resnet_tiny --device cpu",
+            "what is measured is kept; the same command continues from there",
+        ),
+        "validate": Verb(
+            "jobs.validate",
+            "Compare predicted latencies with measured ones.",
+            "ctl validate --catalogue v100",
+            f"{_WHOLE_FILES}; the same command begins again",
+        ),
+        "train": Verb(
+            "jobs.train",
+            "Train a policy for `ctl plan --strategy inss`.",
+            "ctl train examples/twelve.yaml -o policy.npz",
+            "the checkpoint beside --output is kept; the same command continues from there",
+        ),
+        "plan": Verb(
+            "jobs.plan",
+            "Choose the GPU, share and batch of every workload.",
+            "ctl plan examples/twelve.yaml -o plan.json",
+            f"{_WHOLE_FILES}; the same command begins again, and --budget SECONDS ends the search earlier",
+        ),
+        "simulate": Verb(
+            "jobs.simulate",
+            "Simulate a plan under load.",
+            "ctl simulate plan.json --seconds 60",
+            "the plan is unchanged; the same command begins again, and fewer --seconds take less time",
+        ),
+        "render": Verb(
+            "jobs.render",
+            "Write the model repositories of a plan.",
+            "ctl render plan.json --output triton_configs",
+            "some repositories may be missing; the same command writes all of them",
+        ),
+    },
+    "Run a fleet": {
+        "apply": Verb(
+            "fleet.apply",
+            "Make the running fleet match a plan.",
+            "ctl apply plan.json --dry-run",
+            "servers that answered clients still do, and some new ones may run beside them; the same command "
+            "continues from what runs, `ctl status` shows it, `ctl destroy` ends the fleet",
+        ),
+        "status": Verb(
+            "fleet.status", "Show a fleet's servers and their latencies.", "ctl status --watch", _UNCHANGED
+        ),
+        "events": Verb(
+            "fleet.events", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
+        ),
+        "redirect": Verb(
+            "fleet.redirect",
+            "Move a workload's traffic to its shadow, or back.",
+            "ctl redirect search",
+            "all routes are the old ones or all are the new ones; look with `ctl status` first: the same "
+            "command moves them back where they have moved",
+        ),
+        "rollback": Verb(
+            "fleet.rollback",
+            "Return to the plan before the last one.",
+            "ctl rollback --yes",
+            "servers that answered clients still do; `ctl status` shows what runs, and `ctl apply` with the "
+            "plan that you want continues from there",
+        ),
+        "token": Verb(
+            "fleet.token",
+            "Grant and revoke clients' access to endpoints.",
+            "ctl token create shop --endpoint resnet50",
+            "`ctl token list` shows the clients; a token that was not printed is lost: revoke and create it "
+            "again",
+        ),
+        "serve": Verb(
+            "fleet.serve",
+            "Run the controller of a fleet.",
+            "ctl serve --once",
+            "the servers go on without a controller; `ctl serve` continues",
+        ),
+        "destroy": Verb(
+            "fleet.destroy",
+            "Stop a fleet.",
+            "ctl destroy --fleet shop",
+            "some servers may still run; the same command stops them",
+        ),
+    },
+}
+
+VERBS: Mapping[str, Verb] = {name: verb for group in GROUPS.values() for name, verb in group.items()}

@@ -1,0 +1,66 @@
+"""Ctrl-C and SIGTERM: a real process says what is left and how to go on, and ends with the signal's code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane.cli.verbs import VERBS
+
+pytestmark = pytest.mark.unit
+
+# What a script runs in the background ignores SIGINT.
+CTL = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from controlplane.cli.main import main; main()"
+)
+CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
+
+
+def interrupted(tmp_path: Path, sent: signal.Signals, *arguments: str) -> tuple[int, str, str]:
+    """Interrupt a verb while it reads a file without an end; return its exit code, stdout and stderr."""
+    endless = tmp_path / "endless"
+    os.mkfifo(endless)
+    command = [sys.executable, "-c", CTL, *(a.format(endless) for a in arguments)]
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=tmp_path
+    ) as process:
+        try:
+            with endless.open("w"):  # returns when the verb has opened the file
+                process.send_signal(sent)
+                out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("sent", CODES)
+@pytest.mark.parametrize("verb", ["plan", "simulate", "render", "apply"])
+def test_a_signal_ends_a_verb_with_the_way_on(verb: str, sent: signal.Signals, tmp_path: Path) -> None:
+    code, name = CODES[sent]
+    ended, out, err = interrupted(tmp_path, sent, verb, "{}")
+    assert (ended, out) == (code, "")
+    assert err.splitlines()[-1] == f"ctl: {name}: {VERBS[verb].left}"
+    assert "Traceback" not in err
+
+
+def test_a_signal_is_an_error_in_json_too(tmp_path: Path) -> None:
+    ended, out, _ = interrupted(tmp_path, signal.SIGTERM, "plan", "{}", "--json")
+    error = json.loads(out)["error"]
+    assert (ended, error["exit_code"], error["kind"]) == (143, 143, "terminated")
+    assert VERBS["plan"].left in error["message"]
+
+
+def test_an_interrupted_plan_leaves_the_old_file(tmp_path: Path) -> None:
+    old = tmp_path / "plan.json"
+    old.write_text("old")
+    ended, _, _ = interrupted(tmp_path, signal.SIGINT, "plan", "{}", "-o", str(old))
+    assert (ended, old.read_text()) == (130, "old")
