@@ -67,6 +67,12 @@ class _Group(TyperGroup):
         # The inherited way would import every verb for its summary.
         return [_Completion(name, v.summary) for name, v in VERBS.items() if name.startswith(incomplete)]
 
+    def make_context(self, *given: Any, **named: Any) -> Any:
+        try:
+            return super().make_context(*given, **named)  # prints `ctl -h`
+        except BrokenPipeError:
+            raise ClosedPipe from None
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)

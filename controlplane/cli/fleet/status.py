@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json
+from controlplane.cli.output import print_json, print_json_line
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.status_table import status_document, status_view
 
@@ -16,11 +16,18 @@ from controlplane.report.tables.status_table import status_document, status_view
 def status(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     json: options.Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until interrupted.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Refresh every second, until interrupted; with --json a line each."),
+    ] = False,
 ) -> None:
     """Show every server of a fleet: share, role, route, rate, P99 and SLO; and what its controller does."""
     look = wiring.status_source(fleet)
-    if json:
+    if json and watch:
+        while True:
+            print_json_line(status_document(fleet, look()))
+            time.sleep(1.0)
+    elif json:
         print_json(status_document(fleet, look()))
     elif watch:
         from rich.live import Live

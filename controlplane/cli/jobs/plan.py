@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
 from controlplane.cli import completers, options
 from controlplane.cli.exits import EXIT_INFEASIBLE
+from controlplane.cli.output import print_json
 from controlplane.cli.wiring import say
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
 from controlplane.files.plans import plan_document, read_plan, write_plan
 from controlplane.files.specs import read_spec
-from controlplane.files.writing import to_json
 from controlplane.latency.registry import FITS
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.registry import DEFAULT, STRATEGIES
+from controlplane.report.tables.plain import plain
 from controlplane.report.tables.plan_table import plan_table, show
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.spare_core import check_planned
@@ -118,6 +121,7 @@ def plan(
 
     Exit code 3: some workloads are infeasible; the others are planned and written.
     Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --all-cores).
+    With --json, the tables of --against and --explain are on stderr.
     """
     compiled = say_when_compiling(say)
     parsed, document = read_spec(spec)
@@ -142,20 +146,20 @@ def plan(
         improve=_proof(strategy) if prove else None,
     )
     check_planned(made, parsed, document, cores, say, accepted=all_cores)
-    if json:
-        print(to_json(plan_document(made)), end="")
-    else:
+    # With --json, stdout is the plan alone, which `ctl apply` reads.
+    print_table: Callable[[RenderableType], None] = _on_stderr if json else show
+    if not json:
         show(plan_table(made))
         if compiled():
             say("the planning time includes a compilation; the next plan needs none")
-        if previous is not None:
-            from controlplane.report.tables.change_table import change_table
+    if previous is not None:
+        from controlplane.report.tables.change_table import change_table
 
-            show(change_table(previous, made, parsed.workloads))
-        if explain is not None:
-            from controlplane.report.tables.explanation_table import explanation_table
+        print_table(change_table(previous, made, parsed.workloads))
+    if explain is not None:
+        from controlplane.report.tables.explanation_table import explanation_table
 
-            show(explanation_table(explain_workload(made, explain, profiles)))
+        print_table(explanation_table(explain_workload(made, explain, profiles)))
     if output is not None:
         if not allow_violations:
             refuse_violations(made, document)
@@ -164,8 +168,14 @@ def plan(
         from controlplane.report.plots.plan_plot import plot_plan
 
         plot_plan(made, plot)
+    if json:  # last: what fails before prints an error in its place
+        print_json(plan_document(made))
     if made.infeasible:
         raise typer.Exit(EXIT_INFEASIBLE)
+
+
+def _on_stderr(table: RenderableType) -> None:
+    say(plain(table))
 
 
 def _proof(strategy: str) -> Improve:

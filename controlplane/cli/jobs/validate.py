@@ -71,6 +71,9 @@ def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bo
         seen, unseen, kept = recall(found, profiles)
     else:
         (seen, unseen), kept = observe(found, profiles, seconds), []
+    if calibrate:
+        written = learn(profiles, seen)
+        wiring.say(f"calibrated: {written}" if written else "no usable measurement; nothing is changed")
     if json:
         print_json(observed_document(seen, unseen, kept))
     else:
@@ -78,6 +81,3 @@ def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bo
         if kept:
             print()
             show(kept_table(kept))
-    if calibrate:
-        written = learn(profiles, seen)
-        wiring.say(f"calibrated: {written}" if written else "no usable measurement; nothing is changed")

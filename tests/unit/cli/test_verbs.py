@@ -1,0 +1,252 @@
+"""What every verb has in common: help, exit codes, a closed pipe, colours, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane.cli import main as cli
+from controlplane.cli.exits import EXIT_PIPE
+from controlplane.cli.main import run
+from controlplane.cli.verbs import VERBS
+from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
+from controlplane.files.plans import read_plan
+
+pytestmark = pytest.mark.unit
+
+TOKEN = [("token", verb) for verb in ("create", "list", "revoke")]
+EVERY = [(verb,) for verb in VERBS] + TOKEN
+SPEC = """schema_version: 1
+gpus: [{type: v100}]
+workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
+"""
+FAIL: dict[tuple[str, ...], list[str]] = {
+    ("profile",): ["--repository", "missing"],
+    ("validate",): [],
+    ("train",): ["missing.yaml", "-o", "policy.npz"],
+    ("plan",): ["missing.yaml"],
+    ("simulate",): ["missing.json"],
+    ("render",): ["missing.json"],
+    ("apply",): ["missing.json"],
+    ("status",): [],
+    ("events",): [],
+    ("redirect",): ["search"],
+    ("rollback",): ["--yes"],
+    ("destroy",): ["--yes"],
+    ("serve",): ["--once"],
+    ("demo",): ["--http-port", "0"],
+    ("token", "create"): ["web", "--endpoint", "search"],
+    ("token", "list"): [],
+    ("token", "revoke"): ["web"],
+}
+"""Arguments with which a verb cannot succeed on a host without a fleet: exit code 2."""
+WITH_JSON = ["validate", "plan", "simulate", "status", "events", "redirect"]
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory and an empty state directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path
+
+
+def fleet() -> None:
+    """Write the files of a fleet that was applied and whose servers are gone."""
+    files = FleetFiles(state_root(), "default")
+    files.write_settings(FleetSettings("process", "/m", "/o", {}))
+    placement = Placement("search", "search", "resnet50", 100, 40)
+    partition = Partition("P", 50.0, (ServedModel("resnet50", 8),), (placement,))
+    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),)), None)
+
+
+@pytest.mark.parametrize("verb", EVERY, ids=" ".join)
+def test_both_forms_of_help_are_the_same_and_describe_every_argument(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*verb, "-h"]) == 0
+    short = capsys.readouterr().out
+    assert run([*verb, "--help"]) == 0
+    assert capsys.readouterr().out == short
+    assert f"Usage: ctl {' '.join(verb)}" in short
+    assert f"Example: ctl {' '.join(verb)}" in short
+    for line in short.partition("Arguments:\n")[2].partition("\n\n")[0].splitlines():
+        assert len(line.removesuffix("[required]").split()) > 3, f"not described: {line}"
+
+
+@pytest.mark.parametrize("verb", FAIL, ids=" ".join)
+def test_wrong_input_is_exit_code_2_with_a_message_and_nothing_on_stdout(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*verb, *FAIL[verb]]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(("ctl: ", "Usage: "))
+
+
+@pytest.mark.parametrize("verb", EVERY, ids=" ".join)
+def test_an_unknown_option_is_exit_code_2_and_an_error_in_json(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*verb, "--no-such-option", "--json"]) == 2
+    out, err = capsys.readouterr()
+    error = json.loads(out)["error"]
+    assert (error["kind"], error["exit_code"]) == ("usage", 2)
+    assert error["message"] in err
+
+
+@pytest.mark.parametrize("verb", WITH_JSON)
+def test_an_error_in_json_has_the_message_and_its_place(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([verb, *FAIL[verb,], "--json"]) == 2
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document.keys() == {"schema_version", "error"}
+    assert document["schema_version"] == 1
+    assert document["error"].keys() == {"kind", "exit_code", "message", "file", "line", "field"}
+    assert err == f"ctl: {document['error']['message']}\n"
+
+
+def test_an_error_in_a_file_has_its_line_and_field(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "spec.yaml").write_text(SPEC.replace("slo_ms: 40", "slo_ms: -1"))
+    assert run(["plan", "spec.yaml", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["file"], error["line"], error["field"]) == ("spec.yaml", 3, "workloads[0].slo_ms")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (InputError("wrong"), "input", 2),
+        (InfeasibleError("too much"), "infeasible", 3),
+        (EngineError("down"), "engine", 4),
+        (PermissionError(13, "Permission denied", "/state"), "engine", 4),
+        (GatewayError("taken"), "gateway", 5),
+        (KeyboardInterrupt(), "interrupted", 130),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(
+    error: BaseException,
+    kind: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("controlplane.cli.wiring.status_source", fail)
+    assert run(["status", "--json"]) == code
+    found = json.loads(capsys.readouterr().out)["error"]
+    assert (found["kind"], found["exit_code"]) == (kind, code)
+
+
+def test_a_defect_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.cli.wiring.status_source", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(["status"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("doctor",),
+        ("plan", "spec.yaml"),
+        ("plan", "spec.yaml", "--explain", "search", "--against", "plan.json"),
+        ("simulate", "plan.json", "--seconds", "2"),
+        ("events",),
+    ],
+    ids=" ".join,
+)
+def test_a_result_in_json_is_one_document_with_a_schema_version(
+    arguments: tuple[str, ...], directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet()
+    (directory / "spec.yaml").write_text(SPEC)
+    assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
+    capsys.readouterr()
+    assert run([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
+def test_a_plan_in_json_is_a_plan_file_and_its_explanation_is_on_stderr(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "spec.yaml").write_text(SPEC)
+    assert run(["plan", "spec.yaml", "--json", "--explain", "search"]) == 0
+    out, err = capsys.readouterr()
+    (directory / "plan.json").write_text(out)
+    assert [p.name for _, _, p in read_plan(directory / "plan.json")[0].placements()] == ["search"]
+    assert "held to 40 ms" in err
+
+
+def test_a_plan_that_cannot_be_written_prints_one_document(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise EngineError("plan.json: cannot be written: No space left on device")
+
+    (directory / "spec.yaml").write_text(SPEC)
+    monkeypatch.setattr("controlplane.cli.jobs.plan.write_plan", full)
+    assert run(["plan", "spec.yaml", "--json", "-o", "plan.json"]) == 4
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "engine"
+
+
+def test_a_watch_in_json_is_a_line_for_each_look(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter(range(2))
+
+    def look(_: str) -> object:
+        return lambda: next(looks)
+
+    def document(fleet: str, seen: int) -> dict[str, object]:
+        return {"fleet": fleet, "seen": seen}
+
+    def pause(_: float) -> None:
+        if not looks.__length_hint__():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("controlplane.cli.wiring.status_source", look)
+    monkeypatch.setattr("controlplane.cli.fleet.status.status_document", document)
+    monkeypatch.setattr("controlplane.cli.fleet.status.time.sleep", pause)
+    assert run(["status", "--watch", "--json"]) == 130
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["seen"] for line in lines[:2]] == [0, 1]
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == "ctl 0.1.0\n"
+
+
+@pytest.mark.parametrize("arguments", [("-h",), ("plan", "-h"), ("plan", "spec.yaml", "--json")])
+def test_a_closed_pipe_ends_a_verb_without_a_word(arguments: tuple[str, ...], directory: Path) -> None:
+    (directory / "spec.yaml").write_text(SPEC)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", cli.__name__, *arguments]
+        ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (EXIT_PIPE, "")
+
+
+@pytest.mark.parametrize("colourless", [{}, {"NO_COLOR": "1", "FORCE_COLOR": "", "TERM": "xterm-256color"}])
+def test_output_to_a_pipe_is_plain_text_with_no_color_and_without(
+    colourless: dict[str, str], directory: Path
+) -> None:
+    (directory / "spec.yaml").write_text(SPEC)
+    command = [sys.executable, "-m", cli.__name__, "plan", "spec.yaml"]
+    assert "\x1b" not in subprocess.check_output(command, env={**os.environ, **colourless}, text=True)
