@@ -71,6 +71,7 @@ def validated(directory: Path, watching: Watching, servers: list[Server]) -> dic
         asked = ["validate", "--fleet", "f", "--seconds", "5", "--json", "--profiles", str(directory)]
         told = CliRunner().invoke(app, asked, catch_exceptions=False)
     found: dict[str, Any] = json.loads(told.stdout)
+    assert found["schema_version"] == 1
     return found
 
 
