@@ -71,11 +71,14 @@ def check(client: Client) -> None:
             raise InputError(f"{endpoint!r} is no endpoint's name", field="--endpoint")
 
 
-def operates_with(authorization: str, clients: Iterable[Client]) -> bool:
-    """Return whether an Authorization header carries the token of an operator."""
+def operates_with(authorization: str, certificate: str | None, clients: Iterable[Client]) -> bool:
+    """Return whether an Authorization header or a certificate's common name is an operator's."""
     scheme, _, token = authorization.partition(" ")
-    given = hashed(token.strip())
-    return scheme.lower() == "bearer" and any(c.operator and c.token_sha256 == given for c in clients)
+    given = hashed(token.strip()) if scheme.lower() == "bearer" else None
+    shown = {("token", given), ("certificate", certificate)} - {("token", None), ("certificate", None)}
+    return any(
+        c.operator and {("token", c.token_sha256), ("certificate", c.certificate)} & shown for c in clients
+    )
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:

@@ -32,7 +32,7 @@ from prometheus_client.registry import Collector
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Backend
 from controlplane.files.clients import operates_with, read_clients
-from controlplane.files.gateway import SlotsRecord, read_settings, read_slots
+from controlplane.files.gateway import ProtectionFields, SlotsRecord, read_settings, read_slots
 from controlplane.files.remembered import Remembered
 from controlplane.monitor import exposition
 from controlplane.monitor.audit import AuditLog
@@ -260,16 +260,26 @@ async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
         await asyncio.sleep(_UNLOGGED_EVERY_S if rows else BEAT_S)
 
 
-def _tls(certificate: Path) -> ssl.SSLContext:
+def _tls(certificate: Path, protection: ProtectionFields) -> ssl.SSLContext:
+    """Return what HAProxy demands of clients on the other ports."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
+    if protection.client_ca:
+        context.load_verify_locations(protection.client_ca)
+        context.verify_mode = ssl.CERT_OPTIONAL if protection.tokens else ssl.CERT_REQUIRED
     return context
+
+
+def _common_name(request: web.Request) -> str | None:
+    """Return the name in the certificate that a client has shown, which TLS has verified."""
+    shown = request.get_extra_info("peercert") or {}
+    return next((v for names in shown.get("subject", ()) for k, v in names if k == "commonName"), None)
 
 
 async def _run(places: argparse.Namespace) -> None:
     given = read_settings(places.settings)
     slots, haproxy = places.slots, places.haproxy
-    tls = _tls(places.certificate) if given.protection.certificate else None
+    tls = _tls(places.certificate, given.protection) if given.protection.certificate else None
 
     def renew_certificate() -> None:
         if tls is not None:
@@ -302,7 +312,9 @@ async def _run(places: argparse.Namespace) -> None:
 
             async def metrics(request: web.Request) -> web.Response:
                 authorization = request.headers.get("Authorization", "")
-                if given.protection.tokens and not operates_with(authorization, clients.get()):
+                if given.protection.tokens and not operates_with(
+                    authorization, _common_name(request), clients.get()
+                ):
                     return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
                 body = await _metrics(monitor, haproxy, session)
                 return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})

@@ -19,7 +19,6 @@ NETWORK = {
     "clients_map": "/state/clients.map",
     "grants_map": "/state/grants.map",
     "limits_map": "/state/limits.map",
-    "facade_secret": "3d4e5f",
     "audit": True,
 }
 
@@ -43,6 +42,7 @@ def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any],
         checks_map="/state/checks.map",
         log_address="127.0.0.1:9998",
         log_secret="0a1b2c",
+        facade_secret="3d4e5f",
         process="h1",
         maxconn=4000,
         threads=1,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
 import os
+import signal
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,12 +23,15 @@ import pytest
 from certificates import Authority, Signed
 from tritonclient.grpc import service_pb2
 
-from controlplane.domain.errors import InputError
+from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Protection, Route
 from controlplane.files.clients import Client
 from controlplane.files.gateway import read_settings
+from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.gateway.places import Places
+from controlplane.gateway.runtime_socket import RuntimeSocket
+from controlplane.gateway.security import registry
 from controlplane.gateway.security.registry import ClientRegistry
 
 pytestmark = pytest.mark.e2e
@@ -235,6 +241,38 @@ def test_a_revoked_token_is_refused_on_open_connections_and_streams(network: Net
         assert cast(grpc.Call, ended.value).code() in (Code.PERMISSION_DENIED, Code.CANCELLED)
 
 
+def test_a_token_that_is_revoked_while_haproxy_hangs_is_refused_afterwards(
+    network: Network, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "RuntimeSocket", partial(RuntimeSocket, timeout_s=0.2))
+    (haproxy,) = processes.find(network.places, processes.HAPROXY)
+    (name,) = (client.name for client in network.clients.clients())
+    os.kill(haproxy, signal.SIGSTOP)
+    woken = threading.Timer(1.0, os.kill, (haproxy, signal.SIGCONT))
+    woken.start()
+    try:
+        network.clients.revoke(name)
+    finally:
+        woken.join()
+    assert network.http("GET", "/v2/models/first/ready", token)[0] == 401
+
+
+def test_a_client_that_haproxy_may_still_accept_is_not_said_to_be_revoked(
+    network: Network, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "RuntimeSocket", partial(RuntimeSocket, timeout_s=0.2))
+    monkeypatch.setattr(registry, "_ANSWER_DEADLINE_S", 0.0)
+    (haproxy,) = processes.find(network.places, processes.HAPROXY)
+    (name,) = (client.name for client in network.clients.clients())
+    os.kill(haproxy, signal.SIGSTOP)
+    try:
+        with pytest.raises(GatewayError, match=rf"process {haproxy}\) does not answer"):
+            network.clients.revoke(name)
+    finally:
+        os.kill(haproxy, signal.SIGCONT)
+    network.clients.create(Client(name, ("first",)))  # brings HAProxy to the file
+
+
 def test_tokens_are_kept_as_hashes_only(network: Network, token: str) -> None:
     assert network.http("POST", "/v2/models/first/infer", token, body=BODY)[0] == 200
     for path in network.places.state.rglob("*"):
@@ -260,6 +298,47 @@ def test_a_clients_certificate_is_a_credential_until_it_expires(network: Network
     finally:
         for name in ("known", "expired"):
             network.clients.revoke(name)
+
+
+def test_an_operators_certificate_opens_the_page_of_metrics(network: Network) -> None:
+    operator, other = network.authority.sign("operator"), network.authority.sign("other")
+    network.clients.create(Client("op", (), certificate="operator", operator=True))
+    network.clients.create(Client("other", ("*",), certificate="other"))
+    try:
+        statuses = [
+            network.http("GET", "/metrics", client=shown, port=network.ports.metrics)[0]
+            for shown in (operator, other, None)
+        ]
+    finally:
+        for name in ("op", "other"):
+            network.clients.revoke(name)
+    assert statuses == [200, 401, 401]
+
+
+def test_without_tokens_a_certificate_is_needed_on_every_port_and_by_no_way_around(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, client = authority.sign("gateway"), authority.sign("client")
+    protection = Protection(str(server.certificate), str(server.key), str(authority.certificate))
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+
+    def status(connection: http.client.HTTPConnection, path: str) -> int:
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            return connection.getresponse().status
+
+    with rig.a_gateway(tmp_path, protection=protection) as (_, ports):
+        pages = ((ports.http, "/v2/health/live"), (ports.metrics, "/metrics"))
+        for port, path in pages:
+            connection = http.client.HTTPSConnection(rig.HOST, port, timeout=60, context=context)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                status(connection, path)
+        facade = read_settings(Places.of(tmp_path / "gateway").settings).facade_http_port
+        assert status(http.client.HTTPConnection(rig.HOST, facade, timeout=60), "/v2/logging") == 403
+        context.load_cert_chain(client.certificate, client.key)
+        for port, path in pages:
+            assert (
+                status(http.client.HTTPSConnection(rig.HOST, port, timeout=60, context=context), path) == 200
+            )
 
 
 def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Network) -> None:
@@ -322,6 +401,29 @@ def test_every_request_is_audited_with_its_client_and_id(network: Network, token
     assert (allowed["server"], allowed["endpoint"], allowed["http"]) == ("one", "first", 200)
     assert (denied["client"], denied["http"]) == (None, 401)
     assert network.places.audit.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_question_with_a_body_of_unknown_length_passes_where_bodies_are_counted(
+    network: Network, token: str
+) -> None:
+    """A server would hold all of it. The facade's address is no server's in the log."""
+    for name, body in (("body", iter([b"a"])), ("none", None)):
+        context = network.context()
+        connection = http.client.HTTPSConnection(rig.HOST, network.ports.http, timeout=60, context=context)
+        with contextlib.closing(connection):
+            headers = {"Authorization": f"Bearer {token}", "X-Request-Id": name}
+            chunked = body is not None
+            if chunked:
+                headers["Transfer-Encoding"] = "chunked"
+            connection.request("GET", "/v2/models/first/ready", body, headers, encode_chunked=chunked)
+            assert connection.getresponse().status == 200
+
+    def servers() -> dict[str, str]:
+        lines = network.places.audit.read_text().splitlines()
+        return {e["request"]: e["server"] for e in map(json.loads, lines) if e["request"] in ("body", "none")}
+
+    rig.until(lambda: len(servers()) == 2)
+    assert servers() == {"body": "unknown", "none": "one"}
 
 
 def test_a_renewed_certificate_is_served_without_a_lost_request(network: Network, token: str) -> None:

@@ -42,7 +42,7 @@ def test_what_no_map_can_hold_is_refused(client: Client, field: str) -> None:
 
 def test_only_an_operators_token_operates() -> None:
     operator = Client("op", (), token_sha256=hashed("t"), operator=True)
-    assert operates_with("Bearer t", (ONE, operator))
-    assert operates_with("bearer  t ", (ONE, operator))
+    assert operates_with("Bearer t", None, (ONE, operator))
+    assert operates_with("bearer  t ", None, (ONE, operator))
     for wrong in ("", "t", "Basic t", "Bearer secret", "Bearer ", "Bearer T"):
-        assert not operates_with(wrong, (ONE, TWO, operator))
+        assert not operates_with(wrong, None, (ONE, TWO, operator))

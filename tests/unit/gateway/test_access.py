@@ -54,8 +54,10 @@ def test_a_caller_is_known_by_the_secret_and_loses_grants_at_once(tmp_path: Path
     assert not caller.may_call("a")
 
 
-def test_without_tokens_everything_is_permitted() -> None:
-    caller = Callers(None, "").of({})
+def test_without_tokens_everything_is_permitted_to_haproxy() -> None:
+    callers = Callers(None, "s")
+    assert callers.of({}) is None
+    caller = callers.of({"x-trisect-gateway": "s"})
     assert caller is not None
     assert caller.may_call("a")
     assert caller.may_operate
