@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
@@ -85,10 +85,13 @@ def write_config(places: Places, settings: GatewaySettings, listeners: Listeners
     write_derived(places.config, render_haproxy(frame(places, settings, listeners), lines))
 
 
-def write_certificate(places: Places, settings: GatewaySettings) -> bool:
+def write_certificate(
+    places: Places, settings: GatewaySettings, load: Callable[[bytes], None] = lambda _: None
+) -> bool:
     """Renew HAProxy's copy of the certificate; return whether it changed. Without valid files it stays.
 
-    Raises InputError where there is no copy yet and the files are not valid.
+    `load` gets a changed one before the copy is renewed, so that one that fails is loaded by the next call.
+    Raises InputError where there is no copy yet and the files are not valid, and what `load` raises.
     """
     files = settings.protection
     try:
@@ -98,7 +101,11 @@ def write_certificate(places: Places, settings: GatewaySettings) -> bool:
             raise
         print(f"the certificate is not renewed: {error}", flush=True)
         return False
-    return certificate.write(places.certificate, content)
+    if places.certificate.exists() and places.certificate.read_bytes() == content:
+        return False
+    load(content)
+    certificate.write(places.certificate, content)
+    return True
 
 
 def client_maps(places: Places) -> dict[Path, dict[str, str]]:

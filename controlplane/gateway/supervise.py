@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -196,8 +197,9 @@ class Supervisor:
             _trim(self._places.log(role))
         try:
             settings = store.settings_of(self._places)
-            if settings.protection.certificate and store.write_certificate(self._places, settings):
-                certificate.load(RuntimeSocket(self._places.runtime_socket), self._places.certificate)
+            runtime = RuntimeSocket(self._places.runtime_socket)
+            load = partial(certificate.load, runtime, self._places.certificate)
+            if settings.protection.certificate and store.write_certificate(self._places, settings, load):
                 print("the certificate is renewed", flush=True)
         except TrisectError as error:
             print(f"the certificate is not renewed: {error}", flush=True)

@@ -26,11 +26,11 @@ from tritonclient.grpc import service_pb2
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Protection, Route
 from controlplane.files.clients import Client
-from controlplane.files.gateway import read_settings
-from controlplane.gateway import processes
+from controlplane.files.gateway import GatewaySettings, ProtectionFields, read_settings
+from controlplane.gateway import processes, store
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.gateway.places import Places
-from controlplane.gateway.runtime_socket import RuntimeSocket
+from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
 from controlplane.gateway.security import registry
 from controlplane.gateway.security.registry import ClientRegistry
 
@@ -453,6 +453,23 @@ def test_a_renewed_certificate_is_served_without_a_lost_request(network: Network
         stop.set()
         loading.join(60)
     assert set(statuses) == {200}
+
+
+def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path) -> None:
+    signed = Authority(tmp_path).sign("gateway")
+    protection = ProtectionFields(certificate=str(signed.certificate), key=str(signed.key))
+    settings = GatewaySettings.model_construct(protection=protection)
+    places = Places.of(tmp_path)
+    loaded: list[bytes] = []
+
+    def hangs(_: bytes) -> None:
+        raise Unreachable("timed out")
+
+    with pytest.raises(Unreachable):
+        store.write_certificate(places, settings, hangs)
+    assert store.write_certificate(places, settings, loaded.append)
+    assert not store.write_certificate(places, settings, loaded.append)
+    assert loaded == [places.certificate.read_bytes()]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])

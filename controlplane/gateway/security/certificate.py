@@ -28,18 +28,18 @@ def combined(certificate: Path, key: Path) -> bytes:
     return b"\n".join(line for line in text.splitlines() if line.strip()) + b"\n"
 
 
-def write(copy: Path, content: bytes) -> bool:
-    """Replace HAProxy's copy, readable by its user only; return whether it differs from the one before."""
-    if copy.exists() and copy.read_bytes() == content:
-        return False
+def write(copy: Path, content: bytes) -> None:
+    """Replace HAProxy's copy, readable by its user only."""
     write_bytes(copy, content)
     os.chmod(copy, 0o600)
-    return True
 
 
-def load(runtime: RuntimeSocket, copy: Path) -> None:
-    """Have the running HAProxy serve the copy to new connections. Raises GatewayError, Unreachable."""
-    said = runtime.ask(f"set ssl cert {copy} <<\n{copy.read_text()}")
+def load(runtime: RuntimeSocket, copy: Path, content: bytes) -> None:
+    """Have the running HAProxy serve this in place of the copy, on new connections.
+
+    Raises GatewayError, Unreachable.
+    """
+    said = runtime.ask(f"set ssl cert {copy} <<\n{content.decode()}")
     if "transaction created" not in said.lower() and "transaction updated" not in said.lower():
         raise GatewayError(f"HAProxy refused the certificate {copy}: {said.strip()}")
     said = runtime.ask(f"commit ssl cert {copy}")
