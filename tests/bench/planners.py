@@ -22,6 +22,7 @@ import exhaustive
 import numpy as np
 import planning
 
+from controlplane import kernels
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners import registry
@@ -285,6 +286,8 @@ def many(count: int) -> tuple[Workload, ...]:
 
 
 def speed(long: bool) -> None:
+    # Machine code throughout, as for a user after a few commands.
+    kernels.FREE_S = kernels.PATIENCE_S = 0.0
     print(f"\n{'CPU, warm':<34}{'ms':>8}{'aim':>7}{'ratio':>7}")
     rows: list[tuple[str, str, int, Rule, str, float | None]] = [
         ("igniter, 1,000", "igniter", 1000, HALF, "igniter", 100.0),

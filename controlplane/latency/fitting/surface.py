@@ -113,7 +113,7 @@ class Kriged:
         """Return times in ms and the expected relative deviation of a new measurement there, shapes (n,)."""
         cross = _covariance(percent, batch, self.points)
         mean = self.trend.at(percent, batch) * np.exp(cross @ self.weights)
-        explained = np.einsum("ij,jk,ik->i", cross, self.inverse, cross)
+        explained = np.sum((cross @ self.inverse) * cross, axis=1)
         variance = np.maximum(RESIDUAL_SD**2 - explained, 0.0) + NUGGET_SD**2
         return mean, np.sqrt(variance)
 
