@@ -7,7 +7,7 @@ costs less.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -109,9 +109,9 @@ def _pressure(gpus: Sequence[PlannedGpu], request: PlanRequest) -> dict[str, flo
     return pressure
 
 
-def _late(gpus: Sequence[PlannedGpu], request: PlanRequest) -> set[str]:
+def _above(pressure: Mapping[str, float]) -> set[str]:
     """The partitions that break a promise."""
-    return {name for name, pressure in _pressure(gpus, request).items() if pressure > 1.0}
+    return {name for name, own in pressure.items() if own > 1.0}
 
 
 def _with_batches(gpus: Sequence[PlannedGpu], request: PlanRequest) -> tuple[PlannedGpu, ...] | None:
@@ -120,13 +120,14 @@ def _with_batches(gpus: Sequence[PlannedGpu], request: PlanRequest) -> tuple[Pla
     A server's batch is what its neighbours wait beside, so what is late is looked at again after each choice.
     """
     present = tuple(gpus)
-    while late := _late(present, request):
+    pressure = _pressure(present, request)
+    while late := _above(pressure):
         first = min(late)
         tried = [(_pressure(other, request), other) for other in _other_batches(present, first, request)]
-        better = [(p, o) for p, o in tried if p[first] <= 1.0 and {n for n in p if p[n] > 1.0} < late]
+        better = [(p, o) for p, o in tried if p[first] <= 1.0 and _above(p) < late]
         if not better:
             return None
-        present = min(better, key=lambda one: one[0][first])[1]
+        pressure, present = min(better, key=lambda one: one[0][first])
     return present
 
 
@@ -156,7 +157,7 @@ def _repaired(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGp
     """A plan in which only GPUs with broken promises are planned anew; None where it holds not everything."""
     previous = request.previous
     assert previous is not None
-    touched = _touched(gpus, _late(gpus, request))
+    touched = _touched(gpus, _above(_pressure(gpus, request)))
     left = [g for g in gpus if g.id not in touched]
     devices = _without(request, left)
     if not touched or not left or not devices:
