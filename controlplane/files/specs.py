@@ -56,6 +56,11 @@ class _Spec(Strict):
 def read_spec(path: Path) -> tuple[Spec, Document]:
     """Read a spec. Raises InputError naming file, line and field."""
     document = read(path)
+    return parse_spec(document), document
+
+
+def parse_spec(document: Document) -> Spec:
+    """Return a document's spec. Raises InputError naming file, line and field."""
     content = document.content
     if isinstance(content, Mapping) and "strategy" in content and "workloads" not in content:
         document.fail("is a plan, not a spec: a spec lists `workloads`, and `ctl apply` runs a plan")
@@ -72,7 +77,7 @@ def read_spec(path: Path) -> tuple[Spec, Document]:
             workloads.append(_workload(workload, alone=models[workload.model] == 1))
     _unique(document, "workloads", "name", [w.name for w in workloads])
     _unique(document, "workloads", "endpoint", [w.endpoint for w in workloads])
-    return Spec(tuple(gpus), tuple(workloads)), document
+    return Spec(tuple(gpus), tuple(workloads))
 
 
 def _workload(parsed: _Workload, *, alone: bool) -> Workload:

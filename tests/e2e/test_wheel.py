@@ -66,7 +66,7 @@ def test_a_wheel_plans_on_its_own(tmp_path: Path) -> None:
     where = run(
         sys.executable,
         "-c",
-        "import controlplane; print(controlplane.__file__)",
+        "import controlplane, trisect; print(controlplane.__file__, *trisect.__all__)",
         cwd=tmp_path,
         PYTHONPATH=str(installed),
     )

@@ -1,0 +1,115 @@
+"""Planning, verification and simulation as functions of values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from controlplane.domain.plan import Plan as PlanValue
+from controlplane.domain.plan import Rule, Violation
+from controlplane.domain.profile import Profile
+from controlplane.files.plans import plan_document, read_plan, write_plan
+from controlplane.files.writing import to_json
+from controlplane.planners.registry import DEFAULT
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.devices import known_profiles
+from controlplane.runtime.jobs import simulate as simulation
+from controlplane.runtime.jobs.plan import Choices, make_plan, verify_plan
+from controlplane.simulate.result import SimulationResult
+from trisect.spec import Spec
+
+PROFILES = "profiles"
+"""The folder of the user's own profiles, beside the built-in catalogues. It may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(PlanValue):
+    """The GPUs, shares and batches of a spec's workloads, with predictions."""
+
+    @classmethod
+    def of(cls, value: PlanValue) -> Plan:
+        """Return the same plan with the methods of this class."""
+        return cls(*(getattr(value, field.name) for field in fields(value)))
+
+    @classmethod
+    def read(cls, path: Path | str) -> Plan:
+        """Read a plan file. Raises InputError naming file, line and field."""
+        return cls.of(read_plan(Path(path))[0])
+
+    def write(self, path: Path | str) -> None:
+        """Write the file that `ctl apply` reads, in one step."""
+        write_plan(Path(path), self)
+
+    def to_json(self) -> str:
+        """Return the content of the plan's file."""
+        return to_json(plan_document(self))
+
+
+def plan(
+    spec: Spec,
+    *,
+    strategy: str = DEFAULT,
+    rule: Rule | None = None,
+    latency_model: str | None = None,
+    quantile: float = 0.95,
+    seed: int = 1,
+    budget_s: float | None = None,
+    previous: PlanValue | None = None,
+    profiles: Path | str = PROFILES,
+) -> Plan:
+    """Choose the GPU, share, batch and neighbours of every workload, as `ctl plan` does.
+
+    `quantile` of the execution times is planned with; None for `rule` and `latency_model` is the strategy's
+    own. The search ends after `budget_s` seconds. From `previous` as few workloads move as the cost allows.
+    Workloads without a place are in `infeasible`; raises InputError for a spec or option that is wrong.
+    """
+    return Plan.of(
+        make_plan(
+            spec.parsed,
+            spec.document,
+            Choices(strategy, rule, latency_model, quantile, seed, budget_s=budget_s),
+            profiles=Path(profiles),
+            cores=len(os.sched_getaffinity(0)),
+            clock=SystemClock(),
+            previous=previous,
+        )
+    )
+
+
+def verify(plan: PlanValue, *, profiles: Path | str = PROFILES) -> tuple[Violation, ...]:
+    """Return the promises that a plan breaks by the present profiles.
+
+    Raises InputError where a profile is missing.
+    """
+    return verify_plan(plan, Path(profiles))
+
+
+def simulate(
+    plan: PlanValue,
+    *,
+    seconds: float = 100.0,
+    seed: int = 1,
+    truth: str | None = None,
+    arrivals: Sequence[str] = (),
+    profiles: Path | str = PROFILES,
+) -> SimulationResult:
+    """Simulate a plan under load, as `ctl simulate` does.
+
+    `truth` is the latency model that servers follow: None for the plan's own, a name, `NAME*1.1` for one
+    that is 10 % slower, or a folder of profiles. `arrivals` holds `poisson`, `constant` or a trace's file,
+    each for all workloads or as `WORKLOAD=...`; empty means as the spec says. Raises InputError naming the
+    option.
+    """
+    return simulation.run(
+        plan, profiles=Path(profiles), truth=truth, arrivals=arrivals, seconds=seconds, seed=seed
+    )
+
+
+def profiles(device: str, directory: Path | str = PROFILES) -> Mapping[str, Profile]:
+    """Return the profiles of a device type by model: the built-in ones, and the user's own in their place.
+
+    Raises InputError for a file that is not a profile.
+    """
+    return known_profiles(device, Path(directory))
