@@ -1,0 +1,89 @@
+"""The settings of all pods of a launcher."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controlplane.domain import triton_releases
+from controlplane.domain.errors import InputError
+
+MODELS = "TRISECT_MODELS"
+VENDOR_IMAGE = f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3"
+
+_PULL_POLICIES = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+class VolumeKind(StrEnum):
+    """What holds the model repository in the cluster."""
+
+    CLAIM = "pvc"
+    """A PersistentVolumeClaim of the namespace."""
+    IMAGE = "image"
+    """An OCI image or artifact, mounted as a volume."""
+    HOST = "host"
+    """A folder of every node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVolume:
+    """The volume with the model repository at its root: one folder for each model.
+
+    `source` is a claim's name, an image's reference, or a folder's absolute path.
+    """
+
+    kind: VolumeKind
+    source: str
+
+    @classmethod
+    def parse(cls, text: str) -> ModelVolume:
+        """Return the volume of $TRISECT_MODELS. Raises InputError."""
+        kind, _, source = text.partition(":")
+        legal = {
+            VolumeKind.CLAIM: _OBJECT_NAME.fullmatch(source) is not None,
+            VolumeKind.IMAGE: bool(source) and " " not in source,
+            VolumeKind.HOST: source.startswith("/"),
+        }
+        if kind not in legal or not legal[VolumeKind(kind)]:
+            raise InputError(
+                f"{text!r} names no volume: write pvc:NAME, image:REFERENCE or host:/ABSOLUTE/PATH",
+                field=f"${MODELS}",
+            )
+        return cls(VolumeKind(kind), source)
+
+
+@dataclass(frozen=True, slots=True)
+class PodOptions:
+    """The settings of all pods of a launcher. `pull_policy` is one of Kubernetes' own.
+
+    `priority_class` and `runtime_class` are names of objects that the cluster has. A daemon of MPS serves one
+    user, so all pods run as `user`.
+    """
+
+    image: str = VENDOR_IMAGE
+    pull_policy: str = "IfNotPresent"
+    models: ModelVolume | None = None
+    priority_class: str | None = None
+    runtime_class: str | None = None
+    user: int = 1000
+
+    @classmethod
+    def from_environment(cls) -> PodOptions:
+        """Read $TRISECT_IMAGE, _PULL, _MODELS, _PRIORITY_CLASS and _RUNTIME_CLASS. Raises InputError.
+
+        From the environment, so that the controller which an apply leaves behind has the same options.
+        """
+        pull = os.environ.get("TRISECT_PULL") or "missing"
+        if pull not in _PULL_POLICIES:
+            raise InputError(f"{pull!r} is none of {', '.join(_PULL_POLICIES)}", field="$TRISECT_PULL")
+        models = os.environ.get(MODELS)
+        return cls(
+            image=os.environ.get("TRISECT_IMAGE") or VENDOR_IMAGE,
+            pull_policy=_PULL_POLICIES[pull],
+            models=ModelVolume.parse(models) if models else None,
+            priority_class=os.environ.get("TRISECT_PRIORITY_CLASS") or None,
+            runtime_class=os.environ.get("TRISECT_RUNTIME_CLASS") or None,
+        )
