@@ -1,18 +1,14 @@
-"""Ways to run a partition's Triton: `process` and `docker` are each a `controlplane.ports.Launcher`.
+"""Ways to run a partition's Triton, each a `controlplane.ports.Launcher`.
 
-A new launcher is built from parts that do not know the engine:
+process/     plain processes of this host
+docker/      containers of the local Docker engine
+kubernetes/  pods of a cluster
 
-labels         a server's spec and ports as text on the server, and back
-triton         Triton's installation and command line
-starting       one start per name at a time, each with ports of its own (`ports`)
-readiness      whether the started server answers with its name and models
-server_log     why a start failed
-watch          ends of servers and GPU faults (`gpu_faults`) as one `controlplane.ports.Watch`
+A launcher is built from rooms that do not know it:
 
-and from these for its kind of engine or device:
-
-process_table, process_ends, shared_memory   processes of this host, their ends and what they leave behind
-docker_engine, docker_events, containers     the Docker engine, its events, a container as a value
-cores, cpu_quota/                            cores as devices, and mechanisms that enforce a share of one
-gpus, gpu_shares, mps                        NVIDIA GPUs, the sum of their shares, MPS daemons
+triton/      one Triton: labels, command line, ports, readiness, why a start failed; every launcher needs it
+watch        ends of servers and GPU faults as one `controlplane.ports.Watch`
+host/        processes of this host, their ends and what they leave behind, cores as devices
+cpu_quota/   mechanisms that enforce a share of a core
+gpu/         NVIDIA GPUs, the sum of their shares, MPS daemons, faults
 """

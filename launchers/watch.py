@@ -7,8 +7,8 @@ from typing import Protocol
 
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import News
-from launchers.gpu_faults import GpuFaults
-from launchers.mps import MpsDaemons
+from launchers.gpu.faults import GpuFaults
+from launchers.gpu.mps import MpsDaemons
 
 
 class Ends(Protocol):

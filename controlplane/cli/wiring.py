@@ -37,26 +37,26 @@ def say(line: str) -> None:
 
 def launcher(name: LauncherName | None) -> Launcher:
     """Return the launcher of that name; by default Docker where a GPU and an engine are, else processes."""
-    from launchers.process import ProcessLauncher
+    from launchers.process.launcher import ProcessLauncher
 
     match name or _fitting():
         case LauncherName.PROCESS:
             return ProcessLauncher(state_root())
         case LauncherName.DOCKER:
-            from launchers.containers import ContainerOptions
-            from launchers.docker import DockerLauncher
+            from launchers.docker.containers import ContainerOptions
+            from launchers.docker.launcher import DockerLauncher
 
             return DockerLauncher(state_root(), ContainerOptions.from_environment(), say=say)
 
 
 def _fitting() -> LauncherName:
-    from launchers import gpus
+    from launchers.gpu import gpus
 
     if not gpus.inventory():
         return LauncherName.PROCESS
-    from launchers import docker_engine
+    from launchers.docker import engine
 
-    return LauncherName.DOCKER if docker_engine.reachable() else LauncherName.PROCESS
+    return LauncherName.DOCKER if engine.reachable() else LauncherName.PROCESS
 
 
 def every_launcher() -> tuple[Launcher, ...]:

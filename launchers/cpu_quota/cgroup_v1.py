@@ -8,7 +8,7 @@ from controlplane.domain.fleet import ShareUsage
 from launchers.cpu_quota import cgroup_files as files
 from launchers.cpu_quota.cgroup import Cgroup
 from launchers.cpu_quota.mechanism import bandwidth
-from launchers.process_table import cpu_seconds
+from launchers.host.process_table import cpu_seconds
 
 _SHARES = 32768
 """The weight against all processes without a share, so that a busy host takes little from a partition."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from controlplane.domain.fleet import ShareUsage
 from launchers.cpu_quota import stopper
 from launchers.cpu_quota.mechanism import Group
-from launchers.process_table import cpu_seconds
+from launchers.host.process_table import cpu_seconds
 
 # The stopper is a child of a subshell that ends, so it is no child of the server, which exec starts then.
 _BESIDE = '("$1" -I -S "$2" $$ "$3" & ); shift 3; exec "$@"'

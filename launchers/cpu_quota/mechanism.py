@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controlplane.domain.fleet import ServerSpec, ShareUsage
-from launchers.labels import digest
+from launchers.triton.labels import digest
 
 PERIOD_US = 10_000
 """The bandwidth period. The kernel's default of 100 ms more than doubles P99 at a quarter of a core."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from controlplane.domain.errors import InputError
-from launchers.gpus import is_gpu
+from launchers.gpu.gpus import is_gpu
 
 _CORE = re.compile(r"cpu-(\d+)")
 

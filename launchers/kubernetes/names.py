@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from controlplane.domain.fleet import ServerSpec
-from launchers.labels import digest
+from launchers.triton.labels import digest
 
 DOMAIN = "trisect.dev"
 FLEET = f"{DOMAIN}/fleet"

@@ -35,7 +35,7 @@ from controlplane.domain.fleet import Route
 from controlplane.gateway import processes
 from controlplane.gateway.places import Places
 from launchers.cpu_quota import CHAIN, Group, first_that_holds
-from launchers.labels import digest
+from launchers.triton.labels import digest
 
 BODY = json.dumps(
     {

@@ -27,7 +27,7 @@ import tritonclient.http as triton_http
 from host_ports import free_ports
 from private_engine import PrivateEngine
 
-from launchers.containers import FLEET_LABEL
+from launchers.docker.containers import FLEET_LABEL
 
 pytestmark = pytest.mark.docker
 

@@ -9,9 +9,9 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from launchers import containers
-from launchers.containers import ContainerOptions, Network
-from launchers.mps import MpsClient, client_environment
+from launchers.docker import containers
+from launchers.docker.containers import ContainerOptions, Network
+from launchers.gpu.mps import MpsClient, client_environment
 
 pytestmark = pytest.mark.unit
 

@@ -32,8 +32,10 @@ from controlplane.domain.errors import MissingTool
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Measurement
 from controlplane.latency.models import igniter
-from launchers import gpus, mps, process_table, triton
-from launchers.process import ProcessLauncher
+from launchers.gpu import gpus, mps
+from launchers.host import process_table
+from launchers.process.launcher import ProcessLauncher
+from launchers.triton import program
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
@@ -46,7 +48,7 @@ SECONDS = 3.0
 
 def backend() -> str | None:
     """What runs the models here."""
-    backends = triton.find_home().backends
+    backends = program.find_home().backends
     if (backends / "onnxruntime").is_dir():
         return "onnxruntime"
     return "python" if (backends / "python").is_dir() and importlib.util.find_spec("torch") else None

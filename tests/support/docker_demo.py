@@ -14,26 +14,26 @@ from pathlib import Path
 import private_engine
 import triton_image
 
-from launchers import docker_engine
+from launchers.docker import engine
 
 
 def main() -> int:
     """Run it; the exit code is the demo's."""
     with contextlib.ExitStack() as stack:
-        if docker_engine.reachable():
-            engine = docker_engine.address()
+        if engine.reachable():
+            address = engine.address()
         else:
             why_not = private_engine.obstacle()
             if why_not is not None:
                 print(f"no Docker engine answers, and {why_not}", file=sys.stderr)
                 return 4
             print("no Docker engine answers: starting a private one", file=sys.stderr)
-            engine = stack.enter_context(private_engine.private_engine()).address
+            address = stack.enter_context(private_engine.private_engine()).address
         print("making the test image from this host's Triton and Python", file=sys.stderr)
-        image = triton_image.build(engine)
+        image = triton_image.build(address)
         environment = {
             **os.environ,
-            "DOCKER_HOST": engine,
+            "DOCKER_HOST": address,
             "TRISECT_IMAGE": image,
             "TRISECT_PULL": "never",
         }

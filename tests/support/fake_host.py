@@ -19,7 +19,7 @@ from typing import Any
 from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import Backend, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
-from launchers import labels
+from launchers.triton import labels
 
 
 class Killed(BaseException):

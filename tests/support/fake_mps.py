@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeNvml
 
-from launchers import mps
-from launchers.mps import MpsDaemons
+from launchers.gpu import mps
+from launchers.gpu.mps import MpsDaemons
 
 PROGRAMS = Path(__file__).parent / "fake_nvidia"
 

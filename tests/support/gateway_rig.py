@@ -29,7 +29,7 @@ from controlplane.domain.fleet import Backend, Protection
 from controlplane.gateway.haproxy import HaproxyGateway, Ports
 from controlplane.render.alias import alias_config
 from controlplane.render.source import read_source
-from launchers.server_log import by_chance
+from launchers.triton.server_log import by_chance
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"

@@ -28,7 +28,7 @@ from host_ports import free_ports
 
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.runtime.fleet.history import Event, History
-from launchers.process import ProcessLauncher
+from launchers.process.launcher import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"

@@ -20,8 +20,8 @@ from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.runtime_socket import RuntimeSocket
 from controlplane.runtime.controller import executor, observer
 from controlplane.runtime.controller.workers import Workers
-from launchers import readiness
-from launchers.process import ProcessLauncher
+from launchers.process.launcher import ProcessLauncher
+from launchers.triton import readiness
 
 
 @dataclass(frozen=True)

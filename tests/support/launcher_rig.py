@@ -17,11 +17,11 @@ import docker
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.ports import Launcher
-from launchers import process_table
-from launchers.containers import FLEET_LABEL, ContainerOptions, Pull
 from launchers.cpu_quota import CHAIN
-from launchers.docker import DockerLauncher
-from launchers.process import ProcessLauncher
+from launchers.docker.containers import FLEET_LABEL, ContainerOptions, Pull
+from launchers.docker.launcher import DockerLauncher
+from launchers.host import process_table
+from launchers.process.launcher import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import docker
 
-from launchers.triton import TritonHome, find_home
+from launchers.triton.program import TritonHome, find_home
 
 TAG = "trisect/tritonserver-test:2.51"
 INSIDE = Path("/opt/tritonserver")

@@ -27,14 +27,14 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 from controlplane.domain.fleet import Role, Server, ServerSpec
-from launchers import labels, triton
 from launchers.kubernetes import names
 from launchers.kubernetes.objects import gpu as gpus
 from launchers.kubernetes.objects import volumes
 from launchers.kubernetes.options import PodOptions
 from launchers.kubernetes.repository import RenderedFiles
+from launchers.triton import labels, program
 
-PORTS = triton.ServerPorts(8000, 8001, 8002, "0.0.0.0")
+PORTS = program.ServerPorts(8000, 8001, 8002, "0.0.0.0")
 PRE_STOP_S = 2
 """How long a pod that another program deletes still answers, so that routes can move first."""
 _DRAIN_S = 30
@@ -110,16 +110,16 @@ def cpu_quantity(percent: float) -> str:
 
 def _container(server: Server, place: Placement, options: PodOptions, mounts: list[VolumeMount]) -> Container:
     spec = server.spec
-    command = triton.command_line(
+    command = program.command_line(
         spec,
-        triton.TritonHome(triton.IMAGE_HOME),
+        program.TritonHome(program.IMAGE_HOME),
         PORTS,
         repository=volumes.REPOSITORY,
         gpu=place.gpu is not None,
         reload_key=server.reload_key,
     )
     if place.gpu is None:
-        environment = {**triton.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}
+        environment = {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}
         resources = cpu_resources(spec)
     else:
         environment = {**place.gpu.environment, **_share_of_gpu(spec)}

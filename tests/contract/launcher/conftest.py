@@ -14,7 +14,7 @@ import triton_image
 from launcher_rig import ROOT, DockerEngine, Engine, Fleet, ProcessEngine
 from private_engine import PrivateEngine
 
-from launchers import process_table
+from launchers.host import process_table
 
 
 @pytest.fixture(autouse=True)

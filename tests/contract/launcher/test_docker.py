@@ -25,10 +25,11 @@ from private_engine import PrivateEngine
 from controlplane.domain.errors import EngineError, MissingTool
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import News
-from launchers import containers, starting
-from launchers.containers import ContainerOptions, Pull
-from launchers.docker import DockerLauncher
-from launchers.triton import ServerPorts
+from launchers.docker import containers
+from launchers.docker.containers import ContainerOptions, Pull
+from launchers.docker.launcher import DockerLauncher
+from launchers.triton import starting
+from launchers.triton.program import ServerPorts
 
 pytestmark = pytest.mark.docker
 

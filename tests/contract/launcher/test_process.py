@@ -21,8 +21,10 @@ from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerState
 from controlplane.domain.observation import News
 from controlplane.monitor import inference
-from launchers import process, process_table, server_log, starting, triton
-from launchers.process import ProcessLauncher
+from launchers.host import process_table
+from launchers.process import launcher
+from launchers.process.launcher import ProcessLauncher
+from launchers.triton import program, server_log, starting
 
 pytestmark = pytest.mark.e2e
 
@@ -39,9 +41,9 @@ def test_a_port_that_somebody_takes_meanwhile_is_exchanged(
     old = fleet.start(fleet.spec("old"))
     http, grpc, metrics = free_ports(3)
     taken = {
-        "http": triton.ServerPorts(old.http_port, grpc, metrics),
-        "grpc": triton.ServerPorts(http, old.grpc_port, metrics),
-        "metrics": triton.ServerPorts(http, grpc, old.metrics_port),
+        "http": program.ServerPorts(old.http_port, grpc, metrics),
+        "grpc": program.ServerPorts(http, old.grpc_port, metrics),
+        "metrics": program.ServerPorts(http, grpc, old.metrics_port),
     }[which]
     picks = iter([taken])
     real = starting.free_ports
@@ -56,9 +58,9 @@ def test_a_port_that_somebody_takes_meanwhile_is_exchanged(
 def test_ports_that_are_always_taken_end_in_an_error(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         grpc, metrics = free_ports(2)
-        ports = triton.ServerPorts(holder.getsockname()[1], grpc, metrics)
+        ports = program.ServerPorts(holder.getsockname()[1], grpc, metrics)
         monkeypatch.setattr(starting, "free_ports", lambda known: ports)
-        monkeypatch.setattr(process, "ATTEMPTS", 2)
+        monkeypatch.setattr(launcher, "ATTEMPTS", 2)
         with pytest.raises(EngineError, match="another process took its ports"):
             fleet.start(fleet.spec())
     assert fleet.leftovers() == []
@@ -106,7 +108,7 @@ def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:
 STARTER = """
 import pickle, signal, sys
 from pathlib import Path
-from launchers.process import ProcessLauncher
+from launchers.process.launcher import ProcessLauncher
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script runs in the background
 spec = pickle.loads(bytes.fromhex(sys.argv[2]))
 print("starting", flush=True)
@@ -201,7 +203,7 @@ def test_a_state_directory_that_cannot_be_written(fleet: Fleet, tmp_path: Path) 
 
 
 def test_no_triton(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(triton.HOME_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(program.HOME_VARIABLE, str(tmp_path))
     with pytest.raises(MissingTool, match="make setup"):
         fleet.start(fleet.spec())
     (missing,) = [c for c in fleet.launcher.capabilities() if c.name == "triton"]
@@ -211,7 +213,7 @@ def test_no_triton(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_old_logs_go(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_KEPT_LOGS", 2)
+    monkeypatch.setattr(launcher, "_KEPT_LOGS", 2)
     logs = tmp_path / "state" / fleet.name / "logs"
     logs.mkdir(parents=True)
     for i in range(4):

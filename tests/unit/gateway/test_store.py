@@ -15,7 +15,7 @@ from controlplane.gateway import haproxy, store
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.slots import Phase, SlotTable, assign
-from launchers import ports
+from launchers.triton import ports
 
 pytestmark = pytest.mark.unit
 

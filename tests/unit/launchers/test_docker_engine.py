@@ -13,8 +13,8 @@ import pytest
 import requests.exceptions
 
 from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
-from launchers import docker_engine
-from launchers.containers import VENDOR_IMAGE, ContainerOptions, Network, Pull
+from launchers.docker import engine
+from launchers.docker.containers import VENDOR_IMAGE, ContainerOptions, Network, Pull
 
 pytestmark = pytest.mark.unit
 
@@ -50,7 +50,7 @@ def api_error(said: str) -> docker.errors.APIError:
     ],
 )
 def test_errors_say_what_to_do(raised: Exception, kind: type[Exception], says: str) -> None:
-    with pytest.raises(kind, match=says), docker_engine.told("unix:///run/docker.sock"):
+    with pytest.raises(kind, match=says), engine.told("unix:///run/docker.sock"):
         raise raised
 
 
@@ -64,7 +64,7 @@ def door() -> Iterator[str]:
 def test_a_socket_nobody_listens_on(door: str) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(door)
-    with pytest.raises(MissingTool, match="refused"), docker_engine.engine(f"unix://{door}"):
+    with pytest.raises(MissingTool, match="refused"), engine.engine(f"unix://{door}"):
         pass
 
 
@@ -72,19 +72,19 @@ def test_an_engine_that_listens_and_says_nothing(door: str) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(door)
         silent.listen()
-        with pytest.raises(NotNow, match="does not answer"), docker_engine.engine(f"unix://{door}", 0.1):
+        with pytest.raises(NotNow, match="does not answer"), engine.engine(f"unix://{door}", 0.1):
             pass
 
 
 def test_only_engines_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    assert docker_engine.address() == docker_engine.DEFAULT_ADDRESS
+    assert engine.address() == engine.DEFAULT_ADDRESS
     monkeypatch.setenv("DOCKER_HOST", "unix:///run/user/1000/podman/podman.sock")
-    assert docker_engine.address() == "unix:///run/user/1000/podman/podman.sock"
+    assert engine.address() == "unix:///run/user/1000/podman/podman.sock"
     monkeypatch.setenv("DOCKER_HOST", "ssh://else")
     with pytest.raises(EngineError, match="not on this host"):
-        docker_engine.address()
-    assert not docker_engine.reachable()
+        engine.address()
+    assert not engine.reachable()
 
 
 class Registry:
@@ -116,7 +116,7 @@ def test_a_pull_tells_how_far_it_is() -> None:
         {"status": "Download complete", "id": "b"},
     ]
     said: list[str] = []
-    docker_engine.have_image(Registry(lines), ContainerOptions(image="x"), said.append)
+    engine.have_image(Registry(lines), ContainerOptions(image="x"), said.append)
     assert said == [
         "pulling x: 25 % of 100 MB",
         "pulling x: 38 % of 200 MB",
@@ -128,9 +128,9 @@ def test_a_pull_tells_how_far_it_is() -> None:
 def test_a_pull_that_fails_or_may_not_be() -> None:
     broken = Registry([{"error": "no space left on device"}])
     with pytest.raises(EngineError, match="cannot be pulled: no space left"):
-        docker_engine.have_image(broken, ContainerOptions(image="x"), print)
+        engine.have_image(broken, ContainerOptions(image="x"), print)
     with pytest.raises(EngineError, match="may not be pulled: docker pull x"):
-        docker_engine.have_image(broken, ContainerOptions(image="x", pull=Pull.NEVER), print)
+        engine.have_image(broken, ContainerOptions(image="x", pull=Pull.NEVER), print)
 
 
 def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from fake_nvml import FakeGpu, FakeNvml
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
-from launchers import gpu_faults, gpu_shares, mps
-from launchers.mps import MpsDaemons
-from launchers.process import ProcessLauncher
+from launchers.gpu import faults, mps, shares
+from launchers.gpu.mps import MpsDaemons
+from launchers.process.launcher import ProcessLauncher
 from launchers.watch import LauncherWatch
 
 pytestmark = pytest.mark.unit
@@ -86,7 +86,7 @@ def test_a_gpu_that_is_gone_takes_all_its_servers_in_one_event(nvml: FakeNvml, d
 def test_an_xid_of_one_program_is_no_fault_unless_mps_says_so(
     nvml: FakeNvml, daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_faults, "_ANSWER_S", 30.0)  # the fake is a shell, which a busy host holds up
+    monkeypatch.setattr(faults, "_ANSWER_S", 30.0)  # the fake is a shell, which a busy host holds up
     a, b = server("a"), server("b")
     watch = LauncherWatch((Ends(),), daemons)
     daemons.client(spec("a", 30), start=True)
@@ -155,18 +155,18 @@ def test_a_share_of_a_gpu_is_not_changed_while_it_runs(tmp_path: Path) -> None:
 
 def test_active_shares_above_a_whole_gpu_are_refused() -> None:
     running = [spec("a", 60), spec("b", 30), spec("b", 40, role=Role.SHADOW), spec("z", 90, gpu=TWO)]
-    gpu_shares.check(spec("c", 10), running)
+    shares.check(spec("c", 10), running)
     with pytest.raises(InputError, match=r"active shares of GPU-1.* would add up to 105 %"):
-        gpu_shares.check(spec("c", 15), running)
-    gpu_shares.check(spec("c", 100, role=Role.SHADOW), running)
+        shares.check(spec("c", 15), running)
+    shares.check(spec("c", 100, role=Role.SHADOW), running)
     with pytest.raises(InputError, match="destroy the other fleet"):
-        gpu_shares.check(spec("c", 20, fleet="g", plan="other"), running)
+        shares.check(spec("c", 20, fleet="g", plan="other"), running)
 
 
 def test_while_a_plan_changes_the_sum_may_exceed_a_whole_gpu() -> None:
     before = [spec("a", 60, plan="before"), spec("b", 40, plan="before")]
-    gpu_shares.check(spec("b", 60), before)
-    gpu_shares.check(spec("a", 60), [spec("a", 60), spec("b", 40)])
+    shares.check(spec("b", 60), before)
+    shares.check(spec("a", 60), [spec("a", 60), spec("b", 40)])
 
 
 def test_a_user_behind_another_users_clients_is_refused(daemons: MpsDaemons, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from launchers import labels
 from launchers.cpu_quota import Group
+from launchers.triton import labels
 
 pytestmark = pytest.mark.unit
 

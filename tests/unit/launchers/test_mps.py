@@ -14,9 +14,9 @@ from fake_nvml import FakeGpu, FakeNvml
 from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import Labels, Role, ServerSpec
-from launchers import gpus, mps
-from launchers.mps import MpsDaemons
-from launchers.process import on_gpu
+from launchers.gpu import gpus, mps
+from launchers.gpu.mps import MpsDaemons
+from launchers.process.launcher import on_gpu
 
 pytestmark = pytest.mark.unit
 

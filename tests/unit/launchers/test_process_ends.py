@@ -13,9 +13,9 @@ import pytest
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
-from launchers import labels
-from launchers.process_ends import StubEnds, TritonEnds
-from launchers.process_table import Stub
+from launchers.host.process_ends import StubEnds, TritonEnds
+from launchers.host.process_table import Stub
+from launchers.triton import labels
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launchers import labels, process_table
+from launchers.host import process_table
+from launchers.triton import labels
 
 pytestmark = pytest.mark.unit
 

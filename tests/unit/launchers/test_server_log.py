@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launchers import server_log
+from launchers.triton import server_log
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers import shared_memory
+from launchers.host import shared_memory
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.fleet import Labels, Role, ServerSpec
-from launchers import triton
+from launchers.triton import program
 
 pytestmark = pytest.mark.unit
 
@@ -27,21 +27,21 @@ def test_the_variable_comes_before_the_working_directory(
 ) -> None:
     told, here = install(tmp_path / "told"), install(tmp_path / "here" / ".tools" / "triton")
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv(triton.HOME_VARIABLE, str(told))
-    assert triton.find_home().path == told
-    monkeypatch.delenv(triton.HOME_VARIABLE)
-    assert triton.find_home().path == here
+    monkeypatch.setenv(program.HOME_VARIABLE, str(told))
+    assert program.find_home().path == told
+    monkeypatch.delenv(program.HOME_VARIABLE)
+    assert program.find_home().path == here
 
 
 def test_a_missing_triton_is_told_with_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(triton.HOME_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(program.HOME_VARIABLE, str(tmp_path))
     with pytest.raises(MissingTool, match=rf"{tmp_path}/bin/tritonserver.*make setup.*TRISECT_TRITON_HOME"):
-        triton.find_home()
+        program.find_home()
 
 
 def test_the_command_line() -> None:
-    home = triton.TritonHome(Path("/opt/tritonserver"))
-    line = triton.command_line(SPEC, home, triton.ServerPorts(1, 2, 3), repository="/models", gpu=False)
+    home = program.TritonHome(Path("/opt/tritonserver"))
+    line = program.command_line(SPEC, home, program.ServerPorts(1, 2, 3), repository="/models", gpu=False)
     assert line == [
         "/opt/tritonserver/bin/tritonserver",
         "--id=f.p.active.r",
@@ -66,18 +66,18 @@ def test_the_command_line() -> None:
 
 
 def test_a_gpu_needs_pinned_memory() -> None:
-    line = triton.command_line(
-        SPEC, triton.TritonHome(Path("/t")), triton.ServerPorts(1, 2, 3), repository="/models", gpu=True
+    line = program.command_line(
+        SPEC, program.TritonHome(Path("/t")), program.ServerPorts(1, 2, 3), repository="/models", gpu=True
     )
     assert not any("pinned" in argument for argument in line)
 
 
 def test_only_a_server_that_reloads_has_a_key_and_only_over_http() -> None:
     def locks(spec: ServerSpec) -> list[str]:
-        line = triton.command_line(
+        line = program.command_line(
             spec,
-            triton.TritonHome(Path("/t")),
-            triton.ServerPorts(1, 2, 3),
+            program.TritonHome(Path("/t")),
+            program.ServerPorts(1, 2, 3),
             repository="/models",
             gpu=False,
             reload_key="k",
@@ -95,7 +95,7 @@ def test_only_a_server_that_reloads_has_a_key_and_only_over_http() -> None:
         "--http-restricted-api=model-repository:trisect:locked=for-ever",
         "--grpc-restricted-protocol=model-repository:trisect:locked=for-ever",
     ]
-    assert triton.new_reload_key(SPEC) is None
-    assert triton.new_reload_key(replace(SPEC, reloads=True)) != triton.new_reload_key(
+    assert program.new_reload_key(SPEC) is None
+    assert program.new_reload_key(replace(SPEC, reloads=True)) != program.new_reload_key(
         replace(SPEC, reloads=True)
     )

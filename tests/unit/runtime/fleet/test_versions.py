@@ -15,7 +15,7 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerSt
 from controlplane.ports import Launcher
 from controlplane.runtime.fleet import preflight
 from controlplane.runtime.jobs.doctor import examine
-from launchers import containers
+from launchers.docker import containers
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.runtime.jobs.doctor import examine
-from launchers.docker import DockerLauncher
+from launchers.docker.launcher import DockerLauncher
 
 pytestmark = pytest.mark.unit
 

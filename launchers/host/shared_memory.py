@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from launchers.labels import memory_owner
+from launchers.triton.labels import memory_owner
 
 FOLDER = Path("/dev/shm")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.fleet import RELOAD_HEADER, ServerSpec
-from launchers.labels import memory_prefix
+from launchers.triton.labels import memory_prefix
 
 HOME_VARIABLE = "TRISECT_TRITON_HOME"
 IMAGE_HOME = Path("/opt/tritonserver")

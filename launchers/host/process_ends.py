@@ -9,8 +9,8 @@ from functools import partial
 
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import News
-from launchers import process_table
-from launchers.process_table import Stub
+from launchers.host import process_table
+from launchers.host.process_table import Stub
 
 _ENDED = "its process ended"
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import News
-from launchers import gpus, mps
+from launchers.gpu import gpus, mps
 
 GONE_XIDS = {
     48: "double-bit ECC error",

@@ -15,9 +15,9 @@ from docker.types import Mount
 from controlplane.domain import triton_releases
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server
-from launchers import labels, triton
 from launchers.cpu_quota.mechanism import bandwidth
-from launchers.mps import MpsClient
+from launchers.gpu.mps import MpsClient
+from launchers.triton import labels, program
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -32,7 +32,7 @@ NAME_LABEL = "trisect.name"
 SERVER_LABEL = "trisect.server"
 _CPU_SHARES = 32768
 _UNPRIVILEGED = "1000:1000"
-_INSIDE = triton.ServerPorts(8000, 8001, 8002, "0.0.0.0")
+_INSIDE = program.ServerPorts(8000, 8001, 8002, "0.0.0.0")
 
 
 class Pull(StrEnum):
@@ -129,10 +129,10 @@ def container(
 ) -> Container:
     """Return a server's container: on a core with a quota, or on a GPU as a client of its MPS daemon."""
     spec = server.spec
-    outside = triton.ServerPorts(server.http_port, server.grpc_port, server.metrics_port, server.host)
+    outside = program.ServerPorts(server.http_port, server.grpc_port, server.metrics_port, server.host)
     bridged = options.network is Network.BRIDGE
-    home = triton.TritonHome(triton.IMAGE_HOME)
-    command = triton.command_line(
+    home = program.TritonHome(program.IMAGE_HOME)
+    command = program.command_line(
         spec,
         home,
         _INSIDE if bridged else outside,
@@ -148,7 +148,7 @@ def container(
         command=tuple(command),
         environment=dict(gpu.environment)
         if gpu
-        else {**triton.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"},
+        else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"},
         labels={
             FLEET_LABEL: spec.labels.fleet,
             NAME_LABEL: spec.name,
@@ -293,7 +293,7 @@ def run_line(wanted: Container) -> str:
     ]
     lines = ["docker run --detach", *map(shlex.quote, options), wanted.image]
     lines += [shlex.quote(argument) for argument in wanted.command]
-    return triton.SHELL_BREAK.join(lines)
+    return program.SHELL_BREAK.join(lines)
 
 
 RESTART = {"Name": "unless-stopped"}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import psutil
 
 from controlplane.domain.fleet import Server
-from launchers import labels
+from launchers.triton import labels
 
 TERMINATE = signal.SIGTERM
 CONTINUE = signal.SIGCONT

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError
-from launchers.triton import ServerPorts
+from launchers.triton.program import ServerPorts
 
 _FIRST = 20000
 _LAST = 29999

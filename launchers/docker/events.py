@@ -18,7 +18,7 @@ from typing import Any
 
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import News
-from launchers import containers
+from launchers.docker import containers
 
 _AGAIN_S = 0.5
 _END_S = 5.0

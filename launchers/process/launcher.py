@@ -23,23 +23,15 @@ from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, NotNow
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
-from launchers import (
-    gpu_shares,
-    gpus,
-    labels,
-    mps,
-    process_table,
-    readiness,
-    server_log,
-    shared_memory,
-    triton,
-)
-from launchers.cores import core_of, pinned
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
-from launchers.gpus import is_gpu
-from launchers.process_ends import StubEnds, TritonEnds
-from launchers.process_table import Member, Stub
-from launchers.starting import ATTEMPTS, BAD_LUCK, Starting
+from launchers.gpu import gpus, mps, shares
+from launchers.gpu.gpus import is_gpu
+from launchers.host import process_table, shared_memory
+from launchers.host.cores import core_of, pinned
+from launchers.host.process_ends import StubEnds, TritonEnds
+from launchers.host.process_table import Member, Stub
+from launchers.triton import labels, program, readiness, server_log
+from launchers.triton.starting import ATTEMPTS, BAD_LUCK, Starting
 from launchers.watch import LauncherWatch
 
 _POLL_S = 0.03
@@ -94,21 +86,21 @@ class ProcessLauncher:
 
     def command(self, spec: ServerSpec) -> str:
         """Return the command line of a start, one option a line, after its environment variables."""
-        home = triton.find_home()
+        home = program.find_home()
         place = self._place(spec, start=False)
         with self._starting.ports() as ports:
-            line = triton.command_line(
+            line = program.command_line(
                 spec,
                 home,
                 ports,
                 repository=spec.repository,
                 gpu=place.core is None,
-                reload_key=triton.KEY_PLACEHOLDER,
+                reload_key=program.KEY_PLACEHOLDER,
             )
         pinned_to = ["taskset", "--cpu-list", str(place.core)] if place.core is not None else []
         told = {"LD_LIBRARY_PATH": library_path(home), **place.environment}
         words = ["env", *(f"{key}={value}" for key, value in told.items()), *pinned_to, *line]
-        return triton.SHELL_BREAK.join(map(shlex.quote, words))
+        return program.SHELL_BREAK.join(map(shlex.quote, words))
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         """Start one Triton and wait until it is ready; where it already runs, wait for that one.
@@ -123,7 +115,7 @@ class ProcessLauncher:
                 return adopted
             self._remove(spec)
             place = self._place(spec, start=True)
-            home = triton.find_home()
+            home = program.find_home()
             for _ in range(ATTEMPTS):
                 with self._starting.ports() as ports:
                     server = self._server(spec, ports)
@@ -222,7 +214,7 @@ class ProcessLauncher:
 
     def _triton(self) -> Capability:
         try:
-            home = triton.find_home()
+            home = program.find_home()
         except EngineError as error:
             return Capability("triton", False, "not found", str(error))
         return Capability("triton", True, str(home.path))
@@ -233,7 +225,7 @@ class ProcessLauncher:
                 self._chosen = first_that_holds(tuple(self._mechanisms.values()))
             return self._chosen
 
-    def _server(self, spec: ServerSpec, ports: triton.ServerPorts) -> Server:
+    def _server(self, spec: ServerSpec, ports: program.ServerPorts) -> Server:
         logs = self._state / spec.labels.fleet / "logs"
         return Server(
             id="",
@@ -245,7 +237,7 @@ class ProcessLauncher:
             metrics_port=ports.metrics,
             enforced_by=mps.MECHANISM if is_gpu(spec.device) else self.enforcement(),
             log_path=str(logs / f"{labels.folder_name(spec.name)}.log"),
-            reload_key=triton.new_reload_key(spec),
+            reload_key=program.new_reload_key(spec),
         )
 
     def _running(self, name: str) -> Server | None:
@@ -271,9 +263,9 @@ class ProcessLauncher:
 
     def _place(self, spec: ServerSpec, *, start: bool) -> Place:
         if is_gpu(spec.device):
-            gpu_shares.check(spec, self._on_gpus())
+            shares.check(spec, self._on_gpus())
             return on_gpu(self._mps.client(spec, start=start))
-        return Place(core_of(spec.device), {"CUDA_VISIBLE_DEVICES": "", **triton.MODEL_THREADS})
+        return Place(core_of(spec.device), {"CUDA_VISIBLE_DEVICES": "", **program.MODEL_THREADS})
 
     def _on_gpus(self) -> list[ServerSpec]:
         """Return our servers on GPUs, of any fleet."""
@@ -284,8 +276,8 @@ class ProcessLauncher:
     def _run(
         self,
         server: Server,
-        ports: triton.ServerPorts,
-        home: triton.TritonHome,
+        ports: program.ServerPorts,
+        home: program.TritonHome,
         place: Place,
         deadline: float,
     ) -> bool:
@@ -296,7 +288,7 @@ class ProcessLauncher:
             log.parent.mkdir(parents=True, exist_ok=True)
             prune(log.parent)
             gpu = place.core is None
-            command = triton.command_line(
+            command = program.command_line(
                 spec, home, ports, repository=spec.repository, gpu=gpu, reload_key=server.reload_key
             )
             mechanism = None if gpu else self._quota()[0]
@@ -363,7 +355,7 @@ def detach(command: list[str], env: dict[str, str], log: Path, core: int | None)
     return int(shell.stdout)
 
 
-def environment(server: Server, home: triton.TritonHome, place: Place) -> dict[str, str]:
+def environment(server: Server, home: program.TritonHome, place: Place) -> dict[str, str]:
     """Return a server's environment. It has little of ours, so that no secret gets there by accident."""
     passed_on = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
     # The Python backend takes the first python of PATH and ignores PYTHONPATH.
@@ -377,7 +369,7 @@ def environment(server: Server, home: triton.TritonHome, place: Place) -> dict[s
     }
 
 
-def library_path(home: triton.TritonHome) -> str:
+def library_path(home: program.TritonHome) -> str:
     """Return Triton's libraries, then the caller's, where a driver may be."""
     return ":".join(filter(None, (str(home.libraries), os.environ.get("LD_LIBRARY_PATH"))))
 

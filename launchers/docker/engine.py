@@ -13,7 +13,7 @@ import docker.errors
 import requests.exceptions
 
 from controlplane.domain.errors import EngineError, MissingTool, NotNow
-from launchers.containers import ContainerOptions, Pull
+from launchers.docker.containers import ContainerOptions, Pull
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 ANSWER_S = 60

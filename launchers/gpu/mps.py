@@ -21,7 +21,7 @@ from controlplane.domain.device import MAX_MPS_CLIENTS
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerSpec
 from controlplane.ports import Capability
-from launchers import gpus
+from launchers.gpu import gpus
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"

@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from launchers.ports import free_ports
-from launchers.triton import ServerPorts
+from launchers.triton.ports import free_ports
+from launchers.triton.program import ServerPorts
 
 ATTEMPTS = 5
 """Tries of a start that fails by chance, with other ports each time."""

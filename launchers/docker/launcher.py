@@ -20,30 +20,21 @@ from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
-from launchers import (
-    containers,
-    docker_engine,
-    gpu_shares,
-    gpus,
-    labels,
-    mps,
-    process_table,
-    readiness,
-    server_log,
-    shared_memory,
-    triton,
-)
-from launchers.containers import Container, ContainerOptions
-from launchers.cores import core_of
 from launchers.cpu_quota.mechanism import bandwidth
-from launchers.docker_engine import ANSWER_S, Say
-from launchers.docker_events import EngineEvents
-from launchers.gpus import is_gpu
-from launchers.mps import MpsClient, MpsDaemons
-from launchers.process_ends import StubEnds
-from launchers.process_table import Stub
-from launchers.starting import ATTEMPTS, BAD_LUCK, Starting
-from launchers.triton import ServerPorts
+from launchers.docker import containers, engine
+from launchers.docker.containers import Container, ContainerOptions
+from launchers.docker.engine import ANSWER_S, Say
+from launchers.docker.events import EngineEvents
+from launchers.gpu import gpus, mps, shares
+from launchers.gpu.gpus import is_gpu
+from launchers.gpu.mps import MpsClient, MpsDaemons
+from launchers.host import process_table, shared_memory
+from launchers.host.cores import core_of
+from launchers.host.process_ends import StubEnds
+from launchers.host.process_table import Stub
+from launchers.triton import labels, program, readiness, server_log
+from launchers.triton.program import ServerPorts
+from launchers.triton.starting import ATTEMPTS, BAD_LUCK, Starting
 from launchers.watch import LauncherWatch
 
 QUOTA = "docker-cpu-quota"
@@ -110,7 +101,7 @@ class DockerLauncher:
             if adopted is not None:
                 return adopted
             core, gpu = self._place(spec, start=True)
-            docker_engine.have_image(client, self._options, self._say)
+            engine.have_image(client, self._options, self._say)
             for _ in range(ATTEMPTS):
                 with self._starting.ports() as ports:
                     server = self._server(spec, ports)
@@ -128,7 +119,7 @@ class DockerLauncher:
         """Return the `docker run` that is equivalent to a start."""
         core, gpu = self._place(spec, start=False)
         with self._starting.ports() as ports:
-            server = replace(self._server(spec, ports), reload_key=triton.KEY_PLACEHOLDER)
+            server = replace(self._server(spec, ports), reload_key=program.KEY_PLACEHOLDER)
         return containers.run_line(self._container(server, core, gpu))
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
@@ -219,10 +210,10 @@ class DockerLauncher:
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _address(self) -> str:
-        return docker_engine.local(self._given_address) if self._given_address else docker_engine.address()
+        return engine.local(self._given_address) if self._given_address else engine.address()
 
     def _engine(self, answer_s: float = ANSWER_S) -> contextlib.AbstractContextManager[docker.DockerClient]:
-        return docker_engine.engine(self._address(), answer_s)
+        return engine.engine(self._address(), answer_s)
 
     def _told(self) -> dict[str, Any]:
         """Return the engine's description of itself; empty while it does not answer."""
@@ -247,7 +238,7 @@ class DockerLauncher:
     def _place(self, spec: ServerSpec, *, start: bool) -> tuple[int | None, MpsClient | None]:
         """Return the core or the MPS client; with `start`, start the GPU's MPS daemon."""
         if is_gpu(spec.device):
-            gpu_shares.check(spec, self._on_gpus())
+            shares.check(spec, self._on_gpus())
             client = self._mps.client(spec, start=start)
             mps.check_user(client, client.uid)
             return None, client
@@ -270,7 +261,7 @@ class DockerLauncher:
             grpc_port=ports.grpc,
             metrics_port=ports.metrics,
             enforced_by=mps.MECHANISM if is_gpu(spec.device) else self.enforcement(),
-            reload_key=triton.new_reload_key(spec),
+            reload_key=program.new_reload_key(spec),
         )
 
     def _of_fleet(self, client: docker.DockerClient, fleet: str) -> list[Any]:

@@ -1,0 +1,7 @@
+"""Containers of the local Docker engine.
+
+launcher     the `controlplane.ports.Launcher`
+containers   a container as a value
+engine       the connection to the engine, and its images
+events       ends of containers
+"""

@@ -1,0 +1,1 @@
+"""Plain processes of this host: `launcher` is the `controlplane.ports.Launcher`."""
