@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError, TrisectError
 
+EXIT_NO = 1
+"""The answer to a question of a script is no: --check, --exit-code, `ctl wait`; or the demo failed."""
 EXIT_INPUT = 2
 EXIT_INFEASIBLE = 3
 EXIT_ENGINE = 4

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from controlplane.cli.defaults import configured
 from controlplane.cli.endings import ClosedPipe, Interrupted, end, misused, terminate
 from controlplane.cli.verbs import GROUPS, VERBS
 
@@ -103,12 +104,14 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _ctl(
+    ctx: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """Plan which share of which GPU each Triton model gets, and run the plan."""
+    ctx.default_map = configured(ctx)
 
 
 def run(arguments: Sequence[str]) -> int:

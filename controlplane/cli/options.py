@@ -25,15 +25,27 @@ class LauncherName(StrEnum):
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec: workloads as YAML (docs/spec.md).")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: a file that `ctl plan -o` wrote.")]
-Fleet = Annotated[str, typer.Option(help="The fleet's name.", autocompletion=completers.fleets)]
-Repository = Annotated[Path, typer.Option(help="Your model repository: one folder for each model.")]
-Output = Annotated[Path, typer.Option(help="The folder for rendered model repositories.")]
+Fleet = Annotated[
+    str, typer.Option(help="The fleet's name.", envvar="TRISECT_FLEET", autocompletion=completers.fleets)
+]
+Repository = Annotated[
+    Path, typer.Option(help="Your model repository: one folder for each model.", envvar="TRISECT_REPOSITORY")
+]
+Output = Annotated[
+    Path, typer.Option(help="The folder for rendered model repositories.", envvar="TRISECT_OUTPUT")
+]
 Profiles = Annotated[
-    Path, typer.Option(help="The folder of measured profiles; they override the built-in ones.")
+    Path,
+    typer.Option(
+        help="The folder of measured profiles; they override the built-in ones.", envvar="TRISECT_PROFILES"
+    ),
 ]
 Launcher = Annotated[
     LauncherName | None,
-    typer.Option(help="How to start Tritons; by default docker where GPUs and an engine are, else process."),
+    typer.Option(
+        help="How to start Tritons; by default docker where GPUs and an engine are, else process.",
+        envvar="TRISECT_LAUNCHER",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

@@ -85,6 +85,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         "status": Verb(
             "fleet.status", "Show a fleet's servers and their latencies.", "ctl status --watch", _UNCHANGED
         ),
+        "wait": Verb(
+            "fleet.wait",
+            "Wait until a fleet serves and keeps its promises.",
+            "ctl wait --timeout 120",
+            _UNCHANGED,
+        ),
         "events": Verb(
             "fleet.events", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
         ),

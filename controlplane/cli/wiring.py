@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -238,14 +237,22 @@ def status_source(name: str) -> Callable[[], Status]:
     return lambda: fleet_status(found, found.files.plan(), telemetry)
 
 
-def serve(name: str, *, once: bool, plan_only: bool, host: str, port: int) -> None:
-    """Run the controller of a fleet; events are JSON lines on stderr."""
+def serve(
+    name: str,
+    show: Callable[[Mapping[str, Any]], None],
+    *,
+    once: bool,
+    plan_only: bool,
+    host: str,
+    port: int,
+) -> None:
+    """Run the controller of a fleet; `show` prints its events."""
     from controlplane.runtime.controller import serve
 
     def print_event(event: Event) -> None:
-        # A full disk or a closed pipe on stderr must not stop the controller.
+        # A full disk or a closed pipe must not stop the controller.
         with contextlib.suppress(OSError):
-            say(json.dumps(asdict(event)))
+            show(asdict(event))
 
     found, _ = existing_fleet(name)
     serve.guard(found, print_event, once=once, plan_only=plan_only, host=host, port=port)

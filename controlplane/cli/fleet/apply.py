@@ -11,6 +11,9 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
+from controlplane.cli.exits import EXIT_NO
+from controlplane.cli.fleet.converged import converged, terms
+from controlplane.cli.output import print_json
 from controlplane.files.plans import read_plan
 from controlplane.report.terms_line import terms_line
 from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
@@ -75,6 +78,10 @@ def apply(
         ),
     ] = None,
     no_serve: options.NoServe = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="With --dry-run: exit code 1 if anything would change.")
+    ] = False,
+    json: options.Json = False,
 ) -> None:
     """Make the running fleet match PLAN.
 
@@ -83,6 +90,7 @@ def apply(
     which the controller redirected. After an interruption, the next apply continues from what runs. A plan
     that renames an endpoint in use is refused, unless you confirm it or give --rename-endpoints.
     """
+    options.refuse("is for --dry-run", {} if dry_run else {"--exit-code": exit_code or None})
     if not allow_violations:
         say_when_compiling(wiring.say)  # only verify compiles
     parsed, document = read_plan(plan)
@@ -115,15 +123,23 @@ def apply(
     built = wiring.fleet(fleet, launcher_name=chosen, endpoints=endpoints)
     settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
     preflight.check_quota(built.launcher, wiring.say, required=require_quota)
-    interactive = not yes and sys.stdin.isatty()
+    interactive = not yes and not json and sys.stdin.isatty()
     if dry_run or interactive:
-        actions = built.preview(parsed, settings, as_planned=as_planned)
+        actions, changed = built.preview(parsed, settings, as_planned=as_planned), built.changed_terms(parsed)
         steps = describe(actions)
-        print("\n".join(steps) or terms_line(built.changed_terms(parsed)))
         if dry_run:
-            for command in commands(actions, built.launcher):
-                print(f"\n{command}")
-        if dry_run or (steps and not options.agreed("Go on?")):
+            shown = tuple(commands(actions, built.launcher))
+            if json:
+                print_json(
+                    {"fleet": fleet, "steps": list(steps), "terms": terms(changed), "commands": list(shown)}
+                )
+            else:
+                print("\n\n".join(("\n".join(steps) or terms_line(changed), *shown)))
+            if exit_code and (steps or changed):
+                raise typer.Exit(EXIT_NO)
+            return
+        print("\n".join(steps) or terms_line(changed))
+        if steps and not options.agreed("Go on?"):
             return
     wiring.say(f"launching with {built.launcher.name}")
     with contextlib.nullcontext() if no_serve else controller_process.left_running(built.files):
@@ -132,6 +148,10 @@ def apply(
         )
         following.keep(built.files, follow, profiles)
     preflight.warn_of_old_servers(outcome.servers, wiring.say)
+    if json:
+        listening = {"host": endpoints.host, "http": endpoints.http_port, "grpc": endpoints.grpc_port}
+        print_json({**converged(fleet, outcome), "listening": listening})
+        return
     if not outcome.actions:
         print(terms_line(outcome.terms))
         return

@@ -5,12 +5,14 @@ from __future__ import annotations
 import typer
 
 from controlplane.cli import options, wiring
+from controlplane.cli.output import print_json
 from controlplane.runtime.fleet import controller_process, events
 
 
 def destroy(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     yes: options.Yes = False,
+    json: options.Json = False,
 ) -> None:
     """Drain and stop all servers of a fleet, its gateway and its controller.
 
@@ -18,10 +20,16 @@ def destroy(
     """
     found = wiring.fleet_to_end(fleet)
     if found is None:
+        if json:
+            print_json({"fleet": fleet, "destroyed": False})
+            return
         print(f"fleet {fleet}: nothing is left of it: it was destroyed before (`ctl events --fleet {fleet}`)")
         return
     if not yes and not options.agreed(f"Drain and stop fleet {fleet!r}?"):
         raise typer.Exit(0)
     controller_process.stop(found.files)
     events.destroy(found)
-    print(f"fleet {fleet}: destroyed")
+    if json:
+        print_json({"fleet": fleet, "destroyed": True})
+    else:
+        print(f"fleet {fleet}: destroyed")

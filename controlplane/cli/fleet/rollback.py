@@ -6,6 +6,8 @@ import contextlib
 import sys
 
 from controlplane.cli import options, wiring
+from controlplane.cli.fleet.converged import converged
+from controlplane.cli.output import print_json
 from controlplane.report.terms_line import terms_line
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.execute import describe
@@ -15,14 +17,18 @@ def rollback(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     yes: options.Yes = False,
     no_serve: options.NoServe = False,
+    json: options.Json = False,
 ) -> None:
     """Apply the plan that ran before the present one."""
     found, _ = wiring.existing_fleet(fleet)
-    if not yes and sys.stdin.isatty():
+    if not yes and not json and sys.stdin.isatty():
         steps = describe(found.preview_rollback())
         print("\n".join(steps) or "nothing to do")
         if steps and not options.agreed("Go on?"):
             return
     with contextlib.nullcontext() if no_serve else controller_process.left_running(found.files):
         outcome = found.rollback()
+    if json:
+        print_json(converged(fleet, outcome))
+        return
     print(f"fleet {fleet}: {len(outcome.servers)} servers" if outcome.actions else terms_line(outcome.terms))

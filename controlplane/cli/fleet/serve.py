@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from json import dumps
 from typing import Annotated
 
 import typer
 
 from controlplane.cli import options, wiring
+from controlplane.cli.output import print_json_line
 
 
 def serve(
@@ -19,10 +21,20 @@ def serve(
     port: Annotated[
         int, typer.Option(help="The port of /healthz and /metrics; 0 switches them off.", min=0, max=65535)
     ] = 0,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the events on stdout, one JSON document a line.")
+    ] = False,
 ) -> None:
     """Run the controller of a fleet: redirect from slow and dead servers to shadows, and replace them.
 
     A fleet has one controller; `ctl apply` starts it in the background. If it is killed, the next one
-    continues. Events are JSON lines on stderr.
+    continues. Events are JSON lines on stderr, or on stdout with --json.
     """
-    wiring.serve(fleet, once=once, plan_only=plan_only, host=host, port=port)
+    wiring.serve(
+        fleet,
+        print_json_line if json else lambda event: wiring.say(dumps(event)),
+        once=once,
+        plan_only=plan_only,
+        host=host,
+        port=port,
+    )

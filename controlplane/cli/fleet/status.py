@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
+from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json, print_json_line
+from controlplane.cli.wiring import say
+from controlplane.report.health import problems
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.status_table import status_document, status_view
 
@@ -20,21 +23,31 @@ def status(
         bool,
         typer.Option("--watch", help="Refresh every second, until interrupted; with --json a line each."),
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Exit code 1 if a workload is late or unserved, or no controller runs."),
+    ] = False,
 ) -> None:
     """Show every server of a fleet: share, role, route, rate, P99 and SLO; and what its controller does."""
+    options.refuse("is for one look, not for --watch", {"--check": check or None} if watch else {})
     look = wiring.status_source(fleet)
     if json and watch:
         while True:
             print_json_line(status_document(fleet, look()))
             time.sleep(1.0)
-    elif json:
-        print_json(status_document(fleet, look()))
-    elif watch:
+    if watch:
         from rich.live import Live
 
         with Live(status_view(look()), auto_refresh=False) as live:
             while True:
                 time.sleep(1.0)
                 live.update(status_view(look()), refresh=True)
+    seen = look()
+    if json:
+        print_json(status_document(fleet, seen))
     else:
-        show(status_view(look()))
+        show(status_view(seen))
+    if check and (found := problems(seen)):
+        for problem in found:
+            say(problem)
+        raise typer.Exit(EXIT_NO)

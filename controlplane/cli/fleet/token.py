@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from controlplane.cli import completers, options
+from controlplane.cli.output import print_json
+
+if TYPE_CHECKING:
+    from controlplane.files.clients import Client
 
 token = typer.Typer(
     no_args_is_help=True,
@@ -41,6 +46,7 @@ def create(
     max_rate: Annotated[int | None, typer.Option(help="Requests that may begin in a second.", min=1)] = None,
     max_requests: Annotated[int | None, typer.Option(help="Requests that may run at once.", min=1)] = None,
     fleet: options.Fleet = options.DEFAULT_FLEET,
+    json: options.Json = False,
 ) -> None:
     """Add a client and print its token, which cannot be shown again: only its hash is kept.
 
@@ -58,21 +64,32 @@ def create(
         max_requests=max_requests,
     )
     made = wiring.clients(fleet).create(client)
-    if made is not None:
+    if json:
+        print_json({"fleet": fleet, "client": name, "token": made})
+    elif made is not None:
         print(made)
 
 
 @token.command("list", epilog="Example: ctl token list --fleet shop")
-def list_(fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
+def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
     """Print every client with its grants and limits."""
     from controlplane.cli import wiring
 
-    for client in wiring.clients(fleet).clients():
+    clients = wiring.clients(fleet).clients()
+    if json:
+        print_json({"fleet": fleet, "clients": [_document(client) for client in clients]})
+        return
+    for client in clients:
         credential = "token" if client.certificate is None else f"certificate {client.certificate}"
         grants = ", ".join((*client.endpoints, *(("operator",) if client.operator else ())))
         limits = (("requests a second", client.max_rate_rps), ("requests at once", client.max_requests))
         limited = "".join(f"; {limit} {what}" for what, limit in limits if limit is not None)
         print(f"{client.name}: {credential}; {grants}{limited}")
+
+
+def _document(client: Client) -> dict[str, Any]:
+    """Return a client as JSON, without the hash of its token."""
+    return {field: value for field, value in asdict(client).items() if field != "token_sha256"}
 
 
 @token.command("revoke", short_help="Remove a client.", epilog="Example: ctl token revoke shop")
@@ -81,8 +98,11 @@ def revoke(
         str, typer.Argument(metavar="NAME", help="The client's name.", autocompletion=completers.clients)
     ],
     fleet: options.Fleet = options.DEFAULT_FLEET,
+    json: options.Json = False,
 ) -> None:
     """Remove a client: its next request is refused, on open connections too."""
     from controlplane.cli import wiring
 
     wiring.clients(fleet).revoke(name)
+    if json:
+        print_json({"fleet": fleet, "revoked": name})

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from controlplane.cli import options, wiring
+from controlplane.cli.exits import EXIT_NO
+from controlplane.cli.output import print_json
 from controlplane.domain.fleet import Endpoints
 from controlplane.files.fleets import state_root
 from controlplane.report.progress import Bar
 from controlplane.report.tables.demo_table import demo_table
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.repair_table import repair_lines, repair_table
-from controlplane.runtime.demo.demo import Demo, Scene, run
+from controlplane.runtime.demo.demo import Demo, Outcome, Scene, run
 from controlplane.runtime.jobs.compiling import say_when_compiling
 
 _DEFAULTS = Endpoints()
@@ -32,6 +35,7 @@ def demo(
     grpc_port: options.GrpcPort = _DEFAULTS.grpc_port,
     metrics_port: options.MetricsPort = _DEFAULTS.metrics_port,
     plan_file: Annotated[Path | None, typer.Option(help="Keep the plan in this file.")] = None,
+    json: options.Json = False,
 ) -> None:
     """Run every step on this host with real Tritons: profile, plan, apply, load, repair, destroy.
 
@@ -52,15 +56,32 @@ def demo(
         fleet = wiring.fleet(_FLEET, launcher_name=launcher, endpoints=scene.endpoints)
         steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, wiring.say)
         outcome = run(steps, plan_file)
+    failed = sum(row.failed for row in outcome.rows)
+    repair = outcome.repair
+    lost = sum(span.failed for span in repair.spans) if repair is not None else 0
+    if json:
+        print_json(
+            {
+                "workloads": [asdict(row) for row in outcome.rows],
+                "repair": None if repair is None else asdict(repair),
+                "no_repair": outcome.no_repair or None,
+            }
+        )
+    else:
+        _print(outcome)
+    if failed or lost or repair is None:
+        raise typer.Exit(EXIT_NO)
+
+
+def _print(outcome: Outcome) -> None:
+    """Print the tables of a demo."""
     show(demo_table(outcome.rows))
     failed = sum(row.failed for row in outcome.rows)
     print(f"\n{sum(row.answered for row in outcome.rows)} requests answered, {failed} failed\n")
     if outcome.repair is None:
         print(f"no violation was repaired: {outcome.no_repair}")
-        raise typer.Exit(1)
+        return
     print("\n".join(repair_lines(outcome.repair)), end="\n\n")
     show(repair_table(outcome.repair))
     lost = sum(span.failed for span in outcome.repair.spans)
     print(f"\n{lost} requests failed")
-    if failed or lost:
-        raise typer.Exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import typer
 
 from controlplane.cli import completers, options, wiring
 from controlplane.cli.model_inputs import model_inputs
+from controlplane.cli.output import print_json
 from controlplane.cli.wiring import say
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.files.fleets import state_root
@@ -82,6 +83,7 @@ def profile(
         typer.Option(help="Nsight Compute's CSV for one model on the whole GPU; 8:FILE is batch 8."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue an interrupted run.")] = True,
+    json: options.Json = False,
 ) -> None:
     """Measure the execution times of MODELS at several shares and batches, on real Tritons.
 
@@ -97,20 +99,27 @@ def profile(
     )
     place = wiring.place(device)
     subjects = read_subjects(repository, models or [], place, wishes)
-    failed = set()
+    failed: dict[str, Failed] = {}
+    written: list[Written] = []
+    gained: Mapping[Path, int] = {}
     with Bar() as bar:
         profiler = Profiler(
             wiring.launcher(launcher), SystemClock(), bar, profiles.resolve(), state_root() / "profiling"
         )
         for one in profile_models(profiler, subjects, place, resume=resume, counters=counters):
             if isinstance(one, Failed):
-                failed.add(one.model)
-            _print(one)
+                failed[one.model] = one
+            else:
+                written.append(one)
+            _print(one, say if json else _print_line)
         measured = [subject for subject in subjects if subject.source.name not in failed]
         if colocation is not None and measured:
             gained = profile_neighbours(profiler, measured, place, budget_s=colocation)
-            for path, points in gained.items():
-                print(f"{path}: {counted(points, 'point')} beside other models", flush=True)
+            if not json:
+                for path, points in gained.items():
+                    _print_line(f"{path}: {counted(points, 'point')} beside other models")
+    if json and not failed:
+        print_json({"profiles": [_document(one, gained.get(one.path, 0)) for one in written]})
     if failed:
         raise EngineError(
             f"{len(measured)} of {counted(len(subjects), 'model')} profiled; the reasons for "
@@ -118,8 +127,24 @@ def profile(
         )
 
 
-def _print(one: Written | Failed) -> None:
-    """Print a model's result: its file on stdout, its problem on stderr."""
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _document(one: Written, beside: int) -> dict[str, object]:
+    error = one.profile.holdout_error.get("igniter")
+    return {
+        "model": one.profile.model,
+        "file": str(one.path),
+        "points": len(one.profile.points),
+        "points_beside_others": beside,
+        "seconds": one.seconds,
+        "holdout_error": error,
+    }
+
+
+def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
+    """Print a model's file with `result`, and its problem on stderr."""
     if isinstance(one, Failed):
         if one.refused is not None:
             say(profile_line.refused_line(one.model, one.words, one.refused.file))
@@ -127,7 +152,7 @@ def _print(one: Written | Failed) -> None:
             say(profile_line.failed_line(one.model, one.words))
         return
     error = one.profile.holdout_error.get("igniter")
-    print(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error), flush=True)
+    result(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error))
     if one.spinning is not None:
         waste = one.spinning
         figures = (waste.percent, waste.of_percent, waste.cost, waste.slowdown)

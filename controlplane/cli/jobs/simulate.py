@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
+from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json
 from controlplane.cli.wiring import say
 from controlplane.files.plans import read_plan
-from controlplane.report.tables.plan_table import show
+from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.simulation_table import simulation_table
 from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.simulate import run
@@ -44,6 +45,7 @@ def simulate(
         ),
     ] = None,
     json: options.Json = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a workload misses its SLO.")] = False,
 ) -> None:
     """Predict the latencies of each workload of PLAN by simulation.
 
@@ -68,3 +70,6 @@ def simulate(
         print_json(result.document())
     else:
         show(simulation_table(result, simulated.quantile))
+    if check and result.breaks:
+        say(f"{counted(result.breaks, 'workload')} of {len(result.workloads)} would miss the SLO")
+        raise typer.Exit(EXIT_NO)

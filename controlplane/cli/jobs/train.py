@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from controlplane.cli import options
+from controlplane.cli.output import print_json
 from controlplane.report.progress import Bar
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.jobs.train import Lesson, train_policy
@@ -41,6 +43,7 @@ def train(
         Path | None,
         typer.Option(help="Draw the learning curve here (.svg, .png or .pdf).", callback=options.drawable),
     ] = None,
+    json: options.Json = False,
 ) -> None:
     """Train a policy for `ctl plan --strategy inss` on random specs like SPEC.
 
@@ -55,8 +58,12 @@ def train(
             progress=bar,
             clock=SystemClock(),
         )
-    print(learnt.summary)
+    if not json:
+        print(learnt.summary)
     if plot is not None:
         from controlplane.report.plots.learning_plot import plot_learning
 
         plot_learning(learnt.curve, plot)
+    if json:  # last: what fails before prints an error in its place
+        curve = [asdict(check) for check in learnt.curve]
+        print_json({"policy": str(output), "summary": learnt.summary, "curve": curve})

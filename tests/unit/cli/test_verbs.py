@@ -27,6 +27,10 @@ SPEC = """schema_version: 1
 gpus: [{type: v100}]
 workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
 """
+CONFIG = """name: "resnet50" backend: "python" max_batch_size: 32
+input [{ name: "IN" data_type: TYPE_FP32 dims: [1] }]
+output [{ name: "OUT" data_type: TYPE_FP32 dims: [1] }]
+"""
 FAIL: dict[tuple[str, ...], list[str]] = {
     ("profile",): ["--repository", "missing"],
     ("validate",): [],
@@ -36,6 +40,7 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("render",): ["missing.json"],
     ("apply",): ["missing.json"],
     ("status",): [],
+    ("wait",): [],
     ("events",): [],
     ("redirect",): ["search"],
     ("rollback",): ["--yes"],
@@ -47,7 +52,6 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("token", "revoke"): ["web"],
 }
 """Arguments with which a verb cannot succeed on a host without a fleet: exit code 2."""
-WITH_JSON = ["validate", "plan", "simulate", "status", "events", "redirect"]
 
 
 @pytest.fixture(autouse=True)
@@ -102,17 +106,17 @@ def test_an_unknown_option_is_exit_code_2_and_an_error_in_json(
     assert error["message"] in err
 
 
-@pytest.mark.parametrize("verb", WITH_JSON)
+@pytest.mark.parametrize("verb", FAIL, ids=" ".join)
 def test_an_error_in_json_has_the_message_and_its_place(
-    verb: str, capsys: pytest.CaptureFixture[str]
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([verb, *FAIL[verb,], "--json"]) == 2
+    assert run([*verb, *FAIL[verb], "--json"]) == 2
     out, err = capsys.readouterr()
     document = json.loads(out)
     assert document.keys() == {"schema_version", "error"}
     assert document["schema_version"] == 1
     assert document["error"].keys() == {"kind", "exit_code", "message", "file", "line", "field"}
-    assert err == f"ctl: {document['error']['message']}\n"
+    assert document["error"]["message"] in err
 
 
 def test_an_error_in_a_file_has_its_line_and_field(
@@ -165,6 +169,9 @@ def test_a_defect_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
         ("plan", "spec.yaml", "--explain", "search", "--against", "plan.json"),
         ("simulate", "plan.json", "--seconds", "2"),
         ("events",),
+        ("render", "plan.json", "--repository", "models"),
+        ("token", "create", "web", "--endpoint", "search"),
+        ("token", "list"),
     ],
     ids=" ".join,
 )
@@ -174,9 +181,60 @@ def test_a_result_in_json_is_one_document_with_a_schema_version(
     fleet()
     (directory / "spec.yaml").write_text(SPEC)
     assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
+    (directory / "models" / "resnet50" / "1").mkdir(parents=True)
+    (directory / "models" / "resnet50" / "config.pbtxt").write_text(CONFIG)
     capsys.readouterr()
     assert run([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
+def test_a_client_in_json_shows_its_token_once_and_never_the_hash(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fleet()
+    assert run(["token", "create", "web", "--endpoint", "search", "--json"]) == 0
+    token = json.loads(capsys.readouterr().out)["token"]
+    assert run(["token", "list", "--json"]) == 0
+    out = capsys.readouterr().out
+    (client,) = json.loads(out)["clients"]
+    assert client["endpoints"] == ["search"]
+    assert "token_sha256" not in client
+    assert token not in out
+    assert run(["token", "revoke", "web", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["revoked"] == "web"
+
+
+def test_a_simulation_that_misses_an_objective_is_exit_code_1_with_check(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "spec.yaml").write_text(SPEC)
+    assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
+    short = ["simulate", "plan.json", "--seconds", "20", "--json"]
+    assert run([*short, "--check"]) == 0
+    slower = [*short, "--truth", "ours*4"]
+    assert run(slower) == 0
+    capsys.readouterr()
+    assert run([*slower, "--check"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["totals"]["breaks"] == 1
+    assert err == "1 workload of 1 would miss the SLO\n"
+
+
+def test_exit_code_is_refused_without_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["apply", "plan.json", "--exit-code"]) == 2
+    assert "is for --dry-run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [("status", "--check"), ("wait", "--timeout", "0")])
+def test_a_fleet_without_servers_is_exit_code_1(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet()
+    assert run([*verb, "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["fleet"] == "default"
+    assert "workload search: no running server answers search" in err
+    assert "no controller runs" in err
 
 
 def test_a_plan_in_json_is_a_plan_file_and_its_explanation_is_on_stderr(
