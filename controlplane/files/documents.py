@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from controlplane.domain.errors import InputError
@@ -27,6 +27,7 @@ _JSON_LIMIT_BYTES = 128 * 2**20
 
 Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
 
 
 _NEWER = object()
@@ -113,7 +114,19 @@ class Document:
         """Parse like `parse`, without the keys that a newer minor version added to a `Strict` model."""
         return self._parse(model, _NEWER)
 
+    def parse_as(self, kind: type[Value]) -> Value:
+        """Return the content of a JSON file that only this program writes, as a dataclass.
+
+        Keys that a newer minor version added are left out, as with `State`. Raises InputError.
+        """
+        adapter = TypeAdapter(kind)
+        # As JSON: strict reading of plain values takes no mapping for a dataclass and no list for a tuple.
+        return self._checked(lambda: adapter.validate_json(self.text, strict=True))
+
     def _parse(self, model: type[Model], context: object) -> Model:
+        return self._checked(lambda: model.model_validate(self.content, context=context))
+
+    def _checked(self, validate: Callable[[], Value]) -> Value:
         if not isinstance(self.content, Mapping):
             self.fail("must be a mapping of keys to values at the top")
         version = self.content.get("schema_version")
@@ -121,7 +134,7 @@ class Document:
             found = "is missing" if version is None else f"{version!r} is not supported"
             self.fail(f"{found}; this version reads schema_version: {SCHEMA_VERSION}", ("schema_version",))
         try:
-            return model.model_validate(self.content, context=context)
+            return validate()
         except ValidationError as error:
             mistakes = error.errors(include_url=False)
         first = mistakes[0]

@@ -10,11 +10,10 @@ import contextlib
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, State, read
+from controlplane.files.documents import Document, read
 from controlplane.files.measurements.calibration import NAME as CALIBRATION
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_json, write_text
@@ -36,14 +35,6 @@ class Following:
     all_cores: bool = False
 
 
-class _Following(State):
-    schema_version: Literal[1]
-    spec_sha256: str
-    follow: bool
-    dwell_s: float
-    all_cores: bool
-
-
 class FollowingFiles:
     """The files below one fleet's state directory."""
 
@@ -58,8 +49,7 @@ class FollowingFiles:
         """Return how the fleet follows; None where it keeps no spec. Raises InputError for a broken file."""
         if not self._settings.exists():
             return None
-        parsed = read(self._settings).parse(_Following)
-        return Following(parsed.spec_sha256, parsed.follow, parsed.dwell_s, parsed.all_cores)
+        return read(self._settings).parse_as(Following)
 
     def changed_s(self) -> float | None:
         """Return the time of the last change of the settings; None where there are none."""

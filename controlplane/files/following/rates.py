@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from controlplane.domain.observation import RateSeen
-from controlplane.files.documents import State, read
+from controlplane.files.documents import read
 from controlplane.files.writing import to_json, write_derived
 
 _VERSION = 1
@@ -25,23 +24,6 @@ class RatesSeen:
     rates: tuple[RateSeen, ...]
 
 
-class _Rate(State):
-    workload: str
-    planned_rps: float
-    level_rps: float | None
-    lower_rps: float | None
-    upper_rps: float | None
-    dispersion: float
-    bursty: bool
-
-
-class _File(State):
-    schema_version: Literal[1]
-    at_s: float
-    following: str
-    rates: list[_Rate]
-
-
 def write_rates(path: Path, seen: RatesSeen) -> None:
     """Replace the file. Raises EngineError where the disk refuses."""
     write_derived(path, to_json({"schema_version": _VERSION, **asdict(seen)}))
@@ -49,7 +31,4 @@ def write_rates(path: Path, seen: RatesSeen) -> None:
 
 def read_rates(path: Path) -> RatesSeen | None:
     """Read the file; None where there is none. Raises InputError if it is broken."""
-    if not path.exists():
-        return None
-    parsed = read(path).parse(_File)
-    return RatesSeen(parsed.at_s, parsed.following, tuple(RateSeen(**r.model_dump()) for r in parsed.rates))
+    return read(path).parse_as(RatesSeen) if path.exists() else None

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from controlplane.control.load.rates import KEPT, Rates
 from controlplane.control.load.state import FollowedWorkload, LoadLimits, LoadState
-from controlplane.files.documents import State, read
+from controlplane.files.documents import read
 from controlplane.files.writing import to_json, write_derived
 
 _VERSION = 1
@@ -23,89 +22,76 @@ _VERSION = 1
 _Numbers = list[float | None]
 
 
-class _Workload(State):
-    name: str
-    endpoint: str
-    planned_rps: float
-    client_batch: int
-
-
-class _Limits(State):
-    horizon_s: float
-    settle_s: float
-    dwell_s: float
-    trigger_z: float
-    upper_z: float
-
-
-class _Rates(State):
+@dataclass(frozen=True, slots=True)
+class _Rates:
     counts: list[_Numbers]
     dispersion: list[float]
 
 
-class _File(State):
-    schema_version: Literal[1]
-    workloads: list[_Workload]
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The content. The fields of `LoadState` but what is under way; rates as rows of their own length."""
+
+    workloads: tuple[FollowedWorkload, ...]
     seconds: _Rates
     minutes: _Rates
-    minute: list[_Numbers]
-    asked_rps: list[float]
-    peaks_rps: list[_Numbers]
+    minute: tuple[_Numbers, ...]
+    asked_rps: tuple[float, ...]
+    peaks_rps: tuple[_Numbers, ...]
     part_s: float
     changed_s: float
     tried_s: float
     now_s: float
     number: int
-    limits: _Limits
+    limits: LoadLimits
 
 
 def write_load(path: Path, state: LoadState) -> None:
     """Replace the file. What is under way is not kept. Raises EngineError where the disk refuses."""
-    content = {
-        "schema_version": _VERSION,
-        "workloads": [asdict(w) for w in state.workloads],
-        "seconds": _rates(state.seconds),
-        "minutes": _rates(state.minutes),
-        "minute": [_row(second) for second in state.minute],
-        "asked_rps": list(state.asked_rps),
-        "peaks_rps": [_row(part) for part in state.peaks_rps],
-        "part_s": state.part_s,
-        "changed_s": state.changed_s,
-        "tried_s": state.tried_s,
-        "now_s": state.now_s,
-        "number": state.number,
-        "limits": asdict(state.limits),
-    }
-    write_derived(path, to_json(content))
+    content = _File(
+        workloads=state.workloads,
+        seconds=_rates(state.seconds),
+        minutes=_rates(state.minutes),
+        minute=tuple(map(_row, state.minute)),
+        asked_rps=state.asked_rps,
+        peaks_rps=tuple(map(_row, state.peaks_rps)),
+        part_s=state.part_s,
+        changed_s=state.changed_s,
+        tried_s=state.tried_s,
+        now_s=state.now_s,
+        number=state.number,
+        limits=state.limits,
+    )
+    write_derived(path, to_json({"schema_version": _VERSION, **asdict(content)}))
 
 
 def read_load(path: Path) -> LoadState | None:
     """Read the file; None where there is none. Raises InputError if it is broken or of another version."""
     if not path.exists():
         return None
-    parsed = read(path).parse(_File)
+    parsed = read(path).parse_as(_File)
     return LoadState(
-        workloads=tuple(FollowedWorkload(**w.model_dump()) for w in parsed.workloads),
+        workloads=parsed.workloads,
         seconds=_from(parsed.seconds, 1.0),
         minutes=_from(parsed.minutes, 60.0),
         minute=tuple(_from_row(second, math.nan) for second in parsed.minute),
-        asked_rps=tuple(parsed.asked_rps),
+        asked_rps=parsed.asked_rps,
         peaks_rps=tuple(_from_row(part, math.inf) for part in parsed.peaks_rps),
         part_s=parsed.part_s,
         changed_s=parsed.changed_s,
         tried_s=parsed.tried_s,
         now_s=parsed.now_s,
         number=parsed.number,
-        limits=LoadLimits(**parsed.limits.model_dump()),
+        limits=parsed.limits,
     )
 
 
-def _rates(rates: Rates) -> dict[str, object]:
+def _rates(rates: Rates) -> _Rates:
     rows = zip(rates.counts, rates.stretch.tolist(), strict=True)
-    return {
-        "counts": [_row(counts[KEPT - stretch :].tolist()) for counts, stretch in rows],
-        "dispersion": rates.dispersion.tolist(),
-    }
+    return _Rates(
+        counts=[_row(counts[KEPT - stretch :].tolist()) for counts, stretch in rows],
+        dispersion=rates.dispersion.tolist(),
+    )
 
 
 def _from(parsed: _Rates, step_s: float) -> Rates:

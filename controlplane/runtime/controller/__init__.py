@@ -9,8 +9,7 @@ executor         the actor that carries decisions out
 plan_only        the actor that only announces them
 decision_events  the events of decisions
 workers          slow work beside the loop: starts, loads, drains, stops
-follower         load control: what arrives, decisions, and the plans that follow from them
-arrivals         arrivals by second, from requests that have ended
+following        load control: what arrives, decisions, and the plans that follow from them
 recorder         the record, minute by minute
 status_file      the file for `ctl status`
 exporter         /healthz and /metrics

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from controlplane.control.guard import sequential
 from controlplane.control.guard.state import Phase, phase
 from controlplane.domain.errors import GatewayError
-from controlplane.runtime.controller.follower import Follower
+from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet.history import Event, History
 

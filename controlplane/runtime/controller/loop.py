@@ -27,7 +27,7 @@ from controlplane.gateway.places import Places
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
-from controlplane.runtime.controller.follower import Follower
+from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.observer import SUSPICIOUS, Observer, Requests
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named

@@ -12,7 +12,7 @@ from controlplane.monitor.request_log import RequestLog
 from controlplane.runtime.controller.actor import Notice
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.exporter import Meters, serve
-from controlplane.runtime.controller.follower import Follower
+from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.controller.plan_only import Announcer
 from controlplane.runtime.fleet.controller_process import only_controller

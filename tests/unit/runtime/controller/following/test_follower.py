@@ -17,8 +17,9 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following.kept import Following
 from controlplane.files.following.rates import read_rates
 from controlplane.files.plans import write_plan
-from controlplane.runtime.controller import exporter, follower
-from controlplane.runtime.controller.follower import Follower
+from controlplane.runtime.controller import exporter
+from controlplane.runtime.controller.following import applying, running
+from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.fleet.history import Event
 
 pytestmark = pytest.mark.unit
@@ -66,9 +67,8 @@ class Fleet:
 class Planning:
     """Answers at once with a plan for what is asked for, on two GPUs above 100/s."""
 
-    files: FleetFiles
-
-    def __init__(self, fleet: str, asked: Propose, state: LoadState | None) -> None:
+    def __init__(self, files: FleetFiles, asked: Propose) -> None:
+        self.files = files
         self.asked = asked
 
     def answer(self) -> Proposal:
@@ -92,8 +92,8 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     files.write_plans(plan(50.0), None)
     (files.directory / "following").mkdir()
     files.following.write(Following(SHA256, follow=True))
-    monkeypatch.setattr(follower, "_Planning", type("P", (Planning,), {"files": files}))
-    monkeypatch.setattr(follower, "host_devices", lambda: {"cpu": ("cpu-0", "cpu-1", "cpu-2")})
+    for module in (applying, running):
+        monkeypatch.setattr(module, "host_devices", lambda: {"cpu": ("cpu-0", "cpu-1", "cpu-2")})
     return Fleet(files)
 
 
@@ -104,13 +104,15 @@ def run(fleet: Fleet, follows: Follower, rates: Sequence[int]) -> None:
         answers = [Answer(second + (i + 0.5) / rate, 5.0, False, "w", "s") for i in range(rate)]
         fleet.clock.now_s += 1.0
         follows.hear(answers)
-        if follows._applying is not None:
-            follows._applying.exception()  # an apply takes no simulated time
+        follows._applying.wait()  # an apply takes no simulated time
         follows.step(0.0)
 
 
 def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Follower:
-    return Follower(cast(Any, fleet), told.append, plan_only=plan_only)
+    def planner(name: str, asked: Propose, state: LoadState) -> Planning:
+        return Planning(fleet.files, asked)
+
+    return Follower(cast(Any, fleet), told.append, plan_only=plan_only, planner=planner)
 
 
 def test_a_higher_rate_is_applied_and_a_free_gpu_is_reported_when_it_is_over(fleet: Fleet) -> None:
@@ -195,4 +197,25 @@ def test_an_apply_that_fails_is_reported_once(fleet: Fleet) -> None:
     follows = following(refusing, told)
     run(refusing, follows, [45] * 30 + [150] * 60)
     assert [e.reason.endswith("the disk is full") for e in told if e.level == "warning"] == [True]
+    follows.close()
+
+
+def test_an_unexpected_error_is_reported_once_and_followed_by_another_try(fleet: Fleet) -> None:
+    told: list[Event] = []
+    broken = True
+
+    def planner(name: str, asked: Propose, state: LoadState) -> Planning:
+        if broken:
+            raise ZeroDivisionError("float division by zero")
+        return Planning(fleet.files, asked)
+
+    follows = Follower(cast(Any, fleet), told.append, plan_only=False, planner=planner)
+    run(fleet, follows, [45] * 30 + [150] * 100)
+    (event,) = told
+    assert (event.level, event.kind) == ("error", "load")
+    assert event.reason.endswith("ZeroDivisionError: float division by zero")
+    assert fleet.applied == []
+    broken = False
+    run(fleet, follows, [150] * 60)
+    assert fleet.applied == ["following the load"]
     follows.close()
