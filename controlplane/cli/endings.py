@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import typer
 
 from controlplane.cli.exits import ENGINE, EXIT_PIPE, INPUT, INTERRUPTED, TERMINATED, Kind, kind_of
+from controlplane.cli.extras import extra_of
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import InputError, TrisectError
 
@@ -50,6 +51,9 @@ def end(error: Exception, arguments: Sequence[str]) -> int:
             return _print(INPUT, str(error), arguments, **place)
         case TrisectError():
             return _print(kind_of(error), str(error), arguments)
+        case ModuleNotFoundError() if error.name is not None and (extra := extra_of(error.name)) is not None:
+            needed = f"this needs the package {error.name!r}: pip install 'trisect[{extra}]'"
+            return _print(ENGINE, needed, arguments)
         case OSError() if error.filename is not None:
             # The host's fault: a directory that this user may not enter, a disk that is gone.
             return _print(ENGINE, f"{error.filename}: {error.strerror}", arguments, file=str(error.filename))

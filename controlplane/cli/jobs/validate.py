@@ -12,7 +12,6 @@ from controlplane.cli.output import print_json
 from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.validation_table import validation_table
-from controlplane.runtime.fleet.calibrate import learn, observe, recall
 from controlplane.runtime.jobs.validate import validation
 
 
@@ -66,6 +65,9 @@ def validate(
 
 
 def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bool, json: bool) -> None:
+    # With what runs a fleet, which planning alone does not need.
+    from controlplane.runtime.fleet.calibrate import learn, observe, recall
+
     found = wiring.existing_fleet(fleet)[0]
     if seconds is None:
         seen, unseen, kept = recall(found, profiles)
