@@ -15,7 +15,7 @@ PIP := -m pip install $(PATIENT)
 # A failed update is no end: what is known may be enough, and what is missing then is named.
 APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 
-.PHONY: setup demo check test test-packages test-gpu lint bench soak clean host-packages
+.PHONY: setup demo check test test-packages test-gpu test-kubernetes lint bench soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
@@ -105,6 +105,13 @@ test: setup test-packages
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup
 	$(PY) -m pytest -q -m gpu tests/gpu --timeout 1800
+
+# On a cluster of two nodes that the tests start from these binaries and remove again. Needs root and Debian's
+# etcd-server, containerd and containernetworking-plugins.
+test-kubernetes: setup
+	@test -n "$$KUBEBUILDER_ASSETS" || { echo "test-kubernetes: set KUBEBUILDER_ASSETS to a folder with" \
+	  "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet" >&2; exit 1; }
+	$(PY) -m pytest -q -m kubernetes tests/kubernetes --timeout 900
 
 lint: .venv/.done
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ class Signed:
 
 
 class Authority:
-    """Signs certificates for 127.0.0.1 and for clients."""
+    """Signs certificates for addresses and for clients."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -26,13 +27,22 @@ class Authority:
             *("-keyout", str(self._key), "-out", str(self.certificate)),
         )
 
-    def sign(self, name: str, *, days: int = 1, into: Signed | None = None) -> Signed:
+    def sign(
+        self,
+        name: str,
+        *,
+        days: int = 1,
+        into: Signed | None = None,
+        addresses: Sequence[str] = ("127.0.0.1",),
+        organisation: str | None = None,
+    ) -> Signed:
         """A certificate with this common name; with negative `days`, one that has expired."""
         signed = into or Signed(self._directory / f"{name}.pem", self._directory / f"{name}.key")
         request, extensions = self._directory / "request.csr", self._directory / "extensions"
-        extensions.write_text("subjectAltName = IP:127.0.0.1")
+        extensions.write_text("subjectAltName = " + ",".join(f"IP:{address}" for address in addresses))
+        subject = f"/CN={name}" if organisation is None else f"/O={organisation}/CN={name}"
         _openssl(
-            *("req", "-new", "-nodes", "-newkey", "rsa:2048", "-subj", f"/CN={name}"),
+            *("req", "-new", "-nodes", "-newkey", "rsa:2048", "-subj", subject),
             *("-keyout", str(signed.key), "-out", str(request)),
         )
         _openssl(

@@ -1,0 +1,116 @@
+"""The cluster as tests use it."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from kube import leftovers, processes
+from kube.control_plane import ControlPlane, Credentials
+from kube.node import Node
+
+_NODE_NAMES = ("a", "b")
+_FIRST_SUBNET = 10
+_PATIENCE_S = 180.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Two nodes under one API server, which `api` calls with all rights."""
+
+    folder: Path
+    control_plane: ControlPlane
+    nodes: tuple[Node, ...]
+    kubeconfig: Path
+    api: httpx.Client
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self._value(self.api.get(path))
+
+    def create(self, path: str, document: dict[str, Any]) -> dict[str, Any]:
+        return self._value(self.api.post(path, json=document))
+
+    def delete(self, path: str) -> None:
+        self.api.delete(path, params={"gracePeriodSeconds": 0}).raise_for_status()
+
+    def merge(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
+        kind = {"Content-Type": "application/strategic-merge-patch+json"}
+        return self._value(self.api.patch(path, json=patch, headers=kind))
+
+    def _value(self, answer: httpx.Response) -> dict[str, Any]:
+        assert answer.is_success, f"{answer.request.method} {answer.request.url}: {answer.text}"
+        value: dict[str, Any] = answer.json()
+        return value
+
+    def await_until(self, path: str, accepts: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The object at `path` once it is as expected."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not accepts(value := self.get(path)):
+            assert time.monotonic() < deadline, value
+            time.sleep(0.1)
+        return value
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def namespace(self, name: str, *, security: str = "restricted") -> None:
+        """Make a namespace, and return once pods can be created in it."""
+        labels = {"pod-security.kubernetes.io/enforce": security}
+        self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        self.await_until(
+            f"/api/v1/namespaces/{name}/serviceaccounts",
+            lambda found: any(item["metadata"]["name"] == "default" for item in found["items"]),
+        )
+
+
+def is_true(condition: str) -> Callable[[dict[str, Any]], bool]:
+    """Whether an object's status has this condition."""
+    return lambda value: any(
+        c["type"] == condition and c["status"] == "True" for c in value["status"].get("conditions", ())
+    )
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Cluster]:
+    """A cluster with two ready nodes, for as long as the tests run, and nothing of it afterwards."""
+    processes.check()
+    leftovers.clear()
+    folder = Path(tempfile.mkdtemp(prefix=leftovers.FOLDER_PREFIX, dir=leftovers.FOLDERS))
+    started: list[processes.Process] = []
+    try:
+        credentials = Credentials.make(folder, _NODE_NAMES)
+        control_plane = ControlPlane(folder, credentials)
+        nodes = tuple(
+            Node(folder, name, _FIRST_SUBNET + i, credentials) for i, name in enumerate(_NODE_NAMES)
+        )
+        started += [*control_plane.processes, *(p for node in nodes for p in (node.kubelet, node.containerd))]
+        control_plane.start()
+        for node in nodes:
+            node.start()
+        with control_plane.client() as api:
+            cluster = Cluster(folder, control_plane, nodes, credentials.kubeconfig("admin"), api)
+            for node in nodes:
+                _await_node(cluster, node)
+            yield cluster
+    finally:
+        leftovers.clear()
+        for process in started:
+            process.end()
+
+
+def _await_node(cluster: Cluster, node: Node) -> None:
+    path, ready, deadline = f"/api/v1/nodes/{node.name}", is_true("Ready"), time.monotonic() + _PATIENCE_S
+    while True:
+        node.kubelet.check_alive()
+        answer = cluster.api.get(path)
+        if answer.is_success and ready(answer.json()):
+            return
+        assert time.monotonic() < deadline, node.kubelet.last_lines()
+        time.sleep(0.2)
