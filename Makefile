@@ -6,6 +6,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
+PROMETHEUS := .tools/prometheus
 # One worker a core. The tests of a file share a worker, and so their servers; files are run in their order. Both
 # workers must collect equal names, so no name may hold a time or the order of a set.
 PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -79,12 +80,21 @@ setup: model_repository/.done
 demo: setup
 	@$(if $(filter docker,$(LAUNCHER)),$(PY) tests/support/docker_demo.py,.venv/bin/ctl demo)
 
-# A Docker engine for the container tests, where we may install one; they say so where none can run.
+# For tests only, where we may have them: a Docker engine, a browser, and Prometheus with promtool, which is only
+# unpacked because Debian's package starts a service. Tests that need one say so where there is none.
 test-packages: host-packages
-	@command -v dockerd >/dev/null || test "$$(id -u)" != 0 || { \
-	  echo "setup: apt-get install docker.io"; export DEBIAN_FRONTEND=noninteractive; \
+	@missing=""; \
+	command -v dockerd >/dev/null || missing="$$missing docker.io"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	test -z "$$missing" || test "$$(id -u)" != 0 || { \
+	  echo "setup: apt-get install$$missing"; export DEBIAN_FRONTEND=noninteractive; \
 	  $(APT) update >/dev/null || true; \
-	  $(APT) install -y --no-install-recommends docker.io >/dev/null || true; }
+	  for package in $$missing; do \
+	    $(APT) install -y --no-install-recommends $$package >/dev/null || true; done; }
+	@test -x $(PROMETHEUS)/usr/bin/promtool || { \
+	  echo "setup: prometheus"; mkdir -p $(PROMETHEUS); cd $(PROMETHEUS); \
+	  { $(APT) download prometheus || { $(APT) update && $(APT) download prometheus; }; } >/dev/null 2>&1 \
+	  && dpkg -x prometheus_*.deb . && rm prometheus_*.deb || true; }
 
 # The inner loop: style, types, imports and the unit tests that do not compute for seconds.
 check: setup lint
@@ -100,7 +110,7 @@ test: setup test-packages
 	timed types .venv/bin/mypy; \
 	timed imports .venv/bin/lint-imports; \
 	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak"; \
-	timed servers $(PYTEST) --durations 20 -m "(e2e or docker) and not soak"
+	timed servers $(PYTEST) --durations 20 -m "(e2e or docker or browser) and not soak"
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup

@@ -157,6 +157,19 @@ def writable(option: str) -> Callable[[Path | None], Path | None]:
     return check
 
 
+def _page(path: Path | None) -> Path | None:
+    """Check a report's file like `writable`, and its name. Raises InputError."""
+    if path is not None and path.suffix != ".html":
+        raise InputError(f"{str(path)!r} must end in .html", field="--report")
+    return writable("--report")(path)
+
+
+Report = Annotated[
+    Path | None,
+    typer.Option(help="Write a page for people here (.html, one file, needs no network).", callback=_page),
+]
+
+
 def drawable(path: Path | None) -> Path | None:
     """Check a figure's file like `writable`, and its format. Raises InputError."""
     if path is not None and path.suffix not in _FIGURES:

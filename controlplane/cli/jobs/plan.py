@@ -18,6 +18,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
 from controlplane.files.plans import plan_document, read_plan, write_plan
 from controlplane.files.specs import read_spec
+from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.registry import DEFAULT, STRATEGIES
@@ -26,7 +27,14 @@ from controlplane.report.tables.plan_table import plan_table, show
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.spare_core import check_planned
 from controlplane.runtime.jobs.compiling import say_when_compiling
-from controlplane.runtime.jobs.plan import Choices, Improve, explain_workload, make_plan, refuse_violations
+from controlplane.runtime.jobs.plan import (
+    Choices,
+    Improve,
+    Planned,
+    explain_workload,
+    make_plan,
+    refuse_violations,
+)
 from controlplane.runtime.jobs.rates import with_rates
 
 
@@ -87,6 +95,13 @@ def plan(
         Path | None,
         typer.Option(help="Draw the plan here (.svg, .png or .pdf).", callback=options.drawable),
     ] = None,
+    report: options.Report = None,
+    what_if: Annotated[
+        bool,
+        typer.Option(
+            "--what-if", help="With --report: plan again with other SLOs and rates, and draw what they cost."
+        ),
+    ] = False,
     json: options.Json = False,
     quantile: Annotated[
         float, typer.Option(help="Plan with this quantile of the execution times; 0.5 is the median.")
@@ -133,9 +148,11 @@ def plan(
         from controlplane.planners.diagnostics.explain import refuse_unknown
 
         refuse_unknown(explain, {w.name for w in parsed.workloads})
+    if what_if and report is None:
+        raise InputError("is for --report FILE", field="--what-if")
     previous = read_plan(against)[0] if against is not None else None
     cores = len(os.sched_getaffinity(0))
-    made = make_plan(
+    planned = make_plan(
         parsed,
         document,
         Choices(strategy, rule, latency, quantile, seed, iterations, budget, bda, policy),
@@ -145,6 +162,7 @@ def plan(
         previous=previous,
         improve=_proof(strategy) if prove else None,
     )
+    made = planned.plan
     check_planned(made, parsed, document, cores, say, accepted=all_cores)
     # With --json, stdout is the plan alone, which `ctl apply` reads.
     print_table: Callable[[RenderableType], None] = _on_stderr if json else show
@@ -168,10 +186,25 @@ def plan(
         from controlplane.report.plots.plan_plot import plot_plan
 
         plot_plan(made, plot)
+    if report is not None:
+        _write_report(planned, report, what_if=what_if)
     if json:  # last: what fails before prints an error in its place
         print_json(plan_document(made))
     if made.infeasible:
         raise typer.Exit(EXIT_INFEASIBLE)
+
+
+def _write_report(planned: Planned, file: Path, *, what_if: bool) -> None:
+    from controlplane.report.progress import Bar
+    from controlplane.runtime.jobs.report import plan_report
+    from controlplane.runtime.jobs.what_if import what_if as other_terms
+
+    if not what_if:
+        write_text(file, plan_report(planned))
+        return
+    with Bar() as bar:
+        found = other_terms(planned, bar)
+    write_text(file, plan_report(planned, found))
 
 
 def _on_stderr(table: RenderableType) -> None:

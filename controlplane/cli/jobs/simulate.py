@@ -12,6 +12,7 @@ from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json
 from controlplane.cli.wiring import say
 from controlplane.files.plans import read_plan
+from controlplane.files.writing import write_text
 from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.simulation_table import simulation_table
 from controlplane.runtime.jobs.compiling import say_when_compiling
@@ -44,6 +45,7 @@ def simulate(
             help="Draw latency over time and CDFs here (.svg, .png or .pdf).", callback=options.drawable
         ),
     ] = None,
+    report: options.Report = None,
     json: options.Json = False,
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a workload misses its SLO.")] = False,
 ) -> None:
@@ -66,6 +68,10 @@ def simulate(
         from controlplane.report.plots.simulation_plot import plot_simulation
 
         plot_simulation(result, plot)
+    if report is not None:
+        from controlplane.runtime.jobs.report import simulation_report
+
+        write_text(report, simulation_report(simulated, result, profiles))
     if json:
         print_json(result.document())
     else:

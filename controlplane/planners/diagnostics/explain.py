@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Infeasible, Partition, Plan, PlannedGpu
+from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule
 from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
-from controlplane.planners.evaluation.evaluate import Terms, evaluate, kept, layouts_of
+from controlplane.planners.diagnostics.alternatives import (
+    LARGER_BATCH,
+    SMALLER_BATCH,
+    SMALLER_SHARE,
+    Alternative,
+    Subject,
+    alternatives,
+)
+from controlplane.planners.evaluation.evaluate import Terms
 from controlplane.planners.protocol import Device
-from controlplane.planners.serving.client_batches import in_requests, largest_batch, refusal
-from controlplane.planners.serving.gpu_types import gpu_types
+from controlplane.planners.serving.client_batches import in_requests, refusal
+from controlplane.planners.serving.gpu_types import GpuType, gpu_types
 from controlplane.planners.serving.options import serving_options
-
-PLANNED = "as planned"
-SMALLER_SHARE = "next smaller share"
-LARGER_SHARE = "next larger share"
-SMALLER_BATCH = "next smaller batch"
-LARGER_BATCH = "next larger batch"
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """One share and batch in the workload's place; `holds`: it and all neighbours keep their promises.
-
-    `p99_ms` is None under half-SLO and where the queue does not settle; `breaks` are the partitions that
-    would not keep theirs.
-    """
-
-    what: str
-    percent: float
-    batch: int
-    execution_ms: float
-    p99_ms: float | None
-    utilisation: float
-    holds: bool
-    breaks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +97,25 @@ def explain(plan: Plan, workload: str, devices: Mapping[str, Device]) -> tuple[E
     for refused in plan.infeasible:
         if refused.workload == workload:
             return refused
-    found = tuple(
-        _one(plan, gpu, partition, workload, devices)
-        for gpu, partition in plan.partitions()
-        if any(w.name == workload for w in partition.workloads)
-    )
-    if not found:
+    subjects = [
+        Subject(gpu, partition, own) for gpu, partition, own in plan.placements() if own.name == workload
+    ]
+    if not subjects:
         refuse_unknown(
             workload, {w.name for _, _, w in plan.placements()} | {i.workload for i in plan.infeasible}
         )
-    return found
+    return tuple(_explained(plan, subjects, devices))
+
+
+def explain_queues(plan: Plan, devices: Mapping[str, Device]) -> dict[tuple[str, str], Explanation]:
+    """Explain every queue of a plan, by its first partition and its model, for its strictest workload."""
+    subjects: dict[tuple[str, ...], Subject] = {}
+    for gpu, partition in plan.partitions():
+        for model, queue in partition.queues().items():
+            strictest = min(queue, key=_strictness)
+            subjects.setdefault((model, *(w.name for w in queue)), Subject(gpu, partition, strictest))
+    found = _explained(plan, list(subjects.values()), devices)
+    return {(s.partition.id, s.own.model): e for s, e in zip(subjects.values(), found, strict=True)}
 
 
 def refuse_unknown(workload: str, names: Set[str]) -> None:
@@ -134,46 +126,61 @@ def refuse_unknown(workload: str, names: Set[str]) -> None:
         raise InputError(f"no workload is called {workload}{hint}", field="explain")
 
 
-def _one(
-    plan: Plan, gpu: PlannedGpu, partition: Partition, workload: str, devices: Mapping[str, Device]
+class _KnownTypes:
+    """GPU types by their devices, each computed once: the times of every batch alone take milliseconds."""
+
+    def __init__(self, rule: Rule, quantile: float) -> None:
+        self._rule = rule
+        self._quantile = quantile
+        self._known: dict[tuple[int, ...], tuple[Mapping[str, Device], dict[str, GpuType]]] = {}
+
+    def of(self, devices: Mapping[str, Device]) -> dict[str, GpuType]:
+        """Return the GPU types of these devices, by name."""
+        key = tuple(map(id, devices.values()))
+        if key not in self._known:
+            # The devices are kept too, so that no other object gets their ids.
+            self._known[key] = devices, gpu_types(devices, self._rule, self._quantile)
+        return self._known[key][1]
+
+
+def _strictness(placement: Placement) -> tuple[float, str]:
+    return placement.slo_ms, placement.name
+
+
+def _explained(plan: Plan, subjects: Sequence[Subject], devices: Mapping[str, Device]) -> list[Explanation]:
+    found = alternatives(plan, subjects, devices)
+    types = _KnownTypes(plan.rule, Terms.of(plan).quantile or 0.5)
+    servers: dict[str, list[tuple[PlannedGpu, Partition]]] = {}
+    for gpu, partition, placement in plan.placements():
+        servers.setdefault(placement.name, []).append((gpu, partition))
+    return [
+        _explanation(subject, own, servers[subject.own.name], devices, types)
+        for subject, own in zip(subjects, found, strict=True)
+    ]
+
+
+def _explanation(
+    subject: Subject,
+    judged: tuple[Alternative, ...],
+    servers: Sequence[tuple[PlannedGpu, Partition]],
+    devices: Mapping[str, Device],
+    types: _KnownTypes,
 ) -> Explanation:
-    own = next(w for w in partition.workloads if w.name == workload)
-    queue = partition.queues()[own.model]
-    served = next(m for m in partition.models if m.model == own.model)
-    asked = [(PLANNED, partition.percent, served.batch)]
-    asked += _shares_nearby(gpu, partition, served.batch, devices[gpu.type])
-    largest, step = largest_batch(devices[gpu.type], served.model), own.client_batch
-    if served.batch > step:
-        asked.append((SMALLER_BATCH, partition.percent, served.batch - step))
-    if served.batch + step <= largest:
-        asked.append((LARGER_BATCH, partition.percent, served.batch + step))
-    strictest = min(queue, key=lambda w: (w.slo_ms, w.name))
-    servers = [(g, p) for g, p in plan.partitions() if any(w.name == workload for w in p.workloads)]
-    companions = tuple(w.name for w in partition.workloads if w.model == own.model and w.name != workload)
+    gpu, partition, own = subject.gpu, subject.partition, subject.own
+    strictest = min(subject.queue, key=_strictness)
+    companions = tuple(w.name for w in partition.workloads if w.model == own.model and w.name != own.name)
     return Explanation(
-        workload,
+        own.name,
         strictest.slo_ms,
         partition.id,
         gpu.id,
         tuple(p.id for p in gpu.partitions if p.id != partition.id),
-        tuple(_alternative(plan, gpu, partition, served.model, devices, *a) for a in asked),
+        judged,
         companions,
         strictest.name,
         _several([(g.type, p.percent) for g, p in servers]),
-        _by_itself(plan, servers, workload, devices) if companions else "",
+        _by_itself(servers, own.name, devices, types) if companions else "",
     )
-
-
-def _shares_nearby(
-    gpu: PlannedGpu, partition: Partition, batch: int, device: Device
-) -> list[tuple[str, float, int]]:
-    """The next smaller share, and the next larger one where the GPU has room for it."""
-    percents = device.pool.device.grid.percents()
-    room = 100.0 - gpu.percent + partition.percent
-    smaller = [p for p in percents if p < partition.percent - 1e-9]
-    larger = [p for p in percents if partition.percent + 1e-9 < p <= room + 1e-9]
-    found = [(SMALLER_SHARE, max(smaller), batch)] if smaller else []
-    return found + ([(LARGER_SHARE, min(larger), batch)] if larger else [])
 
 
 def _several(servers: Sequence[tuple[str, float]]) -> str:
@@ -182,67 +189,15 @@ def _several(servers: Sequence[tuple[str, float]]) -> str:
 
 
 def _by_itself(
-    plan: Plan, servers: Sequence[tuple[PlannedGpu, Partition]], name: str, devices: Mapping[str, Device]
+    servers: Sequence[tuple[PlannedGpu, Partition]],
+    name: str,
+    devices: Mapping[str, Device],
+    types: _KnownTypes,
 ) -> str:
     """What a workload would take with a queue of its own, beside average neighbours."""
     parts = [w for _, p in servers for w in p.workloads if w.name == name]
     own, rate, k = parts[0], sum(w.rate_rps for w in parts), parts[0].client_batch
     alone = Workload(name, own.model, own.slo_ms, rate, own.endpoint, own.arrivals, client_batch=k)
     group, able = in_requests([alone], {n: d for n, d in devices.items() if refusal(alone, d) is None})
-    options = serving_options([group], gpu_types(able, plan.rule, Terms.of(plan).quantile or 0.5))[0]
+    options = serving_options([group], types.of(able))[0]
     return f"about {options[0].takes}" if options else "more than any pool has"
-
-
-def _alternative(
-    plan: Plan,
-    gpu: PlannedGpu,
-    partition: Partition,
-    model: str,
-    devices: Mapping[str, Device],
-    what: str,
-    percent: float,
-    batch: int,
-) -> Alternative:
-    """Judge the plan with this one partition changed; the other servers of a pool take the same batch."""
-    own = {w.name for w in partition.workloads}
-    # What shares the GPU may be served elsewhere too, and has its P99 from all its servers.
-    here = {w.name for p in gpu.partitions for w in p.workloads}
-
-    def changed(p: Partition) -> Partition:
-        if own.isdisjoint(w.name for w in p.workloads):
-            return p
-        share = percent if p.id == partition.id else p.percent
-        models = tuple(replace(m, batch=batch) if m.model == model else m for m in p.models)
-        return replace(p, percent=share, models=models)
-
-    involved = [
-        replace(g, partitions=tuple(changed(p) for p in g.partitions))
-        for g in plan.gpus
-        if any(w.name in here for p in g.partitions for w in p.workloads)
-    ]
-    layouts = layouts_of(involved, devices)
-    found = evaluate(layouts, devices, Terms.of(plan))
-    breaks = tuple(
-        queue.partition.id
-        for name, layout in layouts.items()
-        for (i, j), queue in layout.columns()
-        if not kept(layout, found[name], plan.rule)[i, j]
-        if layout.gpus[i].id == gpu.id or not own.isdisjoint(w.name for w in queue.workloads)
-    )
-    layout, at = layouts[gpu.type], found[gpu.type]
-    place = next(
-        place
-        for place, queue in layout.columns()
-        if queue.partition.id == partition.id and queue.served.model == model
-    )
-    p99 = float(at.p99_ms[place])
-    return Alternative(
-        what,
-        percent,
-        batch,
-        float(at.times.execution_ms[place]),
-        p99 if math.isfinite(p99) else None,
-        float(layout.rate[place] / at.times.capacity_rps[place]),
-        not breaks,
-        breaks,
-    )

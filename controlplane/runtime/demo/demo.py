@@ -98,7 +98,7 @@ class Demo:
             slower = replace(spec, workloads=workloads)
             plan = make_plan(
                 slower, document, Choices("joint"), profiles=profiles, cores=1, clock=SystemClock()
-            )
+            ).plan
             if not plan.infeasible and any(violation.covered(p) for _, p in plan.partitions()):
                 return plan
             self.say(

@@ -26,7 +26,7 @@ from controlplane.planners.evaluation.estimates import times
 from controlplane.planners.evaluation.layout import Layout
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.protocol import Device as PlanningDevice
-from controlplane.planners.protocol import PlanRequest
+from controlplane.planners.protocol import PlanRequest, Strategy
 from controlplane.ports import Clock
 from controlplane.runtime.devices import known_device, known_profiles
 
@@ -59,6 +59,15 @@ class Choices:
     policy: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and the strategy and request that it came from."""
+
+    plan: Plan
+    strategy: Strategy
+    request: PlanRequest
+
+
 def make_plan(
     spec: Spec,
     document: Document,
@@ -69,7 +78,7 @@ def make_plan(
     clock: Clock,
     previous: Plan | None = None,
     improve: Improve | None = None,
-) -> Plan:
+) -> Planned:
     """Plan a spec. Raises InputError naming the file's line for an unknown device or model."""
     strategy = registry.strategy(
         choices.strategy, iterations=choices.iterations, bda=choices.bda, policy=_policy(choices)
@@ -90,7 +99,8 @@ def make_plan(
     if improve is not None:
         plan = improve(plan, request)
     used = {(p.model, g.type) for g, _, p in plan.placements()}
-    return replace(plan, spec_sha256=document.sha256, profiles=profile_uses(used, every))
+    plan = replace(plan, spec_sha256=document.sha256, profiles=profile_uses(used, every))
+    return Planned(plan, strategy, request)
 
 
 def devices_for(
@@ -145,14 +155,14 @@ def _largest_request(model: str, every: Iterable[Mapping[str, Profile]]) -> int 
 
 def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
     """Verify a plan with the present profiles. Raises InputError where one is missing."""
-    return verify.verify(plan, _devices_of(plan, profiles))
+    return verify.verify(plan, devices_of(plan, profiles))
 
 
 def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explanation, ...] | Infeasible:
     """Why a workload got its share and batch. Raises InputError for one the plan does not know."""
     from controlplane.planners.diagnostics.explain import explain
 
-    return explain(plan, workload, _devices_of(plan, profiles))
+    return explain(plan, workload, devices_of(plan, profiles))
 
 
 def mean_execution_ms(plan: Plan, profiles: Path) -> dict[str, float]:
@@ -161,7 +171,7 @@ def mean_execution_ms(plan: Plan, profiles: Path) -> dict[str, float]:
     The times in a plan are quantiles, not means. Raises InputError where a profile is missing.
     """
     found: dict[str, float] = {}
-    for kind, device in _devices_of(plan, profiles).items():
+    for kind, device in devices_of(plan, profiles).items():
         gpus = [gpu for gpu in plan.gpus if gpu.type == kind]
         mean_ms = times(device.latency, Layout.of(gpus, device).all_busy, None).execution_ms
         for gpu, row in zip(gpus, mean_ms.tolist(), strict=True):
@@ -180,7 +190,7 @@ def _policy(choices: Choices) -> Weights | Path | None:
     return built_in_policy() if choices.policy is None else read_policy(choices.policy)[0]
 
 
-def _devices_of(plan: Plan, profiles: Path) -> dict[str, PlanningDevice]:
+def devices_of(plan: Plan, profiles: Path) -> dict[str, PlanningDevice]:
     """Return the planning data of a plan's GPU types. Raises InputError where a profile is missing."""
     devices: dict[str, PlanningDevice] = {}
     factors = read_calibration(profiles)

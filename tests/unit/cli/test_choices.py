@@ -90,6 +90,8 @@ def test_a_figure_is_of_a_known_format_or_refused_before_anything_is_computed(tm
         (["--output", "{}/missing/plan.json"], "--output: there is no directory '{0}/missing'; make it"),
         (["-o", "{}"], "--output: '{0}' is a directory; name a file in it"),
         (["--plot", "{}/missing/plan.svg"], "--plot: there is no directory '{0}/missing'; make it"),
+        (["--report", "{}/missing/plan.html"], "--report: there is no directory '{0}/missing'; make it"),
+        (["--report", "{}/plan.pdf"], "--report: '{0}/plan.pdf' must end in .html"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(

@@ -121,7 +121,7 @@ from controlplane.runtime.jobs.plan import Choices, make_plan
 import controlplane.files.catalogue as catalogue
 spec, document = read_spec(Path(catalogue.__file__).parent / "inss_policy.yaml")
 asked = Choices("inss", iterations=1)
-plan = make_plan(spec, document, asked, profiles=Path("none"), cores=1, clock=SystemClock())
+plan = make_plan(spec, document, asked, profiles=Path("none"), cores=1, clock=SystemClock()).plan
 assert "policy" in dict(plan.totals.phases_ms), plan.totals
 assert "torch" not in sys.modules and "gymnasium" not in sys.modules
 """

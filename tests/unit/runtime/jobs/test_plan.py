@@ -27,7 +27,7 @@ workloads:
 def planned(directory: Path, strategy: str) -> Plan:
     (directory / "spec.yaml").write_text(SPEC)
     spec, document = read_spec(directory / "spec.yaml")
-    return make_plan(spec, document, Choices(strategy), profiles=directory, cores=1, clock=SystemClock())
+    return make_plan(spec, document, Choices(strategy), profiles=directory, cores=1, clock=SystemClock()).plan
 
 
 @pytest.mark.parametrize("max_batch", [0, 8])

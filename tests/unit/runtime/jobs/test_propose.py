@@ -46,7 +46,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
     )
     (tmp_path / "spec.yaml").write_text(SPEC)
     spec, document = read_spec(tmp_path / "spec.yaml")
-    plan = make_plan(spec, document, Choices("joint"), profiles=profiles, cores=3, clock=StoppedClock())
+    plan = make_plan(spec, document, Choices("joint"), profiles=profiles, cores=3, clock=StoppedClock()).plan
     found = FleetFiles(tmp_path / "state", "f")
     found.directory.mkdir(parents=True)
     found.write_plans(plan, None)

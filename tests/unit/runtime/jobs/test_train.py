@@ -50,11 +50,11 @@ def test_a_trained_policy_plans(tmp_path: Path) -> None:
     spec, document = read_spec(tmp_path / "spec.yaml")
     assert about["spec_sha256"] == document.sha256
     choices = Choices("inss", iterations=1, policy=tmp_path / "p.npz")
-    plan = make_plan(spec, document, choices, profiles=tmp_path, cores=1, clock=SystemClock())
+    plan = make_plan(spec, document, choices, profiles=tmp_path, cores=1, clock=SystemClock()).plan
     assert "policy" in dict(plan.totals.phases_ms)
     assert plan.verified
     alone = Choices("inss", iterations=1, policy=Path("none"))
-    plan = make_plan(spec, document, alone, profiles=tmp_path, cores=1, clock=SystemClock())
+    plan = make_plan(spec, document, alone, profiles=tmp_path, cores=1, clock=SystemClock()).plan
     assert "policy" not in dict(plan.totals.phases_ms)
     plot_learning(learnt.curve, tmp_path / "curve.svg")
     assert (tmp_path / "curve.svg").read_text().count("<svg") == 1

@@ -1,0 +1,55 @@
+// Charts as SVG. Each has a table or a sentence with the same figures beside it.
+
+const box = { width: 420, height: 200, left: 46, right: 10, top: 12, bottom: 30 };
+
+function scaleOf(values, low, high) {
+  const least = Math.min(...values), most = Math.max(...values), span = most - least || 1;
+  return (value) => low + ((value - least) / span) * (high - low);
+}
+
+/** A chart of points {x, y}; `marks` are {y, text} lines across, `flags` {x, text} lines down. */
+function lineChart({ points, xs, yTitle, xTitle, xText, marks = [], flags = [], dots = true }) {
+  const usable = points.filter((p) => known(p.y));
+  const x = scaleOf(xs || points.map((p) => p.x), box.left, box.width - box.right);
+  const highest = Math.max(1e-9, ...usable.map((p) => p.y), ...marks.map((m) => m.y));
+  const y = scaleOf([0, highest * 1.05], box.height - box.bottom, box.top);
+  const line = (attributes) => svg("line", { stroke: "currentColor", ...attributes });
+  const ticks = [0, highest / 2, highest];
+  const path = usable.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.y).toFixed(1)}`).join("");
+  const ends = xs || points.map((p) => p.x);
+  return svg("svg", { viewBox: `0 0 ${box.width} ${box.height}`, "aria-hidden": "true" },
+    ticks.map((t) => svg("text", { x: box.left - 5, y: y(t) + 4, "text-anchor": "end" }, t >= 100 ? t.toFixed(0) : String(Number(t.toPrecision(2))))),
+    ticks.map((t) => line({ x1: box.left, x2: box.width - box.right, y1: y(t), y2: y(t), opacity: 0.15 })),
+    [Math.min(...ends), Math.max(...ends)].map((at, i) => svg("text", { x: x(at), y: box.height - 14, "text-anchor": i ? "end" : "start" }, xText(at))),
+    svg("text", { x: box.left, y: 9 }, yTitle),
+    svg("text", { x: (box.left + box.width) / 2, y: box.height - 2, "text-anchor": "middle" }, xTitle),
+    flags.map((f) => line({ x1: x(f.x), x2: x(f.x), y1: box.top, y2: box.height - box.bottom, stroke: "var(--bad)", "stroke-dasharray": "2 2" })),
+    marks.map((m) => line({ x1: box.left, x2: box.width - box.right, y1: y(m.y), y2: y(m.y), stroke: "var(--bad)", "stroke-dasharray": "5 3" })),
+    marks.map((m) => svg("text", { x: box.width - box.right, y: y(m.y) - 3, "text-anchor": "end" }, m.text)),
+    svg("path", { d: path, fill: "none", stroke: "var(--link)", "stroke-width": 2 }),
+    dots ? usable.map((p) => svg("circle", { cx: x(p.x), cy: y(p.y), r: p.strong ? 5 : 3, fill: p.strong ? "var(--ink)" : "var(--link)" })) : []);
+}
+
+const timesText = (factor) => `${Number(factor.toFixed(2))} times`;
+
+/** What other SLOs or rates would cost: each point is a whole plan. */
+function whatIf(document) {
+  const kinds = [["slo", "SLO", "every SLO"], ["rate", "rate", "every rate"]].filter(([key]) => document.what_if[key]?.length);
+  const priced = document.priced, title = priced ? "cost per hour" : `${document.noun}s`;
+  const value = (point) => (priced ? point.cost_per_hour : point.gpus);
+  return section("what-if", "What other limits and rates would cost",
+    el("p", {}, "Each point is a whole plan for the same workloads, with every SLO or every rate multiplied. The large point is this plan's. " +
+      "A plan is no bargain if one that promises more costs no more."),
+    el("div", { class: "charts" }, kinds.map(([key, noun, every]) => {
+      const points = document.what_if[key];
+      return el("figure", {},
+        lineChart({ points: points.map((p) => ({ x: p.factor, y: value(p), strong: p.factor === 1 })), yTitle: title, xTitle: every, xText: timesText }),
+        el("figcaption", {}, scrolling(`Table of plans with ${every} multiplied`, plainTable(`Plans with ${every} multiplied`, [
+          { title: noun, cell: (p) => timesText(p.factor) },
+          { title: `${document.noun}s`, number: true, cell: (p) => String(p.gpus) },
+          { title: "Cost per hour", number: true, cell: (p) => (priced ? number(p.cost_per_hour, 2) : dash) },
+          { title: "Not served", number: true, cell: (p) => String(p.infeasible) },
+          { title: "Bargain", wide: true, cell: (p) => (p.best ? "yes" : "no") },
+        ], points))));
+    })));
+}

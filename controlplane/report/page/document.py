@@ -1,0 +1,187 @@
+"""The document of a plan's report: what the page draws, as plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controlplane.domain import device
+from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, Totals
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.planners.diagnostics.alternatives import Alternative
+from controlplane.planners.diagnostics.explain import Explanation
+from controlplane.planners.evaluation.evaluate import SLACK
+from controlplane.simulate.result import SimulationResult, WorkloadOutcome
+
+SCHEMA_VERSION = 1
+Json = dict[str, Any]
+Reasons = Mapping[tuple[str, str], Explanation]
+"""The explanation of each queue by its first partition and model."""
+
+
+def plan_document(
+    plan: Plan, reasons: Reasons | None = None, simulated: SimulationResult | None = None
+) -> Json:
+    """Return the document of a plan; with a simulation its P99s stand in place of the predicted ones."""
+    outcomes = {w.name: w for w in simulated.workloads} if simulated is not None else {}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "title": "Simulated plan" if simulated is not None else "Plan",
+        "noun": device.noun(gpu.type for gpu in plan.gpus),
+        "basis": _basis(plan, simulated),
+        "strategy": plan.strategy,
+        "latency_model": plan.latency_model,
+        "verified": plan.verified,
+        "violations": [{"subject": v.subject, "reason": v.reason} for v in plan.violations],
+        "infeasible": [_infeasible(one) for one in plan.infeasible],
+        "totals": _totals(plan.totals),
+        "priced": any(gpu.price_per_hour > 0 for gpu in plan.gpus),
+        "gpus": [_gpu(gpu) for gpu in plan.gpus],
+        "workloads": _workloads(plan, outcomes),
+        "reasons": _reasons(plan, reasons or {}),
+    }
+
+
+def _basis(plan: Plan, simulated: SimulationResult | None) -> Json:
+    """Return what the latencies are: of what, from where, against which limit."""
+    if simulated is not None:
+        return {
+            "kind": "simulated",
+            "measure": "P99",
+            "limit": "SLO",
+            "source": f"a simulation of {simulated.seconds:g} s of traffic (seed {simulated.seed})",
+        }
+    at = (
+        "" if plan.quantile is None else f", with execution times at their {100 * plan.quantile:g} % quantile"
+    )
+    if plan.rule is Rule.HALF_SLO:
+        source = f"the latency model {plan.latency_model}, for a full batch with all neighbours busy"
+        return {"kind": "predicted", "measure": "execution", "limit": "half the SLO", "source": source}
+    source = f"the latency model {plan.latency_model}{at}"
+    return {"kind": "predicted", "measure": "P99", "limit": "SLO", "source": source}
+
+
+def _totals(totals: Totals | None) -> Json | None:
+    if totals is None:
+        return None
+    return {
+        "gpus": totals.gpus,
+        "percent": totals.percent,
+        "cost_per_hour": totals.cost_per_hour,
+        "lower_bound_gpus": totals.lower_bound_gpus,
+        "lower_bound_cost_per_hour": totals.lower_bound_cost_per_hour,
+        "planning_ms": totals.planning_ms,
+    }
+
+
+def _infeasible(one: Infeasible) -> Json:
+    return {
+        "workload": one.workload,
+        "reason": one.reason,
+        "nearest_slo_ms": one.nearest_slo_ms,
+        "nearest_rate_rps": one.nearest_rate_rps,
+    }
+
+
+def _gpu(gpu: PlannedGpu) -> Json:
+    return {
+        "id": gpu.id,
+        "type": gpu.type,
+        "price_per_hour": gpu.price_per_hour,
+        "percent": gpu.percent,
+        "partitions": [_partition(gpu, p) for p in gpu.partitions],
+    }
+
+
+def _partition(gpu: PlannedGpu, partition: Partition) -> Json:
+    shadow = partition.shadow
+    standing = shadow is not None and shadow.policy is not ShadowPolicy.NONE
+    return {
+        "id": partition.id,
+        "percent": partition.percent,
+        "models": [{"model": m.model, "batch": m.batch} for m in partition.models],
+        "workloads": [w.name for w in partition.workloads],
+        "shadow": {
+            "policy": shadow.policy.value,
+            "percent": shadow.percent,
+            "extra_percent": shadow.extra_percent,
+            "elsewhere": shadow.gpu if shadow.gpu != gpu.id else None,
+        }
+        if shadow is not None and standing
+        else None,
+    }
+
+
+def _workloads(plan: Plan, outcomes: Mapping[str, WorkloadOutcome]) -> list[Json]:
+    """Return one entry for each workload; of a pool the rates add up and the busiest server counts."""
+    placed: dict[str, list[tuple[PlannedGpu, Partition, Placement]]] = {}
+    for gpu, partition, placement in plan.placements():
+        placed.setdefault(placement.name, []).append((gpu, partition, placement))
+    return [_workload(plan, where, outcomes.get(name)) for name, where in placed.items()]
+
+
+def _workload(
+    plan: Plan, where: Sequence[tuple[PlannedGpu, Partition, Placement]], outcome: WorkloadOutcome | None
+) -> Json:
+    first = where[0][2]
+    execution_ms = _largest(w.predicted.execution_ms for _, _, w in where)
+    p99_ms = _largest(w.predicted.p99_ms for _, _, w in where)
+    half = plan.rule is Rule.HALF_SLO
+    value_ms, limit_ms = (execution_ms, first.slo_ms / 2.0) if half else (p99_ms, first.slo_ms)
+    late_percent, holds = None, value_ms is not None and value_ms <= limit_ms * (1.0 + SLACK)
+    if outcome is not None:
+        value_ms = outcome.p99_ms if outcome.p99_ms == outcome.p99_ms else None
+        limit_ms, late_percent, holds = first.slo_ms, outcome.violations_percent, outcome.holds
+    return {
+        "name": first.name,
+        "model": first.model,
+        "endpoint": first.endpoint,
+        "rate_rps": sum(w.rate_rps for _, _, w in where),
+        "client_batch": first.client_batch,
+        "slo_ms": first.slo_ms,
+        "limit_ms": limit_ms,
+        "value_ms": value_ms,
+        "late_percent": late_percent,
+        "holds": holds,
+        "execution_ms": execution_ms,
+        "utilisation": _largest(w.predicted.utilisation for _, _, w in where),
+        "batch": max(m.batch for _, p, _ in where for m in p.models if m.model == first.model),
+        "partitions": [p.id for _, p, _ in where],
+        "gpus": list(dict.fromkeys(gpu.id for gpu, _, _ in where)),
+        "companions": _companions(where),
+    }
+
+
+def _companions(where: Sequence[tuple[PlannedGpu, Partition, Placement]]) -> list[str]:
+    """Return the workloads that share the queue."""
+    own = where[0][2]
+    together = {w.name: None for _, p, _ in where for w in p.workloads if w.model == own.model}
+    return [name for name in together if name != own.name]
+
+
+def _largest(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known, default=None)
+
+
+def _reasons(plan: Plan, reasons: Reasons) -> Json:
+    """Return the reasons and alternatives by workload's partition and model, joined by a slash."""
+    return {
+        f"{partition}/{model}": {
+            "sentences": list(explanation.reasons),
+            "alternatives": [_alternative(a, plan.rule) for a in explanation.alternatives],
+        }
+        for (partition, model), explanation in reasons.items()
+    }
+
+
+def _alternative(a: Alternative, rule: Rule) -> Json:
+    return {
+        "what": a.what,
+        "percent": a.percent,
+        "batch": a.batch,
+        "value_ms": a.execution_ms if rule is Rule.HALF_SLO else a.p99_ms,
+        "utilisation": a.utilisation,
+        "holds": a.holds,
+        "breaks": list(a.breaks),
+    }

@@ -1,0 +1,261 @@
+// A plan: the verdict, the GPUs as bars, and the table of workloads.
+
+function verdict(plan) {
+  const served = plan.workloads.length, late = plan.workloads.filter((w) => !w.holds).length;
+  const kinds = [...new Set(plan.gpus.map((g) => g.type))].join(" and ");
+  const cost = plan.priced && plan.totals ? `, for ${number(plan.totals.cost_per_hour, 2)} per hour` : "";
+  const what = `${counted(served, "workload")} ${served === 1 ? "runs" : "run"} on ${counted(plan.gpus.length, plan.noun)} (${kinds})${cost}.`;
+  const verb = { simulated: "stay", observed: "stay", predicted: "are predicted to stay" }[plan.basis.kind];
+  const kept = late === 0
+    ? el("span", { class: "good" }, `All ${verb} within ${limitWords(plan)}.`)
+    : el("span", { class: "bad" }, `${late} of ${served} do not stay within ${limitWords(plan)}.`);
+  return el("p", { class: "verdict" }, `${what} `, kept);
+}
+
+const limitWords = (plan) => (plan.basis.limit === "SLO" ? "their latency limits (SLOs)" : plan.basis.limit);
+
+function summary(plan) {
+  const totals = plan.totals || {}, bound = totals.lower_bound_gpus;
+  const used = plan.gpus.reduce((sum, g) => sum + g.percent, 0) / Math.max(plan.gpus.length, 1);
+  return el(
+    "header", {},
+    el("h1", {}, plan.title),
+    verdict(plan),
+    el("p", { class: "soft" },
+      `Models share ${plan.noun}s, each with a fixed part of one, so that 99 of 100 requests of every workload are answered ` +
+      `within the workload's limit, its SLO. The times here come from ${plan.basis.source}.`),
+    facts([
+      [`${plan.noun}s`, String(plan.gpus.length)],
+      ["Fewest possible", bound ? `at least ${bound}` : null],
+      ["Cost per hour", plan.priced ? number(totals.cost_per_hour, 2) : null],
+      ["Workloads", String(plan.workloads.length)],
+      ["Planned rate", `${rate(plan.workloads.reduce((sum, w) => sum + w.rate_rps, 0))} inferences/s`],
+      [`Assigned of a ${plan.noun}, mean`, `${Math.round(used)} %`],
+      ["Strategy", plan.strategy],
+    ]),
+    problems(plan),
+  );
+}
+
+function problems(plan) {
+  const lines = [
+    ...plan.infeasible.map((one) => `${one.workload} is not served: ${one.reason}${nearest(one)}`),
+    ...plan.violations.map((one) => `${one.subject}: ${one.reason}`),
+  ];
+  return lines.length ? el("ul", { class: "bad", "aria-label": "Promises that are not kept" }, lines.map((line) => el("li", {}, line))) : null;
+}
+
+function nearest(one) {
+  const ways = [];
+  if (known(one.nearest_slo_ms)) ways.push(`an SLO of ${number(one.nearest_slo_ms)} ms`);
+  if (known(one.nearest_rate_rps)) ways.push(`a rate of ${rate(one.nearest_rate_rps)}/s`);
+  return ways.length ? `; ${ways.join(" or ")} would fit` : "";
+}
+
+// -- GPUs ---------------------------------------------------------------------------------------------------
+
+function gpuSection(plan, colours) {
+  const reserve = plan.gpus.some((gpu) => extraOf(gpu) > 0);
+  const entries = [...colours].map(([model, colour]) => el("li", {}, el("span", { class: "swatch", style: `background:${colour}` }), model));
+  if (reserve) entries.push(el("li", {}, el("span", { class: "swatch shadow-fill" }), "room for a shadow, one at a time"));
+  entries.push(el("li", {}, el("span", { class: "swatch" }), "free"));
+  return section(
+    "gpus", `${plan.noun}s`,
+    el("p", {},
+      `Each bar is one ${plan.noun}, and each block a partition: one Triton server with a fixed share of the ${plan.noun}. ` +
+      `Workloads of one model may share a server, and one workload may be served by several. ` +
+      "A shadow is a second server that stands by with the same models; traffic moves to it if the first one is slow or dies."),
+    el("ul", { class: "legend", "aria-label": "Colours of the blocks" }, entries),
+    el("ul", { class: "gpus" }, plan.gpus.map((gpu) => gpuBar(gpu, colours))),
+  );
+}
+
+/** The largest extra share of a shadow on its own GPU: at most one of a GPU's shadows is active. */
+function extraOf(gpu) {
+  return Math.max(0, ...gpu.partitions.map((p) => (p.shadow && !p.shadow.elsewhere ? p.shadow.extra_percent : 0)));
+}
+
+function gpuBar(gpu, colours) {
+  const extra = extraOf(gpu);
+  const blocks = gpu.partitions.map((p) => partitionBlock(p, colours));
+  if (extra > 0) {
+    blocks.push(el("li", { class: "shadow shadow-fill", style: `flex:0 0 ${extra}%`, title: `${share(extra)} for a shadow` },
+      el("span", { class: "hidden" }, `${share(extra)} reserved for a shadow`)));
+  }
+  return el("li", { class: "gpu" },
+    el("span", { class: "id" }, gpu.id, el("br"), el("span", { class: "soft" }, `${share(gpu.percent)} assigned`)),
+    el("ul", { class: "segments", "aria-label": `Partitions of ${gpu.id}` }, blocks));
+}
+
+function partitionBlock(partition, colours) {
+  const models = partition.models.map((m) => `${m.model}, batch ${m.batch}`).join("; ");
+  const names = partition.workloads.length > 3
+    ? `${partition.workloads.slice(0, 3).join(", ")} and ${partition.workloads.length - 3} more` : partition.workloads.join(", ");
+  const told = `${names}: ${share(partition.percent)} (${models})${shadowWords(partition.shadow)}`;
+  return el("li", {
+    style: `flex:0 0 ${partition.percent}%;background:${fill(partition.models, colours)}`, title: told,
+    "data-workloads": JSON.stringify(partition.workloads),
+  }, el("span", { "aria-hidden": "true" }, label(partition), el("br"), share(partition.percent)), el("span", { class: "hidden" }, told));
+}
+
+function label(partition) {
+  const [first, ...others] = partition.workloads;
+  return others.length ? `${first} and ${others.length} more` : first || partition.id;
+}
+
+function fill(models, colours) {
+  const of = models.map((m) => colours.get(m.model));
+  if (of.length === 1) return of[0];
+  const step = 100 / of.length;
+  return `linear-gradient(180deg, ${of.map((c, i) => `${c} ${i * step}% ${(i + 1) * step}%`).join(", ")})`;
+}
+
+function shadowWords(shadow) {
+  if (!shadow) return "; no shadow";
+  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.elsewhere ? ` on ${shadow.elsewhere}` : ""}`;
+}
+
+// -- workloads ----------------------------------------------------------------------------------------------
+
+const margin = (w) => (known(w.value_ms) ? 1 - w.value_ms / w.limit_ms : -Infinity);
+
+function workloadColumns(plan) {
+  const late = plan.workloads.some((w) => known(w.late_percent));
+  const measure = plan.basis.measure, limit = plan.basis.limit;
+  return [
+    { title: "Workload", key: (w) => w.name },
+    { title: "Model", key: (w) => w.model, wide: true, cell: (w) => w.model },
+    { title: "Rate/s", key: (w) => w.rate_rps, number: true, wide: true, cell: (w) => rate(w.rate_rps) },
+    ...(plan.live ? [{ title: "Seen/s", key: (w) => w.seen_rps ?? -1, number: true, cell: (w) => rate(w.seen_rps) }] : []),
+    { title: `${limit[0].toUpperCase()}${limit.slice(1)} ms`, key: (w) => w.limit_ms, number: true, cell: (w) => rate(w.limit_ms) },
+    { title: `${measure} ms`, key: (w) => w.value_ms ?? Infinity, number: true, cell: (w) => number(w.value_ms) },
+    { title: `${measure} of ${limit}`, key: margin, wide: true, cell: limitBar },
+    { title: "Margin", key: margin, number: true, cell: (w) => (known(w.value_ms) ? `${Math.round(100 * margin(w))} %` : dash) },
+    ...(late ? [{ title: "Late %", key: (w) => w.late_percent ?? -1, number: true, cell: (w) => number(w.late_percent, 2) }] : []),
+    { title: "Busy", key: (w) => w.utilisation ?? -1, number: true, wide: true, cell: (w) => (known(w.utilisation) ? `${Math.round(100 * w.utilisation)} %` : dash) },
+    { title: "Holds", key: (w) => Number(w.holds), cell: (w) => el("span", { class: w.holds ? "good" : "bad" }, w.holds ? "yes" : known(w.value_ms) ? "no" : "unknown") },
+    { title: `On`, key: (w) => w.gpus[0] || "", wide: true, cell: (w) => (w.gpus.length > 2 ? `${w.gpus[0]} and ${w.gpus.length - 1} more` : w.gpus.join(", ")) },
+  ];
+}
+
+function limitBar(w) {
+  const part = known(w.value_ms) ? w.value_ms / w.limit_ms : 0, scale = Math.max(1, part);
+  return el("div", { class: part > 1 ? "bar over" : "bar", "aria-hidden": "true" },
+    el("span", { style: `width:${(100 * part) / scale}%` }), part > 1 ? el("i", { style: `left:${100 / scale}%` }) : null);
+}
+
+function details(plan, w, columns) {
+  const reason = w.partitions.map((p) => plan.reasons[`${p}/${w.model}`]).find(Boolean);
+  const lines = [
+    `Planned for ${rate(w.rate_rps)} inferences/s. Clients call the endpoint ${w.endpoint}${w.client_batch > 1 ? ` with ${w.client_batch} inferences in a request` : ""}.`,
+    `Served by ${counted(w.partitions.length, "partition")} on ${w.gpus.join(", ")}; batches of up to ${w.batch}.`,
+    w.companions.length ? `It shares its queue with ${w.companions.join(", ")}.` : null,
+  ].filter(Boolean);
+  return el("tr", { class: "details" }, el("td", { colspan: columns },
+    lines.map((line) => el("p", {}, line)),
+    reason ? el("h3", {}, "Why this share and batch") : null,
+    reason ? el("ul", {}, reason.sentences.map((s) => el("li", {}, s))) : null,
+    reason ? alternatives(plan, reason) : null));
+}
+
+function alternatives(plan, reason) {
+  return plainTable("The planned setting and the nearest alternatives", [
+    { title: "Setting", cell: (a) => a.what },
+    { title: "Share", number: true, cell: (a) => share(a.percent) },
+    { title: "Batch", number: true, cell: (a) => String(a.batch) },
+    { title: `${plan.basis.kind === "simulated" ? "Predicted " : ""}${plan.basis.kind === "simulated" ? "time" : plan.basis.measure} ms`, number: true, cell: (a) => number(a.value_ms) },
+    { title: "Busy", number: true, wide: true, cell: (a) => `${Math.round(100 * a.utilisation)} %` },
+    { title: "Holds", cell: (a) => (a.holds ? "yes" : `no: ${a.breaks.slice(0, 3).join(", ")}${a.breaks.length > 3 ? " …" : ""}`) },
+  ], reason.alternatives, (a) => (a === reason.alternatives[0] ? "planned" : null));
+}
+
+/** The table of workloads: sorted by a column, filtered, with a row of details that opens below each. */
+class WorkloadTable {
+  constructor(plan) {
+    this.plan = plan;
+    this.columns = workloadColumns(plan);
+    this.sorted = { column: this.columns.findIndex((c) => c.title === "Margin"), down: false };
+    this.open = new Set();
+    this.body = el("tbody", {});
+    this.heads = this.columns.map((column, index) => el("th", { scope: "col", class: this.classOf(column) },
+      el("button", { type: "button", onclick: () => this.sort(index) }, column.title)));
+    this.count = el("p", { class: "soft", role: "status" });
+  }
+
+  classOf(column) {
+    return [column.number && "number", column.wide && "wide"].filter(Boolean).join(" ") || null;
+  }
+
+  sort(index) {
+    this.sorted = { column: index, down: this.sorted.column === index && !this.sorted.down };
+    this.draw(this.filter);
+  }
+
+  draw(filter) {
+    this.filter = filter;
+    const { column, down } = this.sorted, key = this.columns[column].key, sign = down ? -1 : 1;
+    const order = (a, b) => (a < b ? -sign : a > b ? sign : 0);
+    const rows = this.plan.workloads.filter(filter).sort((a, b) => order(key(a), key(b)) || (a.name < b.name ? -1 : 1));
+    this.heads.forEach((head, index) => head.setAttribute("aria-sort", index !== column ? "none" : down ? "descending" : "ascending"));
+    this.body.replaceChildren(...rows.flatMap((w) => this.rows(w)));
+    this.count.textContent = `${rows.length} of ${counted(this.plan.workloads.length, "workload")} shown`;
+  }
+
+  rows(w) {
+    const shown = this.open.has(w.name), [, ...others] = this.columns;
+    const button = el("button", { type: "button", "aria-expanded": String(shown), onclick: () => this.toggle(w.name) }, `${shown ? "▾" : "▸"} ${w.name}`);
+    const row = el("tr", { "data-workload": w.name }, el("th", { scope: "row" }, button),
+      others.map((c) => el("td", { class: this.classOf(c) }, c.cell(w))));
+    return shown ? [row, details(this.plan, w, this.columns.length)] : [row];
+  }
+
+  toggle(name) {
+    if (!this.open.delete(name)) this.open.add(name);
+    this.draw(this.filter);
+    this.body.querySelector(`[data-workload="${CSS.escape(name)}"] button`)?.focus();
+  }
+
+  section() {
+    return section("workloads", "Workloads",
+      el("p", {}, "Those with the least margin come first. A workload's name opens why it has its share and batch."),
+      this.count,
+      scrolling("Table of workloads", el("table", {}, el("caption", { class: "hidden" }, "Workloads, their limits and times"),
+        el("thead", {}, el("tr", {}, this.heads)), this.body)));
+  }
+}
+
+/** Search and filters; calls `apply(filter)` with a predicate on workloads. */
+function controls(plan, apply) {
+  const search = el("input", { type: "search", id: "search", autocomplete: "off" });
+  const model = el("select", { id: "model" }, el("option", { value: "" }, "all models"),
+    [...new Set(plan.workloads.map((w) => w.model))].sort().map((m) => el("option", { value: m }, m)));
+  const late = el("input", { type: "checkbox", id: "late" });
+  const changed = () => {
+    const words = search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    apply((w) => {
+      const text = `${w.name} ${w.endpoint} ${w.model} ${w.gpus.join(" ")}`.toLowerCase();
+      return words.every((word) => text.includes(word)) && (!model.value || w.model === model.value) && (!late.checked || !w.holds);
+    });
+  };
+  for (const input of [search, model, late]) input.addEventListener("input", changed);
+  return el("form", { class: "controls", role: "search", onsubmit: (event) => event.preventDefault() },
+    el("label", {}, "Search workloads, models, GPUs", search), el("label", {}, "Model", model),
+    el("label", { class: "check" }, late, "only those that do not hold"));
+}
+
+/** Draw a plan into `into`; return what redraws the table after a change of the figures. */
+function drawPlan(into, plan) {
+  const colours = coloursOf(plan.gpus.flatMap((g) => g.partitions.flatMap((p) => p.models.map((m) => m.model))));
+  const table = new WorkloadTable(plan);
+  const gpus = gpuSection(plan, colours);
+  const apply = (filter) => {
+    table.draw(filter);
+    const shown = new Set(plan.workloads.filter(filter).map((w) => w.name));
+    for (const block of gpus.querySelectorAll("[data-workloads]")) {
+      block.classList.toggle("dim", !JSON.parse(block.dataset.workloads).some((name) => shown.has(name)));
+    }
+  };
+  into.append(controls(plan, apply), gpus, table.section());
+  apply(() => true);
+  return table;
+}

@@ -1,0 +1,154 @@
+"""The report of a plan, opened in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import browser
+import planning
+import pytest
+from browser import Opened, address_of, axe_violations
+from playwright.sync_api import Browser, Page
+
+from controlplane.domain.plan import Plan, PlannedGpu, Rule
+from controlplane.planners.diagnostics.explain import explain_queues
+from controlplane.report.page.document import plan_document
+from controlplane.report.page.html import page as page_of
+
+pytestmark = pytest.mark.browser
+POINTS = [
+    {"factor": f, "gpus": n, "cost_per_hour": 3.0 * n, "infeasible": 0, "best": True}
+    for f, n in ((0.8, 8), (1.0, 7), (2.0, 6))
+]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if browser.CHROMIUM is None:
+        pytest.skip(browser.NOT_RUN)
+    with browser.browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return planning.planned("joint", planning.published(12), rule=Rule.P99, latency="ours")
+
+
+@pytest.fixture(scope="module")
+def report(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    document = plan_document(plan, explain_queues(plan, {"v100": planning.v100("ours")}))
+    file = tmp_path_factory.mktemp("report") / "plan.html"
+    file.write_text(page_of("Plan", document | {"what_if": {"slo": POINTS, "rate": POINTS}}))
+    return file
+
+
+@pytest.fixture
+def opened(chromium: Browser, report: Path) -> Iterator[Opened]:
+    with browser.opened(chromium, address_of(report)) as found:
+        yield found
+
+
+def rows(page: Page) -> list[list[str]]:
+    return page.eval_on_selector_all(
+        "[data-workload]", "rows => rows.map(r => [...r.children].map(c => c.innerText.trim()))"
+    )
+
+
+def names(page: Page) -> list[str]:
+    return page.eval_on_selector_all("[data-workload]", "rows => rows.map(r => r.dataset.workload)")
+
+
+def test_figures_are_those_of_the_plan(opened: Opened, plan: Plan) -> None:
+    shown = {row[0].removeprefix("▸ "): row for row in rows(opened.page)}
+    assert len(shown) == 12
+    for _, _, placed in plan.placements():
+        predicted = placed.predicted
+        assert predicted.p99_ms is not None
+        row = shown[placed.name]
+        assert row[1] == placed.model
+        assert float(row[3]) == placed.slo_ms
+        assert float(row[4]) == pytest.approx(predicted.p99_ms, abs=0.051)
+        assert row[6] == f"{round(100 * (1 - predicted.p99_ms / placed.slo_ms))} %"
+    blocks = opened.page.eval_on_selector_all(".segments li[title]", "all => all.map(one => one.title)")
+    for _, partition in plan.partitions():
+        assert any(f"{partition.percent:g} % ({partition.models[0].model}" in block for block in blocks)
+    assert "12 workloads run on 7 GPUs (v100)" in opened.page.inner_text(".verdict")
+
+
+def test_nothing_is_loaded_and_nothing_complains(opened: Opened, report: Path) -> None:
+    opened.page.click("#workloads-title")
+    assert opened.requests == [address_of(report)]
+    assert opened.complaints == []
+
+
+def test_columns_sort_both_ways(opened: Opened) -> None:
+    page = opened.page
+    page.get_by_role("button", name="SLO ms").click()
+    limits = [float(row[3]) for row in rows(page)]
+    assert limits == sorted(limits)
+    page.get_by_role("button", name="SLO ms").click()
+    assert [float(row[3]) for row in rows(page)] == sorted(limits, reverse=True)
+    assert page.get_attribute("th:has-text('SLO ms')", "aria-sort") == "descending"
+
+
+def test_search_and_filter_leave_what_fits(opened: Opened) -> None:
+    page = opened.page
+    page.fill("#search", "ssd v100-5")
+    assert names(page) == ["W12"]
+    assert page.inner_text("[role=status]") == "1 of 12 workloads shown"
+    assert page.locator(".segments li.dim").count() > 0
+    page.fill("#search", "")
+    page.select_option("#model", "alexnet")
+    assert sorted(names(page)) == ["W1", "W2", "W3"]
+    page.select_option("#model", "")
+    page.check("#late")
+    assert names(page) == []
+
+
+def test_a_name_opens_its_reasons_by_keyboard(opened: Opened) -> None:
+    page = opened.page
+    button = page.get_by_role("button", name="W7")
+    button.focus()
+    page.keyboard.press("Enter")
+    told = page.inner_text("tr.details")
+    assert "Why this share and batch" in told
+    assert "share 90 %" in told
+    assert "next smaller share" in told
+    assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+    page.keyboard.press("Enter")
+    assert page.locator("tr.details").count() == 0
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_is_accessible_and_fits(chromium: Browser, report: Path, width: int, scheme: str) -> None:
+    with browser.opened(chromium, address_of(report), width=width, scheme=scheme) as found:
+        found.page.get_by_role("button", name="W7").click()
+        assert axe_violations(found.page) == []
+        assert found.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_thousand_workloads_are_searched(chromium: Browser, plan: Plan, tmp_path: Path) -> None:
+    def copy(gpu: PlannedGpu, n: int) -> PlannedGpu:
+        parts = tuple(
+            replace(
+                p,
+                id=f"{p.id}x{n}",
+                workloads=tuple(
+                    replace(w, name=f"{w.name}x{n}", endpoint=f"{w.endpoint}x{n}") for w in p.workloads
+                ),
+            )
+            for p in gpu.partitions
+        )
+        return replace(gpu, id=f"{gpu.id}x{n}", partitions=parts)
+
+    many = replace(plan, gpus=tuple(copy(gpu, n) for n in range(84) for gpu in plan.gpus))
+    file = tmp_path / "many.html"
+    file.write_text(page_of("Plan", plan_document(many)))
+    with browser.opened(chromium, address_of(file)) as found:
+        assert len(names(found.page)) == 1008
+        found.page.fill("#search", "W8x83")
+        assert names(found.page) == ["W8x83"]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import planning
+import pytest
+
+from controlplane.domain.plan import Infeasible, Plan, Rule
+from controlplane.planners.diagnostics.explain import explain, explain_queues
+from controlplane.report.page.document import plan_document
+from controlplane.report.page.html import embedded, page
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return planning.planned("igniter", planning.published(12))
+
+
+def test_every_queue_is_explained_as_its_workload_alone(plan: Plan) -> None:
+    devices = {"v100": planning.v100()}
+    together = explain_queues(plan, devices)
+    assert len(together) == 12
+    for (partition, _), explanation in together.items():
+        assert explain(plan, explanation.workload, devices) == (explanation,)
+        assert explanation.partition == partition
+
+
+def test_document_has_each_workload_once_with_the_rate_of_all_its_servers(plan: Plan) -> None:
+    gpu, *others = plan.gpus
+    (partition,) = gpu.partitions
+    (placed,) = partition.workloads
+    half = replace(placed, rate_rps=placed.rate_rps / 2)
+    pair = [
+        replace(
+            gpu, id=f"v100-{n}", partitions=(replace(partition, id=f"{placed.name}-{n}", workloads=(half,)),)
+        )
+        for n in (90, 91)
+    ]
+    found = plan_document(replace(plan, gpus=(*pair, *others)))
+    (one,) = [w for w in found["workloads"] if w["name"] == placed.name]
+    assert one["rate_rps"] == placed.rate_rps
+    assert one["gpus"] == ["v100-90", "v100-91"]
+
+
+def test_half_slo_plans_are_shown_against_half_the_slo(plan: Plan) -> None:
+    assert plan.rule is Rule.HALF_SLO
+    found = plan_document(plan)
+    assert found["basis"]["limit"] == "half the SLO"
+    assert all(w["limit_ms"] == w["slo_ms"] / 2 and w["holds"] for w in found["workloads"])
+
+
+def test_no_text_ends_the_script_that_holds_the_document(plan: Plan) -> None:
+    hostile = "</script><script>alert(1)</script> \u2028 <!--"
+    given = plan_document(replace(plan, infeasible=(Infeasible("w", hostile),)))
+    text = embedded(given)
+    assert "<" not in text
+    assert json.loads(text)["infeasible"][0]["reason"] == hostile
+
+
+def test_page_names_no_address_and_forbids_connections(plan: Plan) -> None:
+    text = page("Plan", plan_document(plan))
+    assert "connect-src 'none'" in text
+    assert "https://" not in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
