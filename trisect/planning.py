@@ -74,7 +74,7 @@ def plan(
             cores=len(os.sched_getaffinity(0)),
             clock=SystemClock(),
             previous=previous,
-        )
+        ).plan
     )
 
 
