@@ -67,6 +67,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "ctl simulate plan.json --seconds 60",
             "the plan is unchanged; the same command begins again, and fewer --seconds take less time",
         ),
+        "compare": Verb(
+            "jobs.compare",
+            "Compare strategies on one spec, under several truths.",
+            "ctl compare examples/twelve.yaml --strategies joint,igniter --report compared.html",
+            f"{_WHOLE_FILES}; the same command begins again, and fewer --seconds take less time",
+        ),
         "render": Verb(
             "jobs.render",
             "Write the model repositories of a plan.",

@@ -9,7 +9,7 @@ function el(tag, attributes, ...children) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  made.append(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== ""));
   return made;
 }
 

@@ -54,8 +54,13 @@ def run(
         seconds=seconds, seed=seed, demands=_demands(plan, arrivals), timeline_points=timeline_points
     )
     models = {kind: _truth(truth, plan, kind, measured[kind]) for kind in types}
+    return simulate(plan, models, settings, conditions_of(measured))
+
+
+def conditions_of(measured: Mapping[str, Mapping[str, Profile]]) -> Conditions:
+    """Return the jitter, front-end times and batch limits of profiles, by GPU type and model."""
     most = {p.model: p.max_batch for found in measured.values() for p in found.values() if p.max_batch}
-    return simulate(plan, models, settings, Conditions(noise=noise_of(measured), max_batch=most))
+    return Conditions(noise=noise_of(measured), max_batch=most)
 
 
 def _truth(option: str | None, plan: Plan, kind: str, profiles: Mapping[str, Profile]) -> LatencyModel:

@@ -37,6 +37,7 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("train",): ["missing.yaml", "-o", "policy.npz"],
     ("plan",): ["missing.yaml"],
     ("simulate",): ["missing.json"],
+    ("compare",): ["missing.yaml"],
     ("render",): ["missing.json"],
     ("apply",): ["missing.json"],
     ("status",): [],

@@ -1,0 +1,56 @@
+"""`ctl compare`: strategies side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options
+from controlplane.cli.output import print_json
+from controlplane.domain.errors import InputError
+from controlplane.files.documents import nearest
+from controlplane.files.writing import write_text
+from controlplane.planners.registry import STRATEGIES
+from controlplane.report.progress import Bar
+from controlplane.report.tables.comparison_table import comparison_document, comparison_table
+from controlplane.report.tables.plan_table import show
+from controlplane.runtime.jobs.compare.compare import Question
+from controlplane.runtime.jobs.compare.compare import compare as compared
+from controlplane.runtime.jobs.compare.truths import TRUTHS, chosen
+
+
+def compare(
+    spec: options.Spec,
+    strategies: Annotated[str, typer.Option(help="The strategies, separated by commas.")] = ",".join(
+        STRATEGIES
+    ),
+    truths: Annotated[str, typer.Option(help="The truths to simulate, separated by commas.")] = ",".join(
+        TRUTHS
+    ),
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    seconds: Annotated[float, typer.Option(help="The simulated time of each plan in seconds.")] = 30.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,
+    report: options.Report = None,
+    json: options.Json = False,
+) -> None:
+    """Plan SPEC with several strategies and simulate each plan under several truths."""
+    names = list(dict.fromkeys(strategies.split(",")))
+    for name in names:
+        if name not in STRATEGIES:
+            raise InputError(
+                f"no strategy is called {name!r}{nearest(name, STRATEGIES)}", field="--strategies"
+            )
+    question = Question(spec, profiles, seconds, seed)
+    simulated = chosen([name for name in truths.split(",") if name])
+    with Bar() as bar:
+        found = compared(question, names, simulated, bar)
+    document = comparison_document(found)
+    if report is not None:
+        from controlplane.report.page.html import page
+
+        write_text(report, page("Strategies compared", {"title": "Strategies compared", **document}))
+    if json:
+        print_json(document)
+    else:
+        show(comparison_table(found))

@@ -1,0 +1,195 @@
+"""One spec, several strategies, several truths; the plans and simulations run on all cores."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from controlplane.domain import device
+from controlplane.domain.comparison import Compared, Comparison, Outcome, Truth
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.profile import Profile
+from controlplane.files.specs import read_spec
+from controlplane.latency import registry as latency_registry
+from controlplane.latency.protocol import LatencyModel
+from controlplane.planners.evaluation.evaluate import SLACK, Terms, evaluate, layouts_of
+from controlplane.planners.protocol import Device as PlanningDevice
+from controlplane.ports import Progress
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.devices import known_device, known_profiles
+from controlplane.runtime.jobs.plan import Choices, devices_of, make_plan
+from controlplane.runtime.jobs.simulate import conditions_of
+from controlplane.simulate.arrivals import Demand, Gaps
+from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.truth import Scaled
+
+_QUANTILE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The spec to plan and where its profiles are; how long to simulate, with which seed."""
+
+    spec: Path
+    profiles: Path
+    seconds: float = 30.0
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A strategy's plan, and the workloads that the default latency model expects to be late."""
+
+    plan: Plan
+    predicted_late: tuple[str, ...]
+
+
+def compare(
+    question: Question, strategies: Sequence[str], truths: Sequence[Truth], progress: Progress | None = None
+) -> Comparison:
+    """Plan with each strategy, and simulate each plan under each truth.
+
+    A strategy that cannot plan this spec is left out, with its reason. Raises InputError where none can.
+    """
+    total = len(strategies) * (1 + len(truths))
+    planned: dict[str, _Planned] = {}
+    refused: dict[str, InputError] = {}
+    outcomes: dict[str, dict[str, Outcome]] = {name: {} for name in strategies}
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(
+        min(cores, max(total, 1)), mp_context=multiprocessing.get_context("spawn")
+    ) as pool:
+        plans = {pool.submit(_plan, question, name): name for name in strategies}
+        simulations: dict[Future[Outcome], tuple[str, str]] = {}
+        for done, future in enumerate(as_completed(plans), 1):
+            name = plans[future]
+            _say(progress, f"planned with {name}", done, total)
+            try:
+                planned[name] = future.result()
+            except InputError as error:
+                refused[name] = error
+                continue
+            for truth in truths:
+                job = pool.submit(_simulate, question, planned[name].plan, truth)
+                simulations[job] = name, truth.name
+        for done, job in enumerate(as_completed(simulations), len(strategies) + 1):
+            name, truth_name = simulations[job]
+            outcomes[name][truth_name] = job.result()
+            _say(progress, f"simulated {name}", done, total)
+    if not planned:
+        raise refused[strategies[0]]
+    plan = next(iter(planned.values())).plan
+    return Comparison(
+        workloads=len(read_spec(question.spec)[0].workloads),
+        noun=device.noun(gpu.type for one in planned.values() for gpu in one.plan.gpus),
+        priced=any(gpu.price_per_hour > 0 for gpu in plan.gpus),
+        seconds=question.seconds,
+        seed=question.seed,
+        truths=tuple(truths),
+        strategies=tuple(
+            _compared(name, planned[name], outcomes[name]) for name in strategies if name in planned
+        ),
+        refused=tuple((name, str(refused[name])) for name in strategies if name in refused),
+    )
+
+
+def _say(progress: Progress | None, what: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress.advance(what, done, total, None)
+
+
+def _compared(name: str, planned: _Planned, outcomes: Mapping[str, Outcome]) -> Compared:
+    plan = planned.plan
+    busiest: dict[str, float] = {}
+    for _, _, w in plan.placements():
+        busiest[w.name] = max(busiest.get(w.name, 0.0), w.predicted.utilisation or 0.0)
+    use = list(busiest.values())
+    return Compared(
+        strategy=name,
+        gpus=len(plan.gpus),
+        cost_per_hour=sum(gpu.price_per_hour for gpu in plan.gpus),
+        share_percent=sum(gpu.percent for gpu in plan.gpus),
+        planning_ms=(plan.totals.planning_ms if plan.totals is not None else None) or 0.0,
+        infeasible=tuple(one.workload for one in plan.infeasible),
+        predicted_late=planned.predicted_late,
+        utilisation=(float(np.median(use)), max(use)) if use else None,
+        outcomes=outcomes,
+    )
+
+
+def _plan(question: Question, strategy: str) -> _Planned:
+    """Plan with one strategy, in a process of its own."""
+    spec, document = read_spec(question.spec)
+    cores = len(os.sched_getaffinity(0))
+    clock = SystemClock()
+    choices = Choices(strategy, seed=question.seed)
+    plan = make_plan(spec, document, choices, profiles=question.profiles, cores=cores, clock=clock).plan
+    believed = replace(plan, latency_model=latency_registry.DEFAULT)
+    return _Planned(plan, predicted_late(plan, devices_of(believed, question.profiles)))
+
+
+def predicted_late(plan: Plan, devices: Mapping[str, PlanningDevice]) -> tuple[str, ...]:
+    """Return the workloads of a plan whose P99 is expected to exceed their SLO, by these devices' models."""
+    layouts = layouts_of(plan.gpus, devices)
+    found = evaluate(layouts, devices, Terms(Rule.P99, _QUANTILE))
+    late: dict[str, None] = {}
+    for name, layout in layouts.items():
+        capacity = found[name].times.capacity_rps * (1.0 + SLACK)
+        for at, queue in layout.columns():
+            overloaded = layout.rate[at] > capacity[at]
+            p99_ms = found[name].p99_ms[at]
+            late.update(
+                {w.name: None for w in queue.workloads if overloaded or p99_ms > w.slo_ms * (1.0 + SLACK)}
+            )
+    return tuple(late)
+
+
+def _simulate(question: Question, plan: Plan, truth: Truth) -> Outcome:
+    """Simulate one plan under one truth, in a process of its own."""
+    kinds = sorted({gpu.type for gpu in plan.gpus})
+    models = {
+        kind: _model(truth.model or plan.latency_model, kind, question.profiles, truth.factor)
+        for kind in kinds
+    }
+    measured = {kind: _profiles(kind, question.profiles) for kind in kinds}
+    settings = Settings(question.seconds, question.seed, _demands(plan, truth))
+    result = simulate(plan, models, settings, conditions_of(measured))
+    requests = sum(w.requests for w in result.workloads)
+    late = sum(w.requests * w.violations_percent for w in result.workloads)
+    power_w = sum(gpu.power_w for gpu in result.gpus)
+    return Outcome(
+        late=tuple(w.name for w in result.workloads if not w.holds),
+        late_percent=late / requests if requests else 0.0,
+        power_w=power_w or None,
+    )
+
+
+def _demands(plan: Plan, truth: Truth) -> dict[str, Demand]:
+    """Return the arrivals that differ from the plan's own."""
+    if truth.burstiness is None:
+        return {}
+    rates: dict[str, float] = {}
+    for _, _, placed in plan.placements():
+        rates[placed.name] = rates.get(placed.name, 0.0) + placed.requests_rps
+    return {name: Demand(rate, Gaps.GAMMA, truth.burstiness) for name, rate in rates.items()}
+
+
+@functools.cache
+def _model(name: str, kind: str, profiles: Path, factor: float) -> LatencyModel:
+    """Return a latency model of a GPU type; a process that simulates several plans fits it once."""
+    if factor != 1.0:
+        return Scaled(_model(name, kind, profiles, 1.0), factor)
+    return latency_registry.build(name, known_device(kind), _profiles(kind, profiles))
+
+
+@functools.cache
+def _profiles(kind: str, profiles: Path) -> dict[str, Profile]:
+    return known_profiles(kind, profiles)

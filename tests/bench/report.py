@@ -1,0 +1,113 @@
+"""Comparisons and reports: iGniter's figures beside ours, and the time they take.
+
+    .venv/bin/python tests/bench/report.py [SECTION ...]
+
+Sections: fig14 (Table 3's 12 workloads: GPUs, cost, late workloads), fig21 (planning time by the number of
+workloads), many (500 workloads, 5 strategies, 5 truths; aim: 60 s on two cores), page (the report of 200
+workloads; aims: 2 MB, 1 s). References: iGniter (TPDS 34(3), 2023). Exits 1 where an aim is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+
+import planning
+
+from controlplane.domain.plan import Rule
+from controlplane.planners import registry
+from controlplane.runtime.jobs.compare.compare import Question, compare
+from controlplane.runtime.jobs.compare.truths import TRUTHS
+from controlplane.runtime.jobs.plan import Planned
+from controlplane.runtime.jobs.report import plan_report
+
+PAPER_FIG14 = {
+    "igniter": (6, 18.36, "0"),
+    "ffd+": (5, 15.30, "10"),
+    "gpu-lets+": (8, 24.48, "3"),
+    "gslice+": (6, 18.36, "3"),
+}
+PAPER_FIG21_S = {12: 0.00364, 1000: 4.61}
+GPUS = 220
+MB = 2.0**20
+
+
+def spec_of(count: int, directory: Path, gpus: int | None = None) -> Path:
+    """The first `count` published workloads as a spec."""
+    listed = planning.published(1000 if count > 200 else count)[:count]
+    pool = {"type": "v100", "price_per_hour": 3.06} | ({} if gpus is None else {"count": gpus})
+    workloads = [
+        {"name": w.name, "model": w.model, "slo_ms": w.slo_ms, "rate_rps": w.rate_rps} for w in listed
+    ]
+    file = directory / f"{count}.yaml"
+    file.write_text(json.dumps({"schema_version": 1, "gpus": [pool], "workloads": workloads}))
+    return file
+
+
+def fig14(directory: Path) -> bool:
+    strategies = [name for name in (*PAPER_FIG14, "joint") if name in registry.STRATEGIES]
+    found = compare(Question(spec_of(12, directory), directory), strategies, tuple(TRUTHS.values()))
+    print("Table 3 and Fig 14: 12 workloads on V100s; late: simulated for 30 s as measured")
+    print(
+        f"{'strategy':<11}{'GPUs':>5}{'paper':>7}{'$/h':>8}{'paper':>8}{'late':>6}{'paper':>7}{'believed':>10}"
+    )
+    for one in found.strategies:
+        gpus, cost, late = PAPER_FIG14.get(one.strategy, ("–", "–", "–"))
+        print(
+            f"{one.strategy:<11}{one.gpus:>5}{gpus:>7}{one.cost_per_hour:>8.2f}{cost:>8}"
+            f"{len(one.outcomes['measured'].late):>6}{late:>7}{len(one.outcomes['believed'].late):>10}"
+        )
+    return True
+
+
+def fig21(directory: Path) -> bool:
+    print("\nFig 21: planning time in s by the number of workloads")
+    print(f"{'workloads':<11}{'igniter':>9}{'paper':>9}{'ratio':>7}{'joint':>9}")
+    for count in (12, 50, 200, 1000):
+        times = {}
+        for strategy in ("igniter", "joint") if count < 1000 else ("igniter",):
+            found = compare(Question(spec_of(count, directory), directory), [strategy], ())
+            times[strategy] = found.strategies[0].planning_ms / 1000.0
+        paper = PAPER_FIG21_S.get(count)
+        ratio = "–" if paper is None else f"{times['igniter'] / paper:.2f}"
+        joint = f"{times['joint']:.2f}" if "joint" in times else "–"
+        print(f"{count:<11}{times['igniter']:>9.4f}{paper or '–':>9}{ratio:>7}{joint:>9}")
+    return True
+
+
+def many(directory: Path) -> bool:
+    began = time.perf_counter()
+    strategies = ["joint", "igniter", "inss", "ffd+", "ffd++"]
+    question = Question(spec_of(500, directory, GPUS), directory, seconds=10.0)
+    found = compare(question, strategies, tuple(TRUTHS.values()))
+    took_s = time.perf_counter() - began
+    print(f"\n500 workloads, {len(found.strategies)} strategies, 5 truths: {took_s:.1f} s (aim 60)")
+    return took_s <= 60.0
+
+
+def page(directory: Path) -> bool:
+    request = planning.request(planning.published(200), rule=Rule.P99, latency="ours")
+    strategy = registry.strategy("joint")
+    planned = Planned(strategy.plan(request), strategy, request)
+    began = time.perf_counter()
+    text = plan_report(planned)
+    took_s = time.perf_counter() - began
+    size = len(text.encode()) / MB
+    print(f"\nreport of 200 workloads: {size:.2f} MB (aim 2), {took_s:.2f} s (aim 1)")
+    return size <= 2.0 and took_s <= 1.0
+
+
+def main() -> int:
+    sections = {"fig14": fig14, "fig21": fig21, "many": many, "page": page}
+    with tempfile.TemporaryDirectory() as directory:
+        met = [sections[name](Path(directory)) for name in sys.argv[1:] or sections]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
