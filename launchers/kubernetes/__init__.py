@@ -1,8 +1,13 @@
-"""Runs each partition's Triton in a pod of a Kubernetes cluster.
+"""Pods of a Kubernetes cluster.
 
-objects/     what is created for a server, as values
-names        names, labels and the annotation that describes a server
-repository   a rendered repository as texts for a ConfigMap and links into the models' volume
-devices      `NODE/cpu-0`, `NODE/GPU-...`
-options      the settings of all pods
+launcher      the `controlplane.ports.Launcher`
+objects/      what is created for a server, as values
+names         names, labels and the annotation that describes a server
+repository    a rendered repository as texts for a ConfigMap and links into the models' volume
+options       the settings of all pods
+devices       `NODE/cpu-0`, `NODE/GPU-...`; `nodes` finds them in the cluster
+ends          why a pod ended or does not start; `events` reads ends from a watch
+api           calls of the API server: errors in our words, patience, permissions; `decoding` for its threads
+permissions   the rules that a fleet needs
+capabilities  what a cluster has of what a fleet needs
 """

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Protocol
+
+from lightkube.models.meta_v1 import ObjectMeta
 
 from controlplane.domain.fleet import ServerSpec
 from launchers.triton.labels import digest
@@ -19,6 +22,7 @@ ROLE = f"{DOMAIN}/role"
 REVISION = f"{DOMAIN}/revision"
 PLAN = f"{DOMAIN}/plan"
 SERVER = f"{DOMAIN}/server"
+NAME = f"{DOMAIN}/name"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 MANAGER = "trisect"
@@ -27,6 +31,14 @@ CONTAINER = "triton"
 _LONGEST_LABEL = 63
 _LONGEST_PART = 16
 _LEGAL_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+class HasMetadata(Protocol):
+    """An object of the API server."""
+
+    @property
+    def metadata(self) -> ObjectMeta | None:
+        """Its name, labels and annotations."""
 
 
 def label_value(text: str) -> str:
@@ -73,3 +85,13 @@ def server_labels(spec: ServerSpec) -> Mapping[str, str]:
         REVISION: label_value(spec.labels.revision),
         PLAN: label_value(spec.labels.plan_hash),
     }
+
+
+def object_of(one: HasMetadata) -> str:
+    """Return the name of an object that the API server returned."""
+    return (one.metadata.name if one.metadata else None) or ""
+
+
+def name_of(one: HasMetadata) -> str:
+    """Return the name of the server to which a ConfigMap belongs."""
+    return str(((one.metadata.annotations if one.metadata else None) or {}).get(NAME, ""))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import docker
 
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ShareUsage
 from controlplane.ports import Launcher
 from launchers.cpu_quota import CHAIN
 from launchers.docker.containers import FLEET_LABEL, ContainerOptions, Pull
@@ -70,9 +70,28 @@ class Engine(Protocol):
     def leftovers(self, fleet: str) -> list[str]:
         """What of this fleet is still on the host."""
 
+    def device(self, core: str) -> str:
+        """The launcher's name for a core."""
+
+    def usage(self, server: Server) -> ShareUsage:
+        """The counters of a share, also where only its engine may read them."""
+
+
+class LocalEngine:
+    """What launchers of this host have in common."""
+
+    def launcher(self) -> Launcher:
+        raise NotImplementedError
+
+    def device(self, core: str) -> str:
+        return core
+
+    def usage(self, server: Server) -> ShareUsage:
+        return self.launcher().usage(server)
+
 
 @dataclass
-class ProcessEngine:
+class ProcessEngine(LocalEngine):
     """Plain processes, with one quota mechanism or the whole chain."""
 
     state: Path
@@ -96,7 +115,7 @@ class ProcessEngine:
 
 
 @dataclass
-class DockerEngine:
+class DockerEngine(LocalEngine):
     """Containers of a private engine that has the test image."""
 
     state: Path
@@ -148,7 +167,7 @@ class Fleet:
         (version / "model.py").write_text(source)
         (repository / "spin" / "config.pbtxt").write_text(CONFIG)
         labels = Labels(self.name, "plan1", partition, role, "rev1")
-        return ServerSpec(labels, str(repository), ("spin",), device, percent)
+        return ServerSpec(labels, str(repository), ("spin",), self.engine.device(device), percent)
 
     def start(self, spec: ServerSpec, deadline_s: float = 150.0) -> Server:
         server = self.launcher.start(spec, deadline_s=deadline_s)

@@ -16,7 +16,11 @@ from launchers.kubernetes.repository import RenderedFiles
 def config_map(spec: ServerSpec, files: RenderedFiles) -> ConfigMap:
     """Return a server's rendered files. Immutable: another content is another revision, with another name."""
     return ConfigMap(
-        metadata=ObjectMeta(name=names.server_object(spec), labels=dict(names.server_labels(spec))),
+        metadata=ObjectMeta(
+            name=names.server_object(spec),
+            labels=dict(names.server_labels(spec)),
+            annotations={names.NAME: spec.name},
+        ),
         data={config_key(path): text for path, text in sorted(files.texts.items())},
         immutable=True,
     )

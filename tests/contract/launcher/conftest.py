@@ -7,10 +7,14 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import private_engine
 import pytest
 import triton_image
+from fake_kubelet import FakeKubelet
+from fake_kubernetes import served
+from kubernetes_rig import KubernetesEngine
 from launcher_rig import ROOT, DockerEngine, Engine, Fleet, ProcessEngine
 from private_engine import PrivateEngine
 
@@ -36,10 +40,24 @@ def docker_engine() -> Iterator[tuple[PrivateEngine, str]]:
         pytest.skip(f"DOCKER TESTS NOT RUN: {error}")
 
 
+@pytest.fixture
+def kubernetes_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesEngine]:
+    """A served fake of the API, and a kubelet that runs its pods as processes of this host."""
+    with served() as (cluster, _):
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
+        cluster.add_node("node-1", cores=4)
+        kubelet = FakeKubelet(cluster, tmp_path)
+        try:
+            yield KubernetesEngine(tmp_path / "state", "node-1", kubelet)
+        finally:
+            kubelet.close()
+
+
 @pytest.fixture(
     params=[
         pytest.param("process", marks=pytest.mark.e2e),
         pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("kubernetes", marks=pytest.mark.e2e),
     ]
 )
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
@@ -49,6 +67,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
         case "docker":
             made, image = request.getfixturevalue("docker_engine")
             return DockerEngine(tmp_path / "state", made.address, image)
+        case "kubernetes":
+            return cast(Engine, request.getfixturevalue("kubernetes_engine"))
         case _:
             return ProcessEngine(tmp_path / "state", "duty-cycle")
 

@@ -1,0 +1,270 @@
+"""The API of one cluster, in one namespace: lightkube's client with our errors and with patience.
+
+The API server may throttle (429, with the seconds to wait) or be away for a moment. A call waits as asked and
+tries again for up to PATIENCE_S, then raises NotNow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx2
+import lightkube
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.resource import GlobalResource, NamespacedResource
+from lightkube.resources.core_v1 import PodLog
+from lightkube.types import PatchType
+
+from controlplane.domain.errors import EngineError, InputError, NotNow
+from launchers.kubernetes import names
+from launchers.kubernetes.decoding import prepare
+from launchers.kubernetes.permissions import missing_rule
+
+ANSWER = httpx2.Timeout(10.0, connect=3.0)
+PATIENCE_S = 20.0
+_PAUSE_S = 0.5
+
+Namespaced = TypeVar("Namespaced", bound=NamespacedResource)
+Global = TypeVar("Global", bound=GlobalResource)
+Result = TypeVar("Result")
+
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class Conflict(EngineError):
+    """The object exists already, or is another one by now."""
+
+
+class Gone(EngineError):
+    """The object is not there."""
+
+
+class Expired(EngineError):
+    """The server has forgotten the version from which a watch was to continue: list again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlace:
+    """A context of the kubeconfig and a namespace; None: the current context, the context's namespace.
+
+    Inside a pod without a kubeconfig, the pod's own service account and namespace.
+    """
+
+    context: str | None = None
+    namespace: str | None = None
+
+    def config(self) -> SingleConfig:
+        """Return the connection's settings. Raises InputError."""
+        if self.namespace is not None and not _NAMESPACE.fullmatch(self.namespace):
+            problem = f"{self.namespace!r} is no namespace: use a-z, 0-9 and '-', at most 63 characters"
+            raise InputError(problem, field="--namespace")
+        try:
+            found = KubeConfig.from_env().get(self.context)
+        except (ConfigError, KeyError, OSError, ValueError) as error:
+            problem = f"no cluster: {error}; set KUBECONFIG, or name a context that it has"
+            raise InputError(problem, field="--context") from error
+        if found is None:
+            raise InputError("the kubeconfig names no current context", field="--context")
+        return found
+
+
+class ClusterApi:
+    """Calls of the API server; they raise EngineError (NotNow, Conflict, Gone) and InputError."""
+
+    def __init__(self, place: ClusterPlace, patience_s: float = PATIENCE_S) -> None:
+        config = place.config()
+        self._place = place
+        self._patience_s = patience_s
+        self._client = _Client(config, namespace=place.namespace, timeout=ANSWER, field_manager=names.MANAGER)
+        self.namespace = str(self._client.namespace or "default")
+        self.server = config.cluster.server
+        # A launcher has no end of its own: its connections close with it.
+        self._close = weakref.finalize(self, self._client.close)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._close()
+
+    def watching(self) -> lightkube.AsyncClient:
+        """Return a client for one watch, which the caller closes."""
+        return lightkube.AsyncClient(self._place.config(), namespace=self._place.namespace, timeout=ANSWER)
+
+    def get(self, kind: type[Namespaced], name: str) -> Namespaced | None:
+        """Return an object of the namespace; None where there is none."""
+        try:
+            return self._call(kind, lambda: self._client.get(kind, name))
+        except Gone:
+            return None
+
+    def get_global(self, kind: type[Global], name: str) -> Global | None:
+        """Return an object of the cluster; None where there is none."""
+        try:
+            return self._call(kind, lambda: self._client.get(kind, name))
+        except Gone:
+            return None
+
+    def find(self, kind: type[Namespaced], labels: Mapping[str, str]) -> list[Namespaced]:
+        """Return the objects of the namespace that carry all these labels."""
+        return self._call(kind, lambda: list(self._client.list(kind, labels=dict(labels), chunk_size=500)))
+
+    def find_with_version(
+        self, kind: type[Namespaced], labels: Mapping[str, str]
+    ) -> tuple[list[Namespaced], str]:
+        """Return the same list, and the version from which a watch continues it."""
+
+        def listed() -> tuple[list[Namespaced], str]:
+            pages = self._client.list(kind, labels=dict(labels), chunk_size=500)
+            return list(pages), pages.resourceVersion
+
+        return self._call(kind, listed)
+
+    def find_global(self, kind: type[Global]) -> list[Global]:
+        """Return all objects of a kind that has no namespace."""
+        return self._call(kind, lambda: list(self._client.list(kind, chunk_size=500)))
+
+    def create(self, made: Namespaced | Global) -> Namespaced | Global:
+        """Create an object. Raises Conflict where one of its name is there."""
+        return self._call(type(made), lambda: self._client.create(made))
+
+    def apply(self, made: Namespaced) -> Namespaced:
+        """Make an object as it is here, whether it is there or not: a server-side apply."""
+        return self._call(type(made), lambda: self._client.apply(made, force=True))
+
+    def patch(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> None:
+        """Change some fields of an object, or of a subresource."""
+        self._call(kind, lambda: self._client.patch(kind, name, dict(change), patch_type=PatchType.STRATEGIC))
+
+    def admits(self, made: Namespaced) -> None:
+        """Raise EngineError where the cluster would not take an object; create nothing."""
+        self._call(type(made), lambda: self._client.create(made, dry_run=True))
+
+    def delete(
+        self, kind: type[Namespaced], name: str, *, uid: str | None = None, grace_s: int | None = None
+    ) -> None:
+        """Delete an object, if it is there and, with `uid`, is still that one."""
+        with contextlib.suppress(Gone, Conflict):
+            self._call(kind, lambda: self._client.delete_one(kind, name, uid, grace_s))
+
+    def log(self, pod: str, *, previous: bool) -> str:
+        """Return the log of a pod's container, or of the run before; empty where there is none."""
+        with contextlib.suppress(EngineError):
+            return self._patiently(lambda: self._client.log_of(pod, previous=previous))
+        return ""
+
+    def version(self) -> str:
+        """Return the API server's version, as `1.34`."""
+        told = self._patiently(self._client.version)
+        return f"{told['major']}.{told['minor'].rstrip('+')}"
+
+    def _call(self, kind: type[Any], call: Callable[[], Result]) -> Result:
+        prepare(kind)
+        return self._patiently(call)
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        """Call, again and again while the server throttles or is away, for up to the patience."""
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                with told(self.server):
+                    return call()
+            except _Again as again:
+                if time.monotonic() + again.pause_s > deadline:
+                    raise NotNow(str(again)) from again.__cause__
+                time.sleep(again.pause_s)
+
+
+class _Again(EngineError):
+    """A call that may succeed after a pause."""
+
+    def __init__(self, problem: str, pause_s: float = _PAUSE_S) -> None:
+        super().__init__(problem)
+        self.pause_s = pause_s
+
+
+class _Client(lightkube.Client):
+    """lightkube's client with what its methods leave out."""
+
+    def delete_one(
+        self, kind: type[NamespacedResource], name: str, uid: str | None, grace_s: int | None
+    ) -> None:
+        """Delete an object under a precondition: a successor of the same name has another uid."""
+        wanted = {"uid": uid, "gracePeriodSeconds": grace_s}
+        self._client.request("delete", res=kind, name=name, params=wanted)
+
+    def log_of(self, pod: str, *, previous: bool) -> str:
+        """Return the log of the present or the previous run of a pod's only container."""
+        asked = self._client.prepare_request(
+            "get", PodLog, name=pod, params={"previous": str(previous).lower(), "tailLines": "500"}
+        )
+        answer = self._client.send(self._client.build_adapter_request(asked))
+        answer.raise_for_status()
+        return str(answer.text)
+
+    def version(self) -> dict[str, str]:
+        """Return what the API server says of itself."""
+        http = self._client._client
+        answer = http.send(http.build_request("GET", "version"))
+        answer.raise_for_status()
+        return dict(answer.json())
+
+
+@contextlib.contextmanager
+def told(server: str) -> Iterator[None]:
+    """Turn errors of the API into ours, each with the way out."""
+    try:
+        yield
+    except httpx2.HTTPStatusError as error:
+        raise _of_status(error, server) from error
+    except httpx2.TransportError as error:
+        problem = f"the API server at {server} does not answer: {error or type(error).__name__}"
+        raise _Again(problem) from error
+    except ConfigError as error:
+        raise EngineError(f"the credentials for {server} cannot be had: {error}") from error
+
+
+def _of_status(error: httpx2.HTTPStatusError, server: str) -> EngineError:
+    said = _said(error)
+    status = error.response.status_code if error.response is not None else _code(error)
+    match status:
+        case 401:
+            return EngineError(
+                f"the API server at {server} does not accept our credentials ({said}): they may have "
+                "expired; log in to the cluster again"
+            )
+        case 403:
+            return EngineError(missing_rule(said) or f"Kubernetes refuses: {said}")
+        case 404:
+            return Gone(f"Kubernetes: {said}")
+        case 409:
+            return Conflict(f"Kubernetes: {said}")
+        case 410:
+            return Expired(f"Kubernetes: {said}")
+        case 429 | 500 | 502 | 503 | 504:
+            return _Again(f"the API server at {server} is busy or starting: {said}", _pause_s(error))
+        case _:
+            return EngineError(f"Kubernetes refuses: {said}")
+
+
+def _said(error: httpx2.HTTPStatusError) -> str:
+    if isinstance(error, ApiError) and error.status.message:
+        return str(error.status.message)
+    with contextlib.suppress(ValueError, TypeError, KeyError, httpx2.ResponseNotRead):
+        return str(error.response.json()["message"])
+    return str(error)
+
+
+def _code(error: httpx2.HTTPStatusError) -> int:
+    return int(error.status.code or 0) if isinstance(error, ApiError) else 0
+
+
+def _pause_s(error: httpx2.HTTPStatusError) -> float:
+    """The seconds that the server asks to wait."""
+    asked = error.response.headers.get("Retry-After", "") if error.response is not None else ""
+    return float(asked) if asked.isdigit() and asked != "0" else _PAUSE_S

@@ -1,0 +1,72 @@
+"""The nodes of a cluster and their devices."""
+
+from __future__ import annotations
+
+from lightkube.resources.core_v1 import Node, Pod
+from lightkube.resources.resource_v1 import ResourceSlice
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import ServerSpec
+from launchers.gpu import shares
+from launchers.kubernetes import ends, names
+from launchers.kubernetes.api import ClusterApi, Gone
+from launchers.kubernetes.devices import NodeDevice
+from launchers.kubernetes.objects import gpu
+from launchers.kubernetes.objects.pod import Placement
+
+_HOSTNAME = "kubernetes.io/hostname"
+
+
+def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> Placement:
+    """Return where a server's pod runs; with `make`, make the shared claim of its GPU.
+
+    Raises InputError for a device that the cluster does not have, or whose active shares exceed 100 %.
+    """
+    device = NodeDevice.parse(spec.device)
+    node = api.get_global(Node, device.node)
+    if node is None:
+        known = ", ".join(sorted(names.object_of(one) for one in api.find_global(Node))) or "none"
+        raise InputError(f"the cluster has no node {device.node!r}; it has: {known}", field="device")
+    hostname = ((node.metadata.labels if node.metadata else None) or {}).get(_HOSTNAME, device.node)
+    if not device.gpu:
+        if device.core >= cores(node):
+            raise InputError(
+                f"node {device.node} has {cores(node)} cores, no {device.device}", field="device"
+            )
+        return Placement(hostname)
+    shares.check(spec, _specs(api))
+    if device not in {found for _, found in sliced_gpus(api)}:
+        return Placement(hostname, gpu.by_daemon(device.device))
+    if make:
+        api.apply(gpu.shared_claim(device.device))
+    return Placement(hostname, gpu.by_claim(device.device))
+
+
+def cores(node: Node) -> int:
+    """Return how many whole cores a node gives to pods."""
+    told = str(((node.status.allocatable if node.status else None) or {}).get("cpu", "0"))
+    return int(told.removesuffix("m")) // 1000 if told.endswith("m") else int(float(told))
+
+
+def sliced_gpus(api: ClusterApi) -> list[tuple[str, NodeDevice]]:
+    """Return product and device of each GPU in ResourceSlices; none without dynamic allocation."""
+    try:
+        slices = api.find_global(ResourceSlice)
+    except Gone:
+        return []  # a cluster before 1.34
+    found = []
+    for one in slices:
+        if one.spec is None or one.spec.driver != gpu.DRIVER or not one.spec.nodeName:
+            continue
+        for device in one.spec.devices or []:
+            told = {key: value.string for key, value in (device.attributes or {}).items()}
+            uuid = told.get("uuid")
+            if told.get("type") == "gpu" and uuid:
+                found.append((told.get("productName") or "", NodeDevice(one.spec.nodeName, uuid)))
+    return sorted(found, key=lambda pair: (pair[1].node, pair[1].device))
+
+
+def _specs(api: ClusterApi) -> list[ServerSpec]:
+    """Return our servers in the namespace, of any fleet."""
+    selector = {names.MANAGED_BY: names.MANAGER, names.COMPONENT: "server"}
+    return [ends.server_of(one).spec for one in api.find(Pod, selector) if ends.is_ours(one)]

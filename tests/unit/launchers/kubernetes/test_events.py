@@ -1,0 +1,148 @@
+"""The watch against a served fake: no end is missed, whatever the connection does."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kubernetes import FakeCluster, Key, Serving, served
+
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.observation import News
+from launchers.kubernetes import names
+from launchers.kubernetes.api import ClusterApi, ClusterPlace
+from launchers.kubernetes.events import PodEnds
+from launchers.triton import labels
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Serving]]:
+    with served() as (cluster, made):
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config")))
+        yield cluster, made
+
+
+def add(cluster: FakeCluster, partition: str) -> Server:
+    """A pod that runs."""
+    spec = ServerSpec(Labels("f", "p", partition, Role.ACTIVE, "r"), "/r", ("m",), "n/cpu-0", 50)
+    server = Server("", spec, ServerState.RUNNING, "", 8000, 8001, 8002)
+    metadata = {
+        "name": names.server_object(spec),
+        "labels": dict(names.server_labels(spec)),
+        "annotations": {names.SERVER: labels.text_of(server)},
+    }
+    made = cluster.store.create(key(server), {"metadata": metadata, "spec": {"containers": []}})
+    tell(cluster, server, {"running": {}})
+    return Server(made["metadata"]["uid"], spec, ServerState.RUNNING, "", 8000, 8001, 8002)
+
+
+def key(server: Server) -> Key:
+    return ("pods", "trisect", names.server_object(server.spec))
+
+
+def tell(cluster: FakeCluster, server: Server, state: dict[str, Any], **more: Any) -> None:
+    container = {
+        "name": "triton",
+        "image": "",
+        "imageID": "",
+        "ready": True,
+        "restartCount": 0,
+        "state": state,
+    }
+    status = {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [{**container, **more}]}
+    cluster.store.edit(key(server), lambda obj: obj.update(status=status))
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[PodEnds]:
+    with contextlib.closing(PodEnds(ClusterApi(ClusterPlace(), patience_s=0.0), "f")) as made:
+        yield made
+
+
+def heard(ends: PodEnds, *servers: Server) -> tuple[News, ...]:
+    return until(lambda: ends.news(servers))
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 20
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
+OOM = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+
+
+def test_ends_are_told_with_their_reasons(serving: tuple[FakeCluster, Serving]) -> None:
+    cluster, _ = serving
+    one, two, three, other = (add(cluster, name) for name in ("one", "two", "three", "other"))
+    with watching() as ends:
+        tell(cluster, one, OOM)
+        assert heard(ends, one, other) == (News((one.name,), "its container ended: " + memory()),)
+        # The kubelet was faster than the watch: only the count of restarts shows the end.
+        tell(cluster, two, {"running": {}}, restartCount=1, lastState=OOM)
+        assert "memory limit" in heard(ends, two)[0].reason
+        evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+        cluster.store.edit(key(three), lambda obj: obj.update(status=evicted))
+        assert "Evicted: The node was low" in heard(ends, three)[0].reason
+        cluster.store.remove(key(other))
+        assert "deleted" in heard(ends, other)[0].reason
+        assert ends.news((one, two, three, other)) == ()
+
+
+def memory() -> str:
+    return "the kernel killed it: it needs more than its memory limit (memory_mb)"
+
+
+def test_an_end_while_the_server_was_away_is_told_afterwards(serving: tuple[FakeCluster, Serving]) -> None:
+    cluster, server = serving
+    one, two = add(cluster, "one"), add(cluster, "two")
+    with watching() as ends:
+        server.go_away()
+        cluster.store.remove(key(one))
+        tell(cluster, two, OOM)
+        server.come_back()
+        found = set[str]()
+        until(lambda: found.update(n.servers[0] for n in ends.news((one, two))) or len(found) == 2)
+        assert found == {one.name, two.name}
+
+
+def test_a_forgotten_version_is_listed_again(serving: tuple[FakeCluster, Serving]) -> None:
+    cluster, server = serving
+    one = add(cluster, "one")
+    with watching() as ends:
+        server.go_away()
+        cluster.faults.forgets = True
+        cluster.store.remove(key(one))
+        cluster.requests.clear()
+        server.come_back()
+        assert "deleted" in heard(ends, one)[0].reason
+        assert len(cluster.requests) >= 2, "a watch that was refused, and a list"
+
+
+def test_a_new_server_is_watched_and_a_running_one_is_no_news(serving: tuple[FakeCluster, Serving]) -> None:
+    cluster, _ = serving
+    one = add(cluster, "one")
+    tell(cluster, one, {"running": {}}, restartCount=3, lastState=OOM)
+    with watching() as ends:
+        two = add(cluster, "two")
+        tell(cluster, two, OOM)
+        assert [news.servers for news in heard(ends, one, two)] == [(two.name,)]
+
+
+def test_a_watch_starts_while_the_server_is_away(serving: tuple[FakeCluster, Serving]) -> None:
+    cluster, server = serving
+    server.go_away()
+    with watching() as ends:
+        server.come_back()
+        until(lambda: any("pods" in request for request in cluster.requests))
+        one = until(lambda: add(cluster, "one"))
+        tell(cluster, one, OOM)
+        assert heard(ends, one)[0].servers == (one.name,)

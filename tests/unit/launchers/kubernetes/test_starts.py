@@ -1,0 +1,221 @@
+"""Starts and stops that a cluster refuses or never finishes, against a served fake without a kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kubernetes import FakeCluster, served
+
+from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
+from controlplane.domain.fleet import Labels, Role, ServerSpec, ServerState
+from launchers.kubernetes import launcher as module
+from launchers.kubernetes import names
+from launchers.kubernetes.api import ClusterPlace
+from launchers.kubernetes.launcher import KubernetesLauncher
+
+pytestmark = pytest.mark.unit
+
+TRITON = {"name": "triton", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    with served() as (made, _):
+        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config")))
+        made.add_node("n")
+        yield made
+
+
+@pytest.fixture
+def launcher(cluster: FakeCluster, tmp_path: Path) -> KubernetesLauncher:
+    return KubernetesLauncher(tmp_path / "state", ClusterPlace())
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ServerSpec:
+    (tmp_path / "r" / "m").mkdir(parents=True)
+    (tmp_path / "r" / "m" / "config.pbtxt").write_text("x")
+    labels = Labels("f", "p", "W1", Role.ACTIVE, "r")
+    return ServerSpec(labels, str(tmp_path / "r"), ("m",), "n/cpu-0", 50)
+
+
+def becomes(cluster: FakeCluster, **status: Any) -> None:
+    """Give every pod this status as soon as it is created; a pod that is to end does."""
+    store = cluster.store
+
+    def on_change() -> None:
+        _, event, key, obj = store.history[-1]
+        if key[0] == "pods" and event == "ADDED":
+            store.edit(key, lambda pod: pod.update(status=status))
+        elif key[0] == "pods" and event == "MODIFIED" and "deletionTimestamp" in obj["metadata"]:
+            store.remove(key)
+
+    store.changed.append(on_change)
+
+
+def waiting(reason: str, message: str) -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"phase": "Pending", "containerStatuses": [{**TRITON, "state": state}]}
+
+
+def running(**more: Any) -> dict[str, Any]:
+    statuses = [{**TRITON, "state": {"running": {}}, **more}]
+    ready = [{"type": "Ready", "status": "True"}]
+    return {"phase": "Running", "podIP": "10.1.2.3", "containerStatuses": statuses, "conditions": ready}
+
+
+def nothing_left(cluster: FakeCluster) -> bool:
+    return {key[0] for key in cluster.store.objects} == {"nodes"}
+
+
+def test_an_image_that_cannot_be_pulled_ends_the_start(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+) -> None:
+    becomes(cluster, **waiting("ImagePullBackOff", 'Back-off pulling image "i": not found'))
+    with pytest.raises(EngineError, match=r"image cannot be pulled .*not found"):
+        launcher.start(spec, deadline_s=20)
+    assert nothing_left(cluster)
+
+
+def test_a_container_that_needs_more_memory_is_named_so(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+) -> None:
+    state = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    becomes(cluster, phase="Running", containerStatuses=[{**TRITON, "state": state}])
+    with pytest.raises(EngineError, match="memory_mb"):
+        launcher.start(spec, deadline_s=20)
+    assert nothing_left(cluster)
+
+
+def test_a_pod_that_no_node_takes_tells_the_schedulers_reason(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+) -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu."}
+    becomes(cluster, phase="Pending", conditions=[unscheduled])
+    with pytest.raises(LaunchTimeout, match=r"not ready in time: no node takes it: .*Insufficient cpu"):
+        launcher.start(spec, deadline_s=0.5)
+    assert nothing_left(cluster)
+
+
+def test_a_missing_permission_leaves_nothing_behind(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+) -> None:
+    cluster.faults.denied = {("create", "pods")}
+    with pytest.raises(EngineError, match=r"lacks the rule .*\"pods\".*create"):
+        launcher.start(spec, deadline_s=20)
+    assert nothing_left(cluster)
+
+
+def test_two_programs_that_start_one_name_get_one_pod(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, tmp_path: Path
+) -> None:
+    becomes(cluster, **running())
+    other = KubernetesLauncher(tmp_path / "other", ClusterPlace())
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda one: one.start(spec, deadline_s=20), (launcher, other))
+    assert first == second
+    assert first.host == "10.1.2.3"
+    assert sum(key[0] == "pods" for key in cluster.store.objects) == 1
+
+
+def test_a_fleet_of_another_name_or_namespace_is_not_seen(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, tmp_path: Path
+) -> None:
+    becomes(cluster, **running())
+    server = launcher.start(spec, deadline_s=20)
+    elsewhere = KubernetesLauncher(tmp_path / "other", ClusterPlace(namespace="elsewhere"))
+    assert launcher.servers("f") == (server,)
+    assert launcher.servers("g") == elsewhere.servers("f") == ()
+
+
+def test_a_pod_whose_node_is_away_is_forgotten_after_its_grace(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    becomes(cluster, **running())
+    server = launcher.start(spec, deadline_s=20)
+    cluster.store.changed.clear()  # no kubelet answers from now on
+    monkeypatch.setattr(module, "_KUBELET_S", 0.5)
+    launcher.stop(server, drain_s=0.0)
+    assert nothing_left(cluster)
+
+
+def test_a_pod_that_is_being_deleted_counts_as_exited(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+) -> None:
+    becomes(cluster, **running())
+    server = launcher.start(spec, deadline_s=20)
+    key = ("pods", "trisect", names.server_object(spec))
+    cluster.store.changed.clear()
+    cluster.store.edit(key, lambda pod: pod["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
+    (found,) = launcher.servers("f")
+    assert (found.id, found.state) == (server.id, ServerState.EXITED)
+
+
+def test_a_sweep_removes_ended_pods_and_files_without_one(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+) -> None:
+    becomes(cluster, **running())
+    launcher.start(spec, deadline_s=20)
+    key = ("pods", "trisect", names.server_object(spec))
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+    cluster.store.edit(key, lambda pod: pod.update(status=evicted))
+    assert launcher.sweep("f") == (f"pod {spec.name}",)
+    assert nothing_left(cluster)
+    files = {
+        "metadata": {"name": "c", "labels": names.fleet_labels("f"), "annotations": {names.NAME: "gone"}}
+    }
+    cluster.store.create(("configmaps", "trisect", "c"), files)
+    assert launcher.sweep("f") == ("files of gone",)
+    assert nothing_left(cluster)
+
+
+def test_a_resize_that_the_node_defers_is_told(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "no CPU left"}
+    status = running(resources={"limits": {"cpu": "500m"}})
+    status["conditions"] = [*status["conditions"], pending]
+    becomes(cluster, **status)
+    server = launcher.start(spec, deadline_s=20)
+    monkeypatch.setattr(module, "_KUBELET_S", 0.3)
+    with pytest.raises(EngineError, match="keeps its share: Deferred: no CPU left"):
+        launcher.resize(server, 80)
+
+
+@pytest.mark.parametrize("device", ["other/cpu-0", "n/cpu-2", "cpu-0"])
+def test_a_device_that_the_cluster_lacks_is_named(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, device: str
+) -> None:
+    labels = spec.labels
+    with pytest.raises(InputError, match=r"device: .*(it has: n|2 cores|NODE/cpu-0)"):
+        launcher.start(ServerSpec(labels, spec.repository, ("m",), device, 50), deadline_s=20)
+    assert nothing_left(cluster)
+
+
+def test_the_command_is_the_pod_as_yaml(launcher: KubernetesLauncher, spec: ServerSpec) -> None:
+    assert "kind: Pod\n" in launcher.command(spec)
+    assert "cpu: 500m\n" in launcher.command(spec)
+
+
+def test_the_doctor_names_what_a_cluster_lacks(
+    cluster: FakeCluster, launcher: KubernetesLauncher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = {one.name: one for one in launcher.capabilities()}
+    assert found["kubernetes"].available
+    assert found["kubernetes permissions"].available
+    assert found["kubernetes pods"].available
+    assert not found["kubernetes models"].available
+    cluster.faults.denied = {("patch", "pods/resize"), ("list", "nodes")}
+    cluster.faults.refuses_pods = 'violates PodSecurity "restricted:latest"'
+    found = {one.name: one for one in launcher.capabilities()}
+    assert "pods/resize" in found["kubernetes permissions"].detail
+    assert "nodes" in found["kubernetes permissions"].detail
+    assert "violates PodSecurity" in found["kubernetes pods"].detail
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    (line,) = KubernetesLauncher(tmp_path, ClusterPlace()).capabilities()
+    assert not line.available
+    assert "KUBECONFIG" in str(line.remedy)
