@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 
+from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import TrisectError
 
 
@@ -45,6 +46,11 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
         return [folder.name for folder in folders if (folder / "config.pbtxt").exists()]
 
     return _matching(incomplete, found)
+
+
+def documents(incomplete: str) -> list[str]:
+    """Return the names of the documents that have a schema."""
+    return _matching(incomplete, lambda: {*VERBS, "spec", "error"} - {"schema"})
 
 
 def strategies(incomplete: str) -> list[str]:

@@ -29,6 +29,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "ctl doctor",
             _UNCHANGED,
         ),
+        "schema": Verb(
+            "jobs.schema",
+            "Print the JSON Schema of a verb's --json document.",
+            "ctl schema plan",
+            _UNCHANGED,
+        ),
         "demo": Verb(
             "jobs.demo",
             "Run every step on this host with real Tritons.",

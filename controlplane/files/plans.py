@@ -131,6 +131,10 @@ class _Plan(Strict):
     totals: _Totals | None = None
 
 
+PLAN: type[Strict] = _Plan
+"""The content of a plan's file."""
+
+
 def read_plan(path: Path) -> tuple[Plan, Document]:
     """Read a plan. Raises InputError naming file, line and field."""
     document = read(path)

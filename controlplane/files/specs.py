@@ -53,6 +53,10 @@ class _Spec(Strict):
     workloads: Annotated[list[_Workload], Field(min_length=1)]
 
 
+SPEC: type[Strict] = _Spec
+"""The content of a spec's file."""
+
+
 def read_spec(path: Path) -> tuple[Spec, Document]:
     """Read a spec. Raises InputError naming file, line and field."""
     document = read(path)

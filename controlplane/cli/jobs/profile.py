@@ -119,7 +119,7 @@ def profile(
                 for path, points in gained.items():
                     _print_line(f"{path}: {counted(points, 'point')} beside other models")
     if json and not failed:
-        print_json({"profiles": [_document(one, gained.get(one.path, 0)) for one in written]})
+        print_json({"profiles": [written_document(one, gained.get(one.path, 0)) for one in written]})
     if failed:
         raise EngineError(
             f"{len(measured)} of {counted(len(subjects), 'model')} profiled; the reasons for "
@@ -131,7 +131,8 @@ def _print_line(line: str) -> None:
     print(line, flush=True)
 
 
-def _document(one: Written, beside: int) -> dict[str, object]:
+def written_document(one: Written, beside: int) -> dict[str, object]:
+    """Return a profile that was written as JSON; `beside` counts its points beside other models."""
     error = one.profile.holdout_error.get("igniter")
     return {
         "model": one.profile.model,

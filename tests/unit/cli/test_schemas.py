@@ -1,0 +1,169 @@
+"""The JSON Schemas: one for each verb, and true of what the verbs print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from controlplane.cli.fleet.converged import converged
+from controlplane.cli.jobs.profile import written_document
+from controlplane.cli.main import run
+from controlplane.cli.output import print_json, print_json_line
+from controlplane.cli.schemas import NAMES, schema
+from controlplane.cli.verbs import VERBS
+from controlplane.control.converge.actions import Stop
+from controlplane.domain.device import ShareKind
+from controlplane.domain.observation import RateSeen
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.profile import Environment, Profile
+from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
+from controlplane.files.yaml_text import parse
+from controlplane.learning.curve import Check
+from controlplane.planners.replan.differences import TermChange
+from controlplane.report.tables.demo_table import DemoRow
+from controlplane.report.tables.load_table import LoadView
+from controlplane.report.tables.observed_table import Kept, Unseen, observed_document
+from controlplane.report.tables.repair_table import Repair, Span
+from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow, status_document
+from controlplane.runtime.fleet.fleet import Outcome
+from controlplane.runtime.fleet.history import Event
+from controlplane.runtime.jobs.profile import Written
+
+pytestmark = pytest.mark.unit
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+CONFIG = """name: "resnet50" backend: "python" max_batch_size: 32
+input [{ name: "IN" data_type: TYPE_FP32 dims: [1] }]
+output [{ name: "OUT" data_type: TYPE_FP32 dims: [1] }]
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a spec, a model, and the files of a fleet without servers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "spec.yaml").write_text((EXAMPLES / "twelve.yaml").read_text())
+    (tmp_path / "models" / "resnet50" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "resnet50" / "config.pbtxt").write_text(CONFIG)
+    files = FleetFiles(state_root(), "default")
+    files.write_settings(FleetSettings("process", "/m", "/o", {}))
+    placement = Placement("search", "search", "resnet50", 100, 40)
+    partition = Partition("P", 50.0, (ServedModel("resnet50", 8),), (placement,))
+    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),)), None)
+    return tmp_path
+
+
+def closed(part: Any) -> Any:
+    """The same schema without unknown keys: a key that the schema does not name is a mistake here."""
+    if isinstance(part, list):
+        return [closed(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    inner = {key: closed(value) for key, value in part.items()}
+    return {**inner, "additionalProperties": False} if "properties" in inner else inner
+
+
+def check(name: str, document: object) -> None:
+    jsonschema.Draft202012Validator(closed(schema(name))).validate(document)
+
+
+def test_every_verb_with_json_has_a_schema() -> None:
+    for verb in set(VERBS) - {"schema"}:
+        assert verb in NAMES, f"the documents of {verb} are not described"
+    assert set(NAMES) - set(VERBS) == {"spec", "error"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_is_valid_and_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", name]) == 0
+    jsonschema.Draft202012Validator.check_schema(json.loads(capsys.readouterr().out))
+
+
+def test_an_unknown_document_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", "plans"]) == 2
+    assert "did you mean 'plan'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("doctor",),
+        ("validate", "--catalogue", "v100"),
+        ("plan", "spec.yaml", "--strategy", "igniter"),
+        ("events",),
+        ("token", "create", "web", "--endpoint", "search"),
+        ("token", "list"),
+        ("wait", "--timeout", "0"),
+        ("status",),
+        ("destroy", "--yes"),
+    ],
+    ids=" ".join,
+)
+def test_what_a_verb_prints_is_valid(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if arguments == ("token", "list"):
+        run(["token", "create", "web", "--endpoint", "search"])
+        capsys.readouterr()
+    assert run([*arguments, "--json"]) in (0, 1)
+    check(arguments[0], json.loads(capsys.readouterr().out))
+
+
+def test_a_simulation_and_a_rendering_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "spec.yaml", "--strategy", "igniter", "-o", "plan.json"]) == 0
+    capsys.readouterr()
+    assert run(["simulate", "plan.json", "--seconds", "2", "--json"]) == 0
+    check("simulate", json.loads(capsys.readouterr().out))
+    assert run(["render", "plan.json", "--repository", "models", "--json"]) == 2
+    check("error", json.loads(capsys.readouterr().out))
+
+
+def test_a_spec_is_valid(directory: Path) -> None:
+    check("spec", parse((directory / "spec.yaml").read_text(), "spec.yaml"))
+
+
+def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every field filled, as a fleet under load fills them."""
+    event = Event(1.0, "info", "redirect", "search", "slow server")
+    rate = RateSeen("search", 100, 90.0, 80.0, 110.0, 1.0, False)
+    status = Status(
+        (StatusRow("P", "active", "running", "v100-0", 50.0, "MPS", ("search",), True, 1, 2, 40.0, 30.0),),
+        (WorkloadRow("search", "search", ("P",), 40.0, 100.0, 30.0, 99.0, 0),),
+        (
+            GuardRow(
+                "P", "calm", 3.0, "shadow", True, redirected_s=4.0, redirect="late", said_s=1.0, said="x"
+            ),
+        ),
+        7,
+        restarts=((2.0, "haproxy: killed"),),
+        load=LoadView("yes", (rate,)),
+    )
+    outcome = Outcome((Stop("old"),), (), (TermChange("search", "slo_ms", 40.0, 30.0),))
+    row = DemoRow("w", "m", 20.0, 4, 1.0, 1.1, 10.0, "aio", 100, 0, 1.0, 2.0, 3.0)
+    span = Span("before", -5.0, 0.0, 10, 0, 1.0, None)
+    repair = Repair("w", 40.0, 20.0, 10.0, 0.5, "slow", 0.6, 1.0, "shadow", (span,))
+    kept = Kept("search", "P", 3, None, 100.0, 99.0, 0, 30.0, 29.0, 31.0, 40.0)
+    environment = Environment("CPU", None, "2.51", "onnxruntime", "host", "2026-11-22")
+    profile = Profile("m", "cpu", ShareKind.CPU_QUOTA, environment, (), holdout_error={"igniter": 0.1})
+    written = Written(profile, Path("m.json"), 30.0)
+    check_point = Check(*(0.5 for _ in fields(Check)))
+    documents: dict[str, dict[str, Any]] = {
+        "status": dict(status_document("default", status)),
+        "rollback": converged("default", outcome),
+        "apply": {**converged("default", outcome), "listening": {"host": "::1", "http": 1, "grpc": 2}},
+        "demo": {"workloads": [asdict(row)], "repair": asdict(repair), "no_repair": None},
+        "validate": observed_document((), (Unseen("P", "idle"),), (kept,)),
+        "profile": {"profiles": [written_document(written, 4)]},
+        "train": {"policy": "p.npz", "summary": "s", "curve": [asdict(check_point)]},
+        "redirect": {"fleet": "default", "routes": {"search": ["a", "b"]}},
+    }
+    for name, document in documents.items():
+        print_json(document)
+        check(name, json.loads(capsys.readouterr().out))
+    print_json_line(asdict(event))
+    check("serve", json.loads(capsys.readouterr().out))
