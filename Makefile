@@ -16,7 +16,7 @@ PIP := -m pip install $(PATIENT)
 # A failed update is no end: what is known may be enough, and what is missing then is named.
 APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 
-.PHONY: setup demo check test test-packages test-gpu test-kubernetes lint bench soak clean host-packages
+.PHONY: setup docs demo check test test-packages test-gpu test-kubernetes lint bench soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
@@ -25,7 +25,7 @@ setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
 .venv/.done: pyproject.toml constraints.txt
 	@echo "setup: virtual environment"
 	@test -x $(PY) || $(PYTHON) -m venv .venv
-	@$(PY) $(PIP) --constraint constraints.txt --editable '.[serve,kubernetes,models,plot,rl,dev]'
+	@$(PY) $(PIP) --constraint constraints.txt --editable '.[serve,kubernetes,docs,models,plot,rl,dev]'
 	@touch $@
 
 # A tritonserver laid out as in NVIDIA's images (bin, lib, backends). The wheel is only unpacked: it is a
@@ -122,6 +122,11 @@ test-kubernetes: setup
 	@test -n "$$KUBEBUILDER_ASSETS" || { echo "test-kubernetes: set KUBEBUILDER_ASSETS to a folder with" \
 	  "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet" >&2; exit 1; }
 	$(PY) -m pytest -q -m kubernetes tests/kubernetes --timeout 900
+
+# The pages of docs/ as a site.
+docs: .venv/.done
+	$(PY) -m sphinx -W -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 lint: .venv/.done
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
