@@ -126,6 +126,7 @@ def p99_s(traffic: Traffic, requests: int) -> float:
 scan_late = numba.njit(sequential.scan)
 service._known = numba.njit(service._known)
 service._learn_mean = numba.njit(service._learn_mean)
+service._learn_first = numba.njit(service._learn_first)
 service._learn_thresholds = numba.njit(service._learn_thresholds)
 service._weigh_block = numba.njit(service._weigh_block)
 scan_batches = numba.njit(service.scan)
@@ -141,14 +142,14 @@ class Guard:
         self.learned = np.array([late.size, late.size_squared, 0.0, 0.0, -math.inf])
         self.batches = tuple(
             np.array(part)
-            for part in (record.scores, record.batch, record.counts, record.means, record.thresholds)
+            for part in (record.chart, record.counts, record.means, record.thresholds, record.first)
         )
 
     def restart(self) -> None:
         """Nothing is held against the server any more; what was learned is kept."""
         self.late[:] = 0.0
         self.learned[3] = 0.0
-        self.batches[0][:] = 0.0
+        self.batches[0][service._SCORE] = 0.0
 
     def alarm(self, ended: Floats, took: Floats) -> int:
         """The last request of the first look that raises an alarm; -1 for none in these requests."""
@@ -191,18 +192,18 @@ def _hear(
     ended, took = requests
     slo_s, rarity, height = limits
     look, to = looks
-    scores, batch, counts, means, thresholds = batches
+    chart, counts, means, thresholds, first = batches
     while to < len(ended):
         at, to = to, min(to + look, len(ended))
         before = learned[:3].copy()
         while to < len(ended) and ended[to] - ended[to - 1] <= service.GAP_S:
             to += 1
         counted = took[at:to].copy()
-        scan_batches(scores, batch, counts, means, thresholds, ended[at:to], counted, height)
+        scan_batches(chart, counts, means, thresholds, first, ended[at:to], counted, (height, 1.0))
         alarm = scan_late(late, learned, ended[at:to], counted > slo_s, slo_s, scales, rarity, 0)
-        highest = scores.max()
-        if highest >= service.HOLD * height:
+        score = chart[service._SCORE]
+        if score >= service.HOLD * height:
             learned[:3] = before
-        if alarm >= 0 or highest >= height:
-            return to, alarm >= 0, highest >= height
+        if alarm >= 0 or score >= height:
+            return to, alarm >= 0, score >= height
     return to, False, False

@@ -1,8 +1,8 @@
-"""Whether a queue whose batches have become slower will break its promise. Pure.
+"""The P99 of a queue at observed batch times and rate, for a verdict ahead of late answers. Pure.
 
-The queue is Triton's greedy batcher under Poisson arrivals, run over one fixed stream with the batch times
-that the server shows. `latency.queueing` solves the same queue exactly, but compiles while it is used; a
-verdict must not wait for a compiler. The stream is the one of eleven whose P99 is nearest to the exact ones:
+The queue is Triton's greedy batcher under Poisson arrivals, run over one fixed stream. `latency.queueing`
+solves the same queue exactly, but compiles at its first use, and a verdict must not wait for a compiler. The
+stream is the one of eleven whose P99 is nearest to the exact ones:
 off by 3 % (root mean square) for batches of 1 to 8 at loads of 0.4 to 0.9. Batch times without their spread
 make the P99 too small, so the look-ahead errs on the side of waiting.
 """
@@ -44,7 +44,7 @@ def p99_s(rate_rps: float, times_s: Sequence[float]) -> float:
 
 @functools.cache
 def _arrivals() -> tuple[float, ...]:
-    """Return when requests of a Poisson stream arrive, one a second on the mean."""
+    """Return the arrival times of a Poisson stream of one request a second."""
     chance = random.Random(_SEED)
     at, arrivals = 0.0, []
     for _ in range(ARRIVALS):

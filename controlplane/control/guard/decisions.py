@@ -1,7 +1,7 @@
 """Decide what to do where a prediction was wrong or a server died. Pure.
 
-`tick(state, seen)` returns the next state and the effects in the order they must happen: `signals.hear`
-reads the answers, `decide` acts on them. The state table is in docs/design/faults.md. Three rules:
+`tick(state, seen)` returns the next state and the effects in their order: `signals.observe` weighs the
+answers, `decide` acts on the evidence. The state table is in docs/design/faults.md. Three rules:
 
 * a partition with a live server has a route to it: a dead active server is left at once for a live one;
 * between two redirects of a partition lies its settling time, unless the server it left is dead;
@@ -31,7 +31,7 @@ from controlplane.control.guard.state import (
     PlacedServer,
     Probe,
     Redirect,
-    Say,
+    Report,
     Topic,
     Watch,
     fits,
@@ -46,10 +46,10 @@ from controlplane.domain.workload import ShadowPolicy
 _ENDINGS = {
     Cause.SLOW: Ending.DRAINED,
     Cause.SHARE: Ending.DRAINED,
-    # It may have been a pause. If not, its end tells those who wait that they wait in vain.
+    # It may have been a pause. If not, its end closes the connections of the waiting requests.
     Cause.HANG: Ending.GRACE,
     Cause.IMPAIRED: Ending.REFUSED,
-    # What it refuses is lost; what waits in it is sent to the shadow when it ends.
+    # It refuses requests, which are lost; those that still wait in it go to the shadow when it ends.
     Cause.FAILING: Ending.AT_ONCE,
     Cause.CRASH: Ending.AT_ONCE,
 }
@@ -61,10 +61,10 @@ def begin(
     limits: Limits,
     generation: int = 0,
 ) -> GuardState:
-    """The first state: of each partition's servers the first is active, the second stands by.
+    """Return the first state: of each partition's servers the first is active, the second stands by.
 
-    This is also how a controller that was killed goes on: what runs and what is routed says it all.
-    Servers started from now on are numbered from `generation`, so that no name is given twice.
+    A new controller begins so too, from the servers and routes that it finds. Servers started from now on are
+    numbered from `generation`, so that no name is used twice.
     """
     watches = {}
     for partition in partitions:
@@ -82,7 +82,7 @@ def begin(
 
 
 def routes(state: GuardState, seen: FleetSeen) -> dict[str, NamedRoute]:
-    """Endpoint -> who answers and who backs them up, as the state has it."""
+    """Return endpoint -> its active server and its backup, according to the state."""
     members: dict[str, list[str]] = {}
     backups: dict[str, str] = {}
     for watch in state.watches.values():
@@ -94,12 +94,12 @@ def routes(state: GuardState, seen: FleetSeen) -> dict[str, NamedRoute]:
 
 
 def tick(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, ...]]:
-    """One look at the fleet: the next state, and what to do now, in order."""
-    return decide(signals.hear(state, seen), seen)
+    """Return the next state after one observation of the fleet, and the effects, in order."""
+    return decide(signals.observe(state, seen), seen)
 
 
 def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, ...]]:
-    """What to do about what was heard."""
+    """Return the state and the effects that follow from the evidence in `state`."""
     watches = dict(state.watches)
     turn = _Turn(replace(state, watches=watches), seen, watches, used_percent(watches.values()))
     turn.lost_gpus()
@@ -110,10 +110,10 @@ def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect
 
 @dataclass(slots=True)
 class _Turn:
-    """The state and the effects of one tick while its partitions are gone through.
+    """The state and the effects of one tick, partition by partition.
 
-    `watches` are the state's own: they are written here and nowhere else until the tick is over. `used` is
-    what they own of each GPU.
+    `watches` is the state's own mapping and changes only here during the tick. `used` is the percentage of
+    each GPU that has an owner.
     """
 
     state: GuardState
@@ -129,7 +129,7 @@ class _Turn:
             self.used = used_percent(self.watches.values())
 
     def decide(self, partition: str) -> None:
-        """One row of the table: what stands by first, since what is done depends on it."""
+        """Apply the table of docs/design/faults.md to one partition, its shadow first."""
         watch = self._standby_lives(self.state.watches[partition])
         now, limits = self.seen.now_s, self.state.limits
         active = self.seen.servers.get(watch.active.server, signals.GONE)
@@ -143,21 +143,21 @@ class _Turn:
         self.set(partition, self._upkeep(watch))
 
     def lost_gpus(self) -> None:
-        """A fault of a GPU takes every server on it: one event, however many died."""
+        """Report a GPU whose servers are all gone, once, however many they are."""
         died: dict[str, list[str]] = {}
         for watch in self.watches.values():
             for placed in (watch.active, watch.standby):
                 if placed is None or died.get(placed.gpu) == []:
                     continue
-                # The first that lives settles it for its GPU.
+                # One living server shows that its GPU works.
                 gone = _health(self.seen, placed) is Health.GONE
                 died[placed.gpu] = [*died.get(placed.gpu, []), watch.partition.id] if gone else []
         lost = frozenset(gpu for gpu, partitions in died.items() if len(partitions) > 1)
         for gpu in sorted(lost - self.state.lost_gpus):
             reason = f"all {len(died[gpu])} servers died: a fault of the whole {noun_of(gpu)}"
-            # A partition's servers are asked the same.
+            # The servers of one partition get the same requests.
             one = len(set(died[gpu])) == 1
-            self._say(Level.CRITICAL, gpu, f"{reason}, or of what they were asked" if one else reason)
+            self._report(Level.CRITICAL, gpu, f"{reason}, or a request that crashes them" if one else reason)
         if lost != self.state.lost_gpus:
             self.state = replace(self.state, lost_gpus=lost)
 
@@ -168,7 +168,7 @@ class _Turn:
         now, health = self.seen.now_s, _health(self.seen, placed)
         if health in (Health.READY, Health.UNLOADED) and placed.since_s > now:
             watch = replace(watch, standby=replace(placed, since_s=now))
-            self._say(
+            self._report(
                 Level.INFO,
                 watch.partition.id,
                 f"{placed.server} stands by with {placed.percent:g} % of {placed.gpu}",
@@ -176,7 +176,7 @@ class _Turn:
         if health in (Health.GONE, Health.FAILING, Health.IMPAIRED):
             reason = self.seen.servers.get(placed.server, signals.GONE).reason or str(health)
             if placed.gpu not in self.state.lost_gpus:
-                self._say(Level.WARNING, watch.partition.id, f"shadow {placed.server} lost: {reason}")
+                self._report(Level.WARNING, watch.partition.id, f"shadow {placed.server} lost: {reason}")
             self.effects.append(DrainAndStop(placed.server, Ending.AT_ONCE))
             served = not watch.down and _health(self.seen, watch.active) is not Health.GONE
             launches = self._failed(watch, placed, served=served)
@@ -186,24 +186,24 @@ class _Turn:
         return watch
 
     def _died(self, watch: Watch, placed: PlacedServer) -> Watch:
-        """Two that die at once may have died of one request: whoever dies over it, it is sent to the next."""
+        """Report two deaths shortly after each other: HAProxy sends a request again after a crash."""
         now, within_s = self.seen.now_s, self.state.limits.settle_s
         if placed.since_s > now:
-            return watch  # it never served
+            return watch  # it has served no request
         if now - watch.died_s <= within_s and placed.gpu not in self.state.lost_gpus:
-            reason = f"two servers died within {within_s:g} s: what they were asked may crash every server"
-            self._say(Level.CRITICAL, watch.partition.id, reason)
+            reason = f"two servers died within {within_s:g} s: one of their requests may crash every server"
+            self._report(Level.CRITICAL, watch.partition.id, reason)
         return replace(watch, died_s=now)
 
     def _failed(self, watch: Watch, placed: PlacedServer, *, served: bool) -> Launches:
-        """The book of starts after `placed` died."""
+        """Return the record of starts after `placed` died."""
         now, limits = self.seen.now_s, self.state.limits
         book = starts.failed(watch.launches, now - placed.since_s, now, limits, served=served)
         if book.open and not watch.launches.open:
             self.effects.append(OpenBreaker(watch.partition.id, book.retry_at_s))
             short = f"{book.failures} starts in a row did not live {limits.stable_s:g} s"
             reason = f"{short}; the next try is in {book.retry_at_s - now:g} s"
-            self._say(Level.CRITICAL, watch.partition.id, reason)
+            self._report(Level.CRITICAL, watch.partition.id, reason)
         return book
 
     def _dead(self, watch: Watch, cause: Cause, active: ServerSeen) -> Watch:
@@ -212,7 +212,7 @@ class _Turn:
         if not watch.down:
             reason = f"{cause}{f' ({active.reason})' if active.reason else ''}, and nothing stands by"
             if watch.active.gpu not in self.state.lost_gpus:
-                self._say(Level.CRITICAL, watch.partition.id, f"{watch.active.server}: {reason}")
+                self._report(Level.CRITICAL, watch.partition.id, f"{watch.active.server}: {reason}")
             standby_starts = watch.standby is not None
             book = watch.launches if standby_starts else self._failed(watch, watch.active, served=False)
             if cause is Cause.CRASH:
@@ -221,10 +221,12 @@ class _Turn:
         return self._wake(watch)
 
     def _impaired(self, watch: Watch, active: ServerSeen) -> Watch:
-        """Left as soon as something else can answer; until then it is not called dead: some it may answer."""
+        """Redirect as soon as another server is ready; until then it may still answer some requests."""
         if self._usable(watch):
             return self._redirect(watch, Cause.IMPAIRED, active)
-        watch = self._tell(watch, Topic.ERRORS, Level.WARNING, f"{active.reason}, and nothing stands by")
+        watch = self._report_once(
+            watch, Topic.ERRORS, Level.WARNING, f"{active.reason}, and nothing stands by"
+        )
         return self._wake(self._probe(watch))
 
     def _probe(self, watch: Watch) -> Watch:
@@ -238,7 +240,7 @@ class _Turn:
         now, limits = self.seen.now_s, self.state.limits
         if active.health is Health.READY:
             if watch.down:
-                self._say(Level.INFO, watch.partition.id, f"{watch.active.server} answers again")
+                self._report(Level.INFO, watch.partition.id, f"{watch.active.server} answers again")
                 watch = replace(watch, down=False)
             if watch.active.since_s > now:
                 watch = replace(watch, active=replace(watch.active, since_s=now))
@@ -246,7 +248,7 @@ class _Turn:
                 watch = replace(watch, launches=Launches())
         if watch.failed_in_a_row >= limits.failed_in_a_row:
             reason = f"{watch.failed_in_a_row} failed requests in a row"
-            watch = self._tell(self._probe(watch), Topic.ERRORS, Level.WARNING, reason)
+            watch = self._report_once(self._probe(watch), Topic.ERRORS, Level.WARNING, reason)
         if now < watch.settled_s:
             return watch
         if watch.broken_s is not None:
@@ -256,7 +258,7 @@ class _Turn:
         return self._calm(watch)
 
     def _broken(self, watch: Watch, active: ServerSeen) -> Watch:
-        """The SLO is broken and the server lives: too much traffic, a contended host, or a slow server."""
+        """Decide on a broken SLO of a living server: too much traffic, a contended host, or a slow server."""
         if self.seen.now_s - watch.alarm_s > self.state.limits.calm_s:
             return self._calm(_forget(watch))
         assert watch.broken_s is not None
@@ -265,25 +267,27 @@ class _Turn:
             return watch
         overrun = signals.over_plan(watch, active)
         if overrun is not None:
-            watch = self._tell(watch, Topic.TRAFFIC, Level.WARNING, f"more traffic than planned: {overrun}")
+            watch = self._report_once(
+                watch, Topic.TRAFFIC, Level.WARNING, f"more traffic than planned: {overrun}"
+            )
             return _forget(watch)
-        if starves(self.seen.host, active):
+        if starves(self.seen.host, active) and not signals.certainly_slower(watch):
             reason = (
                 f"{self._slowness(watch, active)}; it does not use up its share: a larger one is no faster"
             )
-            return _forget(self._tell(watch, Topic.HOST, Level.WARNING, reason))
+            return _forget_late(self._report_once(watch, Topic.HOST, Level.WARNING, reason))
         standby = watch.standby
         if standby is not None and standby.percent > watch.active.percent and fits(self.used, watch, standby):
             if self._usable(watch):
                 return self._redirect(watch, Cause.SLOW, active)
             reason = f"{self._slowness(watch, active)}; its shadow is not ready yet"
-            return self._wake(self._tell(watch, Topic.WAITING, Level.WARNING, reason))
+            return self._wake(self._report_once(watch, Topic.WAITING, Level.WARNING, reason))
         larger = self._next_server(watch)
         if larger is not None and larger.percent > watch.active.percent:
             if standby is not None:
                 self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
             reason = f"{self._slowness(watch, active)}; a shadow with {larger.percent:g} % comes next"
-            return self._tell(replace(watch, standby=None), Topic.WAITING, Level.WARNING, reason)
+            return self._report_once(replace(watch, standby=None), Topic.WAITING, Level.WARNING, reason)
         gpu = watch.active.gpu
         way_out = (
             "leave a core to the gateway and clients, or move them or other work away; then plan it anew"
@@ -292,31 +296,31 @@ class _Turn:
         )
         share = f"its {watch.active.percent:g} % of {gpu} is all there is"
         reason = f"{self._slowness(watch, active)}; {share}: {way_out}"
-        return _forget(self._tell(watch, Topic.EXHAUSTED, Level.CRITICAL, reason))
+        return _forget(self._report_once(watch, Topic.EXHAUSTED, Level.CRITICAL, reason))
 
     def _cause_unknown(self, active: ServerSeen) -> bool:
-        """Whether the host is contended, and it is not known whether the server uses up its share."""
+        """Return whether the host is contended, and the use of the server's quota is not known."""
         return bool(contention(self.seen.host)) and active.throttled is None
 
     def _slowness(self, watch: Watch, active: ServerSeen) -> str:
-        """The evidence against a slow server, and against the host where that is contended."""
+        """Return the evidence of a slow server and of a contended host, in words."""
         return "; ".join(filter(None, (signals.slowness(watch, active), contention(self.seen.host))))
 
     def _calm(self, watch: Watch) -> Watch:
-        """What was said stops being true once nothing spoke for it for a while."""
-        if not watch.told:
+        """End reported conditions of which there was no sign for a while."""
+        if not watch.reported:
             return watch
         now, limits = self.seen.now_s, self.state.limits
         kept = {
             topic: at
-            for topic, at in watch.told.items()
+            for topic, at in watch.reported.items()
             if topic is Topic.NO_ROOM or now - max(at, watch.alarm_s) < limits.calm_s
         }
-        if len(kept) == len(watch.told):
+        if len(kept) == len(watch.reported):
             return watch
-        if Topic.EXHAUSTED in watch.told and Topic.EXHAUSTED not in kept:
-            self._say(Level.INFO, watch.partition.id, f"no sign of a broken SLO for {limits.calm_s:g} s")
-        return replace(watch, told=kept)
+        if Topic.EXHAUSTED in watch.reported and Topic.EXHAUSTED not in kept:
+            self._report(Level.INFO, watch.partition.id, f"no sign of a broken SLO for {limits.calm_s:g} s")
+        return replace(watch, reported=kept)
 
     def _redirect(self, watch: Watch, cause: Cause, active: ServerSeen) -> Watch:
         now, target = self.seen.now_s, watch.standby
@@ -325,11 +329,11 @@ class _Turn:
         died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED)
         self.effects.append(DrainAndStop(watch.active.server, _ENDINGS[cause]))
         if watch.active.gpu not in self.state.lost_gpus:
-            said = self._slowness(watch, active) if cause is Cause.SLOW else active.reason
+            evidence = self._slowness(watch, active) if cause is Cause.SLOW else active.reason
             level = Level.INFO if cause is Cause.SHARE else Level.WARNING
             share = f"{target.percent:g} % of {target.gpu}"
-            reason = f"{cause}{f' ({said})' if said else ''}: redirected to {target.server}, {share}"
-            self._say(level, watch.partition.id, reason)
+            reason = f"{cause}{f' ({evidence})' if evidence else ''}: redirected to {target.server}, {share}"
+            self._report(level, watch.partition.id, reason)
         launches = self._failed(watch, watch.active, served=True) if died else watch.launches
         if cause in (Cause.CRASH, Cause.IMPAIRED) and not watch.down:
             watch = self._died(watch, watch.active)
@@ -339,20 +343,20 @@ class _Turn:
             services=tuple(service.Service() for _ in watch.services),
             standby=None,
             down=False,
-            heard_s=now,
+            answered_s=now,
             settled_s=now + self.state.limits.settle_s,
             in_flight=0,
             failed_in_a_row=0,
             launches=launches,
-            told={},
+            reported={},
         )
         self.set(watch.partition.id, moved)
         if overdrawn(self.used, target.gpu):
-            self._say(Level.WARNING, target.gpu, "shares overlap until a smaller server has taken over")
+            self._report(Level.WARNING, target.gpu, "shares overlap until a smaller server has taken over")
         return moved
 
     def _upkeep(self, watch: Watch) -> Watch:
-        """Have something stand by that fits; where the active server is dead, have something start."""
+        """Launch a shadow that fits, or a successor of a dead active server."""
         self.set(watch.partition.id, watch)
         now, standby = self.seen.now_s, watch.standby
         if standby is not None and not watch.down and not fits(self.used, watch, standby):
@@ -360,20 +364,22 @@ class _Turn:
             watch = replace(watch, standby=None)
         if watch.standby is not None or now < watch.launches.retry_at_s:
             return watch
-        lame = watch.down or _health(self.seen, watch.active) is Health.IMPAIRED
-        if watch.partition.policy is ShadowPolicy.NONE and not lame:
+        serves_badly = watch.down or _health(self.seen, watch.active) is Health.IMPAIRED
+        if watch.partition.policy is ShadowPolicy.NONE and not serves_badly:
             return watch
         placed = self._next_server(watch)
         if placed is None:
             reason = "no share is free for a shadow: nothing covers a fault"
-            return self._tell(watch, Topic.NO_ROOM, Level.WARNING, reason)
+            return self._report_once(watch, Topic.NO_ROOM, Level.WARNING, reason)
         attempt = watch.launches.failures + 1
         self.effects.append(Launch(watch.partition.id, placed.server, placed.gpu, placed.percent, attempt))
-        told: dict[Topic, float] = {m: at for m, at in watch.told.items() if m is not Topic.NO_ROOM}
-        return replace(watch, standby=placed, generation=watch.generation + 1, told=told)
+        reported: dict[Topic, float] = {
+            topic: at for topic, at in watch.reported.items() if topic is not Topic.NO_ROOM
+        }
+        return replace(watch, standby=placed, generation=watch.generation + 1, reported=reported)
 
     def _next_server(self, watch: Watch) -> PlacedServer | None:
-        """The next larger share, or the same where no more is free; after a death, its own."""
+        """Return a server of the next larger share; of the same where no more is free, or after a death."""
         partition, active = watch.partition, watch.active
         gpus = [active.gpu]
         if partition.shadow_gpu != partition.gpu:
@@ -406,25 +412,25 @@ class _Turn:
             self.effects.append(Load(watch.standby.server))
         return watch
 
-    def _tell(self, watch: Watch, topic: Topic, level: Level, reason: str) -> Watch:
-        at = watch.told.get(topic)
+    def _report_once(self, watch: Watch, topic: Topic, level: Level, reason: str) -> Watch:
+        at = watch.reported.get(topic)
         if at is not None and self.seen.now_s - at < self.state.limits.repeat_s:
             return watch
-        self._say(level, watch.partition.id, reason)
-        return replace(watch, told={**watch.told, topic: self.seen.now_s})
+        self._report(level, watch.partition.id, reason)
+        return replace(watch, reported={**watch.reported, topic: self.seen.now_s})
 
-    def _say(self, level: Level, subject: str, reason: str) -> None:
-        self.effects.append(Say(level, subject, reason))
+    def _report(self, level: Level, subject: str, reason: str) -> None:
+        self.effects.append(Report(level, subject, reason))
 
 
 def _forget(watch: Watch) -> Watch:
-    """After something was done about it: the evidence starts anew."""
-    return replace(
-        watch,
-        broken_s=None,
-        evidence=tuple(sequential.restart(e) for e in watch.evidence),
-        services=tuple(service.restart(s) for s in watch.services),
-    )
+    """Return the watch with no evidence against its server: something was done about it."""
+    return replace(_forget_late(watch), services=tuple(service.restart(s) for s in watch.services))
+
+
+def _forget_late(watch: Watch) -> Watch:
+    """Return the watch with the evidence of batch times alone: something else made the answers late."""
+    return replace(watch, broken_s=None, evidence=tuple(sequential.restart(e) for e in watch.evidence))
 
 
 def _health(seen: FleetSeen, placed: PlacedServer) -> Health:

@@ -1,8 +1,8 @@
-"""Whether the host itself, not a server, makes requests late. Pure.
+"""Whether the host, not a server, makes requests late. Pure.
 
-The gateway runs under no quota of ours and works little, so its waits show the host: where it is ready to run
-and mostly waits for a core, so do the servers, and a larger share of a contended core is no larger. A server
-that uses up its quota all the same is slow because of its share.
+The gateway runs under no quota of ours and works little, so its waits show the host: where it mostly waits
+for a core while it is ready to run, servers wait too, and a larger share of a contended core is no larger. A
+server that uses up its quota all the same is slow because of its share.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ WAITING = 0.5
 STEAL = 0.05
 THROTTLED = 0.05
 
-AT_ITS_QUOTA = 0.4
-"""A server that uses up its quota in this part of the periods is slow because of its share. On a contended
-host: 0.95 to 1 with its quota halved, 0.5 to 0.7 with two thirds of it, 0.05 to 0.5 with all of it."""
+AT_ITS_QUOTA = 0.8
+"""Late answers alone count where a server uses up its quota in this part of the periods. On a contended host:
+0.95 to 1 with its quota halved, 0.5 to 0.7 with two thirds of it, 0.05 to 0.6 with all of it."""
 
 
 def contention(host: HostSeen | None) -> str:
-    """The evidence that the host is contended, in words; empty where there is none."""
+    """Return the evidence that the host is contended, in words; empty where there is none."""
     if host is None:
         return ""
     found = []
@@ -33,6 +33,16 @@ def contention(host: HostSeen | None) -> str:
     return f"the host is contended: {', '.join(found)}" if found else ""
 
 
+def unexplained(host: HostSeen | None, server: ServerSeen) -> float:
+    """Return the part of a batch's time that the host cannot explain; 1 on a host that is not contended.
+
+    A server has its whole share in the periods in which it uses up its quota.
+    """
+    if server.throttled is None or not contention(host):
+        return 1.0
+    return server.throttled
+
+
 def starves(host: HostSeen | None, server: ServerSeen) -> bool:
-    """Whether the host slows a server, not its share: it is contended, and the quota is not used up."""
-    return bool(contention(host)) and server.throttled is not None and server.throttled < AT_ITS_QUOTA
+    """Return whether late answers are no evidence: the host is contended, the quota is not used up."""
+    return unexplained(host, server) < AT_ITS_QUOTA

@@ -1,8 +1,8 @@
-"""Does a workload keep its P99? Decided request by request, as soon as the evidence is enough.
+"""Evidence of a broken P99 from late answers, request by request. Pure.
 
 "P99 <= SLO" says that at most 1 % of the requests take longer than the SLO. Behind a queue those come in
-clusters: one busy period puts dozens of neighbours above the SLO, and a test that took them for independent
-would raise its alarm on a server that keeps its promise. So the unit of evidence is the cluster.
+clusters: one busy period puts dozens of neighbours above the SLO, and a test that assumes independence would
+raise an alarm on a server that keeps its promise. So the unit of evidence is the cluster.
 
 Four CUSUM charts run side by side, one for each reference k. Each adds 1 - k for a request above the SLO,
 -k for any other, and never falls below 0. While the promise is kept its drift is negative, and Lundberg's
@@ -11,11 +11,11 @@ p = 1 %. Asking that this be rare over a horizon of n requests gives the height 
 
     h(k) = margin * ln(n) * c / (1 - p/k)
 
-c is half of E[size^2] / E[size], which the big clusters decide and the many small ones do not. A queue at the
+c is half of E[size^2] / E[size], which the large clusters dominate. A queue at the
 planned utilisation u has (u / (1 - u))^2 + 1 by nature: its backlog above a high level is a random walk with
 Poisson variance and the drift of the spare capacity. What is learned counts between that and four times that,
-so that a server that is always slow cannot teach the test that slow is normal. A small k sees a small excess
-given time, a large k a collapse at once.
+so that a server that is always slow cannot make slow normal. A chart with a small k detects a small excess
+after a while, one with a large k a large excess at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXCESS = 0.01
 """The share of requests that may take longer than the SLO."""
 
 REFERENCES = (0.0125, 0.02, 0.05, 0.15)
-"""Where each chart balances: near sqrt(p * q) it is the quickest to see an excess of q."""
+"""Shares at which the charts have no drift. One near sqrt(p * q) detects a share of q soonest."""
 
 HORIZON_S = 7 * 86400.0
 MARGIN = 1.25
@@ -39,15 +39,15 @@ MARGIN = 1.25
 MEMORY_CLUSTERS = 500
 PRIOR_CLUSTERS = 50
 LARGEST_SCALE = 4.0
-"""Arrivals of dispersion d make clusters d times as large; no larger ones are natural, ..."""
+"""Arrivals of dispersion d make clusters d times as large. This bounds what is learned, ..."""
 UNPREDICTED_SCALE = 64.0
-"""... except where no plan says how loaded the queue is."""
+"""... and this does where the plan has no utilisation."""
 HIGHEST_LOAD = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the requests of one queue were promised: the SLO, at up to this many of them a second.
+    """The promise to the requests of one queue: the SLO, at up to this many of them a second.
 
     `endpoint` is the name the model runs under; `aliases` are the other endpoints that share its queue.
     `execution_ms` is the predicted time of a full batch and `utilisation` the predicted load, None without a
@@ -67,15 +67,16 @@ class Promise:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """All that share the queue."""
+        """Return all endpoints that share the queue."""
         return (self.endpoint, *self.aliases)
 
     @property
     def natural_scale(self) -> float:
-        """E[size^2] / E[size] of the clusters above the SLO that a queue has by nature, in requests.
+        """Return E[size^2] / E[size] of a healthy queue's clusters above the SLO, in requests.
 
         Above a high level the backlog is a random walk whose drift is the spare capacity: its excursions have
-        2 (u / (1 - u))^2 at a utilisation of u. Without a prediction, requests of one SLO share their fate.
+        2 (u / (1 - u))^2 at a utilisation of u. Without a prediction, the requests within one SLO count as a
+        cluster.
         """
         if self.utilisation is None:
             return 1.0 + 0.25 * self.rate_rps * self.slo_ms / 1000.0
@@ -84,18 +85,18 @@ class Promise:
 
     @property
     def largest_scale(self) -> float:
-        """The limit of what may be learned of clusters, in requests."""
+        """Return the largest cluster scale that may be learned, in requests."""
         return self.natural_scale * (UNPREDICTED_SCALE if self.utilisation is None else LARGEST_SCALE)
 
     @property
     def rarity(self) -> float:
-        """How unlikely chance must make an alarm: margin * ln(requests in the horizon) / 2."""
+        """Return the alarm's height for clusters of scale 1: margin * ln(requests in the horizon) / 2."""
         return 0.5 * MARGIN * math.log(max(self.rate_rps * HORIZON_S, 100.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the requests so far say of one promise.
+    """The evidence of the requests so far on one promise.
 
     `scores` are the charts, in requests. `size`, `size_squared` are moving means over the `clusters` seen;
     `cluster` requests of the one under way exceeded, the latest at `last_s`.
@@ -110,18 +111,18 @@ class Evidence:
 
 
 def fresh(promise: Promise) -> Evidence:
-    """No request seen yet."""
+    """Return the evidence of no request."""
     scale = promise.natural_scale
     return Evidence((0.0,) * len(REFERENCES), scale, scale * scale)
 
 
 def restart(evidence: Evidence) -> Evidence:
-    """Forget the charts, keep what was learned of the clusters: after a redirect."""
+    """Return the evidence with charts at zero; what was learned of clusters stays."""
     return replace(evidence, scores=(0.0,) * len(REFERENCES), cluster=0.0)
 
 
 def strength(evidence: Evidence, promise: Promise) -> float:
-    """How far the highest chart is on its way to the alarm: 1 is the alarm."""
+    """Return the highest chart as a part of its alarm's height."""
     if not any(evidence.scores):
         return 0.0
     height = promise.rarity * scale(evidence, promise)
@@ -131,20 +132,20 @@ def strength(evidence: Evidence, promise: Promise) -> float:
 
 
 def scale(evidence: Evidence, promise: Promise) -> float:
-    """The clusters' E[size^2] / E[size] that the test goes by, in requests."""
+    """Return the clusters' E[size^2] / E[size] that the test uses, in requests."""
     return min(max(evidence.size_squared / evidence.size, promise.natural_scale), promise.largest_scale)
 
 
 def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tuple[Evidence, bool]:
-    """The evidence after these answers, in the order they ended, and whether the promise is broken.
+    """Return the evidence after these answers, in the order they ended, and whether the promise is broken.
 
-    Failed requests are left out: a canary judges errors, since they may be the clients' own. Answers after
-    the alarm are not read.
+    Failed requests do not count: they may be the clients' fault, and a canary judges them. Answers after the
+    alarm are not read.
     """
     answers = [a for a in answers if not a.failed]
     exceeded = [a.latency_ms > promise.slo_ms for a in answers]
     if not any(exceeded) and not any(evidence.scores) and not evidence.cluster:
-        return evidence, False  # as the scan would leave it, and nearly always so
+        return evidence, False  # the scan would change nothing; the usual case
     scores = list(evidence.scores)
     learned = [
         evidence.size,
@@ -178,8 +179,8 @@ def scan(
 ) -> int:
     """Carry `scores` and `learned` (size, its square, clusters, cluster, last_s) over requests from `start`.
 
-    Returns the index of the request that raised the alarm, -1 for none. Plain arithmetic on whatever can be
-    indexed, so that the bench compiles this very function and runs it over weeks of traffic.
+    Returns the index of the request that raised the alarm, -1 for none. Plain arithmetic on anything
+    that can be indexed, so that the bench compiles this function and runs it over weeks of traffic.
     """
     for i in range(start, len(ended_s)):
         above = exceeded[i]

@@ -1,20 +1,23 @@
-"""Do the batches of one queue take longer than they did while the server kept its promise? Pure.
+"""Evidence that the batches of one queue take longer than they did while the server kept its promise. Pure.
 
 Late answers follow from a slow server, in clusters and after a while. Its batches show it at once and nearly
-independently. A server with one instance of a model takes one batch at a time, so the request log gives the
-time of a batch: from when the server was free and the first of its requests had come, to its first answer.
+independently. A server with one instance of a model runs one batch at a time, so the request log gives the
+time of a batch: from when the server was free and the first request had arrived, to the first answer.
 
 The unit of evidence is a block: batches of four requests or more together, their time over the usual time of
 batches of these sizes. Distributions differ between models and hosts, so the test assumes none. The server's
-own record keeps the ratios that 10 % and 1 % of its blocks exceed. Two CUSUM charts count these exceedances:
-a block scores ln(q / m) above the threshold, ln((1 - q) / (1 - m)) below it. As long as a block exceeds it
-with a probability of at most m, twice the recorded share, exp(score) is a supermartingale between resets, and
-the mean number of blocks up to a false alarm at height h is at least exp(h) (Lorden 1971). One block adds at
-most ln(q / m), however long it took: a host that stalls for seconds delays one block and is no slow server.
-Nor are the answers that it makes late: an answer counts with the time that it would have taken without the
-stalls, or the longest batch, of its busy period.
+own record keeps the two ratios that 10 % and 1 % of its blocks exceed. A CUSUM chart scores each block by the
+logarithm of how much likelier a slow server's block lies between these thresholds than a healthy one's. While
+at most 1.75 times the recorded shares of the blocks exceed the thresholds, exp(score) is a supermartingale
+between resets, and the mean number of blocks to a false alarm at height h is at least exp(h) (Lorden 1971). A
+block adds at most ln 28.6, however long it took: a host that stalls for seconds delays one block.
 
-A slowdown that breaks nothing for a while is the server's record from then on.
+A host that is short of cores delays every block. It makes them at most 1 / f times as long for a server that
+uses up its quota in a part f of the periods, since the server has its whole share in those. So the ratio of
+a block counts times f while the host is contended (`host.unexplained`).
+
+An answer counts with the time that it would have taken without the stalls, or the longest batch, of its busy
+period. A slowdown that breaks nothing for a while becomes the server's record.
 """
 
 from __future__ import annotations
@@ -26,13 +29,16 @@ from dataclasses import dataclass, replace
 from controlplane.domain.observation import Answer
 
 SHARES = (0.1, 0.01)
-"""The share of a healthy server's blocks above each chart's threshold."""
+"""The shares of a healthy server's blocks above the two thresholds."""
 
-SLACK = 2.0
+SLACK = 1.75
 """The record may be wrong by this factor, in shares."""
 
-SLOW_SHARES = (0.6, 0.5)
-"""q: the share of a slow server's blocks above each threshold."""
+SLOW_SHARES = (0.2, 0.3, 0.5)
+"""A slow server's blocks below both thresholds, between them, and above both."""
+
+USUAL_SHARES = (1.0 - SLACK * SHARES[0], SLACK * (SHARES[0] - SHARES[1]), SLACK * SHARES[1])
+SCORES = tuple(math.log(slow / usual) for slow, usual in zip(SLOW_SHARES, USUAL_SHARES, strict=True))
 
 SIZES = 17
 """Batch sizes with a record of their own; larger ones share the last."""
@@ -48,12 +54,15 @@ BLOCK = 4
 
 LEARN_BATCHES = 30
 LEARN_BLOCKS = 30
+TAIL = math.log(10.0) / math.log(5.0)
+"""A Pareto tail through the median and the ratio that 10 % exceed goes on by their quotient to this power."""
+
 MEMORY_BATCHES = 500.0
 STEP = 0.01
 HOLD = 0.3
-"""From this strength on the record stands still."""
+"""From this strength on the record does not change."""
 
-HORIZON_S = 365 * 86400.0
+HORIZON_S = 7 * 86400.0
 ACCEPT_S = 30.0
 """A slowdown that breaks no promise for so long becomes the record."""
 
@@ -67,50 +76,55 @@ STALLS = 6
 OUTLIER = 8.0
 """One batch counts for at most this many times its usual time: a stall says little of the others."""
 
-_FREE, _SINCE, _EXCESS, _STALLS = range(4)
-_SLOW_TOOK, _SLOW_USUAL, _TOOK, _USUAL, _REQUESTS, _ESTIMATED, _BLOCKS = range(4, 11)
+_SCORE, _FREE, _SINCE, _EXCESS, _STALLS = range(5)
+_SLOW_TOOK, _SLOW_USUAL, _TOOK, _USUAL, _REQUESTS, _ESTIMATED, _BLOCKS = range(5, 12)
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server's record of one queue, and the charts against it.
+    """A server's record of one queue, and the chart against the server.
 
-    `batch`: when the server was last free; since when a chart stands above HOLD; how much longer than usual
-    the stalls, or the longest batch, of the busy period took; how far the stalls are ahead of one every
-    STALL_S; the time and the usual time of the blocks since the charts left zero, and of the open block, with
-    its requests and whether a usual time is an estimate; the blocks of the record. `means` are the usual
-    times of each size in seconds, `thresholds` ratios, one a chart. `open` are the answers of a batch that
-    may not be complete.
+    `chart`: the score; when the server was last free; since when the score is above HOLD; how much longer
+    than usual the stalls, or the longest batch, of the busy period took; how far the stalls are ahead of one
+    every STALL_S; the time and the usual time of the blocks since the score left zero, and of the open block,
+    with its requests and whether a usual time is an estimate; the blocks of the record. `means` are the usual
+    times of each size in seconds, `thresholds` the ratios that 10 % and 1 % of the blocks exceed, `first` the
+    first ratios, the largest first. `open` are the answers of a batch that may not be complete.
     """
 
-    scores: tuple[float, ...] = (0.0,) * len(SHARES)
-    batch: tuple[float, ...] = (-math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 7)
+    chart: tuple[float, ...] = (0.0, -math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 7)
     counts: tuple[float, ...] = (0.0,) * SIZES
     means: tuple[float, ...] = (0.0,) * SIZES
     thresholds: tuple[float, ...] = (0.0,) * len(SHARES)
+    first: tuple[float, ...] = (0.0,) * LEARN_BLOCKS
     open: tuple[Answer, ...] = ()
+
+    @property
+    def score(self) -> float:
+        """The logarithm of the evidence that batches take longer."""
+        return self.chart[_SCORE]
 
 
 def height(rate_rps: float) -> float:
-    """The score of the alarm: the logarithm of the blocks that both charts see in the horizon, at most."""
-    return math.log(len(SHARES) * max(rate_rps * HORIZON_S, 100.0))
+    """Return the score of the alarm: the logarithm of the most blocks in the horizon."""
+    return math.log(max(rate_rps * HORIZON_S / BLOCK, 100.0))
 
 
 def strength(service: Service, rate_rps: float) -> float:
-    """How far the higher chart is on its way to the alarm: 1 is the alarm."""
-    return max(service.scores) / height(rate_rps)
+    """Return the score as a part of the alarm's."""
+    return service.score / height(rate_rps)
 
 
 def slowdown(service: Service) -> float:
-    """How many times their usual time the batches take since the charts left zero."""
-    usual_s = service.batch[_SLOW_USUAL]
-    return service.batch[_SLOW_TOOK] / usual_s if usual_s > 0.0 else 1.0
+    """Return how many times their usual time the batches take since the score left zero."""
+    usual_s = service.chart[_SLOW_USUAL]
+    return service.chart[_SLOW_TOOK] / usual_s if usual_s > 0.0 else 1.0
 
 
 def usual_s(service: Service, limit: int) -> tuple[float, ...]:
-    """The usual time of batches of 1 to `limit`; empty where nothing is known.
+    """Return the usual times of batches of 1 to `limit`; empty where nothing is known.
 
-    A size without a record takes its part of the next smaller one's time, as the charts have it.
+    A size without a record takes as long as the next smaller one, in proportion to the sizes.
     """
     times: list[float] = []
     for size in range(1, limit + 1):
@@ -124,16 +138,17 @@ def usual_s(service: Service, limit: int) -> tuple[float, ...]:
 
 
 def restart(service: Service) -> Service:
-    """The record alone, with nothing held against the server."""
-    return replace(service, scores=(0.0,) * len(SHARES))
+    """Return the record with a score of zero."""
+    return replace(service, chart=(0.0, *service.chart[1:]))
 
 
 def weigh(
-    service: Service, answers: Sequence[Answer], rate_rps: float, now_s: float
+    service: Service, answers: Sequence[Answer], rate_rps: float, now_s: float, unexplained: float = 1.0
 ) -> tuple[Service, list[Answer]]:
-    """The record and the charts after these answers, in the order they ended, and the answers that count.
+    """Return the record after these answers, in the order they ended, and the answers that count.
 
-    Left out are failed requests; the others have the times that they would have taken without a stall.
+    Failed requests do not count; the others count with the times that they would have taken without a stall.
+    `unexplained` is the part of a batch's time that the host cannot explain.
     """
     heard = [*service.open, *(a for a in answers if not a.failed)]
     if not heard:
@@ -144,105 +159,102 @@ def weigh(
         while complete > 0 and heard[complete].ended_s - heard[complete - 1].ended_s <= GAP_S:
             complete -= 1
     heard, waiting = heard[:complete], tuple(heard[complete:])
-    scores, batch = list(service.scores), list(service.batch)
+    chart, first = list(service.chart), list(service.first)
     counts, means, thresholds = list(service.counts), list(service.means), list(service.thresholds)
     latencies = [a.latency_ms / 1000.0 for a in heard]
-    scan(scores, batch, counts, means, thresholds, [a.ended_s for a in heard], latencies, height(rate_rps))
-    after = Service(tuple(scores), tuple(batch), tuple(counts), tuple(means), tuple(thresholds), waiting)
+    ends = [a.ended_s for a in heard]
+    scan(chart, counts, means, thresholds, first, ends, latencies, (height(rate_rps), unexplained))
+    after = Service(tuple(chart), tuple(counts), tuple(means), tuple(thresholds), tuple(first), waiting)
     return after, [a._replace(latency_ms=1000.0 * s) for a, s in zip(heard, latencies, strict=True)]
 
 
 def scan(
-    scores: MutableSequence[float],
-    batch: MutableSequence[float],
+    chart: MutableSequence[float],
     counts: MutableSequence[float],
     means: MutableSequence[float],
     thresholds: MutableSequence[float],
+    first: MutableSequence[float],
     ended_s: Sequence[float],
     latency_s: MutableSequence[float],
-    alarm: float,
+    limits: tuple[float, float],
 ) -> None:
-    """Carry the record and the charts over whole batches; take the longest delay off `latency_s`.
+    """Carry the record and the chart over whole batches; take the longest delay off `latency_s`.
 
-    Plain arithmetic, so that the bench compiles it.
+    `limits` are the alarm's score and the part of a batch's time that the host cannot explain. Plain
+    arithmetic, so that the bench compiles it.
     """
-    first = 0
-    while first < len(ended_s):
-        last = first
-        arrived = ended_s[first] - latency_s[first]
-        while last + 1 < len(ended_s) and ended_s[last + 1] - ended_s[first] <= GAP_S:
+    begin = 0
+    while begin < len(ended_s):
+        last = begin
+        arrived = ended_s[begin] - latency_s[begin]
+        while last + 1 < len(ended_s) and ended_s[last + 1] - ended_s[begin] <= GAP_S:
             last += 1
             arrived = min(arrived, ended_s[last] - latency_s[last])
-        size = min(last + 1 - first, SIZES - 1)
-        took_s = ended_s[first] - max(batch[_FREE], arrived)
+        size = min(last + 1 - begin, SIZES - 1)
+        took_s = ended_s[begin] - max(chart[_FREE], arrived)
         known = _known(counts, size)
         usual_s = means[known] * size / known if known > 0 else math.inf
-        if arrived >= batch[_FREE]:
-            batch[_EXCESS] = 0.0
+        if arrived >= chart[_FREE]:
+            chart[_EXCESS] = 0.0
         if took_s > STALL * usual_s:
-            # A server that stalls again and again is no victim of its host.
-            due_s = max(batch[_STALLS], ended_s[first])
-            if due_s - ended_s[first] <= STALL_S * (STALLS - 1):
-                batch[_STALLS] = due_s + STALL_S
-                batch[_EXCESS] += took_s - usual_s
+            # A host that stalls so often is no excuse any more: the server itself may be slow.
+            due_s = max(chart[_STALLS], ended_s[begin])
+            if due_s - ended_s[begin] <= STALL_S * (STALLS - 1):
+                chart[_STALLS] = due_s + STALL_S
+                chart[_EXCESS] += took_s - usual_s
         else:
-            batch[_EXCESS] = max(batch[_EXCESS], took_s - usual_s)
-        for i in range(first, last + 1):
-            latency_s[i] -= batch[_EXCESS]
+            chart[_EXCESS] = max(chart[_EXCESS], took_s - usual_s)
+        for i in range(begin, last + 1):
+            latency_s[i] -= chart[_EXCESS]
         if took_s > 0.0:
             if known > 0:
-                batch[_TOOK] += took_s
-                batch[_USUAL] += usual_s
-                batch[_REQUESTS] += last + 1 - first
+                chart[_TOOK] += took_s
+                chart[_USUAL] += usual_s
+                chart[_REQUESTS] += last + 1 - begin
                 if known < size:
-                    batch[_ESTIMATED] = 1.0
-            if batch[_SINCE] == math.inf:
+                    chart[_ESTIMATED] = 1.0
+            if chart[_SINCE] == math.inf:
                 _learn_mean(counts, means, size, took_s)
-            if batch[_REQUESTS] >= BLOCK:
-                _weigh_block(scores, batch, counts, thresholds, ended_s[last], alarm)
-        batch[_FREE] = ended_s[last]
-        first = last + 1
+            if chart[_REQUESTS] >= BLOCK:
+                _weigh_block(chart, counts, thresholds, first, ended_s[last], limits)
+        chart[_FREE] = ended_s[last]
+        begin = last + 1
 
 
 def _weigh_block(
-    scores: MutableSequence[float],
-    batch: MutableSequence[float],
+    chart: MutableSequence[float],
     counts: MutableSequence[float],
     thresholds: MutableSequence[float],
+    first: MutableSequence[float],
     ended_s: float,
-    alarm: float,
+    limits: tuple[float, float],
 ) -> None:
-    """Carry the charts over one block, and the record where nothing speaks against the server."""
-    ratio = batch[_TOOK] / batch[_USUAL]
-    highest = 0.0
-    for j in range(len(SHARES)):
-        if batch[_BLOCKS] >= LEARN_BLOCKS:
-            usual = SLACK * SHARES[j]
-            gain = (
-                math.log(SLOW_SHARES[j] / usual)
-                if ratio > thresholds[j]
-                else math.log((1.0 - SLOW_SHARES[j]) / (1.0 - usual))
-            )
-            scores[j] = min(alarm, max(0.0, scores[j] + gain))
-        highest = max(highest, scores[j])
-    if highest == 0.0:
-        batch[_SLOW_TOOK] = batch[_SLOW_USUAL] = 0.0
+    """Carry the chart over one block, and the record unless the score is high."""
+    alarm, unexplained = limits
+    ratio = chart[_TOOK] / chart[_USUAL]
+    counted = ratio * unexplained
+    if chart[_BLOCKS] >= LEARN_BLOCKS:
+        exceeded = 0
+        for threshold in thresholds:
+            if counted > threshold:
+                exceeded += 1
+        chart[_SCORE] = min(alarm, max(0.0, chart[_SCORE] + SCORES[exceeded]))
+    if chart[_SCORE] == 0.0:
+        chart[_SLOW_TOOK] = chart[_SLOW_USUAL] = 0.0
     else:
-        batch[_SLOW_TOOK] += min(ratio, OUTLIER) * batch[_USUAL]
-        batch[_SLOW_USUAL] += batch[_USUAL]
-    if highest < HOLD * alarm:
-        batch[_SINCE] = math.inf
-        _learn_thresholds(batch, thresholds, ratio)
-    elif batch[_SINCE] == math.inf:
-        batch[_SINCE] = ended_s
-    elif ended_s - batch[_SINCE] > ACCEPT_S:
-        batch[_SINCE] = math.inf
-        batch[_BLOCKS] = 0.0
-        for j in range(len(SHARES)):
-            scores[j] = thresholds[j] = 0.0
+        chart[_SLOW_TOOK] += min(counted, OUTLIER) * chart[_USUAL]
+        chart[_SLOW_USUAL] += chart[_USUAL]
+    if chart[_SCORE] < HOLD * alarm:
+        chart[_SINCE] = math.inf
+        _learn_thresholds(chart, thresholds, first, ratio)
+    elif chart[_SINCE] == math.inf:
+        chart[_SINCE] = ended_s
+    elif ended_s - chart[_SINCE] > ACCEPT_S:
+        chart[_SINCE] = math.inf
+        chart[_BLOCKS] = chart[_SCORE] = 0.0
         for k in range(SIZES):
             counts[k] = 0.0
-    batch[_TOOK] = batch[_USUAL] = batch[_REQUESTS] = batch[_ESTIMATED] = 0.0
+    chart[_TOOK] = chart[_USUAL] = chart[_REQUESTS] = chart[_ESTIMATED] = 0.0
 
 
 def _known(counts: Sequence[float], size: int) -> int:
@@ -266,18 +278,46 @@ def _learn_mean(
 
 
 def _learn_thresholds(
-    batch: MutableSequence[float], thresholds: MutableSequence[float], ratio: float
+    chart: MutableSequence[float],
+    thresholds: MutableSequence[float],
+    first: MutableSequence[float],
+    ratio: float,
 ) -> None:
-    """Move the thresholds by one block; they start at the highest ratio of the first ones.
+    """Move the thresholds by one block.
 
     An estimated usual time is too long and ratios to it too small, so such a block lowers no threshold.
     """
+    if chart[_BLOCKS] < LEARN_BLOCKS:
+        if chart[_ESTIMATED] == 0.0:
+            _learn_first(chart, thresholds, first, ratio)
+        return
+    step = max(STEP, 1.0 / chart[_BLOCKS])
     for j in range(len(SHARES)):
-        if batch[_BLOCKS] < LEARN_BLOCKS:
-            thresholds[j] = max(thresholds[j], ratio)
-        elif ratio > thresholds[j]:
-            thresholds[j] *= math.exp(STEP * (1.0 - SHARES[j]))
-        elif batch[_ESTIMATED] == 0.0:
-            thresholds[j] *= math.exp(-STEP * SHARES[j])
-    if batch[_ESTIMATED] == 0.0:
-        batch[_BLOCKS] += 1.0
+        if ratio > thresholds[j]:
+            thresholds[j] *= math.exp(step * (1.0 - SHARES[j]))
+        elif chart[_ESTIMATED] == 0.0:
+            thresholds[j] *= math.exp(-step * SHARES[j])
+    if chart[_ESTIMATED] == 0.0:
+        chart[_BLOCKS] += 1.0
+
+
+def _learn_first(
+    chart: MutableSequence[float],
+    thresholds: MutableSequence[float],
+    first: MutableSequence[float],
+    ratio: float,
+) -> None:
+    """Sort one of the first ratios in; start the thresholds from them at the last one.
+
+    The largest of them may be a stall: it bounds the second threshold, and a Pareto tail does as well.
+    """
+    at = int(chart[_BLOCKS])
+    while at > 0 and first[at - 1] < ratio:
+        first[at] = first[at - 1]
+        at -= 1
+    first[at] = ratio
+    chart[_BLOCKS] += 1.0
+    if chart[_BLOCKS] == LEARN_BLOCKS:
+        tenth = first[int(SHARES[0] * LEARN_BLOCKS) - 1]
+        thresholds[0] = tenth
+        thresholds[1] = min(first[0], tenth * (tenth / first[LEARN_BLOCKS // 2]) ** TAIL)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from controlplane.control.guard import ahead, sequential, service
+from controlplane.control.guard.host import unexplained
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
 from controlplane.control.guard.state import Cause, GuardState, Limits, Watch
@@ -18,37 +19,36 @@ SLOW_COMPUTE = 1.15
 """A server computes slowly if its mean batch takes this many times the predicted time of a full one."""
 
 HANG_SLOS = 2.0
-"""A queue that promises 99 % within its SLO never owes answers for twice that without giving one: a batch's
-execution lasts less than the SLO."""
+"""A queue that keeps its promise answers within twice its SLO: a batch runs for less than the SLO."""
 
 OVER_PLAN = 1.1
 
 LATE = 0.2
-"""With batches that certainly take longer than before, this part of the evidence of late answers is enough:
-some seven of them at 100 req/s and an SLO of 50 ms. Alone, slower batches break no promise."""
+"""The part of the evidence of late answers that is enough where batches certainly take longer than before:
+some seven answers at 100 req/s and an SLO of 50 ms. Slower batches alone break no promise."""
 
 _NAMED = 3
-"""So many endpoints of a queue are named; the rest is counted."""
+"""The number of endpoints of a queue that a message names; it counts the others."""
 
 MEMORIES = ((0.5, 50.0), (4.0, 400.0))
-"""Moving means of the rate: seconds and requests, whichever is longer. The short one sees a jump while it is
-young, the long one a few percent too much."""
+"""Moving means of the rate: seconds and requests, whichever is longer. The short one detects a jump early,
+the long one an excess of a few percent."""
 
 
 def missed_s(state: GuardState, seen: FleetSeen) -> float:
-    """How long nobody looked before this look, where that is too long to judge by; 0 where it is not.
+    """Return the time without a look before this one where it is too long to judge servers by, else 0.
 
-    A host that stands still again and again is no excuse: clients meet it as it is.
+    It counts once in a while only: a host that often stands still is slow for clients too.
     """
     gap_s = seen.now_s - state.now_s
     seldom = seen.now_s - state.stood_s > state.limits.calm_s
     return gap_s if seldom and state.limits.gap_s < gap_s < math.inf else 0.0
 
 
-def hear(state: GuardState, seen: FleetSeen) -> GuardState:
-    """What the answers since the look before say, and nothing done about it.
+def observe(state: GuardState, seen: FleetSeen) -> GuardState:
+    """Return the state with the evidence of the answers since the look before.
 
-    Whoever cannot act now decides again at the next look, and has forgotten nothing.
+    The evidence is kept where a decision cannot be carried out, and decided on again at the next look.
     """
     answers: dict[str, list[Answer]] = {}
     for answer in seen.answers:
@@ -59,34 +59,44 @@ def hear(state: GuardState, seen: FleetSeen) -> GuardState:
         if missed:
             # A host that stood still looks like servers that do; what waited meanwhile is answered late.
             settled_s = max(watch.settled_s, now + state.limits.settle_s)
-            watch = replace(watch, heard_s=now, settled_s=settled_s)
+            watch = replace(watch, answered_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
-        watches[partition] = listen(watch, active, heard, state.now_s, now)
+        watches[partition] = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
     return replace(state, now_s=now, watches=watches, stood_s=now if missed else state.stood_s)
 
 
-def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: float, now_s: float) -> Watch:
-    """The watch after what its active server answered since the tick before."""
+def update(
+    watch: Watch,
+    seen: ServerSeen,
+    answers: Sequence[Answer],
+    ticks_s: tuple[float, float],
+    counted_part: float = 1.0,
+) -> Watch:
+    """Return the watch after the answers of its active server between two ticks.
+
+    `counted_part` is the part of a batch's time that the host cannot explain.
+    """
+    before_s, now_s = ticks_s
     evidence, rates, services = [], [], []
     broken = False
-    owed = max(0, seen.in_flight - watch.in_flight)
+    queued = max(0, seen.in_flight - watch.in_flight)
     known = zip(watch.evidence, watch.rates_rps, watch.services, watch.partition.promises, strict=True)
     for old, rate, record, promise in known:
         endpoints = promise.endpoints
         mine = [a for a in answers if a.endpoint in endpoints]
         counted: Sequence[Answer] = mine
         if promise.instances == 1:
-            record, counted = service.weigh(record, mine, promise.rate_rps, now_s)
+            record, counted = service.weigh(record, mine, promise.rate_rps, now_s, counted_part)
         weighed, alarm = sequential.weigh(old, promise, counted)
         if service.strength(record, promise.rate_rps) >= service.HOLD:
-            # What a slow server does to its queue is no natural size of clusters.
+            # Clusters behind a slow server are larger than natural ones.
             weighed = replace(weighed, size=old.size, size_squared=old.size_squared, clusters=old.clusters)
         broken = broken or alarm or slow(record, weighed, promise, rate[-1])
         services.append(record)
         evidence.append(weighed)
-        # What queues up arrived too; it is shared out as the answers are.
-        arrived = len(mine) + (owed * len(mine) / len(answers) if answers else 0.0)
+        # Requests that wait have arrived too; their endpoints are not known, so they count like the answers.
+        arrived = len(mine) + (queued * len(mine) / len(answers) if answers else 0.0)
         rates.append(_moving(rate, arrived, now_s - before_s, promise))
     settled = now_s >= watch.settled_s
     failed = watch.failed_in_a_row
@@ -97,7 +107,9 @@ def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: 
         evidence=tuple(evidence) if settled else tuple(sequential.restart(e) for e in evidence),
         rates_rps=tuple(rates),
         services=tuple(services) if settled else tuple(service.restart(s) for s in services),
-        heard_s=now_s if answers or seen.in_flight == 0 or math.isinf(watch.heard_s) else watch.heard_s,
+        answered_s=now_s
+        if answers or seen.in_flight == 0 or math.isinf(watch.answered_s)
+        else watch.answered_s,
         broken_s=now_s if broken and settled and watch.broken_s is None else watch.broken_s,
         alarm_s=now_s if broken and settled else watch.alarm_s,
         in_flight=seen.in_flight,
@@ -106,16 +118,22 @@ def listen(watch: Watch, seen: ServerSeen, answers: Sequence[Answer], before_s: 
 
 
 def slow(record: Service, evidence: Evidence, promise: Promise, rate_rps: float) -> bool:
-    """Whether batches certainly take longer than before, and that makes answers late or will do so."""
+    """Return whether batches certainly take longer than before, and make answers late or will do so."""
     if service.strength(record, promise.rate_rps) < 1.0:
         return False
     return sequential.strength(evidence, promise) >= LATE or will_break(record, promise, rate_rps)
 
 
-def will_break(record: Service, promise: Promise, rate_rps: float) -> bool:
-    """Whether the queue model puts the P99 above the SLO at the batch times and the rate that are seen.
+def certainly_slower(watch: Watch) -> bool:
+    """Return whether the batches of one of its queues certainly take longer than before."""
+    known = zip(watch.services, watch.partition.promises, strict=True)
+    return any(service.strength(record, promise.rate_rps) >= 1.0 for record, promise in known)
 
-    It takes the planned rate at most: a higher one is no server's fault.
+
+def will_break(record: Service, promise: Promise, rate_rps: float) -> bool:
+    """Return whether the queue model puts the P99 above the SLO at the observed batch times and rate.
+
+    The rate counts up to the planned one: more traffic does not make a server slow.
     """
     slowdown = service.slowdown(record)
     times_s = [slowdown * usual_s for usual_s in service.usual_s(record, promise.batch)]
@@ -123,10 +141,10 @@ def will_break(record: Service, promise: Promise, rate_rps: float) -> bool:
 
 
 def sizes_unknown(watch: Watch, seen: ServerSeen) -> bool:
-    """Whether slower batches count, and requests that carry more than planned may be why.
+    """Return whether a verdict from batch times must wait for the number of inferences in a request.
 
-    Triton's statistics tell what requests carry; they are read under suspicion. Late answers that alone are
-    an alarm need no such reason.
+    More of them make longer batches. Triton counts them, and its counts are read under suspicion only. A
+    verdict from late answers needs no such count.
     """
     for evidence, promise in zip(watch.evidence, watch.partition.promises, strict=True):
         if sequential.strength(evidence, promise) >= 1.0:
@@ -135,7 +153,7 @@ def sizes_unknown(watch: Watch, seen: ServerSeen) -> bool:
 
 
 def suspicion(watch: Watch) -> float:
-    """The strongest evidence against one of its promises; 1 is an alarm."""
+    """Return the strongest evidence of a broken promise; 1 is an alarm."""
     promises = watch.partition.promises
     late = (sequential.strength(e, p) for e, p in zip(watch.evidence, promises, strict=True))
     slower = (service.strength(s, p.rate_rps) for s, p in zip(watch.services, promises, strict=True))
@@ -143,27 +161,26 @@ def suspicion(watch: Watch) -> float:
 
 
 def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause | None:
-    """Why the active server counts as dead, None if it does not."""
+    """Return why the active server counts as dead; None if it does not."""
     if seen.health is Health.GONE:
         return Cause.CRASH
     if seen.health is Health.FAILING:
         return Cause.FAILING
-    # A pause is no reason to turn over twice.
+    # A pause must not cause two redirects.
     settling = 2.0 if now_s < watch.settled_s else 1.0
     slo_s = max(p.slo_ms for p in watch.partition.promises) / 1000.0
     patience_s = settling * max(limits.hang_s, HANG_SLOS * slo_s)
-    if seen.in_flight > 0 and now_s - watch.heard_s > patience_s:
+    if seen.in_flight > 0 and now_s - watch.answered_s > patience_s:
         return Cause.HANG
     return None
 
 
 def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
-    """What to say if more traffic than planned, not a slow server, broke the SLO; None otherwise.
+    """Return the message if more traffic than planned, not a slow server, broke the SLO; None otherwise.
 
-    The rate decides, against its own noise: 3 standard deviations above the plan where Triton's times are
-    not known, 1 where they show that a batch takes no longer than predicted and the rest is queueing.
-    A batch that takes longer than predicted is the server's fault at any rate, unless requests carry more
-    than planned. What counts are inferences: more of them in as many requests are more traffic, too.
+    The rate must be above the planned one by 3 standard deviations of its noise, or by 1 where Triton's times
+    show that a batch takes no longer than predicted. A batch that takes longer is the server's fault at any
+    rate, unless requests have more inferences than planned: the rate counts inferences.
     """
     known = zip(watch.rates_rps, watch.services, watch.partition.promises, strict=True)
     for rate, record, promise in known:
@@ -193,7 +210,7 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
 
 
 def slowness(watch: Watch, seen: ServerSeen) -> str:
-    """The evidence against a slow server, in words."""
+    """Return the evidence of a slow server, in words."""
     parts = []
     for record, promise in zip(watch.services, watch.partition.promises, strict=True):
         if service.strength(record, promise.rate_rps) >= 1.0:

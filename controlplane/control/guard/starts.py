@@ -10,10 +10,10 @@ from controlplane.domain.workload import ShadowPolicy
 
 
 def failed(book: Launches, lived_s: float, now_s: float, limits: Limits, *, served: bool) -> Launches:
-    """The book after a server died that had been ready for `lived_s` (-inf: never).
+    """Return the record after the death of a server that had been ready for `lived_s` (-inf: never).
 
-    Where its partition is not `served` meanwhile, there is no service to spare: a server that lived long is
-    succeeded at once, whatever became of shadows beside it, and the breaker does not stay open as long.
+    Where no other server serves its partition (`served`), a server that lived long gets a successor at once,
+    also after failed starts of shadows, and the breaker is open for a shorter time.
     """
     if lived_s > limits.stable_s:
         return book if book.open and served else Launches()
@@ -26,7 +26,7 @@ def failed(book: Launches, lived_s: float, now_s: float, limits: Limits, *, serv
 
 
 def proven(watch: Watch, limits: Limits, now_s: float) -> bool:
-    """Whether all that is to run of a partition has lived so long that no start of it counts as failed."""
+    """Return whether all servers of a partition have lived so long that no start counts as failed."""
     if watch.standby is None and watch.partition.policy is not ShadowPolicy.NONE:
         return False
     placed_servers = (watch.active, watch.standby)

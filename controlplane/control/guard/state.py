@@ -56,12 +56,12 @@ class Ending(StrEnum):
     """How a server ends that no route leads to."""
 
     DRAINED = "after draining"
-    """Once it owes no answer any more."""
+    """When it has no open request any more."""
     GRACE = "after a moment"
-    """It is told to end, and has a moment to answer what it owes if it comes round."""
+    """It gets SIGTERM, and has a moment to answer its open requests if it runs again."""
     REFUSED = "after what the dead process held"
-    """It is told to end, and has the second Triton takes to refuse what its model's dead process held: it may
-    have died of that. What waits behind is sent to the shadow when the server ends."""
+    """It gets SIGTERM, and has the second in which Triton refuses the requests of the dead model process: one
+    of them may have crashed it. The others go to the shadow when the server ends."""
     AT_ONCE = "at once"
 
 
@@ -75,7 +75,7 @@ class DrainAndStop:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a server for a partition, to stand by or, where nothing else lives, to take over."""
+    """Start a server for a partition, as its shadow or, where no other lives, as its active server."""
 
     partition: str
     server: str
@@ -86,61 +86,61 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load the models of a warm shadow: it is needed."""
+    """Load the models of a warm shadow."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Try a real inference on a server now; its health says how that went."""
+    """Send a real inference to a server now; its health shows the result."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBreaker:
-    """Nothing more is started for this partition until `until_s`: it cannot start."""
+    """Start no server for this partition until `until_s`: its starts fail."""
 
     partition: str
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """Tell whoever reads status and events."""
+class Report:
+    """Add a message to the status and the events."""
 
     level: Level
     subject: str
     reason: str
 
 
-Effect = Redirect | DrainAndStop | Launch | Load | Probe | OpenBreaker | Say
+Effect = Redirect | DrainAndStop | Launch | Load | Probe | OpenBreaker | Report
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The guard's patience, in seconds, and how often a start may fail in a row."""
+    """The guard's times, in seconds, and the number of starts that may fail in a row."""
 
     settle_s: float = 3.0
     hang_s: float = 0.5
-    """No answer for this long, or 2 SLOs if that is longer, while answers are owed: a hang."""
+    """No answer for this long, or 2 SLOs if that is longer, while requests are open, is a hang."""
     stable_s: float = 30.0
     """A server that lived this long did not fail to start."""
     gap_s: float = 2.0
-    """Who did not look for this long cannot tell a slow server from a host that stood still."""
+    """After so long without a look, a slow server looks like a host that stood still."""
     back_off_s: float = 1.0
     back_off_max_s: float = 60.0
-    """Nobody who is served by nothing waits longer for a start, whatever failed before."""
+    """The longest wait between starts of a partition that no server serves."""
     failures: int = 5
     breaker_s: float = 600.0
     calm_s: float = 60.0
     sizes_s: float = 0.5
-    """So long a verdict from batch times waits to learn from Triton what requests carry."""
+    """The longest wait for Triton's counts of inferences before a verdict from batch times."""
     repeat_s: float = 300.0
     failed_in_a_row: int = 5
     probe_s: float = 1.0
-    """How long one canary of a failing server has before the next."""
+    """The time between two canaries of a failing server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class GuardedPartition:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Every endpoint of the partition: they are routed together."""
+        """Return every endpoint of the partition: they are routed together."""
         return tuple(endpoint for promise in self.promises for endpoint in promise.endpoints)
 
 
@@ -173,7 +173,7 @@ class PlacedServer:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """How starting went lately: failures in a row, and when the next start may be."""
+    """The record of starts: failures in a row, and the time of the next start."""
 
     failures: int = 0
     retry_at_s: float = -math.inf
@@ -185,10 +185,9 @@ class Watch:
     """One partition as it is now.
 
     `evidence`, `services` and `rates_rps` (moving means of arrivals, a short and a long one) have one entry a
-    promise.
-    `heard_s`: when the active server last answered or owed nothing. `broken_s`: since when its SLO is known
-    to be broken and nothing has been done about it yet. `alarm_s`: the latest sign of that. `settled_s`:
-    before this no redirect but from a dead server. `died_s`: when a server that had served died last.
+    promise. Times: `answered_s`, the active server's last answer, or the last look without an open request;
+    `broken_s`, the first alarm on which nothing was done yet, and `alarm_s`, the latest one; `settled_s`,
+    before which only a dead server is left; `died_s`, the last death of a server that had served.
     """
 
     partition: GuardedPartition
@@ -198,7 +197,7 @@ class Watch:
     services: tuple[Service, ...]
     standby: PlacedServer | None = None
     down: bool = False
-    heard_s: float = -math.inf
+    answered_s: float = -math.inf
     settled_s: float = -math.inf
     broken_s: float | None = None
     alarm_s: float = -math.inf
@@ -208,15 +207,15 @@ class Watch:
     died_s: float = -math.inf
     launches: Launches = Launches()
     generation: int = 0
-    told: Mapping[Topic, float] = field(default_factory=dict)
+    reported: Mapping[Topic, float] = field(default_factory=dict)
 
-    def has_told(self, topic: Topic) -> bool:
-        """Whether this stands said."""
-        return topic in self.told
+    def has_reported(self, topic: Topic) -> bool:
+        """Return whether this was reported and has not ended."""
+        return topic in self.reported
 
 
 class Phase(StrEnum):
-    """How a partition is served; the picture is in docs/design/faults.md."""
+    """The phase of a partition; the picture is in docs/design/faults.md."""
 
     GUARDED = "guarded"
     EXPOSED = "exposed"
@@ -226,12 +225,12 @@ class Phase(StrEnum):
 
 
 def phase(watch: Watch, now_s: float) -> Phase:
-    """The partition's phase."""
+    """Return the partition's phase."""
     if watch.down:
         return Phase.DOWN
     if now_s < watch.settled_s:
         return Phase.SETTLING
-    if watch.has_told(Topic.EXHAUSTED):
+    if watch.has_reported(Topic.EXHAUSTED):
         return Phase.EXHAUSTED
     if watch.standby is not None and watch.standby.since_s <= now_s:
         return Phase.GUARDED
@@ -250,7 +249,7 @@ class GuardState:
 
 
 def used_percent(watches: Iterable[Watch]) -> dict[str, float]:
-    """GPU -> its shares that have an owner. A dead server's share is its successor's."""
+    """Return GPU -> its percentage that has an owner. A dead server's share is its successor's."""
     used: dict[str, float] = {}
     for watch in watches:
         used[watch.active.gpu] = used.get(watch.active.gpu, 0.0) + watch.active.percent
@@ -258,23 +257,23 @@ def used_percent(watches: Iterable[Watch]) -> dict[str, float]:
 
 
 def room_percent(used: Mapping[str, float], watch: Watch, gpu: str) -> float:
-    """The share of `gpu` this partition could own, its own one included."""
+    """Return the percentage of `gpu` that this partition could own, its present share included."""
     own = watch.active.percent if watch.active.gpu == gpu else 0.0
     return WHOLE_PERCENT - used.get(gpu, 0.0) + own
 
 
 def fits(used: Mapping[str, float], watch: Watch, placed: PlacedServer) -> bool:
-    """Whether this partition could move to `placed` with no share owned twice."""
+    """Return whether this partition could move to `placed` with no share owned twice."""
     return placed.percent <= room_percent(used, watch, placed.gpu) + _ROUNDING
 
 
 def overdrawn(used: Mapping[str, float], gpu: str) -> bool:
-    """Whether more than the whole GPU has owners."""
+    """Return whether more than the whole GPU has owners."""
     return used.get(gpu, 0.0) > WHOLE_PERCENT + _ROUNDING
 
 
 def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
-    """The guarded partitions of a plan, in its order."""
+    """Return the guarded partitions of a plan, in its order."""
     result = []
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
@@ -299,10 +298,10 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
 
 
 def _promise(queue: Sequence[Placement], served: ServedModel) -> Promise:
-    """The promise of the workloads that share a queue.
+    """Return the promise of the workloads that share a queue.
 
-    They wait in one line and execute in the same batches, so a request of any of them takes as long as one of
-    the strictest would have: all of them are evidence for its SLO.
+    They wait in one queue and run in the same batches, so all their requests are evidence for the strictest
+    SLO.
     """
     first, *others = queue
     times_ms = [p.predicted.execution_ms for p in queue if p.predicted.execution_ms is not None]
@@ -325,7 +324,7 @@ def validate_state(state: GuardState) -> None:
     """Raise AssertionError where the state breaks what must always hold.
 
     Called by every test after every tick. A GPU may be overdrawn only by servers that took over from dead
-    ones, which give the excess back; so somebody on it owns more than was planned.
+    ones and give the excess back: one of its partitions owns more than was planned.
     """
     names: set[str] = set()
     for watch in state.watches.values():

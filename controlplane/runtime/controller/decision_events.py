@@ -14,7 +14,7 @@ from controlplane.control.guard.state import (
     OpenBreaker,
     Probe,
     Redirect,
-    Say,
+    Report,
 )
 from controlplane.runtime.fleet.history import Event
 
@@ -57,7 +57,7 @@ def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
             return Event(wall_s, "info", "stop", server, str(ending))
         case OpenBreaker(partition, until_s):
             return Event(wall_s, "critical", "breaker", partition, f"no start for {until_s - now_s:.0f} s")
-        case Say(level, subject, reason):
+        case Report(level, subject, reason):
             return Event(wall_s, str(level), "said", subject, reason)
         case Load() | Probe():
             return None

@@ -16,7 +16,7 @@ from controlplane.control.guard.state import (
     OpenBreaker,
     Probe,
     Redirect,
-    Say,
+    Report,
     Watch,
 )
 from controlplane.domain.fleet import Server
@@ -138,7 +138,7 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
             workers.stop(effect)
         case Probe(server):
             observer.probe(server)
-        case Redirect() | OpenBreaker() | Say():
+        case Redirect() | OpenBreaker() | Report():
             pass
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 
 from controlplane.control.guard import decisions
-from controlplane.control.guard.signals import hear, missed_s, suspicion
+from controlplane.control.guard.signals import missed_s, observe, suspicion
 from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, TrisectError
@@ -131,7 +131,7 @@ class Controller:
             )
             self._event("warning", "controller", self._fleet.name, reason)
         # Kept even if the decision fails: an alarm must not have to build up again.
-        adopted.state = hear(adopted.state, seen)
+        adopted.state = observe(adopted.state, seen)
         state, effects = decisions.decide(adopted.state, seen)
         decision = Decision(state, effects, decisions.routes(state, seen), seen)
         try:

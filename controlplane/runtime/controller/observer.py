@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -33,11 +34,12 @@ _ENGINE_LATE_S = 5.0
 _DEAF_S = 5.0
 _GATEWAY_AGAIN_S = 2.0
 CANARY_EVERY_S = 5.0
-STATISTICS_EVERY_S = 0.1
+STATISTICS_EVERY_S = 0.05
 _USAGE_EVERY_S = 0.1
+_USAGE_WINDOW_S = 1.0
 _STATISTICS_KEPT_S = 2.0
 SILENT_S = 0.2
-SUSPICIOUS = 0.4
+SUSPICIOUS = 0.25
 """The evidence, of 1 for an alarm, from which on looking closer is worth its cost."""
 _SILENT_REQUESTS = 3.0
 _FAILED_IN_A_ROW = 5
@@ -323,7 +325,7 @@ class _Split:
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._usage: dict[str, tuple[float, ShareUsage]] = {}
+        self._usage: dict[str, deque[tuple[float, ShareUsage]]] = {}
         self._throttled: dict[str, tuple[float, float]] = {}
         self._counting: set[str] = set()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
@@ -365,10 +367,13 @@ class _Split:
             return
         finally:
             self._counting.discard(server.name)
-        at, before = self._usage.get(server.name, (-math.inf, usage))
-        if now - at >= _USAGE_EVERY_S:
-            self._usage[server.name] = now, usage
-        if now - at < _STATISTICS_KEPT_S and usage.periods is not None and before.periods is not None:
+        readings = self._usage.setdefault(server.name, deque())
+        while readings and now - readings[0][0] > _USAGE_WINDOW_S:
+            readings.popleft()
+        if not readings or now - readings[-1][0] >= _USAGE_EVERY_S:
+            readings.append((now, usage))
+        _, before = readings[0]
+        if usage.periods is not None and before.periods is not None:
             passed = usage.periods - before.periods
             hit = (usage.throttled_periods or 0) - (before.throttled_periods or 0)
             if passed > 0:

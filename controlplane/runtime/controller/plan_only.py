@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 
 from controlplane.control.guard import decisions
-from controlplane.control.guard.state import GuardState, PlacedServer, Probe, Say
+from controlplane.control.guard.state import GuardState, PlacedServer, Probe, Report
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Health
 from controlplane.runtime.controller.actor import Decision, Notice
@@ -62,8 +62,8 @@ class Announcer:
                 observer.probe(effect.server)
             event = event_of(effect, wall_s, decision.seen.now_s)
             if event is not None:
-                self.note(event if isinstance(effect, Say) else replace(event, kind=f"would {event.kind}"))
-        changes_nothing = all(isinstance(effect, Probe | Say) for effect in decision.effects)
+                self.note(event if isinstance(effect, Report) else replace(event, kind=f"would {event.kind}"))
+        changes_nothing = all(isinstance(effect, Probe | Report) for effect in decision.effects)
         adopted.state = decision.state if changes_nothing else _begun_again(adopted.state)
 
     def publish(self, decision: Decision, state: GuardState, workers: Workers) -> None:

@@ -72,7 +72,7 @@ class World:
         before = self.state
         seen = FleetSeen(self.now_s, tuple(self.answers()), self.servers())
         if self.held:
-            self.state = signals.hear(before, seen)
+            self.state = signals.observe(before, seen)
             validate_state(self.state)
             return
         self.state, effects = decisions.tick(before, seen)

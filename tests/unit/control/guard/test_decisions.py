@@ -27,7 +27,7 @@ from controlplane.control.guard.state import (
     PlacedServer,
     Probe,
     Redirect,
-    Say,
+    Report,
     guarded_partitions,
     phase,
     validate_state,
@@ -121,7 +121,7 @@ def of(kind: type[T], effects: Sequence[Effect]) -> list[T]:
 
 
 def said(effects: Sequence[Effect], level: Level) -> str:
-    return " | ".join(s.reason for s in of(Say, effects) if s.level is level)
+    return " | ".join(s.reason for s in of(Report, effects) if s.level is level)
 
 
 def test_a_fleet_that_keeps_its_promises_is_left_alone() -> None:
@@ -362,7 +362,7 @@ def test_who_cannot_act_forgets_nothing_and_decides_again() -> None:
         b.now_s += TICK_S
         late = tuple(Answer(b.now_s, 150.0, False, "W1", "W1.a") for _ in range(20))
         seen = FleetSeen(b.now_s, late, dict(b.servers))
-        b.state = signals.hear(b.state, seen)
+        b.state = signals.observe(b.state, seen)
     # The fleet was busy meanwhile, and nobody asks the server any more.
     assert of(Redirect, b.tick(1, rate=0.0))[0].cause is Cause.SLOW
 
@@ -458,7 +458,7 @@ def test_two_that_die_one_after_the_other_may_have_been_asked_the_same(apart: in
     del b.servers["W1.s"]
     b.tick()
     loud = said(b.effects, Level.CRITICAL)
-    assert "what they were asked may crash every server" in loud
+    assert "one of their requests may crash every server" in loud
     assert "a fault of the whole GPU" not in loud
 
 
@@ -489,10 +489,10 @@ def test_a_fault_of_a_gpu_is_one_event() -> None:
     b.servers = {n: s for n, s in b.servers.items() if n.endswith(".s")}
     effects = b.tick()
     assert len(of(Redirect, effects)) == 2
-    loud = [s for s in of(Say, effects) if s.level is Level.CRITICAL]
+    loud = [s for s in of(Report, effects) if s.level is Level.CRITICAL]
     assert [s.subject for s in loud] == ["g0"]
     assert "a fault of the whole GPU" in loud[0].reason
-    assert len(of(Say, effects)) == 1
+    assert len(of(Report, effects)) == 1
 
 
 def test_the_spare_share_goes_to_one_only() -> None:
@@ -597,6 +597,44 @@ def test_a_slow_server_that_a_contended_host_starves_is_not_left() -> None:
     told = said(effects, Level.WARNING)
     assert told.count("it does not use up its share: a larger one is no faster") == 1
     assert "the host is contended" in told
+
+
+def test_a_cut_share_is_left_within_a_second_though_the_host_is_contended_all_the_time() -> None:
+    b = bench(partition())
+    b.host = HostSeen(waiting=0.6)
+    b.servers["W1.a"] = ServerSeen(Health.READY, throttled=0.9, inferences={"W1": 1.0})
+    b.tick(50)
+    moved = []
+    for look in range(5):
+        # Every third reading finds a server that has not used up its quota, by chance.
+        throttled = 0.3 if look % 3 == 2 else 0.95
+        b.servers["W1.a"] = ServerSeen(Health.READY, throttled=throttled, inferences={"W1": 1.0})
+        moved += of(Redirect, b.tick(late=["W1"], rate=30.0))
+    assert [redirect.cause for redirect in moved] == [Cause.SLOW]
+
+
+def test_a_contended_host_alone_moves_no_traffic() -> None:
+    b = bench(partition())
+    b.tick(50)
+    b.host = HostSeen(waiting=0.9)
+    for look in range(300):
+        throttled = 0.6 if look % 7 == 0 else 0.2
+        b.servers["W1.a"] = ServerSeen(Health.READY, throttled=throttled, inferences={"W1": 1.0})
+        b.tick(late=["W1"], rate=40.0)
+    assert not of(Redirect, b.effects)
+    assert "the host is contended" in said(b.effects, Level.WARNING)
+
+
+def test_late_answers_of_a_starved_server_leave_the_evidence_of_its_batches() -> None:
+    b = bench(partition())
+    b.tick(50)
+    b.host = HostSeen(waiting=0.9)
+    b.servers["W1.a"] = ServerSeen(Health.READY, throttled=0.39, inferences={"W1": 1.0})
+    before = b.state.watches["W1"].services
+    while "the host is contended" not in said(b.tick(late=["W1"]), Level.WARNING):
+        before = b.state.watches["W1"].services
+    (record,) = b.state.watches["W1"].services
+    assert record.score >= before[0].score
 
 
 @pytest.mark.parametrize(("waiting", "throttled"), [(0.9, 0.9), (0.1, 0.1), (0.9, None)])

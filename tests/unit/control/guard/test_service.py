@@ -54,6 +54,26 @@ def test_doubled_batch_times_are_certain_within_fifty_answers() -> None:
     assert service.strength(weigh(record, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
 
 
+def test_a_stall_among_the_first_batches_hides_no_slower_server() -> None:
+    queue = Queue()
+    record = weigh(service.Service(), queue.answers(120))
+    record = weigh(record, queue.answers(60, stall_s=0.08))
+    record = weigh(record, queue.answers(400))
+    assert service.strength(weigh(record, queue.answers(60, slowdown=2.0)), RATE_RPS) == 1.0
+
+
+def test_slower_batches_count_by_the_part_that_a_contended_host_cannot_explain() -> None:
+    queue = Queue()
+    record = learned(queue)
+    slower = queue.answers(100, slowdown=2.0)
+    at_its_quota, starved = (
+        service.weigh(record, slower, RATE_RPS, slower[-1].ended_s + 1.0, unexplained=part)[0]
+        for part in (0.95, 0.4)
+    )
+    assert service.strength(at_its_quota, RATE_RPS) == 1.0
+    assert service.strength(starved, RATE_RPS) < service.HOLD
+
+
 def test_a_stall_of_the_host_is_one_slow_batch() -> None:
     queue = Queue()
     record = weigh(learned(queue), queue.answers(300, stall_s=2.0))
@@ -84,7 +104,7 @@ def test_a_slowdown_that_breaks_nothing_becomes_the_record() -> None:
 
 def test_nothing_is_held_against_a_server_without_a_record() -> None:
     record = weigh(service.Service(), Queue().answers(40, slowdown=5.0))
-    assert record.scores == (0.0, 0.0)
+    assert record.score == 0.0
 
 
 def test_failed_requests_tell_nothing_of_batch_times() -> None:

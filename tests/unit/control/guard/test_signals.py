@@ -12,7 +12,15 @@ from controlplane.domain.observation import Answer, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
 PROMISE = Promise("w", slo_ms=50.0, rate_rps=100.0)
-SURE = service.Service(scores=(service.height(PROMISE.rate_rps), 0.0))
+
+
+def record(score: float, slowdown: float = 1.0) -> service.Service:
+    """A record whose blocks took `slowdown` times as long since the score left zero."""
+    chart = service.Service().chart
+    return service.Service(chart=(score, *chart[1:5], slowdown, 1.0, *chart[7:]))
+
+
+SURE = record(service.height(PROMISE.rate_rps))
 
 
 def late(answers: int) -> sequential.Evidence:
@@ -31,7 +39,7 @@ def test_slower_batches_need_a_few_late_answers() -> None:
 
 def test_a_few_late_answers_without_slower_batches_are_no_alarm() -> None:
     assert not signals.slow(service.Service(), late(7), PROMISE, 100.0)
-    almost = replace(SURE, scores=(0.99 * SURE.scores[0], 0.0))
+    almost = record(0.99 * SURE.score)
     assert not signals.slow(almost, late(7), PROMISE, 100.0)
 
 
@@ -56,8 +64,7 @@ def test_larger_requests_than_planned_are_more_traffic_though_batches_take_longe
 def slower(slowdown: float) -> service.Service:
     """A record of 6 ms for one and 2 ms for each more in a batch, and batches that certainly take longer."""
     means = tuple(0.004 + 0.002 * size for size in range(service.SIZES))
-    certain = (-1.0, 0.0, 0.0, 0.0, slowdown, 1.0)
-    return replace(SURE, counts=(99.0,) * service.SIZES, means=means, batch=certain)
+    return replace(record(SURE.score, slowdown), counts=(99.0,) * service.SIZES, means=means)
 
 
 FOURS = replace(PROMISE, batch=4)
@@ -74,5 +81,5 @@ def test_a_promise_that_only_a_rate_above_the_plan_would_break_is_no_servers_fau
 
 
 def test_slower_batches_that_are_not_certain_break_nothing() -> None:
-    doubtful = replace(slower(4.0), scores=(0.9 * SURE.scores[0], 0.0))
+    doubtful = replace(slower(4.0), chart=record(0.9 * SURE.score, 4.0).chart)
     assert not signals.slow(doubtful, late(0), FOURS, rate_rps=100.0)
