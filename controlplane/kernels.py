@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dis
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +25,8 @@ from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PATIENCE_S = 1.0
-"""How long a kernel is interpreted, in all its calls together: about what its compilation takes."""
+COMPILE_S = 0.002
+"""Seconds that numba takes for one instruction of a kernel's bytecode."""
 FREE_S = 0.1
 """How long all kernels of a process are interpreted before numba is imported, which takes longer."""
 
@@ -57,7 +58,7 @@ class Kernel(Generic[P, R]):
 
     def _choose(self) -> Callable[P, R]:
         """Machine code where it is cached or interpreting has taken long, else Python."""
-        if self._is_cached() or self._spent_s + self._spent_before_s() >= PATIENCE_S:
+        if self._is_cached() or self._spent_s + self._spent_before_s() >= self._patience_s:
             machine_code: Callable[P, R] = self.compiled
             return machine_code
         self._spent_s += self._spent_before_s()
@@ -70,9 +71,15 @@ class Kernel(Generic[P, R]):
         taken = thread_time() - begin
         Kernel._together_s += taken
         self._spent_s += taken
-        if self._run is not None and self._spent_s >= PATIENCE_S:
+        if self._run is not None and self._spent_s >= self._patience_s:
             self._run = self.compiled
         return result
+
+    @functools.cached_property
+    def _patience_s(self) -> float:
+        """How long the kernel is interpreted, in all its calls together: what its compilation takes."""
+        assert isinstance(self.interpreted, FunctionType)
+        return COMPILE_S * sum(1 for _ in dis.get_instructions(self.interpreted))
 
     @functools.cached_property
     def compiled(self) -> Any:

@@ -1,12 +1,18 @@
-"""The documents that `--json` prints."""
+"""What verbs print: documents for `--json` on stdout, progress on stderr."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 
 from controlplane.files.documents import SCHEMA_VERSION
 from controlplane.files.writing import to_json
+
+
+def say(line: str) -> None:
+    """Print progress on stderr: stdout is for results."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def print_json_line(document: Mapping[str, object]) -> None:

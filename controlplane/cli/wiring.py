@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.options import LauncherName
+from controlplane.cli.output import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from controlplane.report.tables.status_table import Status
     from controlplane.runtime.fleet.fleet import Fleet
     from controlplane.runtime.fleet.history import Event
-
-
-def say(line: str) -> None:
-    """Print progress on stderr: stdout is for results."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def launcher(name: LauncherName | None) -> Launcher:

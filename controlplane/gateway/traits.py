@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import urllib.parse
 from collections.abc import Sequence
@@ -16,6 +15,8 @@ _DEFAULT_IDLE_US = 1_000_000
 
 def traits_of(endpoint: str, members: Sequence[Backend], *, patience_s: float) -> Traits | None:
     """From the first member that answers, each within `patience_s`; None where none does."""
+    import http.client  # not needed by verbs that only look
+
     for member in members:
         connection = http.client.HTTPConnection(member.host, member.http_port, timeout=patience_s)
         try:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from controlplane.domain.fleet import Server
 from launchers.triton import labels
 
@@ -75,6 +73,8 @@ def stubs_of(tritons: Mapping[int, str]) -> dict[int, Stub]:
 
     A pid that is no such Triton's is passed over: it may be one of another host's, or of a machine's within.
     """
+    import psutil  # a tenth of `ctl status`, which has no use for it
+
     real = {pid: name for pid, name in tritons.items() if _is_triton(_command(pid), name)}
     found = {}
     for pid in psutil.pids() if real else ():
@@ -91,6 +91,8 @@ def ports_of(server: Server) -> set[int]:
 
 def listens(pid: int, ports: set[int]) -> bool:
     """Return whether this process, and so no other, listens on all these ports."""
+    import psutil
+
     try:
         open_ = psutil.Process(pid).net_connections("tcp")
     except psutil.NoSuchProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +25,8 @@ def is_ready(server: Server, answer_s: float = _ANSWER_S) -> bool:
 
 def _get(server: Server, path: str, answer_s: float) -> Any:
     """The JSON of a successful answer, {} for an empty one; None where there is no success."""
+    import http.client  # with ssl, a twentieth of `ctl status`
+
     connection = http.client.HTTPConnection(server.host, server.http_port, timeout=answer_s)
     try:
         connection.request("GET", path)

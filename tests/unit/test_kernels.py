@@ -30,7 +30,7 @@ SETUP = """
 import sys
 from controlplane import kernels
 
-kernels.PATIENCE_S, kernels.FREE_S = map(float, sys.argv[1:])
+kernels.COMPILE_S, kernels.FREE_S = map(float, sys.argv[1:])
 compiled = []
 kernels.on_compilation(lambda name: compiled.append(name) if name.startswith("halves.") else None)
 import halves
@@ -41,9 +41,9 @@ print(halves.quarter(1.0), halves.quarter(1.0), sorted(compiled), *hits.values()
 """
 
 
-def run_script(folder: Path, last_line: str, patience_s: float, free_s: float = 0.0) -> str:
+def run_script(folder: Path, last_line: str, compile_s: float, free_s: float = 0.0) -> str:
     return subprocess.run(
-        [sys.executable, "-c", SETUP + last_line, str(patience_s), str(free_s)],
+        [sys.executable, "-c", SETUP + last_line, str(compile_s), str(free_s)],
         cwd=folder,
         env={"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": f"{folder}:{Path.cwd()}"},
         capture_output=True,
@@ -68,7 +68,7 @@ def test_numba_is_not_imported_for_a_few_calls(tmp_path: Path) -> None:
 def test_commands_that_each_interpret_a_little_compile_in_the_end(tmp_path: Path) -> None:
     slow = "0.5 * sum([x for _ in range(200_000)]) / 2e5"
     (tmp_path / "halves.py").write_text(MODULE.replace("0.5 * x", slow))
-    outputs = [run_script(tmp_path, "print(halves.half(1.0), compiled)", 0.004) for _ in range(2)]
+    outputs = [run_script(tmp_path, "print(halves.half(1.0), compiled)", 1e-5) for _ in range(2)]
     assert outputs == ["0.5 []", "0.5 ['halves.half']"]
 
 

@@ -13,7 +13,7 @@ import typer
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.fleet.converged import converged, terms
-from controlplane.cli.output import print_json
+from controlplane.cli.output import print_json, say
 from controlplane.files.plans import read_plan
 from controlplane.report.terms_line import terms_line
 from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
@@ -92,15 +92,15 @@ def apply(
     """
     options.refuse("is for --dry-run", {} if dry_run else {"--exit-code": exit_code or None})
     if not allow_violations:
-        say_when_compiling(wiring.say)  # only verify compiles
+        say_when_compiling(say)  # only verify compiles
     parsed, document = read_plan(plan)
-    spare_core.check_applied(parsed, document, len(os.sched_getaffinity(0)), wiring.say, accepted=all_cores)
+    spare_core.check_applied(parsed, document, len(os.sched_getaffinity(0)), say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
     follow = following.wanted(
         wiring.fleet_files(fleet),
         parsed,
         following.Asked(spec, follow_load, dwell, all_cores),
-        wiring.say,
+        say,
     )
     endpoints = wiring.chosen_endpoints(
         fleet,
@@ -122,7 +122,7 @@ def apply(
     chosen = wiring.chosen_launcher(fleet, launcher)
     built = wiring.fleet(fleet, launcher_name=chosen, endpoints=endpoints)
     settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
-    preflight.check_quota(built.launcher, wiring.say, required=require_quota)
+    preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
     if dry_run or interactive:
         actions, changed = built.preview(parsed, settings, as_planned=as_planned), built.changed_terms(parsed)
@@ -141,13 +141,13 @@ def apply(
         print("\n".join(steps) or terms_line(changed))
         if steps and not options.agreed("Go on?"):
             return
-    wiring.say(f"launching with {built.launcher.name}")
+    say(f"launching with {built.launcher.name}")
     with contextlib.nullcontext() if no_serve else controller_process.left_running(built.files):
         outcome = built.apply(
             parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or interactive
         )
         following.keep(built.files, follow, profiles)
-    preflight.warn_of_old_servers(outcome.servers, wiring.say)
+    preflight.warn_of_old_servers(outcome.servers, say)
     if json:
         listening = {"host": endpoints.host, "http": endpoints.http_port, "grpc": endpoints.grpc_port}
         print_json({**converged(fleet, outcome), "listening": listening})

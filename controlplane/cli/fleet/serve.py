@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json_line
+from controlplane.cli.output import print_json_line, say
 
 
 def serve(
@@ -32,7 +32,7 @@ def serve(
     """
     wiring.serve(
         fleet,
-        print_json_line if json else lambda event: wiring.say(dumps(event)),
+        print_json_line if json else lambda event: say(dumps(event)),
         once=once,
         plan_only=plan_only,
         host=host,

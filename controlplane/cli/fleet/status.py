@@ -9,8 +9,7 @@ import typer
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json, print_json_line
-from controlplane.cli.wiring import say
+from controlplane.cli.output import print_json, print_json_line, say
 from controlplane.report.health import problems
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.status_table import status_document, status_view

@@ -9,8 +9,7 @@ import typer
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json
-from controlplane.cli.wiring import say
+from controlplane.cli.output import print_json, say
 from controlplane.report.health import problems
 
 _PERIOD_S = 0.5

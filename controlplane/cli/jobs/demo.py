@@ -10,7 +10,7 @@ import typer
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json
+from controlplane.cli.output import print_json, say
 from controlplane.domain.fleet import Endpoints
 from controlplane.files.fleets import state_root
 from controlplane.report.progress import Bar
@@ -42,7 +42,7 @@ def demo(
     Prints predicted beside measured latencies. The repair: the demo slows one server down until it breaks its
     SLO, and the controller redirects its traffic to the shadow.
     """
-    say_when_compiling(wiring.say)
+    say_when_compiling(say)
     perf = Path(".tools/perf")
     scene = Scene(
         spec=spec,
@@ -54,7 +54,7 @@ def demo(
     )
     with Bar() as bar:
         fleet = wiring.fleet(_FLEET, launcher_name=launcher, endpoints=scene.endpoints)
-        steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, wiring.say)
+        steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, say)
         outcome = run(steps, plan_file)
     failed = sum(row.failed for row in outcome.rows)
     repair = outcome.repair

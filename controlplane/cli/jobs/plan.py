@@ -12,8 +12,7 @@ from rich.console import RenderableType
 
 from controlplane.cli import completers, options
 from controlplane.cli.exits import EXIT_INFEASIBLE
-from controlplane.cli.output import print_json
-from controlplane.cli.wiring import say
+from controlplane.cli.output import print_json, say
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
 from controlplane.files.plans import plan_document, read_plan, write_plan

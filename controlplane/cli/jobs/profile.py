@@ -11,8 +11,7 @@ import typer
 
 from controlplane.cli import completers, options, wiring
 from controlplane.cli.model_inputs import model_inputs
-from controlplane.cli.output import print_json
-from controlplane.cli.wiring import say
+from controlplane.cli.output import print_json, say
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.files.fleets import state_root
 from controlplane.files.measurements import nsight

@@ -9,8 +9,7 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json
-from controlplane.cli.wiring import say
+from controlplane.cli.output import print_json, say
 from controlplane.files.plans import read_plan
 from controlplane.files.writing import write_text
 from controlplane.report.tables.plan_table import counted, show

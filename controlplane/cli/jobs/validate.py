@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import completers, options, wiring
-from controlplane.cli.output import print_json
+from controlplane.cli.output import print_json, say
 from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.validation_table import validation_table
@@ -75,7 +75,7 @@ def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bo
         (seen, unseen), kept = observe(found, profiles, seconds), []
     if calibrate:
         written = learn(profiles, seen)
-        wiring.say(f"calibrated: {written}" if written else "no usable measurement; nothing is changed")
+        say(f"calibrated: {written}" if written else "no usable measurement; nothing is changed")
     if json:
         print_json(observed_document(seen, unseen, kept))
     else:
