@@ -10,7 +10,14 @@ import numpy as np
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Measurement, Profile
-from controlplane.latency.fitting.answers import PowerModel, check_question, dress, normal_margin
+from controlplane.latency.fitting.answers import (
+    PowerModel,
+    check_profiles,
+    check_question,
+    dress,
+    normal_margin,
+)
+from controlplane.latency.fitting.pressure import Pressure
 from controlplane.latency.fitting.surface import FitCurve, Points, Surface, knots, left_out_error
 from controlplane.latency.fitting.tables import Tables
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
@@ -128,6 +135,26 @@ def assemble(
         shared_error=colocated.error(tables, fitted),
         power=PowerModel.of(listed, device),
     )
+
+
+def fit_by_pressure(
+    name: str,
+    profiles: Mapping[str, Profile],
+    device: Device,
+    form: FitCurve,
+    contention: Callable[[Pressure, Tables, Colocated], Contention],
+) -> Published:
+    """Fit one form for all models, and a contention by their pressure on cache and memory.
+
+    Raises InputError (see `check_profiles`).
+    """
+    check_profiles(profiles, device)
+    listed = list(profiles.values())
+
+    def fitted(tables: Tables, surfaces: Sequence[Surface], colocated: Colocated) -> Contention:
+        return contention(Pressure.of(listed, surfaces), tables, colocated)
+
+    return assemble(name, profiles, device, [form] * len(listed), fitted)
 
 
 def execution_points(profile: Profile) -> Points:

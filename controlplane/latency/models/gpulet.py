@@ -10,17 +10,22 @@ of a pair; here each is slowed by the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
-from controlplane.latency.fitting.answers import check_profiles
 from controlplane.latency.fitting.pressure import Pressure
-from controlplane.latency.fitting.published import Colocated, Published, assemble, neighbours, sum_of_others
-from controlplane.latency.fitting.surface import Points, Surface
+from controlplane.latency.fitting.published import (
+    Colocated,
+    Published,
+    fit_by_pressure,
+    neighbours,
+    sum_of_others,
+)
+from controlplane.latency.fitting.surface import Points
 from controlplane.latency.fitting.tables import Tables
 from controlplane.latency.protocol import FloatArray, Slots
 
@@ -112,13 +117,7 @@ class LinearFactor:
 
 def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
     """Fit all models of one device. Raises InputError (see `check_profiles`)."""
-    check_profiles(profiles, device)
-    listed = list(profiles.values())
-
-    def contention(tables: Tables, surfaces: Sequence[Surface], colocated: Colocated) -> LinearFactor:
-        return LinearFactor.fit(Pressure.of(listed, surfaces), tables, colocated)
-
-    return assemble(NAME, profiles, device, [MeasuredTable.fit] * len(listed), contention)
+    return fit_by_pressure(NAME, profiles, device, MeasuredTable.fit, LinearFactor.fit)
 
 
 def _line(batch: FloatArray, measured: FloatArray, time_ms: FloatArray) -> FloatArray:

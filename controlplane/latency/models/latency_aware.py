@@ -13,7 +13,7 @@ DRAM utilisation of all tasks; the weights are fitted on co-location points.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +21,15 @@ from scipy.optimize import minimize_scalar, nnls
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
-from controlplane.latency.fitting.answers import check_profiles
 from controlplane.latency.fitting.pressure import Pressure
-from controlplane.latency.fitting.published import Colocated, Published, assemble, neighbours, sum_of_others
-from controlplane.latency.fitting.surface import Points, Surface
+from controlplane.latency.fitting.published import (
+    Colocated,
+    Published,
+    fit_by_pressure,
+    neighbours,
+    sum_of_others,
+)
+from controlplane.latency.fitting.surface import Points
 from controlplane.latency.fitting.tables import Tables
 from controlplane.latency.protocol import FloatArray, Slots
 
@@ -93,13 +98,7 @@ class SharedMemory:
 
 def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
     """Fit all models of one device. Raises InputError (see `check_profiles`)."""
-    check_profiles(profiles, device)
-    listed = list(profiles.values())
-
-    def contention(tables: Tables, surfaces: Sequence[Surface], colocated: Colocated) -> SharedMemory:
-        return SharedMemory.fit(Pressure.of(listed, surfaces), tables, colocated)
-
-    return assemble(NAME, profiles, device, [Eq5.fit] * len(listed), contention)
+    return fit_by_pressure(NAME, profiles, device, Eq5.fit, SharedMemory.fit)
 
 
 def filling_ms(rate_rps: FloatArray, batch: FloatArray, time_ms: FloatArray) -> FloatArray:
