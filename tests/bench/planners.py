@@ -138,12 +138,12 @@ def no_busier(workloads: tuple[Workload, ...], than: Plan, step: float) -> tuple
 
     Under half-SLO the rate asks for capacity and for nothing else: a rate divided by a utilisation asks for
     the capacity at which the rate itself is just that busy. Only workloads with the same limit, rounded down
-    in such steps, may share a queue. Batches of clients tell limits apart: nothing else in a plan depends on
-    them.
+    in such steps, may share a queue: a few MB of memory tell limits apart, and nothing else in a plan depends
+    on so few.
     """
     steps = {name: int(busy / step + 1e-9) for name, busy in utilisation(than).items()}
     return tuple(
-        replace(w, rate_rps=w.rate_rps / (steps[w.name] * step), client_batch=steps[w.name])
+        replace(w, rate_rps=w.rate_rps / (steps[w.name] * step), memory_mb=float(steps[w.name]))
         for w in workloads
     )
 
@@ -159,7 +159,7 @@ def fewest_no_busier(workloads: tuple[Workload, ...], than: Plan) -> tuple[Plan,
     for step in STEPS:
         asked = no_busier(workloads, than, step)
         plans.append((planning.planned("joint", asked), asked))
-    return min(plans, key=lambda pair: cost(pair[0]))
+    return min(plans, key=lambda pair: (len(pair[0].infeasible), cost(pair[0])))
 
 
 def load(long: bool) -> None:
