@@ -8,6 +8,7 @@ import random
 import resource
 import secrets
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,9 @@ _NEW_MODEL_S = 10.0
 _KNOWN_MODEL_S = 1.0
 _OPEN_DEADLINE_S = 1.0
 """The controller queries this in every cycle."""
+_END_S = 5.0
+_SOFT_STOP = signal.SIGUSR1
+"""HAProxy stops listening, tells its clients to connect elsewhere, and ends with its last request."""
 _POLL_S = 0.01
 _UNFINISHED = -1
 _SECRET_BYTES = 8
@@ -278,6 +282,17 @@ class HaproxyGateway:
         """The socket of this gateway's monitor (`controlplane.monitor.telemetry`)."""
         return self._places.monitor_socket
 
+    def finish(self, patience_s: float) -> None:
+        """Stop listening, and return once all requests have ended, or after `patience_s` without them."""
+        if not self._places.state.exists():
+            return
+        with _locked(FileLock(self._places.start_lock, timeout=_LOCK_DEADLINE_S)):
+            # Without its lock and its process, nothing starts HAProxy again.
+            self._places.supervisor_lock.unlink(missing_ok=True)
+            processes.end(processes.find(self._places, processes.SUPERVISOR), grace_s=_END_S)
+            running = processes.find(self._places, processes.HAPROXY)
+            processes.end(running, grace_s=patience_s, first=_SOFT_STOP)
+
     def stop(self) -> None:
         """End the supervisor, then its processes, and remove the gateway's files and sockets. Idempotent."""
         if not self._places.state.exists():
@@ -293,7 +308,7 @@ class HaproxyGateway:
             # Without the lock the supervisor's end does not count as a death.
             self._places.supervisor_lock.unlink(missing_ok=True)
             for role in processes.ALL:
-                processes.end(processes.find(self._places, role), grace_s=5.0)
+                processes.end(processes.find(self._places, role), grace_s=_END_S)
 
     def _await_answer(self) -> None:
         def answers() -> bool:

@@ -69,15 +69,15 @@ def spawn_detached(
     forked.wait()
 
 
-def end(pids: Sequence[int], *, grace_s: float) -> None:
-    """End processes by SIGTERM, then SIGKILL. Returns when all are gone."""
+def end(pids: Sequence[int], *, grace_s: float, first: signal.Signals = signal.SIGTERM) -> None:
+    """End processes by signal `first`, after `grace_s` by SIGKILL. Returns when all are gone."""
     handles = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             handles.append((pid, os.pidfd_open(pid)))
     try:
         for _, handle in handles:
-            _signal(handle, signal.SIGTERM)
+            _signal(handle, first)
         deadline = time.monotonic() + grace_s
         for pid, handle in handles:
             if not _gone(handle, max(0.0, deadline - time.monotonic())):

@@ -1,0 +1,186 @@
+"""The program of one gateway replica: `python -m controlplane.gateway.replicas.agent --help`.
+
+It starts a gateway without routes and takes them over its control port, which needs a token. The replica is
+ready once it has routes, so a new one gets no request that it cannot route. At SIGTERM it stops being ready,
+goes on serving while load balancers notice, then finishes its requests and ends.
+
+The control port answers while the gateway commits nothing; commits are put in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hmac
+import http.server
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.domain.errors import GatewayError, TrisectError
+from controlplane.domain.fleet import Protection
+from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.replicas import wire
+from controlplane.gateway.replicas.wire import Table
+
+_LONGEST_BODY = 64 * 2**20
+
+
+class Replica:
+    """A gateway and the generation of its routes."""
+
+    def __init__(self, gateway: HaproxyGateway) -> None:
+        self._gateway = gateway
+        self._lock = threading.Lock()
+        self._table = wire.NOTHING
+        self._leaving = False
+
+    @property
+    def table(self) -> Table:
+        """The present routes."""
+        return self._table
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients may send requests: it has routes and does not end."""
+        return self._table.generation > 0 and not self._leaving
+
+    def take(self, table: Table) -> bool:
+        """Commit newer routes, with more slots where they need them; False for routes that are not newer."""
+        with self._lock:
+            if table.generation <= self._table.generation:
+                return False
+            self._gateway.start(endpoints=len(table.routes))
+            self._gateway.commit(table.routes)
+            self._table = table
+            return True
+
+    def in_flight(self, body: bytes) -> int:
+        """Return the unanswered requests of a server."""
+        return self._gateway.in_flight(wire.backend_of(body))
+
+    def leave(self, *, notice_s: float, drain_s: float) -> None:
+        """Stop being ready, serve for `notice_s`, let requests finish for up to `drain_s`, and end."""
+        self._leaving = True
+        time.sleep(notice_s)
+        self._gateway.finish(drain_s)
+        self._gateway.stop()
+
+
+def control_server(replica: Replica, address: tuple[str, int], token: str) -> http.server.ThreadingHTTPServer:
+    """Return the control port; the caller serves and closes it. Readiness needs no token."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if self.path == wire.READY:
+                self._answer(200 if replica.ready else 503, b"")
+            elif not self._permitted():
+                self._answer(401, b"")
+            elif self.path == wire.ROUTES:
+                self._answer_routes(replica.table)
+            else:
+                self._answer(404, b"")
+
+        def do_PUT(self) -> None:
+            self._change(wire.ROUTES)
+
+        def do_POST(self) -> None:
+            self._change(wire.IN_FLIGHT)
+
+        def _answer_routes(self, table: Table) -> None:
+            tag = str(table.generation)
+            if self.headers.get("If-None-Match") == tag:
+                self._answer(304, b"")
+            else:
+                self._answer(200, wire.table_json(table))
+
+        def _change(self, path: str) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            if not self._permitted() or size > _LONGEST_BODY:
+                # The body stays unread, so the connection cannot be used again.
+                self.close_connection = True
+                self._answer(401 if size <= _LONGEST_BODY else 413, b"")
+                return
+            body = self.rfile.read(size)
+            try:
+                if self.path != path:
+                    self._answer(404, b"")
+                elif path == wire.IN_FLIGHT:
+                    self._answer(200, str(replica.in_flight(body)).encode())
+                else:
+                    self._answer(200 if replica.take(wire.table_of(body)) else 409, b"")
+            except ValueError as error:
+                self._answer(400, str(error).encode())
+            except TrisectError as error:
+                self._answer(500, str(error).encode())
+
+        def _permitted(self) -> bool:
+            given = self.headers.get("Authorization", "")
+            return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing: probes would fill the log."""
+
+    try:
+        server = http.server.ThreadingHTTPServer(address, Handler)
+    except OSError as error:
+        raise GatewayError(f"port {address[1]} (control) cannot be used: {error.strerror}") from error
+    server.daemon_threads = True
+    return server
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="One replica of a fleet's gateway.")
+    parser.add_argument("--state", type=Path, required=True, help="an empty directory of its own")
+    parser.add_argument("--token-file", type=Path, required=True, help="the control port's token")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    parser.add_argument("--http-port", type=int, default=8000)
+    parser.add_argument("--grpc-port", type=int, default=8001)
+    parser.add_argument("--metrics-port", type=int, default=8002)
+    parser.add_argument("--control-port", type=int, default=8003)
+    parser.add_argument("--tls-cert", help="a PEM file; with it all ports of clients speak TLS")
+    parser.add_argument("--tls-key")
+    parser.add_argument("--plain-text", action="store_true", help="accept clients without TLS")
+    parser.add_argument("--notice-s", type=float, default=5.0, help="until load balancers know it ends")
+    parser.add_argument("--drain-s", type=float, default=30.0, help="for requests to finish")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until SIGTERM."""
+    options = _options(arguments)
+    # Routes of an earlier container may be old, and stopped servers' addresses may be others' by now.
+    shutil.rmtree(options.state, ignore_errors=True)
+    protection = Protection(options.tls_cert, options.tls_key, plain_text=options.plain_text)
+    ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
+    gateway = HaproxyGateway(options.state, ports, options.host, protection=protection)
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    try:
+        token = options.token_file.read_text().strip()
+        replica = Replica(gateway)
+        control = control_server(replica, (options.host, options.control_port), token)
+        gateway.start()
+    except (OSError, TrisectError) as error:
+        print(error, file=sys.stderr)
+        return 5
+    threading.Thread(target=control.serve_forever, daemon=True).start()
+    ending.wait()
+    replica.leave(notice_s=options.notice_s, drain_s=options.drain_s)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

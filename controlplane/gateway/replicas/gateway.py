@@ -1,0 +1,128 @@
+"""The port `Gateway` over all replicas of a gateway.
+
+The replicas are the truth about routes; this object keeps none. A commit reaches every replica that answers,
+directly. One that does not answer keeps its routes, and what it leads to is not stopped: `in_flight` raises
+until it answers or is no replica any more. Whoever reads the routes brings replicas that lag, such as new
+ones, to the newest table.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from controlplane.domain.errors import GatewayError
+from controlplane.domain.fleet import Backend, Routes
+from controlplane.gateway.replicas.client import NotNewer, ReplicaClient
+from controlplane.gateway.replicas.wire import Table
+
+Addresses = Callable[[], Sequence[str]]
+"""Returns the control ports (`host:port`) of all replicas, ready or not. Never waits."""
+
+Value = TypeVar("Value")
+
+_START_DEADLINE_S = 120.0
+_POLL_S = 0.1
+_TRIES = 5
+_MOST_AT_ONCE = 16
+
+
+class ReplicatedGateway:
+    """One gateway of several replicas."""
+
+    def __init__(self, addresses: Addresses, token: str) -> None:
+        self._addresses = addresses
+        self._token = token
+        self._lock = threading.Lock()
+        self._clients: dict[str, ReplicaClient] = {}
+        self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="replica")
+
+    def start(self, endpoints: int = 0) -> None:
+        """Return once a replica answers; they take room for `endpoints` with the routes."""
+        deadline = time.monotonic() + _START_DEADLINE_S
+        while not self._tables()[0]:
+            if time.monotonic() > deadline:
+                raise GatewayError(f"waited {_START_DEADLINE_S:g} s for a replica of the gateway to answer")
+            time.sleep(_POLL_S)
+
+    def routes(self) -> Routes:
+        """Return the newest routes, and bring replicas that lag to them."""
+        tables, _ = self._tables()
+        if not tables:
+            return {}
+        newest = _newest(tables.values())
+        behind = [client for client, table in tables.items() if table.generation < newest.generation]
+        if behind:
+            self._put(behind, newest)
+        return newest.routes
+
+    def commit(self, routes: Routes) -> None:
+        """Replace the routes at every replica that answers.
+
+        Raises GatewayError where none takes them.
+        """
+        for _ in range(_TRIES):
+            tables, failures = self._tables()
+            if not tables:
+                raise GatewayError(failures[0] if failures else "the gateway has no replica")
+            wanted = Table(_newest(tables.values()).generation + 1, dict(routes))
+            taken, refusals = self._put(list(tables), wanted)
+            if taken and not any(isinstance(r, NotNewer) for r in refusals):
+                return
+            if refusals and not any(isinstance(r, NotNewer) for r in refusals):
+                raise refusals[0]
+        raise GatewayError("other programs commit routes all the time; try again")
+
+    def in_flight(self, backend: Backend) -> int:
+        """Return the unanswered requests of a server at all replicas. Raises where one does not answer."""
+        results = self._each(self._replicas(), lambda client: client.in_flight(backend))
+        failures = [result for _, result in results if isinstance(result, GatewayError)]
+        if failures:
+            raise failures[0]
+        return sum(result for _, result in results if not isinstance(result, GatewayError))
+
+    def stop(self) -> None:
+        """Remove all routes. The replicas themselves belong to the installation."""
+        if self._tables()[0]:
+            self.commit({})
+
+    def _put(self, clients: Sequence[ReplicaClient], table: Table) -> tuple[int, list[GatewayError]]:
+        results = self._each(clients, lambda client: client.put(table))
+        failures = [result for _, result in results if isinstance(result, GatewayError)]
+        return len(results) - len(failures), failures
+
+    def _tables(self) -> tuple[dict[ReplicaClient, Table], list[str]]:
+        """Return the tables of the replicas that answer, and why the others do not."""
+        results = self._each(self._replicas(), lambda client: client.table())
+        failures = [str(result) for _, result in results if isinstance(result, GatewayError)]
+        return {c: result for c, result in results if not isinstance(result, GatewayError)}, failures
+
+    def _replicas(self) -> list[ReplicaClient]:
+        present = list(dict.fromkeys(self._addresses()))
+        with self._lock:
+            for address in set(self._clients) - set(present):
+                del self._clients[address]
+            for address in present:
+                if address not in self._clients:
+                    self._clients[address] = ReplicaClient(address, self._token)
+            return [self._clients[address] for address in present]
+
+    def _each(
+        self, clients: Sequence[ReplicaClient], call: Callable[[ReplicaClient], Value]
+    ) -> list[tuple[ReplicaClient, Value | GatewayError]]:
+        """Call all at once; a failure stands for its replica's answer."""
+
+        def attempt(client: ReplicaClient) -> Value | GatewayError:
+            try:
+                return call(client)
+            except GatewayError as error:
+                return error
+
+        return list(zip(clients, self._pool.map(attempt, clients), strict=True))
+
+
+def _newest(tables: Iterable[Table]) -> Table:
+    return max(tables, key=lambda table: table.generation)

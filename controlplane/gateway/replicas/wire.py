@@ -1,0 +1,48 @@
+"""What passes over a replica's control port."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from controlplane.domain.fleet import Backend, Route
+
+ROUTES = "/routes"
+READY = "/ready"
+IN_FLIGHT = "/in-flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All routes of a replica. Every commit has a higher generation; 0 is a replica without routes yet."""
+
+    generation: Annotated[int, Field(ge=0)]
+    routes: dict[str, Route]
+
+
+NOTHING = Table(0, {})
+
+_TABLE = TypeAdapter(Table)
+_BACKEND = TypeAdapter(Backend)
+
+
+def table_json(table: Table) -> bytes:
+    """Return a table as JSON."""
+    return _TABLE.dump_json(table)
+
+
+def table_of(text: bytes) -> Table:
+    """Return the table of a JSON text. Raises ValueError."""
+    return _TABLE.validate_json(text)
+
+
+def backend_json(backend: Backend) -> bytes:
+    """Return a backend as JSON."""
+    return _BACKEND.dump_json(backend)
+
+
+def backend_of(text: bytes) -> Backend:
+    """Return the backend of a JSON text. Raises ValueError."""
+    return _BACKEND.validate_json(text)

@@ -1,0 +1,164 @@
+"""Routes over several replicas, with real control ports and no HAProxy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from controlplane.domain.errors import GatewayError
+from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.gateway.replicas import wire
+from controlplane.gateway.replicas.agent import Replica, control_server
+from controlplane.gateway.replicas.gateway import ReplicatedGateway
+from controlplane.gateway.replicas.wire import Table
+
+pytestmark = pytest.mark.unit
+
+TOKEN = "the-token"
+ONE, TWO = (Backend(f"f.p{i}.active.r", "10.0.0.1", 1000 + i, 1100 + i, 1200 + i) for i in range(2))
+ROUTES: Routes = {"a": Route((ONE,), TWO), "b": Route((ONE, TWO))}
+
+
+@dataclass
+class FakeGateway:
+    """Remembers what a replica's gateway would route."""
+
+    committed: list[Routes] = field(default_factory=list)
+    refuses: bool = False
+
+    def start(self, endpoints: int = 0) -> None:
+        pass
+
+    def commit(self, routes: Routes) -> None:
+        if self.refuses:
+            raise GatewayError("all slots are in use")
+        self.committed.append(routes)
+
+    def in_flight(self, backend: Backend) -> int:
+        return 2 if backend == ONE else 0
+
+
+class Running:
+    """A replica with its control port."""
+
+    def __init__(self) -> None:
+        self.gateway = FakeGateway()
+        gateway: Any = self.gateway
+        self.replica = Replica(gateway)
+        self.server = control_server(self.replica, ("127.0.0.1", 0), TOKEN)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    def get(self, path: str) -> int:
+        return httpx.get(f"http://{self.address}{path}", trust_env=False).status_code
+
+    def end(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def replicas() -> Iterator[list[Running]]:
+    made = [Running(), Running()]
+    try:
+        yield made
+    finally:
+        for one in made:
+            one.end()
+
+
+def over(replicas: list[Running], token: str = TOKEN) -> ReplicatedGateway:
+    return ReplicatedGateway(lambda: [one.address for one in replicas], token)
+
+
+def test_a_table_survives_its_document() -> None:
+    table = Table(3, dict(ROUTES))
+    assert wire.table_of(wire.table_json(table)) == table
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"generation": -1, "routes": {}}', b'{"generation": 1}'])
+def test_a_malformed_document_is_a_value_error(text: bytes) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        wire.table_of(text)
+
+
+def test_a_commit_reaches_every_replica(replicas: list[Running]) -> None:
+    gateway = over(replicas)
+    gateway.start()
+    gateway.commit(ROUTES)
+    assert [one.gateway.committed for one in replicas] == [[ROUTES], [ROUTES]]
+    assert over(replicas).routes() == ROUTES
+
+
+def test_a_replica_is_ready_once_it_has_routes(replicas: list[Running]) -> None:
+    first, second = replicas
+    over([first]).commit(ROUTES)
+    assert (first.get(wire.READY), second.get(wire.READY)) == (200, 503)
+    assert over(replicas).routes() == ROUTES
+    assert second.get(wire.READY) == 200
+    assert second.gateway.committed == [ROUTES]
+
+
+def test_routes_without_servers_make_a_replica_ready_too(replicas: list[Running]) -> None:
+    over(replicas).commit({})
+    assert replicas[0].get(wire.READY) == 200
+
+
+def test_the_newest_routes_win(replicas: list[Running]) -> None:
+    first, second = replicas
+    over([first]).commit(ROUTES)
+    for routes in ({}, {"a": Route((TWO,))}):
+        over([second]).commit(routes)
+    assert over(replicas).routes() == {"a": Route((TWO,))}
+    assert first.gateway.committed[-1] == {"a": Route((TWO,))}
+
+
+def test_a_replica_that_is_gone_stops_no_commit(replicas: list[Running]) -> None:
+    gone = Running()
+    gone.end()
+    gateway = over([gone, *replicas])
+    gateway.commit(ROUTES)
+    assert gateway.routes() == ROUTES
+
+
+def test_a_server_is_busy_while_a_replica_does_not_answer(replicas: list[Running]) -> None:
+    gone = Running()
+    gone.end()
+    assert over(replicas).in_flight(ONE) == 4
+    with pytest.raises(GatewayError, match="does not answer"):
+        over([*replicas, gone]).in_flight(TWO)
+
+
+def test_no_replica_is_no_gateway() -> None:
+    assert over([]).routes() == {}
+    with pytest.raises(GatewayError, match="no replica"):
+        over([]).commit(ROUTES)
+
+
+def test_a_refusal_of_all_is_an_error(replicas: list[Running]) -> None:
+    for one in replicas:
+        one.gateway.refuses = True
+    with pytest.raises(GatewayError, match="all slots are in use"):
+        over(replicas).commit(ROUTES)
+    assert over(replicas).routes() == {}
+
+
+def test_a_wrong_token_changes_nothing(replicas: list[Running]) -> None:
+    with pytest.raises(GatewayError, match="refuses the token"):
+        over(replicas, "another").commit(ROUTES)
+    assert replicas[0].gateway.committed == []
+    assert replicas[0].get(wire.ROUTES) == 401
+
+
+def test_older_routes_are_refused(replicas: list[Running]) -> None:
+    replica = replicas[0].replica
+    assert replica.take(Table(5, dict(ROUTES)))
+    assert not replica.take(Table(5, {}))
+    assert replica.table == Table(5, dict(ROUTES))
