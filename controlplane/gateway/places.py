@@ -136,3 +136,13 @@ class Places:
     def monitor_socket(self) -> Path:
         """The monitor's queries."""
         return self.sockets / "monitor.sock"
+
+    @property
+    def controller_socket(self) -> Path:
+        """The controller's metrics and health."""
+        return self.sockets / "controller.sock"
+
+    @property
+    def plan(self) -> Path:
+        """The plan that was applied; the gateway's state is a folder of the fleet's."""
+        return self.state.parent / "plan.json"

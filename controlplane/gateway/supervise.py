@@ -286,6 +286,8 @@ class Supervisor:
                 *("--clients", str(self._places.clients)),
                 *("--certificate", str(self._places.certificate)),
                 *("--audit", str(self._places.audit)),
+                *("--plan", str(self._places.plan)),
+                *("--controller", str(self._places.controller_socket)),
                 *("--log-fd", str(log_fd)),
             ],
             descriptors=(log_fd,),

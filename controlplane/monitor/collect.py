@@ -36,8 +36,11 @@ from controlplane.files.gateway import ProtectionFields, SlotsRecord, read_setti
 from controlplane.files.remembered import Remembered
 from controlplane.monitor import exposition
 from controlplane.monitor.audit import AuditLog
+from controlplane.monitor.metrics import CONTROLLER_UP, Page
+from controlplane.monitor.promises import Promises
 from controlplane.monitor.records import Losses, parse
 from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
+from controlplane.monitor.totals import Totals
 from controlplane.monitor.unlogged import BACKENDS, Unlogged
 from controlplane.monitor.windows import Windows
 
@@ -49,6 +52,8 @@ _LARGEST_PAGE_BYTES = 4 * 2**20
 _UNLOGGED_EVERY_S = 5.0
 """A thousand endpoints have six thousand backends; HAProxy writes some hundred rows in a millisecond."""
 _TIDY_BEATS = 5
+_CONTROLLERS_PAGE = "http://controller/metrics"
+"""The host's name means nothing: the connection is a Unix socket."""
 _UNKNOWN = "unknown"
 _NO_SERVER = "none"
 
@@ -62,6 +67,7 @@ class Addresses:
         self._servers: dict[tuple[str, int], str] = {}
         self.present: tuple[Backend, ...] = ()
         self.endpoints: Mapping[str, Sequence[str]] = {}
+        self.routes: Mapping[str, Sequence[str]] = {}
 
     def refresh(self) -> None:
         """Read the table again if it has changed."""
@@ -87,20 +93,41 @@ class Addresses:
                 for port in (backend.http_port, backend.grpc_port):
                     self._servers[backend.host, port] = backend.server
         self.present = tuple(present.values())
+        self.routes = {
+            slot.endpoint: [member.server for member in slot.route.members]
+            for slot in table.slots
+            if not slot.draining
+        }
         carried = table.carried()
         self.endpoints = {f"{p}_{index}": e for index, e in carried.items() if e for p in "hg"}
+
+
+def read_promises(plan: Path) -> Promises:
+    """Return the promises of an applied plan; none without the file. Raises InputError for a broken one."""
+    from controlplane.files.plans import read_applied
+
+    return Promises.of(read_applied(plan)) if plan.exists() else Promises()
 
 
 class Monitor:
     """The monitor's data."""
 
-    def __init__(self, addresses: Addresses, secret: str = "") -> None:
+    def __init__(self, addresses: Addresses, secret: str = "", plan: Path | None = None) -> None:
         self.addresses = addresses
         self._opening = secret.encode() + b" " if secret else b""
         self.windows = Windows()
         self.losses = Losses()
         self.unlogged = Unlogged()
-        self.totals = exposition.Totals()
+        self.totals = Totals()
+        self.promises = Promises()
+        self._plan = Remembered(plan, partial(read_promises, plan)) if plan is not None else None
+
+    def refresh(self) -> None:
+        """Read the routes and the plan again if they have changed; a broken plan leaves the last promises."""
+        self.addresses.refresh()
+        if self._plan is not None:
+            with contextlib.suppress(OSError, TrisectError):
+                self.promises = self._plan.get()
 
     def own(self, datagram: bytes) -> bytes | None:
         """Return the line in a datagram of this gateway; None for one of any other sender."""
@@ -115,7 +142,7 @@ class Monitor:
         if record.endpoint:
             server = self.addresses.server(record.host, record.port)
             self.windows.add(record.not_after(time.time()), server)
-            self.totals.add(record, server)
+            self.totals.add(record, server, self.promises.by_endpoint)
 
     def answer(self, question: Mapping[str, Any]) -> Any:
         """Answer one query of `controlplane.monitor.telemetry`."""
@@ -210,31 +237,42 @@ class _Page(Collector):
         return self._metrics
 
 
-async def _metrics(monitor: Monitor, haproxy: Path, session: aiohttp.ClientSession) -> bytes:
-    monitor.addresses.refresh()
+async def _metrics(
+    monitor: Monitor, haproxy: Path, session: aiohttp.ClientSession, controller: aiohttp.ClientSession
+) -> bytes:
+    monitor.refresh()
     present = [server for server in monitor.addresses.present if server.metrics_port is not None]
     pages = await asyncio.gather(*(_page(session, server) for server in present))
-    minute = monitor.windows.by_server(time.time(), 60.0)
+    guard = await _read(controller, _CONTROLLERS_PAGE)
+    minute = monitor.windows.by_endpoint(time.time(), 60.0)
     rows = await _statistics(haproxy, "show stat")
-    own = [*exposition.own(monitor.totals, monitor.losses, minute)]
+    page = Page()
+    exposition.write_own(page, monitor.totals, monitor.losses, minute, monitor.promises)
+    page.add(CONTROLLER_UP, float(guard is not None))
+    routes, carried = monitor.addresses.routes, monitor.addresses.endpoints
     answered = [(s, p) for s, p in zip(present, pages, strict=True) if p is not None]
 
     def write() -> bytes:
+        exposition.write_routes(page, routes)
+        exposition.write_haproxy(page, rows, carried)
         registry = CollectorRegistry()
-        proxies = exposition.haproxy(rows, monitor.addresses.endpoints)
-        registry.register(_Page([*own, *proxies, *exposition.tritons(answered)]))
-        return generate_latest(registry)
+        registry.register(_Page(list(exposition.tritons(answered))))
+        return page.text().encode() + (guard or "").encode() + generate_latest(registry)
 
     # In a thread, since the pages of many servers are long and the log must be read meanwhile.
     return await asyncio.to_thread(write)
 
 
 async def _page(session: aiohttp.ClientSession, server: Backend) -> str | None:
+    return await _read(session, f"http://{server.host}:{server.metrics_port}/metrics")
+
+
+async def _read(session: aiohttp.ClientSession, address: str) -> str | None:
     try:
-        async with session.get(f"http://{server.host}:{server.metrics_port}/metrics") as answer:
+        async with session.get(address) as answer:
             page = await answer.content.read(_LARGEST_PAGE_BYTES)
             return page.decode(errors="replace")
-    except (aiohttp.ClientError, TimeoutError):
+    except (aiohttp.ClientError, OSError, TimeoutError):
         return None
 
 
@@ -287,7 +325,8 @@ async def _run(places: argparse.Namespace) -> None:
 
     certificate = Remembered(places.certificate, renew_certificate)
     clients = Remembered(places.clients, partial(read_clients, places.clients))
-    monitor = Monitor(Addresses(slots), given.log_secret)
+    monitor = Monitor(Addresses(slots), given.log_secret, places.plan)
+    monitor.refresh()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -308,7 +347,12 @@ async def _run(places: argparse.Namespace) -> None:
                     await writer.drain()
             writer.close()
 
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SCRAPE_S)) as session:
+        timeout = aiohttp.ClientTimeout(total=_SCRAPE_S)
+        controllers = aiohttp.UnixConnector(str(places.controller or ""))
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            aiohttp.ClientSession(timeout=timeout, connector=controllers) as controller,
+        ):
 
             async def metrics(request: web.Request) -> web.Response:
                 authorization = request.headers.get("Authorization", "")
@@ -316,7 +360,7 @@ async def _run(places: argparse.Namespace) -> None:
                     authorization, _common_name(request), clients.get()
                 ):
                     return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
-                body = await _metrics(monitor, haproxy, session)
+                body = await _metrics(monitor, haproxy, session, controller)
                 return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
             app = web.Application()
@@ -334,7 +378,7 @@ async def _run(places: argparse.Namespace) -> None:
                 log.hand_on(b"\n")
                 beats += 1
                 if beats % _TIDY_BEATS == 0:
-                    monitor.addresses.refresh()
+                    monitor.refresh()
                     monitor.windows.forget(time.time())
                     with contextlib.suppress(OSError):
                         certificate.get()
@@ -348,6 +392,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The monitor of a gateway.")
     for name in ("settings", "slots", "haproxy", "listen", "clients", "certificate", "audit"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    # Not required: the supervisor that starts this process may be of an earlier version.
+    for name in ("plan", "controller"):
+        parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--log-fd", type=int, required=True, help="the UDP socket, inherited")
     asyncio.run(_run(parser.parse_args()))
     return 0

@@ -6,6 +6,7 @@ requests a second needs a few megabytes.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
@@ -89,11 +90,10 @@ class Windows:
 
     def by_endpoint(self, now_s: float, seconds: float) -> dict[str, LatencyWindow]:
         """Return the requests that ended within the last `seconds`, by endpoint."""
-        endpoints = sorted({endpoint for endpoint, _ in self._seconds})
-        return {
-            endpoint: self._window(endpoint, now_s, seconds, [k for k in self._seconds if k[0] == endpoint])
-            for endpoint in endpoints
-        }
+        keys: dict[str, list[Key]] = {}
+        for key in self.keys():
+            keys.setdefault(key[0], []).append(key)
+        return {endpoint: self._window(endpoint, now_s, seconds, own) for endpoint, own in keys.items()}
 
     def by_server(self, now_s: float, seconds: float) -> dict[Key, LatencyWindow]:
         """Return the requests that ended within the last `seconds`, by endpoint and server."""
@@ -110,13 +110,13 @@ class Windows:
 
     def _window(self, endpoint: str, now_s: float, seconds: float, keys: Collection[Key]) -> LatencyWindow:
         since = now_s - seconds
-        latencies: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
-        errors = 0
+        ended, latencies, errors = array("d"), array("d"), 0
         for second in self._since(keys, since):
-            ended = np.array(second.ended_s)
-            latencies.append(np.array(second.latency_ms)[(ended > since) & (ended <= now_s)])
-            errors += sum(since < at <= now_s for at in second.errors_s)
-        every = np.concatenate(latencies) if latencies else np.empty(0)
+            ended.extend(second.ended_s)
+            latencies.extend(second.latency_ms)
+            errors += sum(since < at <= now_s for at in second.errors_s) if second.errors_s else 0
+        at_s = np.frombuffer(ended)
+        every = np.frombuffer(latencies)[(at_s > since) & (at_s <= now_s)]
         p50, p99 = _quantiles(every)
         first_s = min((self._seconds[key][0].ended_s[0] for key in keys), default=since)
         known_s = max(_SHORTEST_S, now_s - first_s)
@@ -148,5 +148,6 @@ def _quantiles(latencies: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple
     """Return the smallest latencies that 50 % and 99 % of the requests do not exceed."""
     if not len(latencies):
         return None, None
-    p50, p99 = np.quantile(latencies, (0.5, 0.99), method="inverted_cdf")
-    return float(p50), float(p99)
+    ordered = np.sort(latencies)  # np.quantile takes five times as long for a short window
+    p50, p99 = (float(ordered[math.ceil(q * len(ordered)) - 1]) for q in (0.5, 0.99))
+    return p50, p99

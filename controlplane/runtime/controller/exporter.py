@@ -1,19 +1,23 @@
-"""The controller's own endpoint: GET /healthz, and GET /metrics for Prometheus."""
+"""The controller's own endpoint: GET /healthz, and GET /metrics, which the monitor's page includes."""
 
 from __future__ import annotations
 
+import contextlib
 import http.server
+import os
+import socket
+import socketserver
 import threading
 import time
-from collections.abc import Iterator
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 
 from controlplane.control.guard import sequential
-from controlplane.control.guard.state import Phase, phase
+from controlplane.control.guard.state import GuardState, Phase, phase
 from controlplane.domain.errors import GatewayError
+from controlplane.monitor import metrics
+from controlplane.monitor.metrics import Page
 from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet.history import Event, History
@@ -22,98 +26,94 @@ _STALE_S = 15.0
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Meters(Collector):
-    """The metrics for Prometheus, computed from the controller's state at each scrape."""
+class Meters:
+    """The controller's metrics, computed from its state at each scrape."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self.controller: Controller | None = None
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._redirects: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def count(self, event: Event) -> None:
         """Count an event by kind and level."""
         with self._lock:
-            key = (event.kind, event.level)
-            self._counts[key] = self._counts.get(key, 0) + 1
+            self._counts[event.kind, event.level] += 1
+            if event.kind == "redirect":
+                self._redirects[event.subject] += 1
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric families."""
-        events = CounterMetricFamily("trisect_events", "Events of the guard.", labels=["kind", "level"])
+    def page(self, controller: Controller) -> Page:
+        """Return the page."""
+        page = Page()
         with self._lock:
-            for key, count in self._counts.items():
-                events.add_metric(key, count)
-        yield events
-        unwritten = CounterMetricFamily("trisect_unwritten", "Writes to the history that the disk refused.")
-        unwritten.add_metric([], self._history.lost)
-        yield unwritten
-        if self.controller is None:
-            return
-        busy = CounterMetricFamily("trisect_controller_busy_seconds", "Time the deciding thread spent.")
-        busy.add_metric([], self.controller.busy_s)
-        yield busy
-        if self.controller.follower is not None:
-            yield from _load(self.controller.follower)
-        state = self.controller.state
-        if state is None:
-            return
-        names = ["partition"]
-        phases = GaugeMetricFamily(
-            "trisect_partition_phase", "1 for the present phase.", labels=[*names, "phase"]
-        )
-        shares = GaugeMetricFamily("trisect_partition_percent", "The active share.", labels=[*names, "gpu"])
-        labels = [*names, "endpoint"]
-        rates = GaugeMetricFamily(
-            "trisect_rate_rps", "Arrivals of the endpoint's queue, moving mean.", labels=labels
-        )
-        planned = GaugeMetricFamily("trisect_planned_rps", "Planned arrivals of its queue.", labels=labels)
-        evidence = GaugeMetricFamily(
-            "trisect_evidence", "Against the SLO; 1 is a broken promise.", labels=labels
-        )
-        for name, watch in state.watches.items():
-            present = phase(watch, state.now_s)
-            for each in Phase:
-                phases.add_metric([name, each.value], float(each is present))
-            shares.add_metric([name, watch.active.gpu], watch.active.percent)
-            for promise, seen, rate in zip(
-                watch.partition.promises, watch.evidence, watch.rates_rps, strict=True
-            ):
-                where = [name, promise.endpoint]
-                rates.add_metric(where, rate[-1])
-                planned.add_metric(where, promise.rate_rps)
-                evidence.add_metric(where, sequential.strength(seen, promise))
-        yield from (phases, shares, rates, planned, evidence)
+            for key, count in sorted(self._counts.items()):
+                page.add(metrics.EVENTS, count, *key)
+            redirects = Counter(self._redirects)
+        page.add(metrics.UNWRITTEN, self._history.lost)
+        page.add(metrics.BUSY, controller.busy_s)
+        if controller.follower is not None:
+            write_load(page, controller.follower)
+        if controller.state is not None:
+            _write_guard(page, controller.state, redirects)
+        return page
 
 
-def _load(follower: Follower) -> Iterator[Metric]:
-    """The metrics of load control."""
-    gpus = GaugeMetricFamily("trisect_gpus", "GPUs of this host.", labels=["type", "state"])
+def _write_guard(page: Page, state: GuardState, redirects: Mapping[str, int]) -> None:
+    for name, watch in state.watches.items():
+        present = phase(watch, state.now_s)
+        for each in Phase:
+            page.add(metrics.PHASE, float(each is present), name, each.value)
+        standby = watch.standby
+        page.add(metrics.SHARE, watch.active.percent / 100.0, name, watch.active.gpu)
+        page.add(metrics.BREAKER, float(watch.launches.open), name)
+        page.add(metrics.STANDBY, float(standby is not None and standby.since_s <= state.now_s), name)
+        # From zero on: an increase over a time cannot be seen of a series that begins with it.
+        page.add(metrics.REDIRECTS, redirects.get(name, 0), name)
+        for promise, seen, rate in zip(
+            watch.partition.promises, watch.evidence, watch.rates_rps, strict=True
+        ):
+            where = name, promise.endpoint
+            page.add(metrics.ARRIVALS, rate[-1], *where)
+            page.add(metrics.QUEUE_PLANNED, promise.rate_rps, *where)
+            page.add(metrics.EVIDENCE, sequential.strength(seen, promise), *where)
+
+
+def write_load(page: Page, follower: Follower) -> None:
+    """Add the metrics of load control."""
     for kind, (used, free) in follower.gpus.items():
-        gpus.add_metric([kind, "used"], used)
-        gpus.add_metric([kind, "free"], free)
-    yield gpus
-    seen = follower.seen
-    if seen is None:
-        return
-    state, found = seen
-    forecast = GaugeMetricFamily(
-        "trisect_forecast_rps", "The upper bound of a workload's forecast rate.", labels=["workload"]
-    )
-    for workload, upper in zip(state.workloads, found.upper.tolist(), strict=True):
-        forecast.add_metric([workload.name], upper)
-    yield forecast
+        page.add(metrics.GPUS, used, kind, "used")
+        page.add(metrics.GPUS, free, kind, "free")
+    if follower.seen is not None:
+        state, found = follower.seen
+        for workload, upper in zip(state.workloads, found.upper.tolist(), strict=True):
+            page.add(metrics.FORECAST, upper, workload.name)
 
 
-def serve(controller: Controller, meters: Meters, host: str, port: int) -> http.server.ThreadingHTTPServer:
-    """Listen in a thread of its own until `shutdown`. Raises GatewayError for a taken port."""
-    meters.controller = controller
-    registry = CollectorRegistry()
-    registry.register(meters)
+class _UnixServer(http.server.ThreadingHTTPServer):
+    """A server on a Unix socket, for the monitor, which serves these metrics with its own."""
+
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(str(self.server_address))
+        socketserver.TCPServer.server_bind(self)
+        os.chmod(str(self.server_address), 0o600)
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        request, _ = self.socket.accept()
+        return request, ("controller", 0)
+
+
+def serve(
+    controller: Controller, meters: Meters, at: Path | tuple[str, int]
+) -> http.server.ThreadingHTTPServer:
+    """Listen in a thread of its own until `shutdown`. Raises GatewayError for a taken address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path == "/metrics":
-                self._answer(200, generate_latest(registry))
+                self._answer(200, meters.page(controller).text().encode())
             elif self.path == "/healthz":
                 late_s = time.monotonic() - controller.ticked_s
                 fine = late_s < _STALE_S
@@ -132,11 +132,13 @@ def serve(controller: Controller, meters: Meters, host: str, port: int) -> http.
             """Log nothing: scrapes would fill the log."""
 
     try:
-        server = http.server.ThreadingHTTPServer((host, port), Handler)
+        if isinstance(at, Path):
+            server: http.server.ThreadingHTTPServer = _UnixServer(str(at), Handler)  # type: ignore[arg-type]
+        else:
+            server = http.server.ThreadingHTTPServer(at, Handler)
     except OSError as error:
-        raise GatewayError(
-            f"port {port} on {host} cannot be used: {error.strerror}; choose another"
-        ) from error
+        place = str(at) if isinstance(at, Path) else f"port {at[1]} on {at[0]}"
+        raise GatewayError(f"{place} cannot be used: {error.strerror}; choose another") from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="exporter", daemon=True).start()
     return server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from pathlib import Path
 
 from controlplane.control.guard.state import Limits
 from controlplane.gateway.places import Places
@@ -47,8 +48,10 @@ def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: st
         actor = Announcer(fleet, both) if plan_only else Executor(fleet, history, both)
         follower = None if once else Follower(fleet, actor.note, plan_only=plan_only)
         controller = Controller(fleet, log, actor, Limits(), follower)
-        exporter = serve(controller, meters, host, port) if port else None
+        exporters = [serve(controller, meters, (host, port))] if port else []
         try:
+            if not (once or plan_only):
+                exporters.append(serve(controller, meters, _socket(fleet)))
             if once:
                 controller.repair(stopping)
             else:
@@ -56,5 +59,12 @@ def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: st
         finally:
             controller.close()
             log.close()
-            if exporter is not None:
+            for exporter in exporters:
                 exporter.shutdown()
+
+
+def _socket(fleet: Fleet) -> Path:
+    """Return the socket of the controller's metrics, in a directory that exists from now on."""
+    places = Places.of(fleet.files.gateway)
+    places.make()
+    return places.controller_socket

@@ -209,7 +209,7 @@ def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     assert sum(s.value for s in ours) == len(load.outcomes)
     assert {(s.labels["partition"], s.labels["role"]) for s in ours} == {("W1-1", "active")}
     assert {s.labels["protocol"] for s in ours} == {"http", "grpc"}
-    proxies = families["haproxy_sessions"]
+    proxies = families["trisect_gateway_sessions"]
     assert {s.labels["endpoint"] for s in proxies if s.labels["proxy"] == "g_0"} == {"echo"}
     assert [(s.labels["partition"], s.labels["role"]) for s in successes] == [("W1-1", "active")]
     assert families["trisect_telemetry_lines_lost"][0].value == 0

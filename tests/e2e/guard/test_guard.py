@@ -276,7 +276,7 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(fleet: Guarded) -> N
     (port,) = rig.free_ports(1)
     with fleet.serving("--port", str(port)):
         fleet.await_event("adopt", since_s=began_s)
-        for path, says in (("healthz", "last looked"), ("metrics", "trisect_partition_percent")):
+        for path, says in (("healthz", "last looked"), ("metrics", "trisect_partition_share_ratio")):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
                 assert says in answer.read().decode()
         second = fleet.ctl("serve")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway import SlotRecord, SlotsRecord, Traits
 from controlplane.gateway.slots import Phase, SlotTable, assign
-from controlplane.monitor.exposition import haproxy, tritons
+from controlplane.monitor.exposition import tritons, write_haproxy
+from controlplane.monitor.metrics import Page
 
 pytestmark = pytest.mark.unit
 
@@ -50,8 +52,10 @@ def test_a_slot_that_carries_nothing_has_no_row() -> None:
         for s in ("s0", "BACKEND")
     ]
     rows.append({"pxname": "http", "svname": "FRONTEND", "status": "OPEN", "stot": "7"})
-    families = {family.name: family.samples for family in haproxy(rows, endpoints)}
-    told = {(s.labels["proxy"], s.labels["endpoint"]): s.value for s in families["haproxy_sessions"]}
+    page = Page()
+    write_haproxy(page, rows, endpoints)
+    families = {family.name: family.samples for family in text_string_to_metric_families(page.text())}
+    told = {(s.labels["proxy"], s.labels["endpoint"]): s.value for s in families["trisect_gateway_sessions"]}
     assert told == {
         ("g_0", "m,a"): 0,
         ("g_1", "m,a"): 10,
@@ -60,11 +64,17 @@ def test_a_slot_that_carries_nothing_has_no_row() -> None:
         ("g_5", "x"): 50,
         ("http", ""): 7,
     }
-    assert {s.labels["proxy"] for s in families["haproxy_server_up"]} == {"g_0", "g_1", "g_2", "g_4", "g_5"}
+    assert {s.labels["proxy"] for s in families["trisect_gateway_server_up"]} == {
+        "g_0",
+        "g_1",
+        "g_2",
+        "g_4",
+        "g_5",
+    }
 
 
 @given(st.lists(st.text(max_size=60) | st.sampled_from(["a 1\n", "a{", "# TYPE a b c", "a{x=0} nan"])))
 def test_a_malformed_page_costs_its_own_rows_only(pieces: list[str]) -> None:
     pages = [(ONE, "\n".join(pieces)), (TWO, "good 3\n")]
     found = {family.name: family.samples for family in tritons(pages)}
-    assert [s.value for s in found["good"] if s.labels["server"] == "two"] == [3]
+    assert [s.value for s in found["good"] if s.labels["partition"] == "two"] == [3]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.monitor.exposition import Totals
 from controlplane.monitor.records import Losses, parse
+from controlplane.monitor.totals import Totals
 from controlplane.monitor.unlogged import Unlogged
 
 pytestmark = pytest.mark.unit
@@ -81,9 +81,9 @@ def test_a_page_of_metrics_says_what_the_client_reads() -> None:
     for line in lines:
         record = parse(line)
         assert record is not None
-        totals.add(record, "none")
+        totals.add(record, "none", {})
     assert totals.requests() == {
-        ("w", "none", "grpc", "14"): 2,
-        ("w", "none", "http", "502"): 1,
-        ("w", "none", "grpc", "0"): 1,
+        ("w", "none", "", "grpc", "14"): 2,
+        ("w", "none", "", "http", "502"): 1,
+        ("w", "none", "", "grpc", "0"): 1,
     }

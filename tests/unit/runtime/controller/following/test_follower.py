@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.control.load.state import Kind, LoadState, Proposal, Propose
 from controlplane.domain.errors import EngineError
@@ -17,6 +18,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following.kept import Following
 from controlplane.files.following.rates import read_rates
 from controlplane.files.plans import write_plan
+from controlplane.monitor.metrics import Page
 from controlplane.runtime.controller import exporter
 from controlplane.runtime.controller.following import applying, running
 from controlplane.runtime.controller.following.follower import Follower
@@ -132,7 +134,9 @@ def test_a_higher_rate_is_applied_and_a_free_gpu_is_reported_when_it_is_over(fle
 def test_a_cluster_can_read_the_forecast_and_the_free_gpus(fleet: Fleet) -> None:
     follows = following(fleet, [])
     run(fleet, follows, [45] * 30)
-    families = {family.name: family for family in exporter._load(follows)}
+    page = Page()
+    exporter.write_load(page, follows)
+    families = {family.name: family for family in text_string_to_metric_families(page.text())}
     gpus = {sample.labels["state"]: sample.value for sample in families["trisect_gpus"].samples}
     assert gpus == {"used": 1, "free": 2}
     (forecast,) = families["trisect_forecast_rps"].samples
