@@ -48,7 +48,7 @@ def write_own(
             if value_ms is not None:
                 page.add(family, value_ms / 1e3, endpoint)
     page.add(metrics.LINES, losses.received)
-    page.add(metrics.LOST, losses.lost)
+    page.add(metrics.LOST, losses.ever_lost)
 
 
 def write_routes(page: Page, routes: Mapping[str, Iterable[str]]) -> None:

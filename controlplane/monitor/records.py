@@ -92,6 +92,8 @@ class Losses:
 
     received: int = 0
     lost: int = 0
+    ever_lost: int = 0
+    """The largest `lost` so far: a counter that Prometheus reads must not fall."""
     _highest: dict[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
@@ -106,6 +108,7 @@ class Losses:
             self._highest[sender] = number
         elif number > highest:
             self.lost += number - highest - 1
+            self.ever_lost = max(self.ever_lost, self.lost)
             self._highest[sender] = number
         elif self.lost:
             self.lost -= 1

@@ -75,6 +75,17 @@ def test_fifty_plans_leave_as_many_series_as_one() -> None:
     assert counts[-1] == counts[0]
 
 
+def test_a_late_line_of_the_log_does_not_make_a_counter_fall() -> None:
+    losses, shown = Losses(), []
+    for number in (1, 3, 2, 4, 7):
+        losses.count("http:1", number)
+        page = Page()
+        write_own(page, Totals(), losses, {}, PROMISES)
+        shown.append(value(page.text(), "trisect_telemetry_lines_lost_total"))
+    assert shown == sorted(shown)
+    assert shown[-1] == 2
+
+
 def test_labels_are_escaped_and_numbers_are_read_back() -> None:
     page = Page()
     page.add(DURATION, 0.1 + 0.2, 'a"\\\n')
