@@ -149,6 +149,51 @@ class _Simulate(_Versioned):
     totals: _SimulatedTotals
 
 
+class _Truth(TypedDict):
+    name: str
+    title: str
+    meaning: str
+
+
+class _UnderTruth(TypedDict):
+    late: list[str]
+    late_percent: float
+    power_w: float | None
+
+
+class _Utilisation(TypedDict):
+    median: float
+    largest: float
+
+
+class _Compared(TypedDict):
+    name: str
+    gpus: int
+    cost_per_hour: float
+    share_percent: float
+    planning_ms: float
+    infeasible: list[str]
+    predicted_late: list[str]
+    utilisation: _Utilisation | None
+    truths: dict[str, _UnderTruth]
+
+
+class _RefusedStrategy(TypedDict):
+    name: str
+    reason: str
+
+
+class _Compare(_Versioned):
+    workloads: int
+    noun: str
+    priced: bool
+    seconds: float
+    seed: int
+    truths: list[_Truth]
+    strategies: list[_Compared]
+    refused: list[_RefusedStrategy]
+
+
 class _Render(_Versioned):
     partitions: dict[str, str]
 
@@ -262,6 +307,7 @@ _DOCUMENTS: dict[str, Any] = {
     "train": _Train,
     "plan": PLAN,
     "simulate": _Simulate,
+    "compare": _Compare,
     "render": _Render,
     "apply": _DryRun | _Applied,
     "status": _Status,

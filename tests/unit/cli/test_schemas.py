@@ -97,6 +97,7 @@ def test_an_unknown_document_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         ("doctor",),
         ("validate", "--catalogue", "v100"),
         ("plan", "spec.yaml", "--strategy", "igniter"),
+        ("compare", "spec.yaml", "--strategies", "igniter", "--truths", "measured", "--seconds", "1"),
         ("events",),
         ("token", "create", "web", "--endpoint", "search"),
         ("token", "list"),
