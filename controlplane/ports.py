@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controlplane.domain.device import DeviceReading
-from controlplane.domain.fleet import Backend, Routes, Server, ServerSpec, ShareUsage
+from controlplane.domain.fleet import Backend, Endpoints, Routes, Server, ServerSpec, ShareUsage
 from controlplane.domain.observation import HostSeen, LatencyWindow, News
 
 
@@ -106,8 +106,8 @@ class Gateway(Protocol):
     Raises GatewayError.
     """
 
-    def start(self, endpoints: int = 0) -> None:
-        """Start a gateway with room for `endpoints`, unless it listens already."""
+    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+        """Start a gateway with room for `endpoints`; one that listens already changes its options."""
 
     def routes(self) -> Routes:
         """Return the present routes."""

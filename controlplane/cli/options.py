@@ -119,6 +119,19 @@ Audit = Annotated[
     bool | None,
     typer.Option("--audit/--no-audit", help="Write a line for every request to the fleet's audit.jsonl."),
 ]
+MaxConnections = Annotated[
+    int | None,
+    typer.Option(
+        "--max-connections",
+        help="Connections that one source address may hold; by default half of all that the gateway takes.",
+        min=1,
+    ),
+]
+MaxRate = Annotated[int | None, typer.Option(help="Requests that may begin in a second.", min=1)]
+MaxRequests = Annotated[int | None, typer.Option(help="Requests that may run at once.", min=1)]
+MaxBody = Annotated[
+    int | None, typer.Option("--max-body", help="Bytes that the body of an inference may have.", min=1)
+]
 
 _FIGURES = (".svg", ".png", ".pdf")
 DEFAULT_FLEET = "default"

@@ -127,6 +127,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "`ctl token list` shows the clients; a token that was not printed is lost: revoke and create it "
             "again",
         ),
+        "limit": Verb(
+            "fleet.limit",
+            "Limit the requests of an endpoint.",
+            "ctl limit set resnet50 --max-rate 500",
+            "`ctl limit list` shows the limits that hold",
+        ),
         "serve": Verb(
             "fleet.serve",
             "Run the controller of a fleet.",

@@ -23,7 +23,7 @@ from controlplane.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.gateway.haproxy import HaproxyGateway
-    from controlplane.gateway.security.registry import ClientRegistry
+    from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
     from controlplane.profiler.session import Place
     from controlplane.report.tables.status_table import Status
     from controlplane.runtime.fleet.fleet import Fleet
@@ -59,13 +59,13 @@ def every_launcher() -> tuple[Launcher, ...]:
     return tuple(launcher(name) for name in LauncherName)
 
 
-def fleet(name: str, *, launcher_name: LauncherName | None, endpoints: Endpoints) -> Fleet:
+def fleet(name: str, *, launcher_name: LauncherName | None) -> Fleet:
     """Build a fleet from its files, launcher and gateway."""
     from controlplane.runtime.fleet.fleet import Fleet
 
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
-    return Fleet(files, launcher(launcher_name), gateway(files, endpoints), SystemClock(), say)
+    return Fleet(files, launcher(launcher_name), gateway(files), SystemClock(), say)
 
 
 def fleet_files(name: str) -> FleetFiles:
@@ -73,30 +73,32 @@ def fleet_files(name: str) -> FleetFiles:
     return FleetFiles(state_root(), units.safe_name(name, "--fleet"))
 
 
-def gateway(files: FleetFiles, endpoints: Endpoints) -> HaproxyGateway:
+def gateway(files: FleetFiles) -> HaproxyGateway:
     """Build a fleet's gateway."""
-    from controlplane.gateway.haproxy import HaproxyGateway, Ports
+    from controlplane.gateway.haproxy import HaproxyGateway
 
-    ports = Ports(endpoints.http_port, endpoints.grpc_port, endpoints.metrics_port)
-    return HaproxyGateway(
-        files.gateway,
-        ports,
-        endpoints.host,
-        compress_answers=endpoints.compress_answers,
-        fleet_wide_calls=endpoints.fleet_wide_calls,
-        protection=endpoints.protection,
-    )
+    return HaproxyGateway(files.gateway)
 
 
 def clients(name: str) -> ClientRegistry:
     """Return the clients of a fleet that was applied. Raises InputError where there is none."""
     from controlplane.gateway.security.registry import ClientRegistry
 
-    units.safe_name(name, "--fleet")
-    files = FleetFiles(state_root(), name)
+    return ClientRegistry(_applied(name).gateway)
+
+
+def limits(name: str) -> LimitRegistry:
+    """Return the limits of a fleet's endpoints. Raises InputError where there is no such fleet."""
+    from controlplane.gateway.security.registry import LimitRegistry
+
+    return LimitRegistry(_applied(name).gateway)
+
+
+def _applied(name: str) -> FleetFiles:
+    files = fleet_files(name)
     if not files.exists():
         raise InputError(f"no fleet {name!r} was applied; `ctl apply` makes one", field="--fleet")
-    return ClientRegistry(files.gateway)
+    return files
 
 
 def chosen_endpoints(
@@ -108,7 +110,7 @@ def chosen_endpoints(
     metrics_port: int | None = None,
     compress_answers: bool | None = None,
     fleet_wide_calls: bool | None = None,
-    protection: Mapping[str, Path | bool | None] | None = None,
+    protection: Mapping[str, Path | bool | int | None] | None = None,
 ) -> Endpoints:
     """Return where a fleet is to listen: as given, else as it does now, else Triton's own ports.
 
@@ -137,7 +139,7 @@ def chosen_endpoints(
     return chosen
 
 
-def _given(protection: Mapping[str, Path | bool | None]) -> dict[str, Any]:
+def _given(protection: Mapping[str, Path | bool | int | None]) -> dict[str, Any]:
     return {
         field: str(value.absolute()) if isinstance(value, Path) else value
         for field, value in protection.items()
@@ -167,7 +169,7 @@ def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
     Raises InputError where no fleet has that name.
     """
     settings = _recorded(FleetFiles(state_root(), name))
-    found = fleet(name, launcher_name=LauncherName(settings.launcher), endpoints=settings.endpoints)
+    found = fleet(name, launcher_name=LauncherName(settings.launcher))
     return found, settings
 
 
@@ -213,7 +215,7 @@ def fleet_to_end(name: str) -> Fleet | None:
     The labels are on the servers, so servers are found without any file. None where a destroyed fleet left
     nothing behind. Raises InputError where there never was a fleet of that name.
     """
-    unrecorded = fleet(name, launcher_name=None, endpoints=Endpoints())
+    unrecorded = fleet(name, launcher_name=None)
     files = unrecorded.files
     begun = files.directory.exists() and not files.exists()
     if begun or (not files.exists() and unrecorded.launcher.servers(name)):
@@ -228,8 +230,8 @@ def status_source(name: str) -> Callable[[], Status]:
     from controlplane.monitor.telemetry import GatewayTelemetry
     from controlplane.runtime.fleet.status import fleet_status
 
-    found, settings = existing_fleet(name)
-    telemetry = GatewayTelemetry(gateway(found.files, settings.endpoints).telemetry_socket)
+    found, _ = existing_fleet(name)
+    telemetry = GatewayTelemetry(gateway(found.files).telemetry_socket)
     return lambda: fleet_status(found, found.files.plan(), telemetry)
 
 

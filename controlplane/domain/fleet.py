@@ -132,7 +132,8 @@ class Protection:
 
     `certificate` and `key` are PEM files; with them all ports speak TLS. `client_ca` signs clients'
     certificates. With `tokens`, a client needs a token or such a certificate. `plain_text` allows addresses
-    beyond loopback without TLS. `audit` writes a line for every request.
+    beyond loopback without TLS. `audit` writes a line for every request. One source address may hold
+    `max_connections` connections: half of all where it is None.
     """
 
     certificate: str | None = None
@@ -141,6 +142,7 @@ class Protection:
     tokens: bool = False
     plain_text: bool = False
     audit: bool = False
+    max_connections: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import InputError
 from controlplane.files.documents import SCHEMA_VERSION, State, read
+from controlplane.files.limits import NO_LIMIT, Limit
 from controlplane.files.writing import write_json
 
 ANY = "*"
@@ -22,8 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Client:
     """A client, known by a token or by the common name of its certificate.
 
-    `operator` allows fleet-wide calls. At most `max_requests` run at once and `max_rate_rps` begin in a
-    second; None is no limit.
+    `operator` allows fleet-wide calls. `region_prefix` begins the names of its shared-memory regions: other
+    clients do not know it.
     """
 
     name: str
@@ -31,8 +32,8 @@ class Client:
     token_sha256: str | None = None
     certificate: str | None = None
     operator: bool = False
-    max_rate_rps: int | None = None
-    max_requests: int | None = None
+    limit: Limit = NO_LIMIT
+    region_prefix: str | None = None
 
     def allows(self, endpoint: str) -> bool:
         """Return whether the client may call an endpoint."""
@@ -47,6 +48,19 @@ class _Client(State):
     operator: bool
     max_rate_rps: int | None
     max_requests: int | None
+    max_body_bytes: int | None = None
+    region_prefix: str | None = None
+
+    def value(self) -> Client:
+        return Client(
+            self.name,
+            tuple(self.endpoints),
+            self.token_sha256,
+            self.certificate,
+            self.operator,
+            Limit(self.max_rate_rps, self.max_requests, self.max_body_bytes),
+            self.region_prefix,
+        )
 
 
 class _Clients(State):
@@ -85,11 +99,15 @@ def read_clients(path: Path) -> tuple[Client, ...]:
     """Return all clients; none without a file. Raises InputError where it is broken."""
     if not path.exists():
         return ()
-    parsed = read(path).parse(_Clients)
-    return tuple(Client(**{**c.model_dump(), "endpoints": tuple(c.endpoints)}) for c in parsed.clients)
+    return tuple(client.value() for client in read(path).parse(_Clients).clients)
 
 
 def write_clients(path: Path, clients: Iterable[Client]) -> None:
     """Replace the file, readable by its user only. Raises EngineError where the disk refuses."""
-    write_json(path, {"schema_version": SCHEMA_VERSION, "clients": [asdict(client) for client in clients]})
+    write_json(path, {"schema_version": SCHEMA_VERSION, "clients": [_entry(client) for client in clients]})
     os.chmod(path, 0o600)
+
+
+def _entry(client: Client) -> dict[str, object]:
+    fields = asdict(client)
+    return {**fields, **fields.pop("limit")}

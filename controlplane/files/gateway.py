@@ -101,10 +101,18 @@ class ProtectionFields(State):
     tokens: bool = False
     plain_text: bool = False
     audit: bool = False
+    max_connections: int | None = None
 
     def value(self) -> Protection:
         """Return the value."""
         return Protection(**self.model_dump())
+
+
+class FormerFacade(State):
+    """How a HAProxy that is being replaced proves itself, and whether its clients need tokens."""
+
+    secret: str
+    tokens: bool
 
 
 class GatewaySettings(State):
@@ -112,7 +120,8 @@ class GatewaySettings(State):
 
     All ports are TCP, except `log_port` (UDP), which receives a line for every request. Each line begins with
     `log_secret`, since any process of the host can send to the port. The facade's ports are on loopback, for
-    HAProxy only, which proves itself by `facade_secret` where clients need tokens.
+    HAProxy only, which proves itself by `facade_secret`; `former` is set while two HAProxies run with
+    different options.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -130,6 +139,7 @@ class GatewaySettings(State):
     fleet_wide_calls: bool = False
     log_secret: str = ""
     facade_secret: str = ""
+    former: FormerFacade | None = None
     protection: Annotated[ProtectionFields, Field(default_factory=ProtectionFields)]
 
 

@@ -85,6 +85,11 @@ class Places:
         return self.state / "clients.json"
 
     @property
+    def limits(self) -> Path:
+        """The limits of endpoints."""
+        return self.state / "limits.json"
+
+    @property
     def certificate(self) -> Path:
         """HAProxy's copy of the certificate and its key."""
         return self.state / "certificate.pem"
@@ -94,8 +99,8 @@ class Places:
         """A line for every request, where the fleet is audited."""
         return self.state / "audit.jsonl"
 
-    def clients_map(self, name: str) -> Path:
-        """One of HAProxy's maps of clients: `clients`, `grants` or `limits`."""
+    def access_map(self, name: str) -> Path:
+        """One of HAProxy's maps: `clients`, `grants`, `client_limits` or `endpoint_limits`."""
         return self.state / f"{name}.map"
 
     @property

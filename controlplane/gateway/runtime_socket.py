@@ -100,6 +100,11 @@ class RuntimeSocket:
         found = re.search(r'found=yes.* value="([^"]*)"', self.ask(f"get map {path} {key}"))
         return None if found is None else found.group(1)
 
+    def variable(self, name: str) -> str:
+        """Return a variable of the process; empty where it has none."""
+        found = re.search(r" value=<([^>]*)>", self.ask(f"get var {name}"))
+        return "" if found is None else found.group(1)
+
     def sessions(self, backends: Iterable[str]) -> Mapping[tuple[str, str], Sessions]:
         """(backend, server) -> sessions of these; a backend itself stands under the server name BACKEND.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
@@ -18,6 +20,7 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
+from controlplane.files.limits import read_limits
 from controlplane.files.writing import write_derived
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
@@ -27,8 +30,8 @@ from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, ren
 
 GENERATION = "generation"
 """Key in the checks' map that tells which table a running HAProxy holds; no backend has this name."""
-COUNT = "slots"
-"""Key in the checks' map for the number of slots that a running HAProxy has."""
+FINGERPRINT = "proc.settings"
+"""HAProxy's variable with the fingerprint of the settings that it was started from."""
 
 _MAXCONN = 8192
 _SLOTS = 96
@@ -79,10 +82,12 @@ def write_config(places: Places, settings: GatewaySettings, listeners: Listeners
         _write_maps(places, generation, table)
     if settings.protection.certificate and settings.protection.key:
         write_certificate(places, settings)
-    for path, entries in client_maps(places).items():
+    else:
+        places.certificate.unlink(missing_ok=True)
+    for path, entries in access_maps(places, settings).items():
         write_derived(path, _map_text(entries))
     lines = [_lines(table, slot) for slot in table.slots]
-    write_derived(places.config, render_haproxy(frame(places, settings, listeners), lines))
+    write_derived(places.config, render_haproxy(_running_frame(places, settings, listeners), lines))
 
 
 def write_certificate(
@@ -108,19 +113,20 @@ def write_certificate(
     return True
 
 
-def client_maps(places: Places) -> dict[Path, dict[str, str]]:
-    """Return HAProxy's maps of clients."""
-    clients = read_clients(places.clients)
-    return {
-        places.clients_map("clients"): access.clients_map(clients),
-        places.clients_map("grants"): access.grants_map(clients),
-        places.clients_map("limits"): access.limits_map(clients),
-    }
+def access_maps(places: Places, settings: GatewaySettings) -> dict[Path, dict[str, str]]:
+    """Return HAProxy's maps of limits, and of clients where they need tokens."""
+    found = {places.access_map("endpoint_limits"): access.endpoint_limits_map(read_limits(places.limits))}
+    if settings.protection.tokens:
+        clients = read_clients(places.clients)
+        found[places.access_map("clients")] = access.clients_map(clients)
+        found[places.access_map("grants")] = access.grants_map(clients)
+        found[places.access_map("client_limits")] = access.client_limits_map(clients)
+    return found
 
 
 def check_entries(generation: int, table: SlotTable) -> dict[str, str]:
     """The checks' map with its generation."""
-    return {GENERATION: str(generation), COUNT: str(len(table.slots)), **table.check_map()}
+    return {GENERATION: str(generation), **table.check_map()}
 
 
 def settings_of(places: Places) -> GatewaySettings:
@@ -128,30 +134,53 @@ def settings_of(places: Places) -> GatewaySettings:
     return read_settings(places.settings)
 
 
-def frame(places: Places, settings: GatewaySettings, listeners: Listeners) -> HaproxyFrame:
-    """The part of the configuration that no commit changes, sized to this process's limits."""
+def fingerprint(places: Places, settings: GatewaySettings) -> str:
+    """Return what tells a HAProxy with these settings from one with others or of another version."""
+    text = render_haproxy(_frame(places, settings), ())
+    return f"{settings.slots}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
+    """The part of the configuration that no commit changes, without what differs between two starts."""
     protection = settings.protection
     return HaproxyFrame(
-        http_fd=listeners.http.fileno(),
-        grpc_fd=listeners.grpc.fileno(),
+        http_fd=-1,
+        grpc_fd=-1,
         runtime_socket=str(places.runtime_socket),
         facade_http_port=settings.facade_http_port,
         facade_grpc_port=settings.facade_grpc_port,
         models_map=str(places.models_map),
         checks_map=str(places.checks_map),
+        endpoint_limits_map=str(places.access_map("endpoint_limits")),
         log_address=f"127.0.0.1:{settings.log_port}",
         log_secret=settings.log_secret,
-        process=f"h{time.time_ns() // 10**6:x}",
-        maxconn=maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings),
+        process="",
+        maxconn=0,
+        connections_a_source=protection.max_connections or 0,
         compress_answers=settings.compress_answers,
         certificate=str(places.certificate) if protection.certificate else None,
         client_ca=protection.client_ca,
-        clients_map=str(places.clients_map("clients")) if protection.tokens else None,
-        grants_map=str(places.clients_map("grants")) if protection.tokens else None,
-        limits_map=str(places.clients_map("limits")) if protection.tokens else None,
+        clients_map=str(places.access_map("clients")) if protection.tokens else None,
+        grants_map=str(places.access_map("grants")) if protection.tokens else None,
+        client_limits_map=str(places.access_map("client_limits")) if protection.tokens else None,
         facade_secret=settings.facade_secret,
         audit=protection.audit,
+        threads=0,
+    )
+
+
+def _running_frame(places: Places, settings: GatewaySettings, listeners: Listeners) -> HaproxyFrame:
+    """The same for one start, sized to this process's limits."""
+    most = maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings)
+    return replace(
+        _frame(places, settings),
+        http_fd=listeners.http.fileno(),
+        grpc_fd=listeners.grpc.fileno(),
+        process=f"h{time.time_ns() // 10**6:x}",
+        maxconn=most,
+        connections_a_source=min(settings.protection.max_connections or most // 2, most),
         threads=max(1, min(4, len(os.sched_getaffinity(0)) // 2)),
+        fingerprint=fingerprint(places, settings),
     )
 
 

@@ -91,7 +91,7 @@ class Supervisor:
         os.write(self._wake_write, b"x")
 
     def renew(self) -> None:
-        """Have a HAProxy with too few slots replaced; may be called from a signal handler."""
+        """Have a HAProxy that runs with other settings replaced; may be called from a signal handler."""
         self._renewal_due = True
         os.write(self._wake_write, b"x")
 
@@ -136,18 +136,18 @@ class Supervisor:
         return None
 
     def _renew_haproxy(self) -> bool:
-        """Replace a HAProxy that has fewer slots than are set; return False without the sockets for it.
+        """Replace a HAProxy that was started from other settings; return False without the sockets for it.
 
         Both accept connections until the new one listens; the old one ends once its requests have.
         """
         charge = self._charges[0]
         runtime = RuntimeSocket(self._places.runtime_socket)
         try:
-            held = runtime.map_value(self._places.checks_map, store.COUNT)
-            settings = store.settings_of(self._places)
+            held = runtime.variable(store.FINGERPRINT)
+            wanted = store.fingerprint(self._places, store.settings_of(self._places))
         except (Unreachable, TrisectError):
             return True  # it is being started, with the settings on disk
-        if charge.handle is None or held == str(settings.slots):
+        if charge.handle is None or held == wanted:
             return True
         if self._listeners is None:
             return False
@@ -161,7 +161,7 @@ class Supervisor:
             charge.child, charge.pid, charge.handle = child, child.pid, os.pidfd_open(child.pid)
             charge.started_at = time.monotonic()
             self._finishing[former] = former_child
-            self._remember(charge.role, f"renewed with {settings.slots} slots")
+            self._remember(charge.role, "renewed with the settings of the last apply")
         else:
             print(f"{charge.role} is not renewed: the new one {ended(child.wait())}", flush=True)
         return True

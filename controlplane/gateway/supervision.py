@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
+import controlplane
 from controlplane.gateway import processes
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 
 _POLL_S = 0.05
+_PARTS = ("gateway", "monitor", "render", "files")
+"""Of the package: what the gateway's processes run."""
 STARTING_S = 10.0
 """For a supervisor to hold its lock after its start, also on a busy host."""
 
@@ -26,10 +31,18 @@ def start(places: Places, listeners: Listeners | None = None) -> None:
 
 
 def version() -> str:
-    """Return the version of the installed package, which a supervisor writes into its lock."""
+    """Return the version of this code, which a supervisor writes into its lock.
+
+    Of the sources too, since a version from a repository keeps its number over many changes.
+    """
     from importlib.metadata import version as installed  # slow to import, and rarely needed
 
-    return installed("trisect")
+    digest = hashlib.sha256()
+    for part in _PARTS:
+        for source in sorted((Path(controlplane.__file__).parent / part).rglob("*")):
+            if source.suffix in (".py", ".j2"):
+                digest.update(source.read_bytes())
+    return f"{installed('trisect')}+{digest.hexdigest()[:16]}"
 
 
 def replace_outdated(places: Places) -> None:
@@ -45,7 +58,7 @@ def replace_outdated(places: Places) -> None:
 
 
 def wake(places: Places) -> None:
-    """Have the supervisor replace a HAProxy that has fewer slots than are set, and renew the certificate."""
+    """Have the supervisor replace a HAProxy that runs with other settings, and renew the certificate."""
     for pid in processes.find(places, processes.SUPERVISOR):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGHUP)

@@ -44,7 +44,7 @@ class HaproxyFrame:
 
     `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `certificate` is set for TLS,
     `clients_map` and its two companions where clients need tokens. `process` identifies one run of
-    HAProxy in the log, whose line numbers begin anew with each run.
+    HAProxy in the log, whose line numbers begin anew with each run; `fingerprint` the settings it runs with.
     """
 
     http_fd: int
@@ -54,19 +54,22 @@ class HaproxyFrame:
     facade_grpc_port: int
     models_map: str
     checks_map: str
+    endpoint_limits_map: str
     log_address: str
     log_secret: str
     process: str
     maxconn: int
+    connections_a_source: int
     threads: int
     compress_answers: bool
     certificate: str | None = None
     client_ca: str | None = None
     clients_map: str | None = None
     grants_map: str | None = None
-    limits_map: str | None = None
+    client_limits_map: str | None = None
     facade_secret: str = ""
     audit: bool = False
+    fingerprint: str = ""
 
 
 def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
@@ -74,7 +77,12 @@ def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
     return (
         _environment()
         .get_template("haproxy.cfg.j2")
-        .render(**asdict(frame), slots=slots, largest_body_bytes=LARGEST_BODY_BYTES)
+        .render(
+            **asdict(frame),
+            slots=slots,
+            largest_body_bytes=LARGEST_BODY_BYTES,
+            bounded_by=("client", "endpoint") if frame.clients_map else ("endpoint",),
+        )
     )
 
 

@@ -21,13 +21,12 @@ from certificates import Authority
 
 from controlplane.domain.fleet import Protection, Route
 from controlplane.files.clients import Client
-from controlplane.gateway.haproxy import Ports
 from controlplane.gateway.security.registry import ClientRegistry
 
 AIM = 0.9
 
 
-Way = tuple[Ports, Path | None, str | None]
+Way = tuple[rig.Ports, Path | None, str | None]
 """A gateway's ports, the authority of its certificate and a token, where there are."""
 
 

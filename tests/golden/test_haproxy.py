@@ -18,7 +18,7 @@ NETWORK = {
     "client_ca": "/etc/ca.pem",
     "clients_map": "/state/clients.map",
     "grants_map": "/state/grants.map",
-    "limits_map": "/state/limits.map",
+    "client_limits_map": "/state/client_limits.map",
     "audit": True,
 }
 
@@ -40,11 +40,14 @@ def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any],
         facade_grpc_port=8004,
         models_map="/state/models.map",
         checks_map="/state/checks.map",
+        endpoint_limits_map="/state/endpoint_limits.map",
         log_address="127.0.0.1:9998",
         log_secret="0a1b2c",
         facade_secret="3d4e5f",
         process="h1",
         maxconn=4000,
+        connections_a_source=2000,
+        fingerprint="96.0123456789abcdef",
         threads=1,
         **{"compress_answers": False, **options},
     )

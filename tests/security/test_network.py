@@ -24,11 +24,12 @@ from certificates import Authority, Signed
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import Protection, Route
+from controlplane.domain.fleet import Endpoints, Protection, Route
 from controlplane.files.clients import Client
 from controlplane.files.gateway import GatewaySettings, ProtectionFields, read_settings
+from controlplane.files.limits import Limit
 from controlplane.gateway import processes, store
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
 from controlplane.gateway.security import registry
@@ -43,13 +44,14 @@ Code = grpc.StatusCode
 
 @dataclass(frozen=True)
 class Network:
-    ports: Ports
+    ports: rig.Ports
     gateway: HaproxyGateway
     places: Places
     authority: Authority
     server: Signed
     clients: ClientRegistry
     triton: rig.Triton
+    protection: Protection
 
     def context(self, client: Signed | None = None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
@@ -122,7 +124,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     ):
         gateway.commit({name: Route((running["one"].backend,)) for name in models})
         places = Places.of(here / "gateway")
-        yield Network(ports, gateway, places, authority, server, ClientRegistry(places.state), running["one"])
+        registry = ClientRegistry(places.state)
+        yield Network(ports, gateway, places, authority, server, registry, running["one"], protection)
 
 
 @pytest.fixture
@@ -342,7 +345,7 @@ def test_without_tokens_a_certificate_is_needed_on_every_port_and_by_no_way_arou
 
 
 def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Network) -> None:
-    token = network.clients.create(Client("limited", ("slow",), max_requests=1))
+    token = network.clients.create(Client("limited", ("slow",), limit=Limit(max_requests=1)))
     metadata = [("authorization", f"Bearer {token}")]
     try:
         with network.channel() as channel:
@@ -360,7 +363,7 @@ def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Netw
 
 
 def test_the_rate_of_a_client_is_limited(network: Network) -> None:
-    token = network.clients.create(Client("hasty", ("first",), max_rate_rps=3))
+    token = network.clients.create(Client("hasty", ("first",), limit=Limit(max_rate_rps=3)))
     try:
         statuses = [network.http("GET", "/v2/models/first/ready", token)[0] for _ in range(30)]
     finally:
@@ -446,7 +449,7 @@ def test_a_renewed_certificate_is_served_without_a_lost_request(network: Network
     loading.start()
     try:
         network.authority.sign("gateway", into=network.server)
-        network.gateway.start()
+        network.gateway.start(rig.options(network.ports, protection=network.protection))
         for port in (network.ports.http, network.ports.grpc, network.ports.metrics):
             rig.until(lambda port=port: served(port) != before)  # type: ignore[misc]
     finally:
@@ -475,5 +478,5 @@ def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path)
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_no_gateway_listens_beyond_loopback_in_plain_text(tmp_path: Path, host: str) -> None:
     with pytest.raises(InputError, match="--plain-text"):
-        HaproxyGateway(tmp_path / "gateway", Ports(), host).start()
+        HaproxyGateway(tmp_path / "gateway").start(Endpoints(host))
     assert not (tmp_path / "gateway").exists()

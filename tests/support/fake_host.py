@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.errors import EngineError, GatewayError, InputError
-from controlplane.domain.fleet import Backend, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Backend, Endpoints, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
 from launchers.triton import labels
 
@@ -265,7 +265,7 @@ class FakeGateway:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def start(self, endpoints: int = 0) -> None:
+    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
         self._host.program.effect()
         self._host.gateway_runs = True
 

@@ -25,8 +25,8 @@ import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
 from host_ports import free_ports
 
-from controlplane.domain.fleet import Backend, Protection
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.domain.fleet import Backend, Endpoints, Protection
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.render.alias import alias_config
 from controlplane.render.source import read_source
 from launchers.triton.server_log import by_chance
@@ -47,6 +47,15 @@ MOST = 128
 """Requests that a load has under way at once."""
 HELD = -1.0
 """Seconds of work that `slow` does until nobody holds it (`held`)."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Of a gateway."""
+
+    http: int
+    grpc: int
+    metrics: int
 
 
 @dataclass(frozen=True)
@@ -190,6 +199,25 @@ def tritons(
                 left.unlink(missing_ok=True)
 
 
+def options(
+    ports: Ports,
+    *,
+    compress_answers: bool = False,
+    fleet_wide_calls: bool = True,
+    protection: Protection | None = None,
+) -> Endpoints:
+    """Where a gateway listens, and its options."""
+    return Endpoints(
+        HOST,
+        ports.http,
+        ports.grpc,
+        ports.metrics,
+        compress_answers,
+        fleet_wide_calls,
+        protection or Protection(),
+    )
+
+
 @contextlib.contextmanager
 def a_gateway(
     directory: Path,
@@ -200,15 +228,15 @@ def a_gateway(
 ) -> Iterator[tuple[HaproxyGateway, Ports]]:
     """A started gateway on free ports, stopped at the end."""
     ports = Ports(*free_ports(3))
-    gateway = HaproxyGateway(
-        directory / "gateway",
+    gateway = HaproxyGateway(directory / "gateway")
+    wanted = options(
         ports,
         compress_answers=compress_answers,
         fleet_wide_calls=fleet_wide_calls,
         protection=protection,
     )
     try:
-        gateway.start()
+        gateway.start(wanted)
         yield gateway, ports
     finally:
         gateway.stop()

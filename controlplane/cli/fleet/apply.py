@@ -40,6 +40,7 @@ def apply(
     require_tokens: options.RequireTokens = None,
     plain_text: options.PlainText = None,
     audit: options.Audit = None,
+    max_connections: options.MaxConnections = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the steps and the servers' commands; change nothing.")
     ] = False,
@@ -117,10 +118,11 @@ def apply(
             "tokens": require_tokens,
             "plain_text": plain_text,
             "audit": audit,
+            "max_connections": max_connections,
         },
     )
     chosen = wiring.chosen_launcher(fleet, launcher)
-    built = wiring.fleet(fleet, launcher_name=chosen, endpoints=endpoints)
+    built = wiring.fleet(fleet, launcher_name=chosen)
     settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()

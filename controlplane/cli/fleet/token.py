@@ -43,8 +43,9 @@ def create(
     operator: Annotated[
         bool, typer.Option("--operator", help="Allow fleet-wide calls and the page of metrics.")
     ] = False,
-    max_rate: Annotated[int | None, typer.Option(help="Requests that may begin in a second.", min=1)] = None,
-    max_requests: Annotated[int | None, typer.Option(help="Requests that may run at once.", min=1)] = None,
+    max_rate: options.MaxRate = None,
+    max_requests: options.MaxRequests = None,
+    max_body: options.MaxBody = None,
     fleet: options.Fleet = options.DEFAULT_FLEET,
     json: options.Json = False,
 ) -> None:
@@ -54,14 +55,14 @@ def create(
     """
     from controlplane.cli import wiring
     from controlplane.files.clients import Client
+    from controlplane.files.limits import Limit
 
     client = Client(
         name,
         tuple(endpoint or ()),
         certificate=certificate,
         operator=operator,
-        max_rate_rps=max_rate,
-        max_requests=max_requests,
+        limit=Limit(max_rate, max_requests, max_body),
     )
     made = wiring.clients(fleet).create(client)
     if json:
@@ -82,9 +83,9 @@ def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = Fal
     for client in clients:
         credential = "token" if client.certificate is None else f"certificate {client.certificate}"
         grants = ", ".join((*client.endpoints, *(("operator",) if client.operator else ())))
-        limits = (("requests a second", client.max_rate_rps), ("requests at once", client.max_requests))
-        limited = "".join(f"; {limit} {what}" for what, limit in limits if limit is not None)
-        print(f"{client.name}: {credential}; {grants}{limited}")
+        limited = f"; {client.limit.described()}" if client.limit else ""
+        regions = f"; regions {client.region_prefix}*" if client.region_prefix else ""
+        print(f"{client.name}: {credential}; {grants}{limited}{regions}")
 
 
 def _document(client: Client) -> dict[str, Any]:

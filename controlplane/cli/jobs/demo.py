@@ -53,7 +53,7 @@ def demo(
         perf_home=perf if (perf / "bin" / "perf_analyzer").exists() else None,
     )
     with Bar() as bar:
-        fleet = wiring.fleet(_FLEET, launcher_name=launcher, endpoints=scene.endpoints)
+        fleet = wiring.fleet(_FLEET, launcher_name=launcher)
         steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, say)
         outcome = run(steps, plan_file)
     failed = sum(row.failed for row in outcome.rows)

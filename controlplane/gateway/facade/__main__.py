@@ -47,14 +47,15 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         broadcast = Broadcast(session, Kept(places.broadcasts))
         settings = store.settings_of(places)
         fleet_wide = settings.fleet_wide_calls
-        callers = Callers(places.clients if settings.protection.tokens else None, settings.facade_secret)
+        callers = Callers(places.clients, settings)
         statistics = Statistics(fleet)
         records = Records(settings.log_port, settings.log_secret)
         order = asyncio.Lock()
 
         async def reload() -> None:
-            """Take the routes from disk; servers that join know what was broadcast before they serve."""
+            """Read options and routes; servers that join know what was broadcast before they serve."""
             async with order:
+                callers.take(store.settings_of(places))
                 routes, traits = fleet.read()
                 servers: dict[Backend, None] = {}
                 for route in routes.values():

@@ -15,8 +15,10 @@ from tritonclient.grpc import service_pb2
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.callers import NO_OPERATOR, NOT_GRANTED, Caller, Callers
 from controlplane.gateway.facade.fleet_wide.broadcast import Refused
-from controlplane.gateway.facade.fleet_wide.grpc_calls import Unary, abort_refused
+from controlplane.gateway.facade.fleet_wide.grpc_calls import Shared, Unary, abort_refused
 from controlplane.gateway.facade.fleet_wide.kept import NotKept
+from controlplane.gateway.facade.fleet_wide.regions import NotOwned
+from controlplane.gateway.facade.limits import LimitReached, TooLarge, check_size
 from controlplane.gateway.facade.messages.bodies import LARGEST_BYTES
 from controlplane.gateway.facade.messages.status import abort, as_bytes, pass_on
 from controlplane.gateway.facade.messages.wire import Malformed, sequence_of, text_field
@@ -42,7 +44,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         self,
         fleet: Fleet,
         upstream: Upstream,
-        fleet_wide_calls: Mapping[str, Unary],
+        fleet_wide_calls: Mapping[str, Shared],
         records: Records,
         statistics: Statistics,
         callers: Callers,
@@ -70,21 +72,29 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         method = handler_call_details.method.removeprefix(SERVICE)
         if method == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(self._stream)
-        handler = self._unary.get(method) or self._fleet_wide_calls.get(method)
-        if handler is None:
+        if (shared := self._fleet_wide_calls.get(method)) is not None:
+            handler = self._for_operators(shared)
+        elif (unary := self._unary.get(method)) is not None:
+            handler = self._permitted(method, unary)
+        else:
             return None
-        return grpc.unary_unary_rpc_method_handler(_refusing_malformed(self._permitted(method, handler)))
+        return grpc.unary_unary_rpc_method_handler(_refusing_malformed(handler))
+
+    def _for_operators(self, handler: Shared) -> Unary:
+        async def handle(message: bytes, context: Any) -> bytes:
+            caller = await self._caller(context)
+            if not caller.may_operate:
+                await abort(context, grpc.StatusCode.PERMISSION_DENIED, NO_OPERATOR)
+            return await handler(message, context, caller.regions)
+
+        return handle
 
     def _permitted(self, method: str, handler: Unary) -> Unary:
         async def handle(message: bytes, context: Any) -> bytes:
             caller = await self._caller(context)
-            denied = None
-            if method in self._fleet_wide_calls:
-                denied = None if caller.may_operate else NO_OPERATOR
-            elif caller.access is not None and method in _NAMED and (name := text_field(message, 1)):
-                denied = None if caller.may_call(name) else NOT_GRANTED
-            if denied is not None:
-                await abort(context, grpc.StatusCode.PERMISSION_DENIED, denied)
+            named = caller.access is not None and method in _NAMED and text_field(message, 1)
+            if named and not caller.may_call(named):
+                await abort(context, grpc.StatusCode.PERMISSION_DENIED, NOT_GRANTED)
             return await handler(message, context)
 
         return handle
@@ -126,6 +136,12 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             await abort(
                 context, grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found"
             )
+        limit = self._fleet.limit(name)
+        check_size(len(message), limit.max_body_bytes, (await self._caller(context)).max_body_bytes)
+        with self._fleet.meter.counted(name, limit, time.monotonic()):
+            return await self._inferred(name, message, context)
+
+    async def _inferred(self, name: str, message: bytes, context: Any) -> bytes:
         if self._fleet.traits(name).sequence_idle_us is None:
             return await self._stateless(name, message, context)
         sequence = sequence_of(message)
@@ -231,6 +247,12 @@ def _refusing_malformed(handler: Unary) -> Unary:
             return await handler(message, context)
         except (Malformed, DecodeError) as error:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"unable to parse the request: {error}")
+        except (LimitReached, TooLarge) as excess:
+            again = (("retry-after", "1"),) if isinstance(excess, LimitReached) else ()
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(excess), again)
+            raise
+        except NotOwned as denied:
+            await abort(context, grpc.StatusCode.PERMISSION_DENIED, str(denied))
         except NotKept as refusal:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
         except Refused as refused:

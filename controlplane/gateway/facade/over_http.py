@@ -12,10 +12,12 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.callers import NO_OPERATOR, NOT_GRANTED, OWN_HEADERS, Callers
+from controlplane.gateway.facade.callers import CALLER, NO_OPERATOR, NOT_GRANTED, OWN_HEADERS, Callers
 from controlplane.gateway.facade.fleet_wide.broadcast import Refused
 from controlplane.gateway.facade.fleet_wide.http_calls import refusal
 from controlplane.gateway.facade.fleet_wide.kept import NotKept
+from controlplane.gateway.facade.fleet_wide.regions import NotOwned
+from controlplane.gateway.facade.limits import TooLarge, check_size
 from controlplane.gateway.facade.messages.answers import error
 from controlplane.gateway.facade.messages.bodies import (
     LARGEST_BYTES,
@@ -38,7 +40,6 @@ _ENCODINGS = frozenset({"accept-encoding", "content-encoding"})
 _MODEL = "/v2/models/{name:[^/]+}"
 _VERSION = r"/versions/{version:\d+}"
 _INFERRING = ("/infer", "/generate", "/generate_stream")
-_CALLER = "caller"
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
@@ -87,7 +88,7 @@ class Http:
         caller = self._callers.of(request.headers)
         if caller is None:
             return error(403, "requests reach this port through the gateway only")
-        request[_CALLER] = caller
+        request[CALLER] = caller
         name = request.match_info.get("name")
         if name is not None and request.path.startswith("/v2/models/") and not caller.may_call(name):
             return error(403, NOT_GRANTED)
@@ -104,7 +105,7 @@ class Http:
         return web.json_response(await self._fleet.metadata())
 
     async def _fleet_statistics(self, request: web.Request) -> web.Response:
-        return web.json_response(await self._statistics.of_fleet(request[_CALLER].may_call))
+        return web.json_response(await self._statistics.of_fleet(request[CALLER].may_call))
 
     async def _index(self, request: web.Request) -> web.Response:
         wanted = False
@@ -113,7 +114,7 @@ class Http:
                 wanted = bool(json.loads(body).get("ready", False))
             except (ValueError, AttributeError):
                 return error(500, "failed to parse the request JSON buffer")
-        return web.json_response(await self._fleet.repository_index(wanted, request[_CALLER].may_call))
+        return web.json_response(await self._fleet.repository_index(wanted, request[CALLER].may_call))
 
     async def _refuse(self, _: web.Request) -> web.Response:
         return error(403, _REFUSED)
@@ -129,6 +130,7 @@ class Http:
         if self._fleet.traits(name).sequence_idle_us is None or not request.path.endswith(_INFERRING):
             return await self._stateless(request, name)
         body = await read_body(request)
+        check_size(len(body), *self._body_limits(request, name))
         sequence = _sequence_of(body, request.headers)
         backend = self._fleet.choose_in_sequence((name, sequence.id), start=sequence.start)
         assert backend is not None  # the name is routed
@@ -139,7 +141,13 @@ class Http:
 
     async def _stateless(self, request: web.Request, name: str) -> web.StreamResponse:
         """A request that a lost server did not answer goes to another one where its body is at hand."""
-        body = await read_body(request) if is_encoded(request) else Counted(request.content)
+        limits = self._body_limits(request, name)
+        body: Counted | bytes
+        if is_encoded(request):
+            body = await read_body(request)
+            check_size(len(body), *limits)
+        else:
+            body = Counted(request.content, min(limit or LARGEST_BODY_BYTES for limit in limits))
         tried: set[str] = set()
         while True:
             backend = self._fleet.choose(name)
@@ -151,6 +159,12 @@ class Http:
             tried.add(backend.server)
             if not isinstance(body, bytes):
                 return error(503, _NOT_READY)
+
+    def _body_limits(self, request: web.Request, name: str) -> tuple[int | None, int | None]:
+        """Return those of the endpoint and of the client, which hold for inferences."""
+        if not request.path.endswith(_INFERRING):
+            return None, None
+        return self._fleet.limit(name).max_body_bytes, request[CALLER].max_body_bytes
 
     async def _proxy(
         self, request: web.Request, backend: Backend, name: str, body: Counted | bytes
@@ -179,7 +193,7 @@ class Http:
         except aiohttp.ClientError:
             if isinstance(body, Counted) and body.exceeded:
                 status = 413
-                raise too_large(LARGEST_BODY_BYTES) from None
+                raise too_large(body.limit_bytes) from None
             if sent or status:
                 raise
             status = 503
@@ -193,7 +207,7 @@ class Http:
 
 def _for_operators(handler: Any) -> Any:
     async def handle(request: web.Request) -> web.StreamResponse:
-        if not request[_CALLER].may_operate:
+        if not request[CALLER].may_operate:
             return error(403, NO_OPERATOR)
         response: web.StreamResponse = await handler(request)
         return response
@@ -211,8 +225,12 @@ async def _tritons_words(request: web.Request, handler: Any) -> web.StreamRespon
         answer = error(bad.status, str(bad))
         answer.headers.update(bad.headers)
         return answer
-    except NotKept as excess:
-        return error(400, str(excess))
+    except NotKept as full:
+        return error(400, str(full))
+    except TooLarge as excess:
+        return error(413, str(excess))
+    except NotOwned as denied:
+        return error(403, str(denied))
     except Refused as refused:
         return refusal(refused)
     except web.HTTPException as failure:

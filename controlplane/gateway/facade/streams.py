@@ -21,6 +21,7 @@ from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.callers import NOT_GRANTED, Caller
+from controlplane.gateway.facade.limits import LimitReached, TooLarge, check_size
 from controlplane.gateway.facade.messages.wire import Malformed, Sequence, sequence_of, text_field
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.routing.fleet import Fleet
@@ -121,6 +122,17 @@ class Stream:
         endpoint = text_field(message, 1)
         if not self._caller.may_call(endpoint):
             raise StreamFailed(grpc.StatusCode.PERMISSION_DENIED, NOT_GRANTED)
+        if endpoint not in self._fleet.routes:
+            words = f"Request for unknown model: '{endpoint}' is not found"
+            await self._refuse(words, text_field(message, 3))
+            return
+        limit = self._fleet.limit(endpoint)
+        try:
+            check_size(len(message), limit.max_body_bytes, self._caller.max_body_bytes)
+            self._fleet.meter.enter(endpoint, limit, time.monotonic())
+        except (LimitReached, TooLarge) as excess:
+            await self._refuse(str(excess), text_field(message, 3))
+            return
         traits = self._fleet.traits(endpoint)
         ticket = Ticket(time.monotonic(), len(message), None)
         if traits.sequence_idle_us is None:
@@ -130,9 +142,7 @@ class Stream:
             backend = self._fleet.choose_in_sequence(
                 (endpoint, ticket.sequence.id), start=ticket.sequence.start
             )
-        if backend is None:
-            await self._unknown(endpoint, text_field(message, 3))
-            return
+        assert backend is not None  # the endpoint is routed
         leg = self._taking.get((endpoint, backend.server)) or self._open(endpoint, backend, traits.decoupled)
         leg.waiting.append(ticket)
         self._judge_rest(leg)
@@ -195,11 +205,13 @@ class Stream:
             await self._context.write(answer)
         if leg.waiting:
             first = leg.waiting.popleft()
+            self._fleet.meter.leave(leg.endpoint)
             self._judge_rest(leg)
             self._records.message(leg.endpoint, leg.backend, first.started_s, first.size, answer)
 
     def _answered(self, leg: Leg, ticket: Ticket, answer: bytes) -> None:
         self._fleet.closed(leg.backend)
+        self._fleet.meter.leave(leg.endpoint)
         if ticket.sequence is not None:
             key: Key = (leg.endpoint, ticket.sequence.id)
             self._fleet.leave_sequence(key, end=ticket.sequence.end)
@@ -210,8 +222,7 @@ class Stream:
             while self._tickets and self._tickets[0].answer is not None:
                 await self._context.write(self._tickets.popleft().answer)
 
-    async def _unknown(self, endpoint: str, request_id: str) -> None:
-        words = f"Request for unknown model: '{endpoint}' is not found"
+    async def _refuse(self, words: str, request_id: str) -> None:
         answer = service_pb2.ModelStreamInferResponse(error_message=words)
         answer.infer_response.id = request_id
         self._tickets.append(Ticket(0.0, 0, None, answer.SerializeToString()))
@@ -279,6 +290,8 @@ class Stream:
         leg.call.cancel()
         if leg.decoupled:
             self._fleet.closed(leg.backend)
+        for _ in leg.waiting:
+            self._fleet.meter.leave(leg.endpoint)
         for ticket in () if leg.decoupled else leg.waiting:
             self._fleet.closed(leg.backend)
             if ticket.sequence is not None:

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, TrisectError
-from controlplane.domain.fleet import Protection
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.domain.fleet import Endpoints, Protection
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.wire import Table
 
@@ -32,8 +32,9 @@ _LONGEST_BODY = 64 * 2**20
 class Replica:
     """A gateway and the generation of its routes."""
 
-    def __init__(self, gateway: HaproxyGateway) -> None:
+    def __init__(self, gateway: HaproxyGateway, options: Endpoints) -> None:
         self._gateway = gateway
+        self._options = options
         self._lock = threading.Lock()
         self._table = wire.NOTHING
         self._leaving = False
@@ -53,7 +54,7 @@ class Replica:
         with self._lock:
             if table.generation <= self._table.generation:
                 return False
-            self._gateway.start(endpoints=len(table.routes))
+            self._gateway.start(self._options, endpoints=len(table.routes))
             self._gateway.commit(table.routes)
             self._table = table
             return True
@@ -163,16 +164,18 @@ def main(arguments: Sequence[str]) -> int:
     # Routes of an earlier container may be old, and stopped servers' addresses may be others' by now.
     shutil.rmtree(options.state, ignore_errors=True)
     protection = Protection(options.tls_cert, options.tls_key, plain_text=options.plain_text)
-    ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
-    gateway = HaproxyGateway(options.state, ports, options.host, protection=protection)
+    listening = Endpoints(
+        options.host, options.http_port, options.grpc_port, options.metrics_port, protection=protection
+    )
+    gateway = HaproxyGateway(options.state)
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
     try:
         token = options.token_file.read_text().strip()
-        replica = Replica(gateway)
+        replica = Replica(gateway, listening)
         control = control_server(replica, (options.host, options.control_port), token)
-        gateway.start()
+        gateway.start(listening)
     except (OSError, TrisectError) as error:
         print(error, file=sys.stderr)
         return 5

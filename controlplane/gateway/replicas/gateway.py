@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import Backend, Routes
+from controlplane.domain.fleet import Backend, Endpoints, Routes
 from controlplane.gateway.replicas.client import NotNewer, ReplicaClient
 from controlplane.gateway.replicas.wire import Table
 
@@ -40,8 +40,8 @@ class ReplicatedGateway:
         self._clients: dict[str, ReplicaClient] = {}
         self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="replica")
 
-    def start(self, endpoints: int = 0) -> None:
-        """Return once a replica answers; they take room for `endpoints` with the routes."""
+    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+        """Return once a replica answers; they have options of their own, and take room with the routes."""
         deadline = time.monotonic() + _START_DEADLINE_S
         while not self._tables()[0]:
             if time.monotonic() > deadline:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from controlplane.files.clients import Client, read_clients
+from controlplane.files.limits import Limit
 from controlplane.files.remembered import Remembered
 
 CLIENT_HEADER = "x-trisect-client"
@@ -31,13 +32,19 @@ def grants_map(clients: Iterable[Client]) -> dict[str, str]:
     return {f"{client.name}/{endpoint}": "1" for client in clients for endpoint in client.endpoints}
 
 
-def limits_map(clients: Iterable[Client]) -> dict[str, str]:
-    """Client -> `rate/requests` of those that have a limit; 0 is none."""
-    return {
-        client.name: f"{client.max_rate_rps or 0}/{client.max_requests or 0}"
-        for client in clients
-        if client.max_rate_rps or client.max_requests
-    }
+def client_limits_map(clients: Iterable[Client]) -> dict[str, str]:
+    """Client -> its limits, of those that have any."""
+    return {client.name: _limits_text(client.limit) for client in clients if client.limit}
+
+
+def endpoint_limits_map(limits: Mapping[str, Limit]) -> dict[str, str]:
+    """Endpoint -> its limits, of those that have any."""
+    return {endpoint: _limits_text(limit) for endpoint, limit in limits.items()}
+
+
+def _limits_text(limit: Limit) -> str:
+    """Return `rate/requests/bytes`; 0 is no limit."""
+    return f"{limit.max_rate_rps or 0}/{limit.max_requests or 0}/{limit.max_body_bytes or 0}"
 
 
 class Access:
@@ -48,13 +55,12 @@ class Access:
 
     def allows(self, name: str, endpoint: str) -> bool:
         """Return whether a client may call an endpoint."""
-        client = self._clients.get().get(name)
+        client = self.client(name)
         return client is not None and client.allows(endpoint)
 
-    def operates(self, name: str) -> bool:
-        """Return whether a client may make fleet-wide calls."""
-        client = self._clients.get().get(name)
-        return client is not None and client.operator
+    def client(self, name: str) -> Client | None:
+        """Return a client as it is now; None for one that was revoked."""
+        return self._clients.get().get(name)
 
 
 def _by_name(path: Path) -> Mapping[str, Client]:

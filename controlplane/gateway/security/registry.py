@@ -1,21 +1,26 @@
-"""The clients of one gateway: created, listed and revoked while it runs."""
+"""The clients of one gateway and the limits of its endpoints, changed while it runs."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock
 
 from controlplane.domain.errors import GatewayError, InputError
+from controlplane.files import limits as limit_files
 from controlplane.files.clients import Client, check, hashed, read_clients, write_clients
+from controlplane.files.limits import Limit, read_limits, write_limits
 from controlplane.gateway import processes, store
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
 
 _TOKEN_BYTES = 32
+_PREFIX_BYTES = 10
 _LOCK_DEADLINE_S = 30.0
 _ANSWER_DEADLINE_S = 20.0
 _POLL_S = 0.1
@@ -39,14 +44,15 @@ class ClientRegistry:
         """
         check(client)
         token = None if client.certificate else f"trisect_{secrets.token_urlsafe(_TOKEN_BYTES)}"
-        added = replace(client, token_sha256=None if token is None else hashed(token))
-        with self._locked():
+        prefix = f"{client.name}.{secrets.token_hex(_PREFIX_BYTES)}." if client.operator else None
+        added = replace(client, token_sha256=None if token is None else hashed(token), region_prefix=prefix)
+        with _changing(self._places):
             present = self.clients()
             if any(one.name == client.name for one in present):
                 raise InputError(f"{client.name!r} is a client already; revoke it first", field="NAME")
             if client.certificate and any(one.certificate == client.certificate for one in present):
                 raise InputError(f"{client.certificate!r} is another client's", field="--certificate")
-            self._write((*present, added))
+            write_clients(self._places.clients, (*present, added))
         return token
 
     def revoke(self, name: str) -> None:
@@ -54,38 +60,69 @@ class ClientRegistry:
 
         Raises GatewayError where HAProxy runs and does not answer: it may still accept the client.
         """
-        with self._locked():
+        with _changing(self._places):
             present = self.clients()
             if all(one.name != name for one in present):
                 known = ", ".join(one.name for one in present) or "none"
                 raise InputError(f"no client is called {name!r}; there are: {known}", field="NAME")
-            self._write(tuple(one for one in present if one.name != name))
+            write_clients(self._places.clients, (one for one in present if one.name != name))
 
-    def _locked(self) -> FileLock:
-        self._places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return FileLock(self._places.lock, timeout=_LOCK_DEADLINE_S)
 
-    def _write(self, clients: tuple[Client, ...]) -> None:
-        write_clients(self._places.clients, clients)
-        if self._places.settings.exists() and store.settings_of(self._places).protection.tokens:
-            self._send()
+class LimitRegistry:
+    """The limits of endpoints. Changes take effect at once; HAProxy and the facade read the same file."""
 
-    def _send(self) -> None:
-        """Bring HAProxy to the file, or return where none runs: the next one starts with it."""
-        runtime = RuntimeSocket(self._places.runtime_socket)
-        deadline = time.monotonic() + _ANSWER_DEADLINE_S
-        while True:
-            try:
-                for path, entries in store.client_maps(self._places).items():
-                    runtime.replace_map(path, entries)
+    def __init__(self, state_dir: Path) -> None:
+        self._places = Places.of(state_dir)
+
+    def limits(self) -> Mapping[str, Limit]:
+        """Return the limits by endpoint."""
+        return read_limits(self._places.limits)
+
+    def set(self, endpoint: str, limit: Limit) -> None:
+        """Give an endpoint these limits in place of those it has.
+
+        Raises InputError where they limit nothing, GatewayError where HAProxy runs and does not answer.
+        """
+        limit_files.check(endpoint, limit)
+        with _changing(self._places):
+            write_limits(self._places.limits, {**self.limits(), endpoint: limit}.items())
+
+    def remove(self, endpoint: str) -> None:
+        """Remove the limits of an endpoint. Raises InputError where it has none, and GatewayError."""
+        with _changing(self._places):
+            present = self.limits()
+            if endpoint not in present:
+                known = ", ".join(present) or "none"
+                raise InputError(f"{endpoint!r} has no limits; with limits: {known}", field="ENDPOINT")
+            write_limits(self._places.limits, (one for one in present.items() if one[0] != endpoint))
+
+
+@contextlib.contextmanager
+def _changing(places: Places) -> Iterator[None]:
+    """Hold the lock of the files, and bring HAProxy to them at the end."""
+    places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(places.lock, timeout=_LOCK_DEADLINE_S):
+        yield
+        if places.settings.exists():
+            _send(places)
+
+
+def _send(places: Places) -> None:
+    """Bring HAProxy to the files, or return where none runs: the next one starts with them."""
+    runtime = RuntimeSocket(places.runtime_socket)
+    deadline = time.monotonic() + _ANSWER_DEADLINE_S
+    while True:
+        try:
+            for path, entries in store.access_maps(places, store.settings_of(places)).items():
+                runtime.replace_map(path, entries)
+            return
+        except Unreachable as error:
+            running = processes.find(places, processes.HAPROXY)
+            if not running:
                 return
-            except Unreachable as error:
-                running = processes.find(self._places, processes.HAPROXY)
-                if not running:
-                    return
-                if time.monotonic() > deadline:
-                    raise GatewayError(
-                        f"the change is written, but HAProxy (process {running[0]}) does not answer and goes "
-                        "on with the clients before; end it, and the one started instead has the change"
-                    ) from error
-            time.sleep(_POLL_S)
+            if time.monotonic() > deadline:
+                raise GatewayError(
+                    f"the change is written, but HAProxy (process {running[0]}) does not answer and goes on "
+                    "with what it had; end it, and the one started instead has the change"
+                ) from error
+        time.sleep(_POLL_S)

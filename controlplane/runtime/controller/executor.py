@@ -48,8 +48,10 @@ class Executor:
         return locked(self._fleet.files, patience_s=0.0)
 
     def open_gateway(self) -> None:
-        """Start the gateway if it does not listen."""
-        self._fleet.gateway.start()
+        """Start the gateway if it does not listen, as the last apply has set it."""
+        settings = self._fleet.files.settings()
+        if settings is not None:
+            self._fleet.gateway.start(settings.endpoints)
 
     def adopt_standby(self, server: Server, workers: Workers) -> None:
         """Test the shadow like a new server."""

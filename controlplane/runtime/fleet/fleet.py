@@ -180,7 +180,9 @@ class Fleet:
                 self._announce_output(settings.output)
                 # Before any start: a plan that cannot be rendered is refused.
                 desired = self.desired(plan, settings)
-                self.gateway.start(endpoints=len({p.endpoint for _, _, p in plan.placements()}))
+                self.gateway.start(
+                    settings.endpoints, endpoints=len({p.endpoint for _, _, p in plan.placements()})
+                )
             actual = observe(self.launcher, self.gateway, self.name)
             actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
             before, known, changed_terms = self.files.plan(), self.files.settings(), self.changed_terms(plan)

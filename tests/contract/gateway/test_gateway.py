@@ -13,7 +13,7 @@ import pytest
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
 from controlplane.gateway import haproxy
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.ports import Gateway
 
 pytestmark = pytest.mark.e2e
@@ -22,16 +22,16 @@ ONE, TWO, THREE = (Backend(f"f.p{i}.active.r", rig.HOST, 1000 + i, 1100 + i, 120
 Make = Callable[[], Gateway]
 
 
-def _haproxy(directory: Path, ports: Ports) -> Make:
-    return lambda: HaproxyGateway(directory / "gateway", ports)
+def _haproxy(directory: Path) -> Make:
+    return lambda: HaproxyGateway(directory / "gateway")
 
 
 @pytest.fixture(scope="module", params=[_haproxy])
 def make(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Make, Ports]]:
-    ports = Ports(*rig.free_ports(3))
-    made: Make = request.param(tmp_path_factory.mktemp("gateway"), ports)
+) -> Iterator[tuple[Make, rig.Ports]]:
+    ports = rig.Ports(*rig.free_ports(3))
+    made: Make = request.param(tmp_path_factory.mktemp("gateway"))
     try:
         yield made, ports
     finally:
@@ -44,7 +44,7 @@ def listening(port: int) -> bool:
         return probe.connect_ex((rig.HOST, port)) == 0
 
 
-def test_a_gateway_from_start_to_stop(make: tuple[Make, Ports], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_from_start_to_stop(make: tuple[Make, rig.Ports], monkeypatch: pytest.MonkeyPatch) -> None:
     new, ports = make
     # A facade that the host holds up for a second is waited for, and no error.
     monkeypatch.setattr(haproxy, "_OPEN_DEADLINE_S", 60.0)
@@ -53,8 +53,8 @@ def test_a_gateway_from_start_to_stop(make: tuple[Make, Ports], monkeypatch: pyt
     with pytest.raises(GatewayError):
         gateway.commit({"a": Route((ONE,))})
 
-    gateway.start()
-    gateway.start()
+    gateway.start(rig.options(ports))
+    gateway.start(rig.options(ports))
     assert all(listening(port) for port in (ports.http, ports.grpc, ports.metrics))
     assert gateway.routes() == {}
 
@@ -98,11 +98,11 @@ def test_a_gateway_from_start_to_stop(make: tuple[Make, Ports], monkeypatch: pyt
     assert gateway.routes() == {}
 
 
-def test_a_gateway_that_was_stopped_starts_empty(make: tuple[Make, Ports]) -> None:
-    new, _ = make
-    new().start()
+def test_a_gateway_that_was_stopped_starts_empty(make: tuple[Make, rig.Ports]) -> None:
+    new, ports = make
+    new().start(rig.options(ports))
     new().commit({"a": Route((ONE,))})
     new().stop()
-    new().start()
+    new().start(rig.options(ports))
     assert new().routes() == {}
     new().stop()

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gateway_rig import Triton, a_gateway, tritons
+from gateway_rig import Ports, Triton, a_gateway, tritons
 
 from controlplane.gateway import haproxy
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.haproxy import HaproxyGateway
 
 
 @pytest.fixture(autouse=True)

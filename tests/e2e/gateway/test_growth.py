@@ -15,8 +15,8 @@ from filelock import FileLock
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Route
-from controlplane.gateway import haproxy, processes, store, supervision
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway import processes, startup, store, supervision
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
@@ -43,16 +43,16 @@ def processes_of(directory: Path, role: str) -> tuple[int, ...]:
 def test_eighty_endpoints_move_at_once_after_a_growth_from_ten(
     tmp_path: Path, pair: dict[str, rig.Triton], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(haproxy, "_RELOAD_DEADLINE_S", 60.0)
+    monkeypatch.setattr(startup, "_RELOAD_DEADLINE_S", 60.0)
     one, two = Route((pair["one"].backend,)), Route((pair["two"].backend,))
 
-    async def run(gateway: HaproxyGateway, ports: Ports) -> list[rig.Load]:
+    async def run(gateway: HaproxyGateway, ports: rig.Ports) -> list[rig.Load]:
         loads = [rig.Load(ports, endpoint) for endpoint in (*ENDPOINTS[:3], *ENDPOINTS[-3:])]
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for load in loads[:3]:
                 group.create_task(load.unary(20.0, stop))
-            await asyncio.to_thread(gateway.start, len(ENDPOINTS))
+            await asyncio.to_thread(gateway.start, rig.options(ports), len(ENDPOINTS))
             await asyncio.to_thread(gateway.commit, dict.fromkeys(ENDPOINTS, one))
             for load in loads[3:]:
                 group.create_task(load.unary(20.0, stop))
@@ -62,10 +62,10 @@ def test_eighty_endpoints_move_at_once_after_a_growth_from_ten(
             stop.set()
         return loads
 
-    ports = Ports(*rig.free_ports(3))
-    gateway = HaproxyGateway(tmp_path / "gateway", ports)
+    ports = rig.Ports(*rig.free_ports(3))
+    gateway = HaproxyGateway(tmp_path / "gateway")
     try:
-        gateway.start(endpoints=FEW)
+        gateway.start(rig.options(ports), endpoints=FEW)
         (before,) = processes_of(tmp_path, processes.HAPROXY)
         gateway.commit(dict.fromkeys(ENDPOINTS[:FEW], one))
         loads = asyncio.run(run(gateway, ports))
@@ -90,7 +90,7 @@ def test_a_commit_without_room_moves_the_endpoint_of_a_dead_server_first(
         gateway.commit(before)
         running["one"].kill()
         wanted = {"kept": Route((two,), one), "moved": Route((two,), one), "saved": Route((two,))}
-        rig.until(lambda: gateway._without_server(gateway._table.get()) == {"saved"})
+        rig.until(lambda: gateway._haproxy.without_server(gateway._table.get()) == {"saved"})
         with pytest.raises(GatewayError, match="all 4 slots are in use: 2 endpoints keep"):
             gateway.commit(wanted)
         assert gateway.routes() == {**before, "saved": Route((two,))}
@@ -116,11 +116,11 @@ def test_haproxy_comes_back_though_a_stopped_command_holds_the_lock_of_commits(t
 
 def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(tmp_path: Path) -> None:
     places = Places.of(tmp_path / "gateway")
-    with rig.a_gateway(tmp_path) as (gateway, _):
+    with rig.a_gateway(tmp_path) as (gateway, ports):
         (old,) = processes.find(places, processes.SUPERVISOR)
         kept = processes.find(places, processes.HAPROXY)
         places.supervisor_lock.write_text("0.0.1")
-        gateway.start()
+        gateway.start(rig.options(ports))
         rig.until(lambda: places.supervisor_lock.read_text() == supervision.version())
         assert processes.find(places, processes.SUPERVISOR) not in ((), (old,))
         assert processes.find(places, processes.HAPROXY) == kept

@@ -18,7 +18,7 @@ from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway import read_restarts
 from controlplane.gateway import processes, supervision
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 ANSWERS = 20
 """So many show where requests go."""
 
-Running = tuple[HaproxyGateway, Ports]
+Running = tuple[HaproxyGateway, rig.Ports]
 Pair = dict[str, rig.Triton]
 
 
@@ -107,7 +107,7 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
         rig.until(lambda: processes.find(places, role) not in ((), (pid,)))
         assert processes.find(places, processes.HAPROXY) == haproxy
     rig.until(lambda: len(processes.find(places, role)) == 1 and processes.find(places, role) != (pid,))
-    made.start()
+    made.start(rig.options(ports))
     assert made.routes() == routes
     # A supervisor is there a moment before it has taken over.
     rig.until(lambda: len(read_restarts(places.restarts)) > before)
@@ -166,7 +166,7 @@ def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same
     (haproxy,) = processes.find(places, processes.HAPROXY)
     _kill(haproxy)
     rig.until(lambda: processes.find(places, processes.HAPROXY) not in ((), (haproxy,)))
-    made.start()
+    made.start(rig.options(ports))
     load = rig.Load(ports)
     asyncio.run(load.at_once(20))
     assert load.failed() == []
@@ -257,7 +257,7 @@ def test_a_facade_that_cannot_read_the_table_gives_way_to_the_present_one(
     gateway: Running, pair: Pair, home: Path
 ) -> None:
     """One from before an upgrade: it lives, answers, and refuses every table of this version."""
-    made, _ = gateway
+    made, ports = gateway
     places = Places.of(home / "gateway")
     (old,) = processes.find(places, processes.FACADE)
     os.kill(old, signal.SIGSTOP)
@@ -270,7 +270,7 @@ def test_a_facade_that_cannot_read_the_table_gives_way_to_the_present_one(
         made.commit({"echo": Route((pair["one"].backend,))})
         answering.join(5.0)
     assert old not in processes.find(places, processes.FACADE)
-    made.start()
+    made.start(rig.options(ports))
     assert made.routes() == {"echo": Route((pair["one"].backend,))}
 
 
@@ -286,18 +286,18 @@ def test_a_taken_port_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind((rig.HOST, grpc_port))
         taken.listen(1)
-        gateway = HaproxyGateway(tmp_path / "gateway", Ports(http_port, grpc_port, metrics_port))
+        gateway = HaproxyGateway(tmp_path / "gateway")
         with pytest.raises(GatewayError, match=f"port {grpc_port} "):
-            gateway.start()
+            gateway.start(rig.options(rig.Ports(http_port, grpc_port, metrics_port)))
     assert processes.find(Places.of(tmp_path / "gateway"), processes.SUPERVISOR) == ()
 
 
-def test_a_running_gateway_does_not_begin_to_compress_answers(
-    home: Path, gateway: tuple[HaproxyGateway, Ports]
+def test_a_running_gateway_does_not_refuse_what_it_allowed(
+    gateway: tuple[HaproxyGateway, rig.Ports],
 ) -> None:
-    _, ports = gateway
-    with pytest.raises(GatewayError, match="runs with --no-compress-answers"):
-        HaproxyGateway(home / "gateway", ports, compress_answers=True).start()
+    made, ports = gateway
+    with pytest.raises(GatewayError, match="runs with --fleet-wide-calls"):
+        made.start(rig.options(ports, fleet_wide_calls=False))
 
 
 def test_stop_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
@@ -339,9 +339,9 @@ def test_a_long_state_directory_gets_short_sockets(tmp_path: Path) -> None:
 
 
 def test_without_haproxy_the_way_to_get_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from controlplane.gateway import haproxy
+    from controlplane.gateway import options
 
-    monkeypatch.setattr(haproxy, "_MORE_PATHS", ())
+    monkeypatch.setattr(options, "_MORE_PATHS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingTool, match="apt-get install haproxy"):
-        HaproxyGateway(tmp_path / "gateway").start()
+        HaproxyGateway(tmp_path / "gateway").start(rig.options(rig.Ports(1, 2, 3)))

@@ -21,8 +21,8 @@ from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, ServerSpec, ServerState
-from controlplane.gateway import haproxy, processes
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway import processes, startup
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.places import Places
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.inference import prove
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.e2e
 PATIENCE_S = 15.0
 """For one inference, on a host that is busy with others."""
 
-Running = tuple[HaproxyGateway, Ports]
+Running = tuple[HaproxyGateway, rig.Ports]
 Pair = dict[str, rig.Triton]
 
 
@@ -46,7 +46,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 @pytest.fixture(autouse=True)
 def commits_reach_the_facade(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the host holds it up."""
-    monkeypatch.setattr(haproxy, "_RELOAD_DEADLINE_S", 60.0)
+    monkeypatch.setattr(startup, "_RELOAD_DEADLINE_S", 60.0)
 
 
 def said(talk: Talk) -> tuple[float, str]:
@@ -220,7 +220,7 @@ def test_who_joins_knows_the_shared_memory(gateway: Running, pair: Pair, home: P
             (facade,) = processes.find(places, processes.FACADE)
             os.kill(facade, signal.SIGKILL)
             rig.until(lambda: processes.find(places, processes.FACADE) not in ((), (facade,)))
-            made.start()
+            made.start(rig.options(ports))
             made.commit({"echo": Route((pair["two"].backend,))})
             with th.InferenceServerClient(f"{rig.HOST}:{pair['two'].http_port}") as direct:
                 assert [r["name"] for r in direct.get_system_shared_memory_status()] == ["joined"]

@@ -12,8 +12,8 @@ import gateway_rig as rig
 import pytest
 
 from controlplane.domain.fleet import Route
-from controlplane.gateway import haproxy
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway import startup
+from controlplane.gateway.haproxy import HaproxyGateway
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +34,7 @@ class Redirect:
     [(10, 150), pytest.param(200, 400, marks=[pytest.mark.soak, pytest.mark.timeout(300)])],
 )
 def test_redirects_at_random_instants(
-    gateway: tuple[HaproxyGateway, Ports],
+    gateway: tuple[HaproxyGateway, rig.Ports],
     pair: dict[str, rig.Triton],
     monkeypatch: pytest.MonkeyPatch,
     times: int,
@@ -42,7 +42,7 @@ def test_redirects_at_random_instants(
 ) -> None:
     made, ports = gateway
     # A commit waits for the facade, however slow this host makes it.
-    monkeypatch.setattr(haproxy, "_RELOAD_DEADLINE_S", 60.0)
+    monkeypatch.setattr(startup, "_RELOAD_DEADLINE_S", 60.0)
     made.commit({"echo": Route((pair["one"].backend,))})
     load = rig.Load(ports)
     redirects: list[Redirect] = []

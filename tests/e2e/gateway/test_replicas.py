@@ -18,8 +18,8 @@ import pytest
 from host_ports import free_ports
 from service import service
 
-from controlplane.domain.fleet import Route
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.domain.fleet import Endpoints, Route
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
@@ -87,7 +87,7 @@ def test_replaced_replicas_lose_no_request(
 ) -> None:
     living = dict(replicas)
     gateway = ReplicatedGateway(lambda: [r.address for r in living.values()], TOKEN)
-    gateway.start()
+    gateway.start(Endpoints())
     rig.until(lambda: all(_answers(r) for r in living.values()))
     gateway.commit({"echo": Route((pair["one"].backend,), pair["two"].backend)})
     ready = {name: replica for name, replica in living.items() if replica.ready}
@@ -97,7 +97,7 @@ def test_replaced_replicas_lose_no_request(
         lambda: [(rig.HOST, r.http) for r in list(ready.values())],
         lambda: [(rig.HOST, r.grpc) for r in list(ready.values())],
     ) as (http, grpc):
-        load = rig.Load(Ports(http, grpc, 0))
+        load = rig.Load(rig.Ports(http, grpc, 0))
 
         def replace(name: str) -> None:
             """As a rolling update does: a new one until it is ready, then the old one ends."""

@@ -20,7 +20,7 @@ from prometheus_client.samples import Sample
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route
 from controlplane.gateway import processes
-from controlplane.gateway.haproxy import HaproxyGateway, Ports
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.places import Places
 from controlplane.monitor.request_log import AGAIN_S, RequestLog
 from controlplane.monitor.telemetry import GatewayTelemetry
@@ -28,7 +28,7 @@ from controlplane.monitor.windows import KEEP_S
 
 pytestmark = pytest.mark.e2e
 
-Running = tuple[HaproxyGateway, Ports]
+Running = tuple[HaproxyGateway, rig.Ports]
 Pair = dict[str, rig.Triton]
 
 

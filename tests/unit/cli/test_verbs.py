@@ -22,7 +22,8 @@ from controlplane.files.plans import read_plan
 pytestmark = pytest.mark.unit
 
 TOKEN = [("token", verb) for verb in ("create", "list", "revoke")]
-EVERY = [(verb,) for verb in VERBS] + TOKEN
+LIMIT = [("limit", verb) for verb in ("set", "list", "remove")]
+EVERY = [(verb,) for verb in VERBS] + TOKEN + LIMIT
 SPEC = """schema_version: 1
 gpus: [{type: v100}]
 workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
@@ -51,6 +52,9 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("token", "create"): ["web", "--endpoint", "search"],
     ("token", "list"): [],
     ("token", "revoke"): ["web"],
+    ("limit", "set"): ["search", "--max-rate", "5"],
+    ("limit", "list"): [],
+    ("limit", "remove"): ["search"],
 }
 """Arguments with which a verb cannot succeed on a host without a fleet: exit code 2."""
 

@@ -8,6 +8,8 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Protection
 from controlplane.files.clients import Client, hashed, read_clients
+from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields
+from controlplane.files.limits import Limit
 from controlplane.gateway.facade.callers import Callers
 from controlplane.gateway.places import Places
 from controlplane.gateway.security import access, exposure
@@ -15,14 +17,20 @@ from controlplane.gateway.security.registry import ClientRegistry
 
 pytestmark = pytest.mark.unit
 
-ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
-TWO = Client("two", ("*",), certificate="two.example", max_requests=3)
+ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), limit=Limit(max_rate_rps=5))
+TWO = Client("two", ("*",), certificate="two.example", limit=Limit(max_requests=3))
+
+
+def settings(secret: str, *, tokens: bool, former: FormerFacade | None = None) -> GatewaySettings:
+    protection = ProtectionFields(tokens=tokens)
+    return GatewaySettings.model_construct(facade_secret=secret, former=former, protection=protection)
 
 
 def test_the_maps_of_haproxy_hold_credentials_grants_and_limits() -> None:
     assert access.clients_map((ONE, TWO)) == {hashed("secret").upper(): "one", "cn=two.example": "two"}
     assert access.grants_map((ONE, TWO)) == {"one/a": "1", "one/b": "1", "two/*": "1"}
-    assert access.limits_map((ONE, TWO)) == {"one": "5/0", "two": "0/3"}
+    assert access.client_limits_map((ONE, TWO)) == {"one": "5/0/0", "two": "0/3/0"}
+    assert access.endpoint_limits_map({"a": Limit(max_body_bytes=9)}) == {"a": "0/0/9"}
 
 
 def test_a_client_is_created_once_and_revoked_by_name(tmp_path: Path) -> None:
@@ -44,7 +52,7 @@ def test_a_client_is_created_once_and_revoked_by_name(tmp_path: Path) -> None:
 def test_a_caller_is_known_by_the_secret_and_loses_grants_at_once(tmp_path: Path) -> None:
     registry = ClientRegistry(tmp_path / "gateway")
     registry.create(Client("one", ("a",)))
-    callers = Callers(Places.of(tmp_path / "gateway").clients, "s")
+    callers = Callers(Places.of(tmp_path / "gateway").clients, settings("s", tokens=True))
     for headers in ({}, {"x-trisect-client": "one"}, {"x-trisect-client": "one", "x-trisect-gateway": "t"}):
         assert callers.of(headers) is None
     caller = callers.of({"x-trisect-client": "one", "x-trisect-gateway": "s"})
@@ -54,13 +62,24 @@ def test_a_caller_is_known_by_the_secret_and_loses_grants_at_once(tmp_path: Path
     assert not caller.may_call("a")
 
 
-def test_without_tokens_everything_is_permitted_to_haproxy() -> None:
-    callers = Callers(None, "s")
+def test_without_tokens_everything_is_permitted_to_haproxy(tmp_path: Path) -> None:
+    callers = Callers(tmp_path / "none", settings("s", tokens=False))
     assert callers.of({}) is None
     caller = callers.of({"x-trisect-gateway": "s"})
     assert caller is not None
     assert caller.may_call("a")
     assert caller.may_operate
+
+
+def test_while_haproxy_is_replaced_each_of_the_two_has_its_own_rules(tmp_path: Path) -> None:
+    path = Places.of(tmp_path).clients
+    callers = Callers(path, settings("new", tokens=True, former=FormerFacade(secret="old", tokens=False)))
+    before, after = (callers.of({"x-trisect-gateway": secret}) for secret in ("old", "new"))
+    assert before is not None
+    assert after is not None
+    assert (before.may_call("a"), after.may_call("a")) == (True, False)
+    callers.take(settings("new", tokens=True))
+    assert callers.of({"x-trisect-gateway": "old"}) is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])

@@ -11,7 +11,7 @@ import pytest
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway import GatewaySettings, write_settings
-from controlplane.gateway import haproxy, store
+from controlplane.gateway import options, store
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.slots import Phase, SlotTable, assign
@@ -56,7 +56,8 @@ def test_more_slots_are_added_to_the_table_on_disk(tmp_path: Path) -> None:
         store.write_config(places, more, Listeners(one, two))
     generation, grown = store.load(places, SETTINGS)
     assert (generation, len(grown.slots), grown.routes()) == (7, 9, table.routes())
-    assert "slots 9\n" in places.checks_map.read_text()
+    assert store.fingerprint(places, more) in places.config.read_text()
+    assert store.fingerprint(places, more) != store.fingerprint(places, SETTINGS)
     assert "backend h_8\n" in places.config.read_text()
 
 
@@ -129,4 +130,4 @@ def test_another_users_directory_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_ports_of_the_gateway_are_none_that_launchers_give_to_servers() -> None:
-    assert max(haproxy._OWN_PORTS) < ports._FIRST
+    assert max(options._OWN_PORTS) < ports._FIRST

@@ -134,6 +134,11 @@ class Broadcast:
             return False
         return True
 
+    def regions(self, memory: str) -> list[str]:
+        """Return the names of all regions that are kept of `systemsharedmemory` or `cudasharedmemory`."""
+        paths = (key.split("/") for key in self._kept.entries())
+        return [path[4] for path in paths if path[2] == memory]
+
     async def http(self, backend: Backend, method: str, path: str, body: bytes) -> HttpAnswer:
         """One server's answer. Raises HttpRefused; aiohttp.ClientError or TimeoutError without one."""
         url = f"http://{backend.host}:{backend.http_port}{path}"

@@ -12,68 +12,92 @@ from tritonclient.grpc import service_pb2
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.fleet_wide.broadcast import DENIED, Broadcast, Call, Refused
 from controlplane.gateway.facade.fleet_wide.kept import Body, region_key, setting_key
+from controlplane.gateway.facade.fleet_wide.regions import ANY_REGION, Regions
 from controlplane.gateway.facade.messages.status import abort, as_bytes, pass_on
 from controlplane.gateway.facade.messages.wire import text_field
 from controlplane.gateway.facade.routing.fleet import Fleet, everyone
 from controlplane.gateway.facade.upstream import Upstream
 
 Unary = Callable[[bytes, Any], Awaitable[bytes]]
+Shared = Callable[[bytes, Any, Regions], Awaitable[bytes]]
+"""A fleet-wide call of a client with these regions."""
 _KINDS = ("System", "Cuda")
 
 
 class GrpcCalls:
-    """Handlers of fleet-wide calls. They raise NotKept and Refused (`abort_refused` answers it)."""
+    """Handlers of fleet-wide calls. They raise NotKept, NotOwned and Refused (`abort_refused` answers it)."""
 
     def __init__(self, fleet: Fleet, upstream: Upstream, broadcast: Broadcast) -> None:
         self._fleet = fleet
         self._upstream = upstream
         self._broadcast = broadcast
 
-    def methods(self, *, allowed: bool) -> dict[str, Unary]:
+    def methods(self, *, allowed: bool) -> dict[str, Shared]:
         """Return the handlers by method; unless `allowed`, each refuses."""
-        handlers: dict[str, Unary] = {
+        handlers: dict[str, Shared] = {
             "TraceSetting": self._trace,
             "LogSettings": self._log,
-            **{f"{kind}SharedMemoryStatus": self._status(f"{kind}SharedMemoryStatus") for kind in _KINDS},
+            **{f"{kind}SharedMemoryStatus": self._status(kind) for kind in _KINDS},
             **{f"{kind}SharedMemoryRegister": self._register(kind) for kind in _KINDS},
             **{f"{kind}SharedMemoryUnregister": self._unregister(kind) for kind in _KINDS},
         }
         return handlers if allowed else dict.fromkeys(handlers, _deny)
 
-    def _status(self, method: str) -> Unary:
-        async def ask(message: bytes, context: Any) -> bytes:
-            return await self._ask((await self._all(context))[0], method, message, context)
+    def _status(self, kind: str) -> Shared:
+        method = f"{kind}SharedMemoryStatus"
+
+        async def ask(message: bytes, context: Any, owned: Regions) -> bytes:
+            if name := text_field(message, 1):
+                owned.check(name)
+            answer = await self._ask((await self._all(context))[0], method, message, context)
+            if owned is ANY_REGION:
+                return answer
+            listed = getattr(service_pb2, f"{method}Response").FromString(answer)
+            for name in [name for name in listed.regions if not owned.owns(name)]:
+                del listed.regions[name]
+            return as_bytes(listed)
 
         return ask
 
-    def _register(self, kind: str) -> Unary:
-        async def register(message: bytes, context: Any) -> bytes:
+    def _register(self, kind: str) -> Shared:
+        async def register(message: bytes, context: Any, owned: Regions) -> bytes:
             name = text_field(message, 1)
-            undo = getattr(service_pb2, f"{kind}SharedMemoryUnregisterRequest")(name=name)
             method = f"{kind}SharedMemoryRegister"
-            region = _region(getattr(service_pb2, f"{method}Request").FromString(message))
+            request = getattr(service_pb2, f"{method}Request").FromString(message)
+            owned.check(name, request.key if kind == "System" else None)
             call = Call(
                 self._sending(method, message, context),
-                undo=self._sending(f"{kind}SharedMemoryUnregister", as_bytes(undo), context),
-                keep=(region_key(kind.lower(), name), region),
+                undo=self._sending(f"{kind}SharedMemoryUnregister", _unregistering(kind, name), context),
+                keep=(region_key(kind.lower(), name), _region(request)),
             )
             return await self._broadcast.send(await self._all(context), call)
 
         return register
 
-    def _unregister(self, kind: str) -> Unary:
-        async def unregister(message: bytes, context: Any) -> bytes:
+    def _unregister(self, kind: str) -> Shared:
+        memory = f"{kind.lower()}sharedmemory"
+
+        async def unregister(message: bytes, context: Any, owned: Regions) -> bytes:
             name = text_field(message, 1)
-            prefix = f"/v2/{kind.lower()}sharedmemory/region/"
+            if name:
+                owned.check(name)
+            if name or owned is ANY_REGION:
+                return await unregister_one(name, context)
+            for one in filter(owned.owns, self._broadcast.regions(memory)):
+                await unregister_one(one, context)
+            return b""
+
+        async def unregister_one(name: str, context: Any) -> bytes:
+            prefix = f"/v2/{memory}/region/"
             call = Call(
-                self._sending(f"{kind}SharedMemoryUnregister", message, context),
+                self._sending(f"{kind}SharedMemoryUnregister", _unregistering(kind, name), context),
                 forget=f"{prefix}{name}/" if name else prefix,
             )
             return await self._broadcast.send(await self._all(context), call)
 
         return unregister
 
-    async def _trace(self, message: bytes, context: Any) -> bytes:
+    async def _trace(self, message: bytes, context: Any, _: Regions) -> bytes:
         request = service_pb2.TraceSettingRequest.FromString(message)
         name = request.model_name
         if name and name not in self._fleet.routes:
@@ -86,7 +110,7 @@ class GrpcCalls:
             targets, "TraceSetting", request, query, context, (setting_key("trace/setting", name), body)
         )
 
-    async def _log(self, message: bytes, context: Any) -> bytes:
+    async def _log(self, message: bytes, context: Any, _: Regions) -> bytes:
         request = service_pb2.LogSettingsRequest.FromString(message)
         settings = request.settings.items()
         body = {key: getattr(v, v.WhichOneof("parameter_choice") or "string_param") for key, v in settings}
@@ -149,8 +173,12 @@ async def abort_refused(context: Any, refused: Refused) -> NoReturn:
     await abort(context, error.code(), f"{error.details()}{where}")
 
 
-async def _deny(_: bytes, context: Any) -> bytes:
+async def _deny(_: bytes, context: Any, _owned: Regions) -> bytes:
     await abort(context, grpc.StatusCode.PERMISSION_DENIED, DENIED)
+
+
+def _unregistering(kind: str, name: str) -> bytes:
+    return as_bytes(getattr(service_pb2, f"{kind}SharedMemoryUnregisterRequest")(name=name))
 
 
 def _region(request: Any) -> dict[str, Any]:

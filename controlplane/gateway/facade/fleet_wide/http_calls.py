@@ -11,6 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.callers import CALLER
 from controlplane.gateway.facade.fleet_wide.broadcast import (
     DENIED,
     Broadcast,
@@ -20,6 +21,7 @@ from controlplane.gateway.facade.fleet_wide.broadcast import (
     Refused,
 )
 from controlplane.gateway.facade.fleet_wide.kept import Body, region_key
+from controlplane.gateway.facade.fleet_wide.regions import ANY_REGION, Regions
 from controlplane.gateway.facade.messages.answers import error
 from controlplane.gateway.facade.messages.bodies import read_body
 from controlplane.gateway.facade.routing.fleet import Fleet, everyone
@@ -28,7 +30,7 @@ _NO_SERVER = "no server runs in this fleet"
 
 
 class HttpCalls:
-    """Handlers of fleet-wide calls. They raise NotKept and Refused (`refusal` is its answer)."""
+    """Handlers of fleet-wide calls. They raise NotKept, NotOwned and Refused (`refusal` is its answer)."""
 
     def __init__(self, fleet: Fleet, broadcast: Broadcast) -> None:
         self._fleet = fleet
@@ -48,7 +50,15 @@ class HttpCalls:
         return [web.route(method, path, handler if allowed else _deny) for method, path, handler in found]
 
     async def _status(self, request: web.Request) -> web.Response:
-        return await self._first(request, self._fleet.servers())
+        owned = _regions(request)
+        if (name := request.match_info.get("name")) is not None:
+            owned.check(name)
+        answer = await self._first(request, self._fleet.servers())
+        if answer.status != 200 or owned is ANY_REGION:
+            return answer
+        assert isinstance(answer.body, bytes)
+        listed = json.loads(answer.body)
+        return web.json_response([one for one in listed if owned.owns(one.get("name", ""))])
 
     async def _first(self, request: web.Request, servers: Sequence[Backend]) -> web.Response:
         if not servers:
@@ -64,6 +74,8 @@ class HttpCalls:
         path = _path(request)
         kind, name = path.split("/")[2].removesuffix("sharedmemory"), path.split("/")[4]
         body = await read_body(request)
+        key = str(_object(body).get("key", "")) if kind == "system" else None
+        _regions(request).check(name, key)
         undo = path.removesuffix("register") + "unregister"
         call = Call(
             self._post(path, body), undo=self._post(undo, b""), keep=(region_key(kind, name), _object(body))
@@ -71,9 +83,23 @@ class HttpCalls:
         return await self._send(self._fleet.servers(), call)
 
     async def _unregister(self, request: web.Request) -> web.Response:
-        path = _path(request)
-        scope = path.removesuffix("unregister") + ("" if "name" in request.match_info else "region/")
-        call = Call(self._post(path, await read_body(request)), forget=scope)
+        path, owned = _path(request), _regions(request)
+        scope = path.removesuffix("unregister")
+        if (name := request.match_info.get("name")) is not None:
+            owned.check(name)
+        elif owned is not ANY_REGION:
+            for one in filter(owned.owns, self._broadcast.regions(path.split("/")[2])):
+                answer = await self._unregister_one(f"{scope}region/{one}/")
+                if answer.status != 200:
+                    return answer
+            return web.Response()
+        else:
+            call = Call(self._post(path, await read_body(request)), forget=f"{scope}region/")
+            return await self._send(self._fleet.servers(), call)
+        return await self._unregister_one(scope)
+
+    async def _unregister_one(self, region: str) -> web.Response:
+        call = Call(self._post(f"{region}unregister", b""), forget=region)
         return await self._send(self._fleet.servers(), call)
 
     async def _settings(self, request: web.Request) -> web.Response:
@@ -111,6 +137,11 @@ def refusal(refused: Refused) -> web.Response:
 
 async def _deny(_: web.Request) -> web.Response:
     return error(403, DENIED)
+
+
+def _regions(request: web.Request) -> Regions:
+    found: Regions = request[CALLER].regions
+    return found
 
 
 def _path(request: web.Request) -> str:

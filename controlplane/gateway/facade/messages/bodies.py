@@ -75,16 +75,16 @@ class Counted:
 
     def __init__(self, content: aiohttp.StreamReader, limit_bytes: int = LARGEST_BODY_BYTES) -> None:
         self._content = content
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self.exceeded = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         count = 0
         async for part in self._content.iter_any():
             count += len(part)
-            if count > self._limit_bytes:
+            if count > self.limit_bytes:
                 self.exceeded = True
-                raise too_large(self._limit_bytes)
+                raise too_large(self.limit_bytes)
             yield part
 
 

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +15,10 @@ import aiohttp
 
 from controlplane.domain.fleet import Backend, Route, Routes
 from controlplane.files.gateway import Traits
+from controlplane.files.limits import NO_LIMIT, Limit, read_limits
+from controlplane.files.remembered import Remembered
 from controlplane.gateway import store
+from controlplane.gateway.facade.limits import Meter
 from controlplane.gateway.facade.routing.sequences import Key, Sequences
 from controlplane.gateway.places import Places
 
@@ -34,6 +38,8 @@ class Fleet:
         self._resting: Counter[str] = Counter()
         self._down: set[str] = set()
         self.sequences = Sequences()
+        self.meter = Meter()
+        self._limits = Remembered(places.limits, partial(read_limits, places.limits))
         self.moved: set[Callable[[], None]] = set()
         """Functions to call after every change of routes, and when sequences end."""
 
@@ -41,6 +47,10 @@ class Fleet:
         """Read the routes and the traits from disk."""
         _, table = store.load(self._places, store.settings_of(self._places))
         return table.routes(), {slot.endpoint: slot.traits for slot in table.slots if slot.endpoint}
+
+    def limit(self, endpoint: str) -> Limit:
+        """Return the limits of an endpoint, as they are now."""
+        return self._limits.get().get(endpoint, NO_LIMIT)
 
     def take(self, routes: Routes, traits: Mapping[str, Traits]) -> None:
         """Route every message from now on by these."""
@@ -129,6 +139,7 @@ class Fleet:
             for server in self.servers():
                 if server.server in self._down and await _takes_connections(server):
                     self._down.discard(server.server)
+            self.meter.keep_only(self._limits.get())
             before = self.sequences.living()
             self.sequences.expire(time.monotonic())
             if self.sequences.living() != before:

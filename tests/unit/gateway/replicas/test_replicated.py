@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.domain.fleet import Backend, Endpoints, Route, Routes
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.agent import Replica, control_server
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
@@ -31,7 +31,7 @@ class FakeGateway:
     committed: list[Routes] = field(default_factory=list)
     refuses: bool = False
 
-    def start(self, endpoints: int = 0) -> None:
+    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
         pass
 
     def commit(self, routes: Routes) -> None:
@@ -49,7 +49,7 @@ class Running:
     def __init__(self) -> None:
         self.gateway = FakeGateway()
         gateway: Any = self.gateway
-        self.replica = Replica(gateway)
+        self.replica = Replica(gateway, Endpoints())
         self.server = control_server(self.replica, ("127.0.0.1", 0), TOKEN)
         self.address = f"127.0.0.1:{self.server.server_port}"
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
@@ -91,7 +91,7 @@ def test_a_malformed_document_is_a_value_error(text: bytes) -> None:
 
 def test_a_commit_reaches_every_replica(replicas: list[Running]) -> None:
     gateway = over(replicas)
-    gateway.start()
+    gateway.start(Endpoints())
     gateway.commit(ROUTES)
     assert [one.gateway.committed for one in replicas] == [[ROUTES], [ROUTES]]
     assert over(replicas).routes() == ROUTES

@@ -11,7 +11,7 @@ import pytest
 from controlplane.control.converge.actions import Start, Stop
 from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, InputError
-from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Endpoints, Labels, Role, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
@@ -41,7 +41,7 @@ class Gateway:
     def __init__(self, routes: Routes) -> None:
         self.present = routes
 
-    def start(self, endpoints: int = 0) -> None:
+    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
         pass
 
     def routes(self) -> Routes:
@@ -108,7 +108,7 @@ def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
 class Taken(Gateway):
     """Its ports are another's."""
 
-    def start(self, endpoints: int = 0) -> None:
+    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
         raise GatewayError("port 8000 cannot be used")
 
 

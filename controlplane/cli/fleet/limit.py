@@ -1,0 +1,62 @@
+"""`ctl limit`: limits of endpoints, which hold for all clients together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import completers, options
+
+limit = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Limit the requests of an endpoint.",
+)
+_Endpoint = Annotated[
+    str,
+    typer.Argument(metavar="ENDPOINT", help="The endpoint's name.", autocompletion=completers.endpoints),
+]
+
+
+@limit.command(
+    "set",
+    short_help="Limit an endpoint.",
+    epilog="Example: ctl limit set resnet50 --max-rate 500 --max-requests 64 --max-body 4000000",
+)
+def set_(
+    endpoint: _Endpoint,
+    max_rate: options.MaxRate = None,
+    max_requests: options.MaxRequests = None,
+    max_body: options.MaxBody = None,
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+) -> None:
+    """Give an endpoint these limits, in place of those it has; they hold at once, for all clients together.
+
+    Inferences beyond them are refused: 429 with Retry-After over HTTP, RESOURCE_EXHAUSTED over gRPC.
+    `ctl token` limits one client.
+    """
+    from controlplane.cli import wiring
+    from controlplane.files.limits import Limit
+
+    wiring.limits(fleet).set(endpoint, Limit(max_rate, max_requests, max_body))
+
+
+@limit.command("list", epilog="Example: ctl limit list --fleet shop")
+def list_(fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
+    """Print every endpoint that has limits."""
+    from controlplane.cli import wiring
+
+    for endpoint, present in wiring.limits(fleet).limits().items():
+        print(f"{endpoint}: {present.described()}")
+
+
+@limit.command(
+    "remove", short_help="Remove an endpoint's limits.", epilog="Example: ctl limit remove resnet50"
+)
+def remove(endpoint: _Endpoint, fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
+    """Remove an endpoint's limits, at once."""
+    from controlplane.cli import wiring
+
+    wiring.limits(fleet).remove(endpoint)

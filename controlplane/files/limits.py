@@ -1,0 +1,77 @@
+"""Limits of endpoints, which hold for all clients together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import InputError
+from controlplane.files.documents import SCHEMA_VERSION, State, read
+from controlplane.files.writing import write_json
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Limits of the inferences of one client or one endpoint; None is no limit.
+
+    At most `max_requests` run at once, `max_rate_rps` begin in a second, and each has a body of at most
+    `max_body_bytes`.
+    """
+
+    max_rate_rps: int | None = None
+    max_requests: int | None = None
+    max_body_bytes: int | None = None
+
+    def __bool__(self) -> bool:
+        """Return whether anything is limited."""
+        return self != Limit()
+
+    def described(self) -> str:
+        """Return the limits in words; empty without one."""
+        parts = (
+            (self.max_rate_rps, "requests a second"),
+            (self.max_requests, "requests at once"),
+            (self.max_body_bytes, "bytes a body"),
+        )
+        return "; ".join(f"{limit} {what}" for limit, what in parts if limit is not None)
+
+
+NO_LIMIT = Limit()
+
+
+class _Limit(State):
+    endpoint: str
+    max_rate_rps: int | None
+    max_requests: int | None
+    max_body_bytes: int | None
+
+
+class _Limits(State):
+    schema_version: int
+    limits: list[_Limit]
+
+
+def check(endpoint: str, limit: Limit) -> None:
+    """Refuse what the gateway's maps cannot hold, and a limit that limits nothing. Raises InputError."""
+    if not endpoint or any(c.isspace() or not c.isprintable() for c in endpoint) or endpoint[0] == "#":
+        raise InputError(f"{endpoint!r} is no endpoint's name", field="ENDPOINT")
+    if not limit:
+        problem = "limits nothing; give --max-rate, --max-requests or --max-body, or use `ctl limit remove`"
+        raise InputError(problem, field="ENDPOINT")
+
+
+def read_limits(path: Path) -> dict[str, Limit]:
+    """Return the limits by endpoint; none without a file. Raises InputError where it is broken."""
+    if not path.exists():
+        return {}
+    return {
+        one.endpoint: Limit(one.max_rate_rps, one.max_requests, one.max_body_bytes)
+        for one in read(path).parse(_Limits).limits
+    }
+
+
+def write_limits(path: Path, limits: Iterable[tuple[str, Limit]]) -> None:
+    """Replace the file in one step. Raises EngineError where the disk refuses."""
+    entries = [{"endpoint": endpoint, **asdict(limit)} for endpoint, limit in limits]
+    write_json(path, {"schema_version": SCHEMA_VERSION, "limits": entries})

@@ -1,0 +1,111 @@
+"""Options of a running gateway change under load, and no request is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import ssl
+from pathlib import Path
+
+import gateway_rig as rig
+import pytest
+from certificates import Authority
+
+from controlplane.domain.errors import GatewayError, InputError
+from controlplane.domain.fleet import Protection, Route
+from controlplane.files.clients import Client
+from controlplane.gateway import processes, startup
+from controlplane.gateway.haproxy import HaproxyGateway
+from controlplane.gateway.places import Places
+from controlplane.gateway.security.registry import ClientRegistry
+
+pytestmark = pytest.mark.e2e
+
+
+def status(
+    port: int,
+    context: ssl.SSLContext | None = None,
+    token: str | None = None,
+    path: str = "/v2/models/echo/ready",
+) -> int:
+    connection = (
+        http.client.HTTPConnection(rig.HOST, port, timeout=60)
+        if context is None
+        else http.client.HTTPSConnection(rig.HOST, port, timeout=60, context=context)
+    )
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse().status
+
+
+async def _under_load(gateway: HaproxyGateway, ports: rig.Ports, steps: list[Protection]) -> rig.Load:
+    load, stop = rig.Load(ports), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(load.unary(60.0, stop))
+        for protection in steps:
+            done = len(load.outcomes)
+            while len(load.outcomes) < done + 20:
+                await asyncio.sleep(0.02)
+            await asyncio.to_thread(gateway.start, rig.options(ports, protection=protection))
+        stop.set()
+    return load
+
+
+def test_options_change_on_a_running_gateway_without_a_lost_request(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    signed = authority.sign("gateway")
+    files = {"certificate": str(signed.certificate), "key": str(signed.key)}
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    with rig.tritons(tmp_path, one={"echo": "echo"}) as running, rig.a_gateway(tmp_path) as (gateway, ports):
+        places = Places.of(tmp_path / "gateway")
+        gateway.commit({"echo": Route((running["one"].backend,))})
+        (first,) = processes.find(places, processes.HAPROXY)
+
+        plain = [Protection(audit=True), Protection(audit=True, max_connections=500)]
+        load = asyncio.run(_under_load(gateway, ports, plain))
+        assert load.failed() == []
+        assert processes.find(places, processes.HAPROXY) != (first,)
+        rig.until(places.audit.exists)
+
+        gateway.start(rig.options(ports, protection=Protection(tokens=True)))
+        token = ClientRegistry(places.state).create(Client("one", ("echo",)))
+        assert (status(ports.http), status(ports.http, token=token)) == (401, 200)
+
+        gateway.start(rig.options(ports, protection=Protection(**files, tokens=True)))
+        assert (status(ports.http, context), status(ports.http, context, token)) == (401, 200)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            status(ports.http, token=token)
+
+        gateway.start(rig.options(ports))
+        assert status(ports.http) == 200
+        assert not places.certificate.exists(), "no key is left behind"
+        (facade,) = processes.find(places, processes.FACADE)
+        (haproxy,) = processes.find(places, processes.HAPROXY)
+        gateway.start(rig.options(ports))
+        assert processes.find(places, processes.HAPROXY) == (haproxy,), "nothing changed"
+        assert processes.find(places, processes.FACADE) == (facade,)
+
+
+def test_options_that_cannot_hold_leave_the_gateway_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rig.a_gateway(tmp_path) as (gateway, ports):
+        places = Places.of(tmp_path / "gateway")
+        before = processes.find(places, processes.HAPROXY)
+        with pytest.raises(InputError, match="cannot be read"):
+            gateway.start(rig.options(ports, protection=Protection("/none", "/none")))
+        assert processes.find(places, processes.HAPROXY) == before
+
+        # Valid for the checks, and no authority for HAProxy.
+        broken = tmp_path / "broken.pem"
+        broken.write_text("no authority")
+        signed = Authority(tmp_path).sign("gateway")
+        protection = Protection(str(signed.certificate), str(signed.key), str(broken))
+        monkeypatch.setattr(startup, "_START_DEADLINE_S", 3.0)
+        with pytest.raises(GatewayError, match="new settings"):
+            gateway.start(rig.options(ports, protection=protection))
+        monkeypatch.undo()
+        assert status(ports.http, path="/v2/health/live") == 200
+        gateway.start(rig.options(ports))
