@@ -242,7 +242,7 @@ def test_a_commit_that_was_cut_short_is_made_whole_by_the_next(
 ) -> None:
     made, _ = fresh
     made.commit({"echo": Route((pair["one"].backend,))})
-    runtime = made._runtime
+    runtime = made._haproxy._runtime
     places = Places.of(tmp_path / "gateway")
     runtime.run(["set server h_0/s0 state maint", f"set map {places.checks_map} generation -1"])
     routes = {"echo": Route((pair["one"].backend,)), "slow": Route((pair["two"].backend,))}
