@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from controlplane.cli import completers, options
+from controlplane.cli.output import print_json
 
 limit = typer.Typer(
     no_args_is_help=True,
@@ -31,6 +33,7 @@ def set_(
     max_requests: options.MaxRequests = None,
     max_body: options.MaxBody = None,
     fleet: options.Fleet = options.DEFAULT_FLEET,
+    json: options.Json = False,
 ) -> None:
     """Give an endpoint these limits, in place of those it has; they hold at once, for all clients together.
 
@@ -40,23 +43,34 @@ def set_(
     from controlplane.cli import wiring
     from controlplane.files.limits import Limit
 
-    wiring.limits(fleet).set(endpoint, Limit(max_rate, max_requests, max_body))
+    given = Limit(max_rate, max_requests, max_body)
+    wiring.limits(fleet).set(endpoint, given)
+    if json:
+        print_json({"fleet": fleet, "endpoint": endpoint, "limit": asdict(given)})
 
 
 @limit.command("list", epilog="Example: ctl limit list --fleet shop")
-def list_(fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
+def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
     """Print every endpoint that has limits."""
     from controlplane.cli import wiring
 
-    for endpoint, present in wiring.limits(fleet).limits().items():
+    limits = wiring.limits(fleet).limits()
+    if json:
+        print_json({"fleet": fleet, "limits": {name: asdict(limit) for name, limit in limits.items()}})
+        return
+    for endpoint, present in limits.items():
         print(f"{endpoint}: {present.described()}")
 
 
 @limit.command(
     "remove", short_help="Remove an endpoint's limits.", epilog="Example: ctl limit remove resnet50"
 )
-def remove(endpoint: _Endpoint, fleet: options.Fleet = options.DEFAULT_FLEET) -> None:
+def remove(
+    endpoint: _Endpoint, fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False
+) -> None:
     """Remove an endpoint's limits, at once."""
     from controlplane.cli import wiring
 
     wiring.limits(fleet).remove(endpoint)
+    if json:
+        print_json({"fleet": fleet, "removed": endpoint})
