@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from controlplane.domain.device import ShareKind
 from controlplane.domain.observation import RateSeen
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.profile import Environment, Profile
+from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
+from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.yaml_text import parse
 from controlplane.learning.curve import Check
 from controlplane.planners.replan.differences import TermChange
@@ -50,6 +52,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "spec.yaml").write_text((EXAMPLES / "twelve.yaml").read_text())
+    alexnet = catalogue.profiles("v100")["alexnet"]
+    write_profile(tmp_path, replace(alexnet, points=alexnet.points[:12], colocation=()))
     (tmp_path / "models" / "resnet50" / "1").mkdir(parents=True)
     (tmp_path / "models" / "resnet50" / "config.pbtxt").write_text(CONFIG)
     files = FleetFiles(state_root(), "default")
@@ -95,7 +99,7 @@ def test_an_unknown_document_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     "arguments",
     [
         ("doctor",),
-        ("validate", "--catalogue", "v100"),
+        ("validate", "--profile", "v100/alexnet.json"),
         ("plan", "spec.yaml", "--strategy", "igniter"),
         ("compare", "spec.yaml", "--strategies", "igniter", "--truths", "measured", "--seconds", "1"),
         ("events",),
