@@ -29,6 +29,11 @@ STRATEGIES: Mapping[str, _Entry] = {
     "inss": _Entry("inss.strategy", options=("iterations", "bda", "policy")),
     "ffd+": _Entry("greedy.first_fit", "plain"),
     "ffd++": _Entry("greedy.first_fit", "validated"),
+    "sbp": _Entry("gpulet.strategy", "sbp", ("as_coded",)),
+    "greedy-best-fit": _Entry("gpulet.strategy", "greedy_best_fit", ("as_coded",)),
+    "gpulet": _Entry("gpulet.strategy", "gpulet", ("as_coded",)),
+    "gpulet+int": _Entry("gpulet.strategy", "gpulet_int", ("as_coded",)),
+    "gpulet-ideal": _Entry("gpulet.strategy", "gpulet_ideal", ("as_coded",)),
 }
 
 DEFAULT = "joint"
@@ -48,7 +53,9 @@ def strategy(name: str, **options: object) -> Strategy:
     for option in given:
         if option not in entry.options:
             others = " or ".join(n for n, other in STRATEGIES.items() if option in other.options)
-            raise InputError(f"is for --strategy {others} alone, not for {name}", field=f"--{option}")
+            raise InputError(
+                f"is for --strategy {others} alone, not for {name}", field=f"--{option.replace('_', '-')}"
+            )
     module = import_module(f"controlplane.planners.{entry.module}")
     made: Strategy = getattr(module, entry.function)(**given)
     return made

@@ -128,6 +128,12 @@ def plan(
         Path | None,
         typer.Option(help="For inss: a policy from `ctl train`, or `none` for the search alone. [built in]"),
     ] = None,
+    as_coded: Annotated[
+        bool,
+        typer.Option(
+            "--as-coded", help="For gpulet's family: as its authors' code has it where their text differs."
+        ),
+    ] = False,
     allow_violations: options.AllowViolations = False,
     all_cores: options.AllCores = False,
 ) -> None:
@@ -154,7 +160,7 @@ def plan(
     planned = make_plan(
         parsed,
         document,
-        Choices(strategy, rule, latency, quantile, seed, iterations, budget, bda, policy),
+        Choices(strategy, rule, latency, quantile, seed, iterations, budget, bda, policy, as_coded),
         profiles=profiles,
         cores=cores,
         clock=SystemClock(),

@@ -2,8 +2,9 @@
 
 Each device has a folder: `device.json` (the device, and for each model the coefficients of the published
 fits), `solo.csv` (a model alone), `pairs.csv` (two models beside each other), `colocation.csv` (one model
-beside any number of others) and `repeats.csv` (points measured in two sessions). Assumed values are marked:
-`"assumed": true` beside a value, or the reason in a table's column `assumed`.
+beside any number of others), `repeats.csv` (points measured in two sessions) and `gpulet.csv` (what gpulet's
+model reads of each batch size). Assumed values are marked: `"assumed": true` beside a value, or the reason in
+a table's column `assumed`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from controlplane.domain.profile import ColocationPoint, Environment, Measuremen
 from controlplane.files.documents import parse_json
 
 _ROOT = resources.files(__name__)
+_OF_A_BATCH = ("host_ms", "l2_pct", "dram_pct")
+"""The columns of `gpulet.csv`: a host's time to assemble a batch, and the utilisation of L2 and DRAM."""
 
 
 def devices() -> tuple[str, ...]:
@@ -86,6 +89,10 @@ def profiles(name: str) -> Mapping[str, Profile]:
         repeats[row["model"]].append(
             Repeat(float(row["pct"]), int(row["batch"]), float(row["first_ms"]), float(row["second_ms"]))
         )
+    batches: dict[str, dict[str, float]] = {}
+    for row in _rows(name, "gpulet.csv"):
+        known = {f"{field}.{row['batch']}": float(row[field]) for field in _OF_A_BATCH if row[field]}
+        batches.setdefault(row["model"], {}).update(known)
     memory = _values(content.get("model_memory_mb", {}))
     return MappingProxyType(
         {
@@ -96,7 +103,8 @@ def profiles(name: str) -> Mapping[str, Profile]:
                 environment=Environment(**content.get("environment", {})),
                 points=tuple(solo[model]),
                 colocation=tuple(beside[model]),
-                fits=_fits(content, model, coefficients),
+                fits=_fits(content, model, coefficients)
+                | ({"gpulet": batches[model]} if model in batches else {}),
                 holdout_error=content.get("holdout_error", {}).get(model, {}),
                 memory_mb=memory.get(model),
                 repeats=tuple(repeats[model]),

@@ -2,16 +2,18 @@
 
     factor_1 = c1 L2_1 + c2 L2_2 + c3 DRAM_1 + c4 DRAM_2 + c5
 
-with the utilisation of the slowed model (1) and of its neighbour (2), as parts of the GPU's peak. The
-authors' constants are for a 2080 Ti; they are fitted anew on a device with co-location points. The authors
+with the utilisation of the slowed model (1) and of its neighbour (2), as parts of the GPU's peak: as measured
+for batches on the whole GPU and scaled by the share, else as `Pressure` has it. The constants that the
+authors published are for a 2080 Ti; they are fitted anew on a device with co-location points. The authors
 place at most two models on a GPU; with more, the neighbours' utilisations add up. Their code slows one model
-of a pair; here each is slowed by the others.
+of a pair; here each is slowed by the others. The time in which a host assembles a batch is added; no
+neighbour slows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from controlplane.latency.fitting.published import (
 )
 from controlplane.latency.fitting.surface import Points
 from controlplane.latency.fitting.tables import Tables
-from controlplane.latency.protocol import FloatArray, Slots
+from controlplane.latency.protocol import BoolArray, Estimate, FloatArray, Slots
 
 NAME = "gpulet"
 AUTHORS_CONSTANTS = np.array([0.112908, 0.715960, 0.354866, 0.088204, 0.895369])
@@ -90,34 +92,122 @@ class MeasuredTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Utilisation:
+    """What models take of the L2 cache's and the memory's bandwidth, as parts of the GPU's peak.
+
+    `measured` (models,) are those with a row in `l2` and `dram` (models, batches), at 100 %; `pressure`
+    speaks for the others.
+    """
+
+    pressure: Pressure
+    measured: BoolArray
+    l2: FloatArray
+    dram: FloatArray
+
+    @staticmethod
+    def of(profiles: Sequence[Profile], pressure: Pressure) -> Utilisation:
+        """Interpolate the measured batch sizes linearly."""
+        l2, dram = (_per_batch(profiles, field) / 100.0 for field in ("l2_pct", "dram_pct"))
+        return Utilisation(pressure, np.any(l2 > 0, axis=1), l2, dram)
+
+    def at(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return (L2, DRAM) of each slot, of the shape of `slots`."""
+        batch = np.clip(slots.batch.astype(np.int64), 1, self.l2.shape[1]) - 1
+        share = slots.percent / 100.0
+        known = self.measured[slots.model]
+        modelled = self.pressure.at(slots.model, slots.batch, alone_ms)
+        l2, dram = (
+            np.where(known, table[slots.model, batch] * share, other / 100.0)
+            for table, other in zip((self.l2, self.dram), modelled, strict=True)
+        )
+        return l2, dram
+
+
+@dataclass(frozen=True, slots=True)
 class LinearFactor:
     """The interference factor; `constants` is (c1..c5), utilisations as parts of 1."""
 
-    pressure: Pressure
+    utilisation: Utilisation
     constants: FloatArray
 
     @staticmethod
-    def fit(pressure: Pressure, tables: Tables, colocated: Colocated) -> LinearFactor:
+    def fit(utilisation: Utilisation, tables: Tables, colocated: Colocated) -> LinearFactor:
         """Fit with a ridge towards the authors' constants; fewer than ten points leave these as they are."""
         if colocated.measured_ms.size < FEWEST_POINTS:
-            return LinearFactor(pressure, AUTHORS_CONSTANTS)
+            return LinearFactor(utilisation, AUTHORS_CONSTANTS)
         slots = colocated.slots
         alone, _, _ = tables.look_up(slots.model, slots.batch, slots.percent)
-        columns = _factor_columns(pressure, slots, alone)[:, 0, :]
+        columns = _factor_columns(utilisation, slots, alone)[:, 0, :]
         target = colocated.measured_ms / alone[:, 0] - columns @ AUTHORS_CONSTANTS
         system = np.vstack([columns, RIDGE * np.sqrt(len(columns)) * np.eye(5)])
         moved, *_ = np.linalg.lstsq(system, np.concatenate([target, np.zeros(5)]), rcond=None)
-        return LinearFactor(pressure, AUTHORS_CONSTANTS + moved)
+        return LinearFactor(utilisation, AUTHORS_CONSTANTS + moved)
 
     def slowdown(self, slots: Slots, alone_ms: FloatArray) -> FloatArray:
         """See `Contention.slowdown`; a factor below 1 counts as 1."""
-        factor = _factor_columns(self.pressure, slots, alone_ms) @ self.constants
+        factor = _factor_columns(self.utilisation, slots, alone_ms) @ self.constants
         return np.where(neighbours(slots) > 0, np.maximum(factor - 1.0, 0.0), 0.0)
 
 
-def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
+@dataclass(frozen=True, slots=True)
+class Gpulet:
+    """Measured tables and the linear factor; `host_ms` (models, batches) is added to each time."""
+
+    solo: Published
+    host_ms: FloatArray
+
+    @property
+    def factor(self) -> LinearFactor:
+        """The interference between partitions."""
+        assert isinstance(self.solo.contention, LinearFactor)
+        return self.solo.contention
+
+    @property
+    def name(self) -> str:
+        """See `LatencyModel.name`."""
+        return self.solo.name
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """See `LatencyModel.models`."""
+        return self.solo.models
+
+    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
+        """See `LatencyModel.estimate`."""
+        answer = self.solo.estimate(slots, quantile)
+        batch = np.clip(slots.batch.astype(np.int64), 1, self.host_ms.shape[1]) - 1
+        host = np.where(slots.mask, self.host_ms[slots.model, batch], 0.0)
+        return replace(
+            answer,
+            execution_ms=answer.execution_ms + host,
+            execution_upper_ms=answer.execution_upper_ms + host,
+            cycle_ms=answer.cycle_ms + host,
+            cycle_upper_ms=answer.cycle_upper_ms + host,
+        )
+
+
+def fit(profiles: Mapping[str, Profile], device: Device) -> Gpulet:
     """Fit all models of one device. Raises InputError (see `check_profiles`)."""
-    return fit_by_pressure(NAME, profiles, device, MeasuredTable.fit, LinearFactor.fit)
+    listed = list(profiles.values())
+
+    def contention(pressure: Pressure, tables: Tables, colocated: Colocated) -> LinearFactor:
+        return LinearFactor.fit(Utilisation.of(listed, pressure), tables, colocated)
+
+    solo = fit_by_pressure(NAME, profiles, device, MeasuredTable.fit, contention)
+    return Gpulet(solo, _per_batch(listed, "host_ms"))
+
+
+def _per_batch(profiles: Sequence[Profile], field: str) -> FloatArray:
+    """Return `field.1`, `field.2`, ... of gpulet's fits, (models, batches), 0 where there are none."""
+    largest = max(profile.largest_batch for profile in profiles)
+    table = np.zeros((len(profiles), largest))
+    for m, profile in enumerate(profiles):
+        named = profile.fits.get(NAME, {}).items()
+        known = {int(key.rpartition(".")[2]): value for key, value in named if key.startswith(f"{field}.")}
+        if known:
+            sizes = sorted(known)
+            table[m] = np.interp(np.arange(1, largest + 1), sizes, [known[size] for size in sizes])
+    return table
 
 
 def _line(batch: FloatArray, measured: FloatArray, time_ms: FloatArray) -> FloatArray:
@@ -127,7 +217,7 @@ def _line(batch: FloatArray, measured: FloatArray, time_ms: FloatArray) -> Float
     return value
 
 
-def _factor_columns(pressure: Pressure, slots: Slots, alone_ms: FloatArray) -> FloatArray:
-    l2, dram = (u / 100.0 for u in pressure.at(slots.model, slots.batch, alone_ms))
+def _factor_columns(utilisation: Utilisation, slots: Slots, alone_ms: FloatArray) -> FloatArray:
+    l2, dram = utilisation.at(slots, alone_ms)
     others = sum_of_others(slots, l2), sum_of_others(slots, dram)
     return np.stack([l2, others[0], dram, others[1], np.ones_like(l2)], axis=-1)

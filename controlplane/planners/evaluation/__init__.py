@@ -2,6 +2,7 @@
 
 layout      the GPUs of a plan as arrays: one column for each model that a partition serves
 estimates   execution times of layouts, asked of a latency model
+turns       several models in a partition: what slows them, and their rounds
 queues      P99 and mean of queues, each solved once
 evaluate    times and waits of every queue of a plan, pools judged as a whole; which promises hold
 failover    the same with a shadow made active

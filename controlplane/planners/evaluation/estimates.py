@@ -18,17 +18,22 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What is expected of full batches with all neighbours busy: (GPUs, slots), 0 where a slot is empty."""
+    """What is expected of full batches with all neighbours busy: (GPUs, slots), 0 where a slot is empty.
+
+    `round_ms`: a full batch of every model of the partition, one after another.
+    """
 
     execution_ms: FloatArray
     capacity_rps: FloatArray
+    round_ms: FloatArray
 
 
 def times(latency: LatencyModel, slots: Slots, quantile: float | None) -> Times:
-    """Execution and capacity; `quantile` None takes the model's means."""
+    """Times where each slot is a partition of its own; `quantile` None takes the model's means."""
     execution, cycle = ask(latency, slots, quantile)
     safe = np.where(slots.mask, cycle, 1.0)
-    return Times(execution, np.where(slots.mask, MILLIS_PER_SECOND * slots.batch / safe, 0.0))
+    capacity = np.where(slots.mask, MILLIS_PER_SECOND * slots.batch / safe, 0.0)
+    return Times(execution, capacity, execution)
 
 
 def ask(latency: LatencyModel, slots: Slots, quantile: float | None) -> tuple[FloatArray, FloatArray]:

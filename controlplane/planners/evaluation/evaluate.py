@@ -9,9 +9,10 @@ import numpy as np
 
 from controlplane.domain.plan import Plan, PlannedGpu, Rule
 from controlplane.latency.protocol import BoolArray, FloatArray
-from controlplane.planners.evaluation.estimates import Times, service_curves, times
+from controlplane.planners.evaluation.estimates import Times, service_curves
 from controlplane.planners.evaluation.layout import Layout, ServedQueue
 from controlplane.planners.evaluation.queues import Queues, Waits, waits
+from controlplane.planners.evaluation.turns import layout_times
 from controlplane.planners.protocol import Device
 
 SLACK = 1e-6
@@ -74,7 +75,8 @@ def evaluate(
     for name, layout in layouts.items():
         nothing = np.full(layout.rate.shape, np.nan)
         slots, latency = layout.all_busy, devices[name].latency
-        answers[name] = Evaluation(times(latency, slots, terms.quantile), nothing, nothing.copy(), {})
+        expected = layout_times(latency, layout, terms.quantile)
+        answers[name] = Evaluation(expected, nothing, nothing.copy(), {})
         if terms.rule is not Rule.P99:
             continue
         rows, columns = np.nonzero(layout.mask)
@@ -132,5 +134,5 @@ def kept(layout: Layout, found: Evaluation, rule: Rule) -> BoolArray:
     if rule is Rule.P99:
         held &= found.p99_ms <= layout.slo_ms * (1.0 + SLACK)
     else:
-        held &= found.times.execution_ms <= layout.slo_ms / 2.0 * (1.0 + SLACK)
+        held &= found.times.round_ms <= layout.slo_ms / 2.0 * (1.0 + SLACK)
     return np.asarray(held | ~layout.mask, dtype=np.bool_)

@@ -12,9 +12,10 @@ import numpy as np
 from controlplane.domain.plan import Partition, PlannedGpu, Rule, Shadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.planners.evaluation.estimates import service_curves, times
+from controlplane.planners.evaluation.estimates import service_curves
 from controlplane.planners.evaluation.evaluate import Evaluation, Pool, Terms, pool_waits
 from controlplane.planners.evaluation.layout import Layout
+from controlplane.planners.evaluation.turns import layout_times
 from controlplane.planners.protocol import Device
 
 
@@ -59,7 +60,7 @@ def evaluate_changed(
     nothing = np.full(changed.rate.shape, np.nan)
     slots = changed.all_busy
     found = Evaluation(
-        times(device.latency, slots, terms.quantile), nothing, nothing.copy(), MappingProxyType({})
+        layout_times(device.latency, changed, terms.quantile), nothing, nothing.copy(), MappingProxyType({})
     )
     if terms.rule is not Rule.P99 or not rows.size:
         return found

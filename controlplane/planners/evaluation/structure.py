@@ -14,6 +14,7 @@ from controlplane.domain.plan import (
     Placement,
     Plan,
     PlannedGpu,
+    Rule,
     ServedModel,
     Violation,
 )
@@ -35,7 +36,7 @@ def evaluable(plan: Plan, devices: Mapping[str, Device]) -> bool:
     return all(map(math.isfinite, numbers)) and all(
         gpu.type in devices
         and all(
-            _is_modelled(p)
+            _is_modelled(p, plan.rule)
             and p.workloads
             and 0 < p.percent <= 100
             and all(_fits_batches(m, p, devices[gpu.type].profiles) for m in p.models)
@@ -45,13 +46,17 @@ def evaluable(plan: Plan, devices: Mapping[str, Device]) -> bool:
     )
 
 
-def _is_modelled(partition: Partition) -> bool:
-    """Whether an evaluation covers how a partition's models share it: only where it has one."""
-    return len(partition.models) == 1
+def _is_modelled(partition: Partition, rule: Rule) -> bool:
+    """Whether an evaluation covers how a partition's models share it.
+
+    Half-SLO lets them take turns; what that does to a P99 no model says yet.
+    """
+    models = len({m.model for m in partition.models})
+    return models == len(partition.models) and (models == 1 or (models > 1 and rule is Rule.HALF_SLO))
 
 
 def _fits_batches(served: ServedModel, partition: Partition, profiles: Mapping[str, Profile]) -> bool:
-    requests = (served.batch % w.client_batch for w in partition.workloads)
+    requests = (served.batch % w.client_batch for w in partition.workloads if w.model == served.model)
     return served.model in profiles and served.batch >= 1 and not any(requests)
 
 
@@ -76,7 +81,7 @@ def structure(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
             device = devices[gpu.type]
             yield from _shares(gpu, device.pool.device)
             for partition in gpu.partitions:
-                yield from _partition(partition, device.profiles)
+                yield from _partition(partition, device.profiles, plan.rule)
                 yield from _shadow(gpu, partition, by_id)
     yield from _servers(plan, devices)
     yield from _memory(plan)
@@ -97,8 +102,8 @@ def _shares(gpu: PlannedGpu, device: DeviceType) -> Iterator[Violation]:
         yield Violation(gpu.id, f"its shares add up to {gpu.percent:g} %")
 
 
-def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterator[Violation]:
-    if not _is_modelled(partition):
+def _partition(partition: Partition, profiles: Mapping[str, Profile], rule: Rule) -> Iterator[Violation]:
+    if not _is_modelled(partition, rule):
         yield Violation(partition.id, f"serves {len(partition.models)} models; no model says what they take")
         return
     if not partition.workloads:
@@ -127,7 +132,7 @@ def _served(
     largest = min(LARGEST_BATCH, profiles[served.model].largest_batch)
     if not 1 <= served.batch <= largest:
         yield Violation(partition.id, f"batch {served.batch} is outside 1 to {largest}")
-    for client_batch in sorted({w.client_batch for w in partition.workloads}):
+    for client_batch in sorted({w.client_batch for w in partition.workloads if w.model == served.model}):
         if served.batch % client_batch:
             yield Violation(
                 partition.id,

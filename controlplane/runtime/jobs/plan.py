@@ -22,8 +22,8 @@ from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated
 from controlplane.planners import registry
 from controlplane.planners.evaluation import verify
-from controlplane.planners.evaluation.estimates import times
 from controlplane.planners.evaluation.layout import Layout
+from controlplane.planners.evaluation.turns import layout_times
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest, Strategy
@@ -44,8 +44,8 @@ Improve = Callable[[Plan, PlanRequest], Plan]
 class Choices:
     """The options of the command line; None is the strategy's own default.
 
-    `iterations`, `bda` and `policy` are options of some strategies only; `NO_POLICY` in place of a file
-    means the search without a policy.
+    `iterations`, `bda`, `policy` and `as_coded` are options of some strategies only; `NO_POLICY` in place
+    of a file means the search without a policy.
     """
 
     strategy: str
@@ -57,6 +57,7 @@ class Choices:
     budget_s: float | None = None
     bda: Bda | None = None
     policy: Path | None = None
+    as_coded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,11 @@ def make_plan(
 ) -> Planned:
     """Plan a spec. Raises InputError naming the file's line for an unknown device or model."""
     strategy = registry.strategy(
-        choices.strategy, iterations=choices.iterations, bda=choices.bda, policy=_policy(choices)
+        choices.strategy,
+        iterations=choices.iterations,
+        bda=choices.bda,
+        policy=_policy(choices),
+        as_coded=choices.as_coded or None,
     )
     latency_model = choices.latency_model or strategy.latency_model
     devices, every = devices_for(spec, document, latency_model, profiles=profiles, cores=cores)
@@ -173,7 +178,7 @@ def mean_execution_ms(plan: Plan, profiles: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for kind, device in devices_of(plan, profiles).items():
         gpus = [gpu for gpu in plan.gpus if gpu.type == kind]
-        mean_ms = times(device.latency, Layout.of(gpus, device).all_busy, None).execution_ms
+        mean_ms = layout_times(device.latency, Layout.of(gpus, device), None).execution_ms
         for gpu, row in zip(gpus, mean_ms.tolist(), strict=True):
             found.update((p.id, ms) for p, ms in zip(gpu.partitions, row, strict=False))
     return found

@@ -1,0 +1,136 @@
+"""gpulet's schedulers beside the figures of their authors' code and of the paper.
+
+    .venv/bin/python tests/bench/gpulet.py [--every N] [SECTION ...]
+
+Sections: scenarios (all 19,682 on four GPUs, or one in N), rates (the highest one that a scheduler accepts);
+both unless named. Times are the surrogate's: they compare schedulers and say nothing of a GPU. Exit code 1
+where a scheduler that is a strategy differs by more than 1 % from the authors' code.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+
+import turing
+
+from controlplane.latency.models.gpulet import Gpulet as GpuletModel
+from controlplane.planners.gpulet import elastic, scheme
+from controlplane.planners.gpulet.gpulets import Cluster, Demand, Gpu
+from controlplane.planners.gpulet.scheme import CODE, Scheme
+from controlplane.planners.gpulet.sizing import Sizing
+from controlplane.planners.gpulet.strategy import demands_of
+from controlplane.planners.gpulet.times import Times
+
+GPUS = 4
+TOLERANCE = 0.01
+IDS = {m: i for i, m in enumerate(("lenet1", "lenet2", "lenet3", "lenet4", "lenet5", "lenet6", "googlenet"))}
+IDS |= {m: i for i, m in enumerate(("resnet50", "ssd-mobilenetv1", "vgg16", "mnasnet1_0", "mobilenet_v2"), 7)}
+IDS |= {"densenet161": 12, "bert": 13}
+"""The authors' numbers: they decide between models of equal rate x SLO."""
+IDEAL = replace(scheme.GPULET_INT, name="gpulet-ideal", cuts=False)
+SCHEDULABLE = (
+    (scheme.SBP, 5772, 3194),
+    (scheme.HALVES, 19682, 18658),
+    (scheme.GREEDY, None, 19170),
+    (scheme.GPULET, None, 19170),
+    (scheme.GPULET_INT, None, 19028),
+    (IDEAL, None, 19170),
+)
+"""Scheme, scenarios in the paper (Fig 5), and by the authors' code on the surrogate."""
+HIGHEST = {
+    "sbp": (800, 590, 500, 400, 340, 990, 500),
+    "greedy-best-fit": (850, 660, 680, 510, 510, 500, 580),
+    "gpulet+int": (970, 790, 770, 630, 620, 2000, 690),
+    "gpulet-ideal": (1070, 790, 820, 630, 670, 2080, 690),
+}
+"""The authors' code on the surrogate: the highest rate a model, in the order of `turing.SCENES`."""
+STEP_RPS = 10
+
+
+class Bench:
+    """The tables, made once, and a scheduler's answer for one scenario."""
+
+    def __init__(self) -> None:
+        self.device = turing.device(GPUS)
+        model = self.device.latency
+        assert isinstance(model, GpuletModel)
+        self.models = model.models
+        self.times = Times.of(model, 32)
+        self.sizings: dict[str, Sizing] = {}
+
+    def accepts(self, plan: Scheme, rates: Mapping[str, float], slo_ms: Mapping[str, float]) -> bool:
+        sizing = self.sizings.setdefault(plan.name, Sizing(self.times, plan, CODE))
+        demands = self._demands(rates, slo_ms)
+        kind = self.device.pool.device
+        gpus = [Gpu(kind.memory_mb or 0.0, kind.hardware["process_mb"]) for _ in range(GPUS)]
+        if plan is IDEAL:
+            return elastic.on_fixed(demands, gpus, sizing, plan.interference) is not None
+        return elastic.partition(demands, Cluster(gpus, self.times, plan.interference), sizing) is None
+
+    def _demands(self, rates: Mapping[str, float], slo_ms: Mapping[str, float]) -> list[Demand]:
+        asked = turing.asked(rates, slo_ms)
+        found = demands_of(asked, self.device, self.models)
+        return [replace(d, key=IDS[w.model]) for d, w in zip(found, asked, strict=True)]
+
+
+def scenarios(bench: Bench, every: int) -> bool:
+    """Count the scenarios that four GPUs hold."""
+    listed = turing.scenarios()[::every]
+    print(f"{len(listed)} scenarios on {GPUS} GPUs (references: all 19,682), by the authors' reading")
+    print(f"{'scheduler':<18}{'ours':>8}{'code':>8}{'ratio':>8}{'paper':>8}{'ms each':>9}")
+    good = True
+    for plan, paper, code in SCHEDULABLE:
+        before = time.process_time()
+        count = sum(bench.accepts(plan, rates, turing.SLO_MS) for rates in listed)
+        each_ms = (time.process_time() - before) * 1000.0 / len(listed)
+        ratio = count * every / code
+        print(f"{plan.name:<18}{count:>8}{code:>8}{ratio:>8.3f}{paper or '–':>8}{each_ms:>9.2f}", flush=True)
+        good &= every > 1 or plan is scheme.HALVES or abs(ratio - 1.0) <= TOLERANCE
+    return good
+
+
+def rates(bench: Bench) -> bool:
+    """Raise the rate of all models of a scene until a scheduler refuses it."""
+    print("highest rate a model that is accepted, in steps of 10/s: ours / authors' code")
+    print(f"{'scheduler':<18}" + "".join(f"{name:>13}" for name in turing.SCENES) + f"{'mean ratio':>12}")
+    for plan in (scheme.SBP, scheme.GREEDY, scheme.GPULET_INT, IDEAL):
+        ours = [_highest(bench, plan, slo_ms) for slo_ms in turing.SCENES.values()]
+        known = HIGHEST[plan.name]
+        ratio = sum(a / b for a, b in zip(ours, known, strict=True)) / len(ours)
+        cells = "".join(f"{f'{a}/{b}':>13}" for a, b in zip(ours, known, strict=True))
+        print(f"{plan.name:<18}{cells}{ratio:>12.3f}", flush=True)
+    return True
+
+
+def _highest(bench: Bench, plan: Scheme, slo_ms: Mapping[str, float]) -> int:
+    """The largest rate accepted before three refusals in a row: acceptance is not monotone."""
+    best, refused, rate = 0, 0, STEP_RPS
+    while refused < 3:
+        if bench.accepts(plan, dict.fromkeys(slo_ms, float(rate)), slo_ms):
+            best, refused = rate, 0
+        else:
+            refused += 1
+        rate += STEP_RPS
+    return best
+
+
+def main(arguments: list[str]) -> int:
+    every = 1
+    if "--every" in arguments:
+        at = arguments.index("--every")
+        every = int(arguments[at + 1])
+        del arguments[at : at + 2]
+    named = arguments or ["scenarios", "rates"]
+    bench = Bench()
+    sections = {"scenarios": lambda: scenarios(bench, every), "rates": lambda: rates(bench)}
+    return 0 if all([sections[name]() for name in named]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,80 @@
+"""The planning question of gpulet's paper: its models on the surrogate of an RTX 2080 Ti."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import product
+
+from planning import StoppedClock
+
+from controlplane.domain.device import GpuPool
+from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
+from controlplane.files import catalogue
+from controlplane.latency import registry as latency_registry
+from controlplane.planners import registry
+from controlplane.planners.protocol import Device, PlanRequest
+
+SLO_MS: Mapping[str, float] = {
+    "lenet1": 5,
+    "googlenet": 66,
+    "resnet50": 108,
+    "ssd-mobilenetv1": 202,
+    "vgg16": 142,
+    "mnasnet1_0": 62,
+    "mobilenet_v2": 64,
+    "densenet161": 202,
+    "bert": 22,
+}
+"""Table 3 of the paper."""
+SCENES: Mapping[str, Mapping[str, float]] = {
+    "scen1": {m: SLO_MS[m] for m in ("googlenet", "bert", "mnasnet1_0", "mobilenet_v2")},
+    "scen2": {m: SLO_MS[m] for m in ("densenet161", "vgg16")},
+    "scen3": {m: SLO_MS[m] for m in ("resnet50", "vgg16", "mobilenet_v2")},
+    "scen4": {m: SLO_MS[m] for m in ("ssd-mobilenetv1", "mnasnet1_0", "densenet161")},
+    "scen5": {m: SLO_MS[m] for m in ("lenet1", "ssd-mobilenetv1", "vgg16", "mnasnet1_0")},
+    "game": {**{f"lenet{n}": 95.0 for n in range(1, 7)}, "resnet50": 95.0},
+    "traffic": {"ssd-mobilenetv1": 69.0, "googlenet": 67.0, "vgg16": 67.0},
+}
+"""Table 4 and the two applications: SLO in ms by model, all at one rate."""
+
+
+def scenarios() -> list[dict[str, float]]:
+    """All 19,682: a rate of 0, 100 or 200 for each model of Table 3, without the one that has no rate."""
+    rates = product((0.0, 100.0, 200.0), repeat=len(SLO_MS))
+    return [
+        {model: rate for model, rate in zip(SLO_MS, chosen, strict=True) if rate}
+        for chosen in rates
+        if any(chosen)
+    ]
+
+
+def asked(rates: Mapping[str, float], slo_ms: Mapping[str, float] = SLO_MS) -> tuple[Workload, ...]:
+    """Workloads by their models' names, without shadows."""
+    none = ShadowWish(ShadowPolicy.NONE)
+    return tuple(
+        Workload(model, model, slo_ms[model], rate, endpoint=model, shadow=none)
+        for model, rate in rates.items()
+    )
+
+
+@cache
+def device(count: int | None = 4, latency: str = "gpulet") -> Device:
+    kind, profiles = catalogue.device("rtx2080ti"), catalogue.profiles("rtx2080ti")
+    assert kind is not None
+    return Device(GpuPool(kind, count, 0.0), latency_registry.build(latency, kind, profiles), profiles)
+
+
+def question(
+    workloads: tuple[Workload, ...],
+    count: int | None = 4,
+    rule: Rule = Rule.HALF_SLO,
+    latency: str = "gpulet",
+) -> PlanRequest:
+    return PlanRequest(workloads, {"rtx2080ti": device(count, latency)}, rule, StoppedClock())
+
+
+def planned(strategy: str, rates: Mapping[str, float], *, as_coded: bool = False, **more: int) -> Plan:
+    chosen = registry.strategy(strategy, as_coded=as_coded or None)
+    return chosen.plan(question(asked(rates), **more))  # type: ignore[arg-type]
