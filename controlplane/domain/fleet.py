@@ -51,7 +51,8 @@ class ServerSpec:
 
     `reloads`: its models are unloaded and loaded while it runs, as a warm shadow's are. `fleet_wide_calls`:
     its clients may share memory with it and change its trace and log settings. A server refuses the calls of
-    both kinds to every process of its host unless these say otherwise.
+    both kinds to every process of its host unless these say otherwise. `turns`: one of its models executes at
+    a time.
     """
 
     labels: Labels
@@ -62,6 +63,7 @@ class ServerSpec:
     memory_mb: float | None = None
     reloads: bool = False
     fleet_wide_calls: bool = False
+    turns: bool = False
     name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -93,6 +93,11 @@ class Partition:
     memory_mb: float | None = None
     shadow: Shadow | None = None
 
+    @property
+    def turns(self) -> bool:
+        """Whether several models share the partition, of which one executes at a time."""
+        return len(self.models) > 1
+
     def queues(self) -> Mapping[str, tuple[Placement, ...]]:
         """Return the workloads that share a model's queue, by model, in the order of their endpoints.
 

@@ -57,17 +57,28 @@ def keeps_sequences(config: ModelConfig) -> bool:
     return bool(config.HasField("sequence_batching"))
 
 
-def served_config(source: ModelConfig, *, endpoint: str, served: ServedModel, gpu_type: str) -> str:
+TURN = "turn"
+"""The resource of Triton's rate limiter that every execution in a partition with several models takes."""
+
+
+def served_config(
+    source: ModelConfig, *, endpoint: str, served: ServedModel, gpu_type: str, turns: bool = False
+) -> str:
     """Return the config.pbtxt that serves `source` as `endpoint` with the plan's batch and instances.
 
     With a queue delay of 0 the one preferred size limits the dynamic batch but accepts a larger request, so
-    max_batch_size stays as in the source. The sequence batcher of a model is not changed.
+    max_batch_size stays as in the source. The sequence batcher of a model is not changed. `turns`: of all
+    models of the server one executes at a time.
     """
     config = ModelConfig()
     config.CopyFrom(source)
     config.name = endpoint
     _set_batching(config, served)
     _set_instances(config, served.instances, gpu_type)
+    if turns:
+        limiter = config.instance_group[0].rate_limiter
+        limiter.Clear()
+        limiter.resources.add(name=TURN, count=1)
     text: str = text_format.MessageToString(config)
     return HEADER + text
 

@@ -82,7 +82,9 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
         own, *aliases = endpoints
         if aliases:
             check_shareable(source, tuple(p.name for p in placements))
-        config = served_config(source.config, endpoint=own, served=served[model], gpu_type=gpu_type)
+        config = served_config(
+            source.config, endpoint=own, served=served[model], gpu_type=gpu_type, turns=partition.turns
+        )
         configs = [(own, config), *((e, alias_config(source, endpoint=e, of=own)) for e in aliases)]
         for endpoint, config in configs:
             if f"{endpoint}/{CONFIG_NAME}" in entries:

@@ -34,6 +34,7 @@ def text_of(server: Server) -> str:
             "memory_mb": spec.memory_mb,
             "reloads": spec.reloads,
             "fleet_wide_calls": spec.fleet_wide_calls,
+            "turns": spec.turns,
             "host": server.host,
             "http_port": server.http_port,
             "grpc_port": server.grpc_port,
@@ -67,6 +68,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
             told["memory_mb"],
             told.get("reloads", True),
             told.get("fleet_wide_calls", True),
+            told.get("turns", False),
         )
         return Server(
             id,

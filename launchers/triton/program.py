@@ -105,6 +105,8 @@ def command_line(
     line = [str(home.binary), *(f"--{name}={value}" for name, value in arguments.items())]
     line += _locks(spec, reload_key)
     line.append("--disable-auto-complete-config")
+    if spec.turns:
+        line.append("--rate-limit=execution_count")
     if not gpu:
         line.append("--pinned-memory-pool-byte-size=0")
     return line

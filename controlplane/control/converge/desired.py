@@ -174,7 +174,8 @@ def _spec(
     reloads: bool = False,
     fleet_wide_calls: bool = False,
 ) -> ServerSpec:
-    # All that is fixed once the server runs: a server with the same revision needs no touching.
+    # All that is fixed once the server runs: a server with the same revision needs no touching. Whether its
+    # models take turns follows from what was rendered.
     fixed = f"{device}|{percent:g}|{memory_mb}|{rendered.content_hash}|{reloads}|{fleet_wide_calls}"
     revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]
     return ServerSpec(
@@ -186,4 +187,5 @@ def _spec(
         memory_mb=memory_mb,
         reloads=reloads,
         fleet_wide_calls=fleet_wide_calls,
+        turns=partition.turns,
     )

@@ -99,3 +99,18 @@ def test_only_a_server_that_reloads_has_a_key_and_only_over_http() -> None:
     assert program.new_reload_key(replace(SPEC, reloads=True)) != program.new_reload_key(
         replace(SPEC, reloads=True)
     )
+
+
+def test_only_a_server_whose_models_take_turns_limits_executions() -> None:
+    def limited(spec: ServerSpec) -> bool:
+        line = program.command_line(
+            spec,
+            program.TritonHome(Path("/t")),
+            program.ServerPorts(1, 2, 3),
+            repository="/models",
+            gpu=False,
+        )
+        return "--rate-limit=execution_count" in line
+
+    assert limited(replace(SPEC, turns=True))
+    assert not limited(SPEC)

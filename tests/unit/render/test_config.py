@@ -108,3 +108,12 @@ def test_a_model_with_sequences_keeps_its_own_batcher() -> None:
     config = rendered(source, ServedModel("m", batch=4, max_queue_delay_us=50))
     assert config.sequence_batching == parse_config(source, "f").sequence_batching
     assert not config.HasField("dynamic_batching")
+
+
+def test_models_that_take_turns_share_one_resource() -> None:
+    source, served = parse_config(SOURCE, "f"), ServedModel("m", 4)
+    text = served_config(source, endpoint="W1", served=served, gpu_type="v100", turns=True)
+    config = parse_config(text, "f")
+    [group] = config.instance_group
+    assert [(r.name, r.count) for r in group.rate_limiter.resources] == [("turn", 1)]
+    assert not rendered(SOURCE, ServedModel("m", 4)).instance_group[0].HasField("rate_limiter")

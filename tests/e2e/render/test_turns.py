@@ -1,0 +1,119 @@
+"""Two models in one partition on a real Triton: one executes at a time, and which one goes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from queue import Queue
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from bare_triton import BareTriton, bare_triton
+
+from controlplane.domain.plan import Partition, Placement, ServedModel
+from controlplane.files.tree import write_tree
+from controlplane.render.repository import render_partition
+
+pytestmark = pytest.mark.e2e
+
+MS = {"short": 5, "long": 60}
+BATCH = 4
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]
+output [ { name: "Y", data_type: TYPE_FP32, dims: [ 1 ] } ]
+"""
+MODEL = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        began = time.monotonic()
+        time.sleep({ms} / 1000)
+        with open({log!r}, "a") as out:
+            out.write(f"{name} {{began}} {{time.monotonic()}} {{len(requests)}}\\n")
+        inputs = [pb_utils.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]) for x in inputs]
+"""
+
+
+@dataclass(frozen=True)
+class Batch:
+    model: str
+    began: float
+    ended: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The running server and what its models executed."""
+
+    triton: BareTriton
+    log: Path
+
+    def executed(self, *backlog: tuple[str, int]) -> list[Batch]:
+        """Send so many requests of each model at once, in this order; what was executed, in order."""
+        self.log.write_text("")
+        with triton_grpc.InferenceServerClient(self.triton.grpc) as client:
+            tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
+            tensor.set_data_from_numpy(np.zeros((1, 1), np.float32))
+            answered: Queue[Exception | None] = Queue()
+            for model, count in backlog:
+                for _ in range(count):
+                    client.async_infer(model, [tensor], callback=lambda result, error: answered.put(error))
+            errors = [answered.get(timeout=60.0) for _ in range(sum(count for _, count in backlog))]
+            assert errors == [None] * len(errors)
+        rows = [line.split() for line in self.log.read_text().splitlines()]
+        return [Batch(m, float(began), float(ended), int(size)) for m, began, ended, size in rows]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    directory = tmp_path_factory.mktemp("turns")
+    log = directory / "executed"
+    for name, ms in MS.items():
+        version = directory / "source" / name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(CONFIG)
+        (version / "model.py").write_text(MODEL.format(ms=ms, log=str(log), name=name))
+    partition = Partition(
+        "P1",
+        100,
+        models=tuple(ServedModel(model, BATCH) for model in MS),
+        workloads=tuple(Placement(m, m, m, rate_rps=1, slo_ms=1) for m in MS),
+    )
+    write_tree(
+        directory / "models", render_partition(partition, gpu_type="cpu", repository=directory / "source")
+    )
+    # The option with which launchers start a server whose models take turns.
+    with bare_triton(directory / "models", directory / "log", "--rate-limit=execution_count") as running:
+        yield Shared(running, log)
+
+
+def test_one_of_the_models_executes_at_a_time(shared: Shared) -> None:
+    batches = shared.executed(("long", 6), ("short", 12))
+    assert sum(b.size for b in batches) == 18
+    assert {b.model for b in batches} == set(MS)
+    for before, after in pairwise(batches):
+        assert after.began >= before.ended
+
+
+def test_what_waits_for_its_turn_fills_a_batch(shared: Shared) -> None:
+    """While a long batch runs, short requests gather up to their own batch."""
+    batches = shared.executed(("long", 1), ("short", 2 * BATCH))
+    assert max(b.size for b in batches if b.model == "short") == BATCH
+
+
+def test_the_model_with_fewer_executions_goes_first(shared: Shared) -> None:
+    for _ in range(8):
+        shared.executed(("short", 1))
+    batches = shared.executed(("long", 3 * BATCH), ("short", 3 * BATCH))
+    first_long = next(n for n, b in enumerate(batches) if b.model == "long")
+    waiting = [b.model for b in batches[first_long:]]
+    assert waiting == sorted(waiting)  # every long batch before the next short one
