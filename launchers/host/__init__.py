@@ -1,5 +1,6 @@
 """What runs on this host.
 
+servers         the entry: servers that are processes, listed, ended, counted and watched
 process_table   the processes with our labels, read from /proc; signals to them
 process_ends    their ends, as events
 shared_memory   regions that ended servers leave behind

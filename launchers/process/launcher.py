@@ -14,9 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from controlplane.domain.device import DeviceReading
@@ -26,10 +25,9 @@ from controlplane.ports import Capability, Watch
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.gpu import gpus, mps, shares
 from launchers.gpu.gpus import is_gpu
-from launchers.host import process_table, shared_memory
+from launchers.host import shared_memory
 from launchers.host.cores import core_of, pinned
-from launchers.host.process_ends import StubEnds, TritonEnds
-from launchers.host.process_table import Member, Stub
+from launchers.host.servers import HostServers
 from launchers.triton import labels, program, readiness, server_log
 from launchers.triton.starting import ATTEMPTS, BAD_LUCK, Starting
 from launchers.watch import LauncherWatch
@@ -69,7 +67,7 @@ class ProcessLauncher:
         self._lock = threading.Lock()
         self._starting = Starting()
         self._mps = mps.MpsDaemons()
-        self._stubs: dict[str, Mapping[int, Stub]] = {}
+        self._servers = HostServers()
 
     def enforcement(self) -> str | None:
         """Return the first mechanism that passes its trial."""
@@ -130,39 +128,11 @@ class ProcessLauncher:
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Return the fleet's servers; one whose Triton is gone while its models run counts as exited."""
-        found: dict[str, Server] = {}
-        members = process_table.members(fleet=fleet)
-        # For the watch, which would otherwise read all of /proc once more.
-        leaders = {m.name: m.pid for m in members if m.leader}
-        self._stubs[fleet] = {
-            m.pid: Stub(m.name, leaders[m.name]) for m in members if m.stub and m.name in leaders
-        }
-        for member in members:
-            state = ServerState.RUNNING if member.leader else ServerState.EXITED
-            known = found.get(member.name)
-            if known is None or known.state is ServerState.EXITED:
-                found[member.name] = labels.server_of(member.text, id=str(member.pid), state=state)
-        return tuple(found[name] for name in sorted(found))
+        return self._servers.of_fleet(fleet)
 
     def stop(self, server: Server, *, drain_s: float) -> None:
-        """Send SIGTERM, so that Triton finishes its requests, then kill all its processes.
-
-        Triton waits for idle connections too: close those first, or the whole of `drain_s` passes.
-        Raises EngineError where a process does not even end by SIGKILL.
-        """
-        deadline = time.monotonic() + drain_s
-        members = process_table.members_of(server)
-        stopped = any(process_table.is_stopped(member.pid) for member in members)
-        for member in members:
-            process_table.send(member, process_table.CONTINUE)
-        if stopped and drain_s > 0:
-            # Let it read the requests that arrived while it was stopped: after SIGTERM it would refuse them.
-            readiness.is_ready(server, answer_s=drain_s / 4)
-        for leader in (m for m in members if m.leader):
-            process_table.send(leader, process_table.TERMINATE)
-            process_table.wait_gone(leader, deadline - time.monotonic())
-        kill(server.spec, partial(process_table.members_of, server))
-        if not process_table.members(name=server.name):
+        """End a server and remove what it owned; see `HostServers.stop`."""
+        if self._servers.stop(server, drain_s):
             self._clear(server.spec)
 
     def resize(self, server: Server, percent: float) -> None:
@@ -172,16 +142,14 @@ class ProcessLauncher:
         mechanism = self._mechanisms.get(server.enforced_by or "")
         if mechanism is None:
             raise InputError(f"nothing holds {server.name} to a share", field="percent")
-        pids = tuple(m.pid for m in process_table.members(name=server.name))
         try:
-            mechanism.resize(Group.of(server.spec), percent, pids)
+            mechanism.resize(Group.of(server.spec), percent, self._servers.pids(server.name))
         except OSError as error:
             raise EngineError(f"the share of {server.name} cannot be changed: {error}") from error
 
     def watch(self, fleet: str) -> Watch:
         """Watch the processes by pidfd; a model's from the first `servers` that lists it."""
-        stubs = StubEnds(lambda: self._stubs.get(fleet, {}))
-        return LauncherWatch((TritonEnds(), stubs), self._mps)
+        return LauncherWatch(self._servers.ends(fleet), self._mps)
 
     def reading(self, device: str) -> DeviceReading:
         """Return NVML's readings of a GPU."""
@@ -189,15 +157,12 @@ class ProcessLauncher:
 
     def usage(self, server: Server) -> ShareUsage:
         """Return the counters of the server's mechanism; only time and memory without one."""
-        pids = tuple(m.pid for m in process_table.members(name=server.name))
+        counted = self._servers.usage(server.name)
         mechanism = self._mechanisms.get(server.enforced_by or "")
-        if mechanism is None:
-            counted = ShareUsage(None, None, process_table.cpu_seconds(pids))
-        else:
-            counted = mechanism.usage(Group.of(server.spec), pids)
-        device = server.spec.device
-        memory_mb = gpus.memory_mb(device, pids) if is_gpu(device) else process_table.memory_mb(pids)
-        return replace(counted, memory_mb=memory_mb)
+        pids, device = self._servers.pids(server.name), server.spec.device
+        if mechanism is not None:
+            counted = replace(mechanism.usage(Group.of(server.spec), pids), memory_mb=counted.memory_mb)
+        return replace(counted, memory_mb=gpus.memory_mb(device, pids)) if is_gpu(device) else counted
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """End models whose Triton is gone; remove groups and shared memory without a server."""
@@ -205,7 +170,7 @@ class ProcessLauncher:
         for server in self.servers(fleet):
             if server.state is ServerState.EXITED:
                 removed += [f"processes of {server.name}", *self._remove(server.spec)]
-        alive = {labels.digest(m.name) for m in process_table.members(fleet=fleet)}
+        alive = {labels.digest(name) for name in self._servers.names(fleet)}
         alive |= {labels.digest(name) for name in self._starting.names()}
         for mechanism in self._mechanisms.values():
             for group in mechanism.groups(fleet):
@@ -241,10 +206,7 @@ class ProcessLauncher:
         )
 
     def _running(self, name: str) -> Server | None:
-        for member in process_table.members(name=name):
-            if member.leader:
-                return labels.server_of(member.text, id=str(member.pid), state=ServerState.RUNNING)
-        return None
+        return next(iter(self._servers.running(name)), None)
 
     def _adopt(self, running: Server, spec: ServerSpec, deadline: float) -> Server | None:
         """Return the running server once it is ready; None where it ends first, as during a stop."""
@@ -269,9 +231,7 @@ class ProcessLauncher:
 
     def _on_gpus(self) -> list[ServerSpec]:
         """Return our servers on GPUs, of any fleet."""
-        leaders = (m for m in process_table.members() if m.leader)
-        found = (labels.server_of(m.text, id=str(m.pid), state=ServerState.RUNNING) for m in leaders)
-        return [s.spec for s in found if is_gpu(s.spec.device)]
+        return [s.spec for s in self._servers.running() if is_gpu(s.spec.device)]
 
     def _run(
         self,
@@ -298,18 +258,14 @@ class ProcessLauncher:
             kind = NotNow if isinstance(error, OSError) and error.errno in _FULL else EngineError
             raise kind(f"{spec.name} could not be started: {error}") from error
         while True:
-            member = process_table.find(pid)
-            if member is None:
+            is_up = self._servers.is_up(server, pid)
+            if is_up is None:
                 if server_log.by_chance(server_log.read(log)):
                     return False
                 raise EngineError(
                     server_log.failure(server.name, "ended before it was ready", server_log.read(log), log)
                 )
-            if (
-                member.leader
-                and readiness.is_ready(server)
-                and process_table.listens(pid, process_table.ports_of(server))
-            ):
+            if is_up:
                 return True
             if time.monotonic() > deadline:
                 raise LaunchTimeout(
@@ -319,20 +275,13 @@ class ProcessLauncher:
 
     def _remove(self, spec: ServerSpec) -> list[str]:
         """End every process of that name and remove its groups and memory; return a line for each."""
-        kill(spec, partial(process_table.members, name=spec.name))
+        self._servers.kill(spec)
         return self._clear(spec)
 
     def _clear(self, spec: ServerSpec) -> list[str]:
         """Remove the groups and memory of a server that has ended; return a line for each."""
         removed = [what for m in self._mechanisms.values() for what in leave(m, Group.of(spec))]
         return removed + shared_memory.remove(labels.memory_prefix(spec))
-
-
-def kill(spec: ServerSpec, present: Callable[[], tuple[Member, ...]]) -> None:
-    """Kill the processes that `present` returns. Raises EngineError where one does not end."""
-    left = process_table.kill_all(present)
-    if left:
-        raise EngineError(f"{spec.name}: processes {left} do not end, not even by SIGKILL")
 
 
 def detach(command: list[str], env: dict[str, str], log: Path, core: int | None) -> int:
