@@ -10,8 +10,6 @@ from controlplane.planners.joint.packing import Packing
 
 _REPEATS = 3
 """Attempts on GPUs that failed before: only the order among equal swaps differs then."""
-_WINDOW = 256
-"""GPUs among which one is dissolved: an attempt then costs the same however many GPUs there are."""
 
 Stop = Callable[[], bool]
 
@@ -22,20 +20,6 @@ def dissolve(packing: Packing, attempts: int, chance: np.random.Generator, stop:
     Each attempt takes one of the emptiest GPUs away and places its items on the others, with at most three
     times as many swaps as it had items.
     """
-    windows = -(-len(packing.groups) // _WINDOW)
-    if windows <= 1:
-        return _dissolve(packing, attempts, chance, stop)
-    order = sorted(range(len(packing.groups)), key=lambda g: (packing.totals[g], g))
-    joined = Packing(packing.table, packing.most)
-    for n in range(windows):
-        part = _dissolve(packing.part(order[n::windows]), attempts // windows, chance, stop)
-        joined.groups += part.groups
-        joined.shares += part.shares
-        joined.totals += part.totals
-    return joined
-
-
-def _dissolve(packing: Packing, attempts: int, chance: np.random.Generator, stop: Stop) -> Packing:
     best = packing
     failed: set[tuple[int, ...]] = set()
     again = 0

@@ -39,15 +39,10 @@ class Packing:
     shares: list[list[int]] = field(default_factory=list)
     totals: list[float] = field(default_factory=list)
 
-    def part(self, gpus: Sequence[int]) -> Packing:
-        """These GPUs only; changing it does not change this."""
-        # What stands on one GPU is only ever replaced as a whole.
-        groups, shares = ([a[g] for g in gpus] for a in (self.groups, self.shares))
-        return Packing(self.table, self.most, groups, shares, [self.totals[g] for g in gpus])
-
     def copy(self) -> Packing:
         """A packing that can be changed without changing this one."""
-        return self.part(range(len(self.groups)))
+        # What stands on one GPU is only ever replaced as a whole.
+        return Packing(self.table, self.most, self.groups.copy(), self.shares.copy(), self.totals.copy())
 
     @property
     def full(self) -> bool:

@@ -30,8 +30,6 @@ _PATIENCE = 6
 _MOST_CORRECTIONS = 12
 _MOST_REPACKED = 2
 """Times that GPUs are dissolved again after corrections."""
-_MANY_ITEMS = 400
-"""From so many on one packing is made under P99 instead of several: there they differ by less than 1 %."""
 _MOST_OPTIONS = 4
 """Options of a group that are tried when the exact queue refuses the ones before."""
 
@@ -207,9 +205,7 @@ class Search:
         over: list[int] = []
         for name, packing in packings.items():
             mine = [i for i in active if self.home[i] == name]
-            # Under P99 the latency model answers slowly.
-            several = not self._under_p99 or len(mine) <= _MANY_ITEMS
-            over += packing.fill(mine, ALL_TIGHTNESSES if several else ONE_TIGHTNESS)
+            over += packing.fill(mine, ALL_TIGHTNESSES)
         for i in over:
             if self._in_use(i) and not any(p.insert(i) for n, p in packings.items() if n != self.home[i]):
                 self._next_option(packings, i)
