@@ -1,6 +1,6 @@
 """A changing load in simulated time: the real load control and planner, beside two rules and an oracle.
 
-`.venv/bin/python tests/bench/changing_load.py waves|day [--plot FILE]`.
+`.venv/bin/python tests/bench/changing_load.py waves|day [--plot FILE] [--seed N]`.
 
 `waves`: two waves in 3,200 s, the second one higher, in the form of gpulet's Fig 15. `day`: a day, compressed
 twelve times (7,200 s), with bursts (index of dispersion 4) and a flash crowd of three times the rate in 30 s.
@@ -109,7 +109,7 @@ def day() -> Case:
         rising, falling = (t - flash) / 30.0, (flash + 150 - t) / 60.0 + 1.0
         return daily * (1.0 + 2.0 * min(max(min(rising, falling), 0.0), 1.0))
 
-    return Case("a day in two hours", tuple(scale(t) for t in range(seconds)), 4.0, 600.0)
+    return Case("a day in two hours", tuple(scale(t) for t in range(seconds)), 4.0, LoadLimits().dwell_s)
 
 
 @dataclass
@@ -337,9 +337,10 @@ def main() -> int:
     parser.add_argument("case", choices=("waves", "day"))
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--only", choices=tuple(POLICIES))
+    parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
     given = parser.parse_args()
     case = waves() if given.case == "waves" else day()
-    counts = case.counts(seed=1)
+    counts = case.counts(given.seed)
     ideal = oracle(case)
     found: dict[str, Served] = {}
     for name, policy in POLICIES.items():
@@ -385,8 +386,9 @@ def held(name: str, mine: Served, ideal: Sequence[float]) -> bool:
 def plot(case: Case, counts: Counts, found: Mapping[str, Served], ideal: Sequence[float], path: Path) -> None:
     """The rate, GPUs and late requests over time."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(10, 8), layout="constrained")
+    figure = Figure(figsize=(12, 8), layout="constrained")
     rates, gpus, late = figure.subplots(3, 1, sharex=True)
     seconds = np.arange(len(counts))
     windows = np.arange(len(counts) // WINDOW_S) * WINDOW_S
@@ -403,8 +405,9 @@ def plot(case: Case, counts: Counts, found: Mapping[str, Served], ideal: Sequenc
     gpus.set(ylabel="GPUs")
     late.axhline(LATE_PERCENT, color="black", lw=0.8, ls=":")
     late.set(ylabel="late in 20 s, % (worst workload)", yscale="log", xlabel="time, s")
+    gpus.yaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (rates, gpus, late):
-        axes.legend(fontsize="small", loc="upper left")
+        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(case.name)
     figure.savefig(path)
 

@@ -75,7 +75,7 @@ def apply(
     dwell: Annotated[
         float | None,
         typer.Option(
-            help="Seconds for which a cheaper plan must have been enough before it is applied. [600]", min=1.0
+            help="Seconds for which a cheaper plan must have been enough before it is applied. [300]", min=1.0
         ),
     ] = None,
     no_serve: options.NoServe = False,

@@ -7,7 +7,8 @@ answer comes with a later observation. Four rules:
   the upper bound, so that noise around a threshold moves a fleet at most once;
 * an increase takes from no workload what the plan before was for;
 * a cheaper plan is for the highest forecast of the whole dwell, which one moment of doubt starts anew;
-* between two changes lies the settling time, and before a decrease the dwell.
+* between two changes lies the settling time, unless more arrives already than is planned for, and before a
+  decrease the dwell.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.control.load.rates import FloatArray, estimate
+from controlplane.control.load.rates import FloatArray, bursts, estimate
 from controlplane.control.load.state import (
     PEAKS,
     Apply,
@@ -57,9 +58,12 @@ def tick(state: LoadState, seen: LoadSeen, *, follow: bool = True) -> tuple[Load
         state = replace(state, under_way=None, applying=False, changed_s=seen.now_s)
     if state.under_way is not None:
         return _answered(state, seen) if seen.proposal is not None else (state, ())
-    if not follow or not state.workloads or seen.now_s < state.changed_s + state.limits.settle_s:
+    if not follow or not state.workloads:
         return state, ()
-    return _increase(state, found) or _decrease(state, seen.now_s) or (state, ())
+    if seen.now_s < state.changed_s + state.limits.settle_s:
+        # What surely arrives by now is late until more is planned for; a forecast can wait.
+        return _increase(state, found, found.present) or (state, ())
+    return _increase(state, found, found.sure) or _decrease(state, seen.now_s) or (state, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,10 @@ class Forecast:
 
     level: FloatArray
     expected: FloatArray
+    present: FloatArray
+    """Surely exceeded now."""
     sure: FloatArray
-    """Surely exceeded: the lower bound that starts an increase."""
+    """Surely exceeded at the horizon: the lower bound that starts an increase."""
     lower: FloatArray
     upper: FloatArray
 
@@ -77,7 +83,8 @@ class Forecast:
 def forecast(state: LoadState) -> Forecast:
     """The rates at the horizon, by the last seconds, and above that by the trend of the minutes.
 
-    The minutes look as far ahead as a plan is to last, the seconds as far as it takes to change one.
+    The minutes look as far ahead as a plan is to last, the seconds as far as it takes to change one. Bounds
+    include bursts: they are for the rate of a second, `level` and `expected` for the mean.
     """
     limits = state.limits
     near, far = (
@@ -88,9 +95,13 @@ def forecast(state: LoadState) -> Forecast:
     # Falling minutes say nothing against what the last seconds show.
     upper = np.where(far.known, np.maximum(upper, later), upper)
     size = np.array([w.client_batch for w in state.workloads], dtype=np.float64)
-    sure, lower = near.lower(limits.trigger_z), near.lower(limits.upper_z)
-    level, expected = (np.where(near.known, rate, np.nan) for rate in (near.level, near.expected))
-    return Forecast(level * size, expected * size, sure * size, lower * size, upper * size)
+    present = estimate(state.seconds, 0.0).lower(limits.trigger_z) * size
+    level, expected = (np.where(near.known, rate, np.nan) * size for rate in (near.level, near.expected))
+    sure, lower, upper = (
+        (rate + bursts(state.seconds, rate, limits.burst_z)) * size
+        for rate in (near.lower(limits.trigger_z), near.lower(limits.upper_z), upper)
+    )
+    return Forecast(level, expected, present, sure, lower, upper)
 
 
 def _heard(state: LoadState, arrivals: Sequence[PerWorkload | None]) -> LoadState:
@@ -130,10 +141,12 @@ def _with_peak(state: LoadState, found: Forecast, now_s: float) -> LoadState:
     return replace(state, peaks_rps=(highest, *peaks[1:]), part_s=began_s)
 
 
-def _increase(state: LoadState, found: Forecast) -> tuple[LoadState, tuple[Effect, ...]] | None:
+def _increase(
+    state: LoadState, found: Forecast, sure: FloatArray
+) -> tuple[LoadState, tuple[Effect, ...]] | None:
     """Ask for a plan that holds more, where some workload surely needs it."""
     planned = np.array(state.planned_rps)
-    above = found.sure > np.maximum(planned, state.asked_rps)
+    above = sure > np.maximum(planned, state.asked_rps)
     if not above.any():
         return None
     wanted = np.where(np.isfinite(found.upper), np.maximum(planned, found.upper), planned)

@@ -8,6 +8,7 @@ rests on all that still applies and on nothing else. Bounds are those of a count
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,8 +29,12 @@ _FRESH = 20
 _TREND_FEWEST = 3
 _TREND_Z = 4.0
 """Deviations of a slope from zero from which on a forecast follows it."""
+_DAMPED = 0.5
+"""A trend is expected to last for this part of the time that it has been seen for: ramps end."""
 _DISPERSION_FEWEST = 20
 _DISPERSION_MEMORY = 60.0
+_BY_CHANCE = 1.0 + 3.0 * math.sqrt(2.0 / (KEPT - 1))
+"""Up to this dispersion, so many steps of Poisson arrivals show by chance."""
 _BLOCK = 5
 """Steps that are added up to see bursts that are longer than one step."""
 
@@ -96,11 +101,11 @@ class Estimate:
 def estimate(rates: Rates, horizon_s: float) -> Estimate:
     """The rates `horizon_s` from now.
 
-    A trend counts where it is `_TREND_Z` deviations from none, and no farther ahead than it has been seen.
+    A trend counts where it is `_TREND_Z` deviations from none, and half as far ahead as it has been seen.
     """
     line = _Line.of(rates.counts, rates.stretch, rates.dispersion)
     steps = np.maximum(line.count, 1.0)
-    reach = line.middle + np.minimum(horizon_s / rates.step_s, rates.stretch)
+    reach = line.middle + np.minimum(horizon_s / rates.step_s, _DAMPED * rates.stretch)
     trended = line.slope != 0.0
     error = np.sqrt(line.variance * (1.0 / steps + reach**2 / line.spread)) / rates.step_s
     root_error = np.sqrt(rates.dispersion / steps / rates.step_s) / 2.0
@@ -116,7 +121,18 @@ def estimate(rates: Rates, horizon_s: float) -> Estimate:
 
 def is_bursty(rates: Rates) -> BoolArray:
     """Where arrivals are burstier than Poisson, beyond what so many steps show by chance."""
-    return np.asarray(rates.dispersion > 1.0 + 3.0 * np.sqrt(2.0 / (KEPT - 1)), dtype=np.bool_)
+    return np.asarray(rates.dispersion > _BY_CHANCE, dtype=np.bool_)
+
+
+def bursts(rates: Rates, rate_rps: FloatArray, z: float) -> FloatArray:
+    """What a step brings above a rate by bursts, at a bound of `z` deviations; 0 for Poisson arrivals.
+
+    A queue model for Poisson arrivals covers their own fluctuation. Only the variance beyond it is added, and
+    only as far as it is not due to chance.
+    """
+    excess = np.maximum(rates.dispersion - _BY_CHANCE, 0.0)
+    known = np.where(np.isfinite(rate_rps), rate_rps, 0.0)
+    return np.asarray(z * np.sqrt(excess * known / rates.step_s))
 
 
 @dataclass(frozen=True, slots=True)

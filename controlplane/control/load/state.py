@@ -48,15 +48,17 @@ class LoadLimits:
     """Times in seconds, and how sure a decision must be in standard deviations.
 
     `horizon_s` is how far a decision looks ahead: until the next change after it could serve.
-    `settle_s` is the shortest time between two changes. `dwell_s` is how long a cheaper plan must have been
-    enough, without a moment of doubt, before it is applied.
+    `settle_s` is the shortest time between two changes, unless more arrives than is planned for. `dwell_s` is
+    how long a cheaper plan must have been enough, without a moment of doubt, before it is applied. `burst_z`
+    is how many deviations of the seconds of a bursty workload a plan is to hold.
     """
 
     horizon_s: float = 35.0
     settle_s: float = 15.0
-    dwell_s: float = 600.0
+    dwell_s: float = 300.0
     trigger_z: float = 3.0
     upper_z: float = 2.0
+    burst_z: float = 1.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Following:
 
     spec_sha256: str
     follow: bool = False
-    dwell_s: float = 600.0
+    dwell_s: float = 300.0
     all_cores: bool = False
 
 

@@ -22,6 +22,7 @@ from controlplane.files.plans import write_plan
 from controlplane.planners import registry
 from controlplane.planners.protocol import PlanRequest, Strategy
 from controlplane.planners.replan.differences import changes
+from controlplane.planners.replan.headroom import with_headroom
 from controlplane.planners.replan.reuse import cost_of
 from controlplane.planners.replan.smallest_change import (
     Changed,
@@ -59,10 +60,13 @@ def find(
     """
     unheld: dict[str, Unheld] = {}
     for attempt in range(_ROUNDS):
-        changed = smallest_change(strategy, request, cheaper=direction is Direction.DOWN)
+        cheaper = direction is Direction.DOWN
+        changed = smallest_change(strategy, request, cheaper=cheaper)
         rates = {w.name: w.rate_rps for w in request.workloads}
         if changed.plan.verified and not changed.plan.infeasible:
-            return Found(_KINDS[changed.extent], changed.plan, rates, tuple(unheld.values()))
+            more, multiple = with_headroom(strategy, request, changed, cheaper=cheaper)
+            rates = {name: multiple * rate for name, rate in rates.items()}
+            return Found(_KINDS[more.extent], more.plan, rates, tuple(unheld.values()))
         lost = _unheld(changed, planned_rps, last=attempt == _ROUNDS - 2)
         if not lost:
             return None

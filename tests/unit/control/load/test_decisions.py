@@ -101,11 +101,35 @@ def test_a_doubled_rate_is_planned_for_within_twenty_seconds() -> None:
     assert rates[1] == 50.0, "an increase takes from no workload"
 
 
-def test_a_noisy_rate_at_a_threshold_moves_at_most_once() -> None:
-    for seed in range(3):
+def test_ten_minutes_of_a_noisy_rate_at_a_threshold_move_at_most_once() -> None:
+    for seed in range(6):
         run = Run((100.0,))
         run.poisson(600, 100.0, seed=seed)
         assert len(run.changes) <= 1
+
+
+def test_an_overload_right_after_a_change_does_not_wait_until_it_has_settled() -> None:
+    run = Run((100.0,), limits=LoadLimits(settle_s=60.0))
+    run.poisson(90, 90.0)
+    run.poisson(16, 180.0)
+    assert len(run.changes) == 1
+    run.poisson(16, 400.0)
+    (_, (at_s, direction, rates)) = run.changes
+    assert (direction, at_s <= 122.0) == (Direction.UP, True)
+    assert rates[0] >= 380.0
+
+
+def test_bursts_are_planned_for() -> None:
+    random = np.random.default_rng(3)
+    planned = []
+    for group in (1.0, 4.0):
+        run = Run((150.0,))
+        run.poisson(5, 100.0)
+        for _ in range(400):
+            run.second(group * float(random.poisson(145.0 / group)))
+        planned.append(forecast(run.state).upper[0])
+    assert planned[0] < 160.0
+    assert 170.0 < planned[1] < 200.0
 
 
 def test_a_decrease_waits_for_a_dwell_without_doubt() -> None:
@@ -166,8 +190,8 @@ def test_a_plan_that_cannot_be_applied_is_not_tried_again_and_again() -> None:
 def test_a_plan_by_hand_settles_first() -> None:
     run = Run((100.0,))
     run.poisson(30, 90.0)
-    run.planned = (120.0,)
-    run.poisson(10, 200.0)
+    run.planned = (180.0,)
+    run.poisson(10, 180.0)
     assert run.effects == []
     assert run.state.changed_s == 31.0
 

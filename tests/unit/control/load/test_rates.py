@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from controlplane.control.load.rates import KEPT, FloatArray, Rates, estimate, is_bursty
+from controlplane.control.load.rates import KEPT, FloatArray, Rates, bursts, estimate, is_bursty
 
 
 def after(*counts: float, workloads: int = 1) -> Rates:
@@ -66,11 +66,11 @@ def test_a_silent_monitor_leaves_nothing_known() -> None:
     assert estimate(rates, 20.0).upper(2.0)[0] == np.inf
 
 
-def test_a_ramp_is_followed_no_farther_than_it_has_been_seen() -> None:
+def test_a_ramp_is_followed_half_as_far_as_it_has_been_seen() -> None:
     rates = after(*(100.0 + 5.0 * t for t in range(12)))
     near, far = (estimate(rates, h) for h in (5.0, 1000.0))
     assert near.expected[0] == pytest.approx(155.0 + 5.0 * 5, rel=0.01)
-    assert far.expected[0] == pytest.approx(155.0 + 5.0 * 12, rel=0.01)
+    assert far.expected[0] == pytest.approx(155.0 + 5.0 * 6, rel=0.01)
 
 
 def test_a_step_is_rarely_taken_for_the_begin_of_a_ramp() -> None:
@@ -104,6 +104,17 @@ def test_bursts_are_told_from_poisson_arrivals() -> None:
         bursty = bursty.after(4.0 * random.poisson(25.0, 1))
     assert (is_bursty(smooth)[0], is_bursty(bursty)[0]) == (False, True)
     assert bursty.dispersion[0] == pytest.approx(4.0, rel=0.35)
+
+
+def test_bursts_are_covered_beyond_what_poisson_arrivals_show() -> None:
+    random = np.random.default_rng(6)
+    rates = Rates.unknown(2, 1.0)
+    for _ in range(600):
+        both = random.poisson(100.0), 4.0 * random.poisson(25.0)
+        rates = rates.after(np.array(both, dtype=np.float64))
+    smooth, bursty = bursts(rates, np.full(2, 100.0), 2.0)
+    # A second of the bursty one has a deviation of 20, one of Poisson arrivals 10, which the queue covers.
+    assert (smooth, bursty) == (0.0, pytest.approx(2.0 * np.sqrt(400.0 - 100.0), rel=0.2))
 
 
 def test_an_idle_workload_has_an_upper_bound() -> None:

@@ -57,8 +57,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
 def test_a_higher_rate_gets_a_plan_in_the_fleets_state(files: FleetFiles) -> None:
     answer = propose(files, {"direction": Direction.UP, "rates_rps": {"W": 110.0}})
     plan, _ = read_plan(files.following.proposal)
-    assert (answer["kind"], answer["rates_rps"], answer["unheld"]) == (Kind.PLAN, [110.0], [])
-    assert sum(w.rate_rps for _, _, w in plan.placements()) == pytest.approx(110.0)
+    assert (answer["kind"], answer["unheld"]) == (Kind.PLAN, [])
+    (rate,) = answer["rates_rps"]
+    assert rate >= 110.0, "for all that the cores hold"
+    assert sum(w.rate_rps for _, _, w in plan.placements()) == pytest.approx(rate)
     assert plan.verified
     before = files.plan()
     assert before is not None
@@ -69,7 +71,7 @@ def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFile
     answer = propose(files, {"direction": Direction.UP, "rates_rps": {"W": 5000.0}})
     (unheld,) = answer["unheld"]
     assert unheld["workload"] == "W"
-    assert 25.0 <= answer["rates_rps"][0] == unheld["planned_rps"] < 300.0
+    assert 25.0 <= unheld["planned_rps"] <= answer["rates_rps"][0] < 300.0
     plan, _ = read_plan(files.following.proposal)
     assert len(plan.gpus) <= 2, "one core stays free"
 
