@@ -84,7 +84,7 @@ def test_a_step_is_rarely_taken_for_the_begin_of_a_ramp() -> None:
             rates = rates.after(random.poisson(50.0, 1).astype(np.float64))
             highest = max(highest, estimate(rates, 35.0).expected[0])
         taken += highest > 75.0
-    assert taken <= 2
+    assert taken <= 1
 
 
 def test_noise_is_no_trend() -> None:
