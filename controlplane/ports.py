@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from controlplane.domain.device import DeviceReading
+from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.fleet import Backend, Endpoints, Routes, Server, ServerSpec, ShareUsage
 from controlplane.domain.observation import HostSeen, LatencyWindow, News
 
@@ -62,6 +62,9 @@ class Launcher(Protocol):
 
     def command(self, spec: ServerSpec) -> str:
         """Return the command line of a start, for display. Starts and changes nothing."""
+
+    def inventory(self) -> tuple[HeldDevice, ...] | None:
+        """Return the devices of its cluster, in the order in which plans count them; None: this host's."""
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         """Start one Triton and return once it answers with its own name and every model is ready.

@@ -21,6 +21,7 @@ class LauncherName(StrEnum):
 
     PROCESS = "process"
     DOCKER = "docker"
+    KUBERNETES = "kubernetes"
 
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec: workloads as YAML (docs/spec.md).")]
@@ -46,6 +47,14 @@ Launcher = Annotated[
         help="How to start Tritons; by default docker where GPUs and an engine are, else process.",
         envvar="TRISECT_LAUNCHER",
     ),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(help="With --launcher kubernetes: the kubeconfig's context; by default the current one."),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option(help="With --launcher kubernetes: the namespace; by default the context's."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -147,6 +156,12 @@ def agreed(question: str) -> bool:
     except EOFError:
         print()
         raise InputError("stdin gave no answer; --yes skips the question", field="--yes") from None
+
+
+def of_this_host(launcher: LauncherName | None) -> None:
+    """Raise InputError for the launcher of a cluster: what is measured is this host."""
+    if launcher is LauncherName.KUBERNETES:
+        raise InputError("measures this host: choose process or docker", field="--launcher")
 
 
 def refuse(problem: str, given: Mapping[str, object | None]) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from controlplane.cli.options import LauncherName
 from controlplane.cli.output import say
 from controlplane.domain import units
-from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.errors import InputError, MissingTool
+from controlplane.domain.fleet import Cluster, Endpoints
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Launcher
 from controlplane.runtime.clock import SystemClock
@@ -30,8 +30,14 @@ if TYPE_CHECKING:
     from controlplane.runtime.fleet.history import Event
 
 
-def launcher(name: LauncherName | None) -> Launcher:
-    """Return the launcher of that name; by default Docker where a GPU and an engine are, else processes."""
+DEFAULT_CLUSTER = Cluster()
+
+
+def launcher(name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> Launcher:
+    """Return the launcher of that name; by default Docker where a GPU and an engine are, else processes.
+
+    `cluster` is where pods are started.
+    """
     from launchers.process.launcher import ProcessLauncher
 
     match name or _fitting():
@@ -42,6 +48,20 @@ def launcher(name: LauncherName | None) -> Launcher:
             from launchers.docker.launcher import DockerLauncher
 
             return DockerLauncher(state_root(), ContainerOptions.from_environment(), say=say)
+        case LauncherName.KUBERNETES:
+            return _kubernetes(cluster)
+
+
+def _kubernetes(cluster: Cluster) -> Launcher:
+    try:
+        from launchers.kubernetes.api import ClusterPlace
+        from launchers.kubernetes.launcher import KubernetesLauncher
+        from launchers.kubernetes.options import PodOptions
+    except ModuleNotFoundError as error:
+        problem = f"the launcher kubernetes needs {error.name}: pip install 'trisect[kubernetes]'"
+        raise MissingTool(problem) from error
+    place = ClusterPlace(cluster.context, cluster.namespace)
+    return KubernetesLauncher(state_root(), place, PodOptions.from_environment())
 
 
 def _fitting() -> LauncherName:
@@ -54,18 +74,18 @@ def _fitting() -> LauncherName:
     return LauncherName.DOCKER if engine.reachable() else LauncherName.PROCESS
 
 
-def every_launcher() -> tuple[Launcher, ...]:
-    """All launchers."""
-    return tuple(launcher(name) for name in LauncherName)
+def local_launchers() -> tuple[Launcher, ...]:
+    """Return the launchers of this host."""
+    return launcher(LauncherName.PROCESS), launcher(LauncherName.DOCKER)
 
 
-def fleet(name: str, *, launcher_name: LauncherName | None) -> Fleet:
+def fleet(name: str, *, launcher_name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> Fleet:
     """Build a fleet from its files, launcher and gateway."""
     from controlplane.runtime.fleet.fleet import Fleet
 
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
-    return Fleet(files, launcher(launcher_name), gateway(files), SystemClock(), say)
+    return Fleet(files, launcher(launcher_name, cluster), gateway(files), SystemClock(), say)
 
 
 def fleet_files(name: str) -> FleetFiles:
@@ -163,13 +183,32 @@ def chosen_launcher(name: str, given: LauncherName | None) -> LauncherName | Non
     return known
 
 
+def chosen_cluster(name: str, given: Cluster) -> Cluster:
+    """Return where to apply a fleet: where it runs, if it runs.
+
+    Raises InputError for another place: the fleet's servers would not be found there.
+    """
+    settings = FleetFiles(state_root(), name).settings()
+    if settings is None:
+        return given
+    known = settings.cluster
+    for option, old, new in (
+        ("--context", known.context, given.context),
+        ("--namespace", known.namespace, given.namespace),
+    ):
+        if new not in (None, old):
+            problem = f"fleet {name!r} runs in {old or 'the default one'}: `ctl destroy` the fleet first"
+            raise InputError(problem, field=option)
+    return known
+
+
 def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
     """Return a fleet that was applied, with its launcher and endpoints.
 
     Raises InputError where no fleet has that name.
     """
     settings = _recorded(FleetFiles(state_root(), name))
-    found = fleet(name, launcher_name=LauncherName(settings.launcher))
+    found = fleet(name, launcher_name=LauncherName(settings.launcher), cluster=settings.cluster)
     return found, settings
 
 

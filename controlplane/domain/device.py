@@ -85,6 +85,14 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldDevice:
+    """A device of a cluster: a GPU's product name, or `cpu` for a core, and the launcher's name for it."""
+
+    product: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceReading:
     """Readings of a device; None where it has none, as a core."""
 

@@ -165,6 +165,14 @@ class Endpoints:
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """The place of a fleet on Kubernetes; None: the kubeconfig's current context, the context's namespace."""
+
+    context: str | None = None
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Backend:
     """A server as the target of a route: its unique name and its ports.
 

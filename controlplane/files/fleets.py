@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import Cluster, Endpoints
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import SCHEMA_VERSION, State, read, read_text
 from controlplane.files.following.kept import FollowingFiles
@@ -40,6 +40,7 @@ class FleetSettings:
     devices: Mapping[str, str]
     endpoints: Endpoints = field(default_factory=Endpoints)
     former_outputs: tuple[str, ...] = ()
+    cluster: Cluster = field(default_factory=Cluster)
 
     def after(self, before: FleetSettings | None) -> FleetSettings:
         """Return these settings with the earlier devices and output folders.
@@ -63,6 +64,11 @@ class _Endpoints(State):
     protection: Annotated[ProtectionFields, Field(default_factory=ProtectionFields)]
 
 
+class _Cluster(State):
+    context: str | None = None
+    namespace: str | None = None
+
+
 class _Settings(State):
     schema_version: int
     launcher: str
@@ -71,6 +77,7 @@ class _Settings(State):
     devices: dict[str, str]
     endpoints: _Endpoints
     former_outputs: Annotated[list[str], Field(default_factory=list)]
+    cluster: Annotated[_Cluster, Field(default_factory=_Cluster)]
 
 
 def _without_defaults(content: Mapping[str, Any], model: type[State]) -> dict[str, Any]:
@@ -174,6 +181,7 @@ class FleetFiles:
                 protection=parsed.endpoints.protection.value(),
             ),
             former_outputs=tuple(parsed.former_outputs),
+            cluster=Cluster(**parsed.cluster.model_dump()),
         )
 
     def unknown_keys(self) -> tuple[str, ...]:

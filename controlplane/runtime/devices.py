@@ -11,6 +11,7 @@ from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, S
 from controlplane.domain.profile import Profile
 from controlplane.files import catalogue
 from controlplane.files.measurements.profiles import read_profiles
+from controlplane.ports import Launcher
 
 _MAKERS = {"nvidia", "tesla", "geforce", "quadro", ""}
 
@@ -34,6 +35,14 @@ def host_devices() -> dict[str, tuple[str, ...]]:
     """Return this host's devices by type, in the order in which plans count them: cores, and GPUs' UUIDs."""
     cores = sorted(os.sched_getaffinity(0))
     return {CPU_DEVICE: tuple(f"{CPU_DEVICE}-{core}" for core in cores), **by_type(_gpus())}
+
+
+def devices_of(launcher: Launcher) -> dict[str, tuple[str, ...]]:
+    """Return the devices that a launcher can use by type: this host's, or those of its cluster."""
+    held = launcher.inventory()
+    if held is None:
+        return host_devices()
+    return by_type([(device.product, device.name) for device in held])
 
 
 def by_type(gpus: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

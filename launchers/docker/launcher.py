@@ -93,6 +93,9 @@ class DockerLauncher:
             ),
         )
 
+    def inventory(self) -> None:
+        """Return None: its devices are this host's."""
+
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         """Start one container and wait until its Triton is ready; where it already runs, wait for it."""
         deadline = time.monotonic() + deadline_s

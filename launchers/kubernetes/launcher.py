@@ -15,7 +15,7 @@ import yaml
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.resources.policy_v1 import PodDisruptionBudget
 
-from controlplane.domain.device import DeviceReading
+from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
@@ -71,6 +71,10 @@ class KubernetesLauncher:
             self._options,
         )
         return str(yaml.safe_dump(made.to_dict(), sort_keys=False, width=110))
+
+    def inventory(self) -> tuple[HeldDevice, ...]:
+        """Return the cores and GPUs of all nodes that take pods, node by node."""
+        return nodes.inventory(self._api())
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         """Create one pod and wait until its Triton is ready; where it already runs, wait for that one."""

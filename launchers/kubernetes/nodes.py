@@ -5,6 +5,7 @@ from __future__ import annotations
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.resources.resource_v1 import ResourceSlice
 
+from controlplane.domain.device import CPU_DEVICE, HeldDevice
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import ServerSpec
 from launchers.gpu import shares
@@ -12,7 +13,7 @@ from launchers.kubernetes import ends, names
 from launchers.kubernetes.api import ClusterApi, Gone
 from launchers.kubernetes.devices import NodeDevice
 from launchers.kubernetes.objects import gpu
-from launchers.kubernetes.objects.pod import Placement
+from launchers.kubernetes.objects.pod import GPU_TAINT, Placement
 
 _HOSTNAME = "kubernetes.io/hostname"
 
@@ -40,6 +41,35 @@ def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> Placement:
     if make:
         api.apply(gpu.shared_claim(device.device))
     return Placement(hostname, gpu.by_claim(device.device))
+
+
+def inventory(api: ClusterApi) -> tuple[HeldDevice, ...]:
+    """Return the devices of all nodes that take pods: each node's cores, then all GPUs."""
+    found = sorted(filter(_takes_pods, api.find_global(Node)), key=names.object_of)
+    of_nodes = {names.object_of(node): node for node in found}
+    cpus = [
+        HeldDevice(CPU_DEVICE, f"{name}/{CPU_DEVICE}-{core}")
+        for name, node in of_nodes.items()
+        for core in range(cores(node))
+    ]
+    gpus = [
+        HeldDevice(product, f"{device.node}/{device.device}")
+        for product, device in sliced_gpus(api)
+        if device.node in of_nodes
+    ]
+    return (*cpus, *gpus)
+
+
+def _takes_pods(node: Node) -> bool:
+    """Return whether a node is ready, not cordoned, and without taints that our pods do not tolerate."""
+    spec, status = node.spec, node.status
+    taints = (spec.taints if spec is not None else None) or []
+    ready = [c.status for c in (status.conditions if status is not None else None) or [] if c.type == "Ready"]
+    return (
+        ready == ["True"]
+        and not (spec is not None and spec.unschedulable)
+        and all(taint.key == GPU_TAINT for taint in taints if taint.effect != "PreferNoSchedule")
+    )
 
 
 def cores(node: Node) -> int:

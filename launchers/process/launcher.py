@@ -100,6 +100,9 @@ class ProcessLauncher:
         words = ["env", *(f"{key}={value}" for key, value in told.items()), *pinned_to, *line]
         return program.SHELL_BREAK.join(map(shlex.quote, words))
 
+    def inventory(self) -> None:
+        """Return None: its devices are this host's."""
+
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         """Start one Triton and wait until it is ready; where it already runs, wait for that one.
 

@@ -187,7 +187,8 @@ class FakeCluster:
 
     def add_node(self, name: str, cores: int = 2) -> None:
         labels = {"kubernetes.io/hostname": name}
-        status = {"allocatable": {"cpu": str(cores)}, "capacity": {"cpu": str(cores)}}
+        ready = [{"type": "Ready", "status": "True"}]
+        status = {"allocatable": {"cpu": str(cores)}, "conditions": ready}
         self.store.create(
             ("nodes", "", name), {"metadata": {"name": name, "labels": labels}, "status": status}
         )
@@ -324,6 +325,8 @@ class FakeCluster:
                     if key[:2] == (plural, namespace) and labels.items() <= _labels(obj).items():
                         await answer.write(json.dumps({"type": event, "object": obj}).encode() + b"\n")
                 await wake.wait()
+        except ConnectionError:
+            return answer  # the client has closed its watch
         finally:
             self.store.changed.remove(notify)
 

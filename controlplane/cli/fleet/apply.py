@@ -14,6 +14,7 @@ from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.fleet.converged import converged, terms
 from controlplane.cli.output import print_json, say
+from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.report.terms_line import terms_line
 from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
@@ -27,6 +28,8 @@ def apply(
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     output: options.Output = options.DEFAULT_OUTPUT,
     launcher: options.Launcher = None,
+    context: options.Context = None,
+    namespace: options.Namespace = None,
     fleet: options.Fleet = options.DEFAULT_FLEET,
     host: options.FleetsHost = None,
     http_port: options.FleetsHttpPort = None,
@@ -95,7 +98,14 @@ def apply(
     if not allow_violations:
         say_when_compiling(say)  # only verify compiles
     parsed, document = read_plan(plan)
-    spare_core.check_applied(parsed, document, len(os.sched_getaffinity(0)), say, accepted=all_cores)
+    chosen = wiring.chosen_launcher(fleet, launcher)
+    if chosen is options.LauncherName.KUBERNETES:
+        # It counts devices of this host.
+        options.refuse("is not for --launcher kubernetes", {"--follow-load": follow_load or None})
+    else:
+        options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
+        cores = len(os.sched_getaffinity(0))
+        spare_core.check_applied(parsed, document, cores, say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
     follow = following.wanted(
         wiring.fleet_files(fleet),
@@ -121,9 +131,11 @@ def apply(
             "max_connections": max_connections,
         },
     )
-    chosen = wiring.chosen_launcher(fleet, launcher)
-    built = wiring.fleet(fleet, launcher_name=chosen)
-    settings = preflight.settings(parsed, built, repository=repository, output=output, endpoints=endpoints)
+    cluster = wiring.chosen_cluster(fleet, Cluster(context, namespace))
+    built = wiring.fleet(fleet, launcher_name=chosen, cluster=cluster)
+    settings = preflight.settings(
+        parsed, built, repository=repository, output=output, endpoints=endpoints, cluster=cluster
+    )
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
     if dry_run or interactive:

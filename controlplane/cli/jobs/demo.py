@@ -42,6 +42,7 @@ def demo(
     Prints predicted beside measured latencies. The repair: the demo slows one server down until it breaks its
     SLO, and the controller redirects its traffic to the shadow.
     """
+    options.of_this_host(launcher)
     say_when_compiling(say)
     perf = Path(".tools/perf")
     scene = Scene(

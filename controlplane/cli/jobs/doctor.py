@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
 from controlplane.cli import options, wiring
 from controlplane.cli.output import print_json
+from controlplane.domain.fleet import Cluster
 from controlplane.files.fleets import fleets, state_root
 from controlplane.report.tables.plan_table import show
 from controlplane.runtime.jobs.doctor import examine
 
 
-def doctor(json: options.Json = False) -> None:
-    """Check this host for GPUs, Triton, HAProxy, Docker and quotas; say how to get what is missing."""
-    found = examine(wiring.every_launcher(), fleets(state_root()))
+def doctor(
+    launcher: Annotated[
+        options.LauncherName | None,
+        typer.Option(help="Check what this launcher needs; by default process and docker."),
+    ] = None,
+    context: options.Context = None,
+    namespace: options.Namespace = None,
+    json: options.Json = False,
+) -> None:
+    """Check this host for GPUs, Triton, HAProxy, Docker and quotas; say how to get what is missing.
+
+    With `--launcher kubernetes`, check a cluster: permissions, nodes, whether it admits a server's pod.
+    """
+    checked = wiring.local_launchers()
+    if launcher is not None:
+        checked = (wiring.launcher(launcher, Cluster(context, namespace)),)
+    found = examine(checked, fleets(state_root()))
     if json:
         print_json({"capabilities": [asdict(c) for c in found]})
         return

@@ -89,6 +89,7 @@ def profile(
     Prints the file of each profile as it is written. If a model cannot be measured, its server's message is
     shown, the other models are measured, and the exit code is 4.
     """
+    options.of_this_host(launcher)
     counters = _counters(nsys, ncu or [], models or [])
     wishes = Wishes(
         percents=options.numbers(percents, "--percents", float),

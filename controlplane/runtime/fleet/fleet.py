@@ -353,21 +353,23 @@ def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action], cause
 
 
 def map_devices(plan: Plan, available: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Map a plan's GPU ids to devices: `cpu-1` is core 1, `v100-3` the fourth of the host's v100s.
+    """Map a plan's GPU ids to devices: `v100-3` is the fourth v100. `cpu-1` is core 1 of a host.
 
-    `available` maps a type to the host's devices of it. Raises InputError naming what the host lacks.
+    In a cluster `cpu-1` is the second of all cores. `available` maps a type to the devices of it. Raises
+    InputError naming what is missing.
     """
     mapping = {}
     for gpu in plan.gpus:
         devices = available.get(gpu.type, ())
         if not devices:
             known = ", ".join(sorted(t for t, found in available.items() if found)) or "none"
-            raise InputError(f"this host has no device of type {gpu.type!r}; it has: {known}", field=gpu.id)
+            raise InputError(f"there is no device of type {gpu.type!r}; there are: {known}", field=gpu.id)
         index = gpu.id.removeprefix(f"{gpu.type}-")
-        if gpu.type == CPU_DEVICE and gpu.id in devices:
+        by_name = gpu.type == CPU_DEVICE and devices[0].startswith(f"{CPU_DEVICE}-")
+        if by_name and gpu.id in devices:
             mapping[gpu.id] = gpu.id
-        elif gpu.type != CPU_DEVICE and index.isdigit() and int(index) < len(devices):
+        elif not by_name and index.isdigit() and int(index) < len(devices):
             mapping[gpu.id] = devices[int(index)]
         else:
-            raise InputError(f"this host has {len(devices)}: {', '.join(devices)}", field=gpu.id)
+            raise InputError(f"there are {len(devices)}: {', '.join(devices)}", field=gpu.id)
     return mapping

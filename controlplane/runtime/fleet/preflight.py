@@ -7,26 +7,27 @@ from pathlib import Path
 
 from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Endpoints, Server
+from controlplane.domain.fleet import Cluster, Endpoints, Server
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetSettings
 from controlplane.ports import Launcher
-from controlplane.runtime.devices import host_devices
+from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import Fleet, map_devices
 
 
 def settings(
-    plan: Plan, fleet: Fleet, *, repository: Path, output: Path, endpoints: Endpoints
+    plan: Plan, fleet: Fleet, *, repository: Path, output: Path, endpoints: Endpoints, cluster: Cluster
 ) -> FleetSettings:
-    """Return the settings for a plan on this host. Raises InputError where the host lacks a device."""
+    """Return the settings for a plan. Raises InputError where the host or the cluster lacks a device."""
     return FleetSettings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
         output=str(output.resolve()),
-        devices=map_devices(plan, host_devices()),
+        devices=map_devices(plan, devices_of(fleet.launcher)),
         endpoints=endpoints,
+        cluster=cluster,
     )
 
 

@@ -39,7 +39,7 @@ PRE_STOP_S = 2
 """How long a pod that another program deletes still answers, so that routes can move first."""
 _DRAIN_S = 30
 _STANDBY_CPU = "10m"
-_GPU_TAINT = "nvidia.com/gpu"
+GPU_TAINT = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def pod(server: Server, files: RenderedFiles, place: Placement, options: PodOpti
             volumes=[*model_volumes, *memory_volumes, *gpu_volumes],
             # Never nodeName: the scheduler would not see the pod, nor reserve its claims.
             nodeSelector={"kubernetes.io/hostname": place.hostname},
-            tolerations=[Toleration(key=_GPU_TAINT, operator="Exists")] if place.gpu else None,
+            tolerations=[Toleration(key=GPU_TAINT, operator="Exists")] if place.gpu else None,
             resourceClaims=(place.gpu.claims or None) if place.gpu else None,
             restartPolicy="Always",
             # Without an identity in the cluster: a model's code must not reach the API.

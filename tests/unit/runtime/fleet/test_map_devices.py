@@ -24,7 +24,7 @@ def test_gpus_are_counted_and_cores_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "says"), [("v100-2", "has 2"), ("cpu-1", "cpu-0, cpu-2"), ("t4-0", "no device of type 't4'")]
+    ("gpu", "says"), [("v100-2", "are 2"), ("cpu-1", "cpu-0, cpu-2"), ("t4-0", "no device of type 't4'")]
 )
 def test_what_the_host_lacks_is_told(gpu: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
