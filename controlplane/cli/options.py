@@ -185,16 +185,23 @@ def writable(option: str) -> Callable[[Path | None], Path | None]:
     return check
 
 
-def _page(path: Path | None) -> Path | None:
-    """Check a report's file like `writable`, and its name. Raises InputError."""
-    if path is not None and path.suffix != ".html":
-        raise InputError(f"{str(path)!r} must end in .html", field="--report")
-    return writable("--report")(path)
+def page_file(option: str) -> Callable[[Path | None], Path | None]:
+    """Return a check for an option's page: like `writable`, and its name."""
+
+    def check(path: Path | None) -> Path | None:
+        if path is not None and path.suffix != ".html":
+            raise InputError(f"{str(path)!r} must end in .html", field=option)
+        return writable(option)(path)
+
+    return check
 
 
 Report = Annotated[
     Path | None,
-    typer.Option(help="Write a page for people here (.html, one file, needs no network).", callback=_page),
+    typer.Option(
+        help="Write a page for people here (.html, one file, needs no network).",
+        callback=page_file("--report"),
+    ),
 ]
 
 

@@ -249,6 +249,16 @@ class _Wait(_Versioned):
     problems: list[str]
 
 
+class _Dashboard(_Versioned):
+    fleet: str
+    address: str
+
+
+class _Report(_Versioned):
+    fleet: str
+    file: str
+
+
 class _Events(_Versioned):
     fleet: str
     events: list[Event]
@@ -312,6 +322,8 @@ _DOCUMENTS: dict[str, Any] = {
     "apply": _DryRun | _Applied,
     "status": _Status,
     "wait": _Wait,
+    "dashboard": _Dashboard,
+    "report": _Report,
     "events": _Events,
     "redirect": _Redirect,
     "rollback": _Converged,

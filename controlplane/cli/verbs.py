@@ -103,6 +103,15 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "ctl wait --timeout 120",
             _UNCHANGED,
         ),
+        "dashboard": Verb(
+            "fleet.dashboard", "Serve a live page of a fleet.", "ctl dashboard --no-browser", _UNCHANGED
+        ),
+        "report": Verb(
+            "fleet.report",
+            "Write a page of a fleet and its record.",
+            "ctl report --fleet shop -o shop.html",
+            _WHOLE_FILES,
+        ),
         "events": Verb(
             "fleet.events", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
         ),

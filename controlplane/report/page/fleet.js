@@ -26,7 +26,7 @@ function timelineWords(one) {
 }
 
 function eventList(document) {
-  const list = el("ul", { class: "events", id: "events", "aria-live": document.live ? "polite" : null },
+  const list = el("ul", { class: "events", id: "event-list" },
     document.events.map((e) => el("li", {}, el("span", { class: "soft" }, `${clock(e.at_s)} `),
       el("span", { class: e.level === "info" ? null : "bad" }, `${e.kind} ${e.subject}: `), e.reason)));
   return section("events", "What happened", document.events.length ? list : el("p", {}, "No event is recorded."));

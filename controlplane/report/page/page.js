@@ -1,16 +1,43 @@
 // The page: which sections it has depends on what the document holds.
 
+/** Draw a document; return what draws its changing parts again. */
 function draw(found) {
   const main = document.getElementById("page");
-  main.replaceChildren();
-  if (found.gpus) main.append(summary(found));
-  else main.append(el("header", {}, el("h1", {}, found.title), el("p", {}, found.subtitle || "")));
+  let head = found.gpus ? summary(found) : el("header", {}, el("h1", {}, found.title));
+  main.replaceChildren(head);
   if (found.strategies) main.append(comparison(found));
-  const table = found.gpus ? drawPlan(main, found) : null;
+  const redrawPlan = found.gpus ? drawPlan(main, found) : () => {};
   if (found.what_if) main.append(whatIf(found));
   if (found.timeline) main.append(timeline(found));
-  if (found.events) main.append(eventList(found));
-  return table;
+  let happened = found.events ? eventList(found) : null;
+  if (happened) main.append(happened);
+  return () => {
+    const fresh = summary(found);
+    head.replaceWith(fresh);
+    head = fresh;
+    redrawPlan();
+    if (happened) {
+      const events = eventList(found);
+      happened.replaceWith(events);
+      happened = events;
+    }
+  };
 }
 
-draw(JSON.parse(document.getElementById("document").textContent));
+/** Follow a fleet: each event is a new document. The browser connects again by itself. */
+function follow(found, redraw) {
+  const state = el("p", { class: "soft", role: "status", id: "state" });
+  document.getElementById("page").prepend(state);
+  const source = new EventSource(found.live);
+  source.onopen = () => { state.textContent = "Live"; };
+  source.onerror = () => { state.textContent = "Not connected: these are the last figures. The page tries again."; };
+  source.onmessage = (event) => {
+    found.troubles = [];
+    Object.assign(found, JSON.parse(event.data));
+    redraw();
+  };
+}
+
+const found = JSON.parse(document.getElementById("document").textContent);
+const redraw = draw(found);
+if (found.live) follow(found, redraw);

@@ -1,15 +1,18 @@
 // A plan: the verdict, the GPUs as bars, and the table of workloads.
 
 function verdict(plan) {
-  const served = plan.workloads.length, late = plan.workloads.filter((w) => !w.holds).length;
+  const served = plan.workloads.length, silent = plan.seen ? plan.workloads.filter((w) => !known(w.value_ms)).length : 0;
+  const late = plan.workloads.filter((w) => !w.holds).length - silent;
   const kinds = [...new Set(plan.gpus.map((g) => g.type))].join(" and ");
   const cost = plan.priced && plan.totals ? `, for ${number(plan.totals.cost_per_hour, 2)} per hour` : "";
   const what = `${counted(served, "workload")} ${served === 1 ? "runs" : "run"} on ${counted(plan.gpus.length, plan.noun)} (${kinds})${cost}.`;
   const verb = { simulated: "stay", observed: "stay", predicted: "are predicted to stay" }[plan.basis.kind];
+  const quiet = silent ? ` ${counted(silent, "workload")} had no request in the last minute.` : "";
+  if (silent === served) return el("p", { class: "verdict" }, what, quiet);
   const kept = late === 0
     ? el("span", { class: "good" }, `All ${verb} within ${limitWords(plan)}.`)
     : el("span", { class: "bad" }, `${late} of ${served} do not stay within ${limitWords(plan)}.`);
-  return el("p", { class: "verdict" }, `${what} `, kept);
+  return el("p", { class: "verdict" }, `${what} `, kept, quiet);
 }
 
 const limitWords = (plan) => (plan.basis.limit === "SLO" ? "their latency limits (SLOs)" : plan.basis.limit);
@@ -41,6 +44,8 @@ function problems(plan) {
   const lines = [
     ...plan.infeasible.map((one) => `${one.workload} is not served: ${one.reason}${nearest(one)}`),
     ...plan.violations.map((one) => `${one.subject}: ${one.reason}`),
+    ...(plan.troubles || []),
+    ...(plan.controller === false ? ["The fleet has no controller: slow and dead servers are not replaced."] : []),
   ];
   return lines.length ? el("ul", { class: "bad", "aria-label": "Promises that are not kept" }, lines.map((line) => el("li", {}, line))) : null;
 }
@@ -91,11 +96,11 @@ function partitionBlock(partition, colours) {
   const models = partition.models.map((m) => `${m.model}, batch ${m.batch}`).join("; ");
   const names = partition.workloads.length > 3
     ? `${partition.workloads.slice(0, 3).join(", ")} and ${partition.workloads.length - 3} more` : partition.workloads.join(", ");
-  const told = `${names}: ${share(partition.percent)} (${models})${shadowWords(partition.shadow)}`;
+  const told = `${names}: ${share(partition.percent)} (${models})${shadowWords(partition.shadow)}${partition.note ? `; ${partition.note}` : ""}`;
   return el("li", {
     style: `flex:0 0 ${partition.percent}%;background:${fill(partition.models, colours)}`, title: told,
     "data-workloads": JSON.stringify(partition.workloads),
-  }, el("span", { "aria-hidden": "true" }, label(partition), el("br"), share(partition.percent)), el("span", { class: "hidden" }, told));
+  }, el("span", { "aria-hidden": "true" }, label(partition), el("br"), share(partition.percent), partition.note ? " ⚠" : ""), el("span", { class: "hidden" }, told));
 }
 
 function label(partition) {
@@ -126,14 +131,14 @@ function workloadColumns(plan) {
     { title: "Workload", key: (w) => w.name },
     { title: "Model", key: (w) => w.model, wide: true, cell: (w) => w.model },
     { title: "Rate/s", key: (w) => w.rate_rps, number: true, wide: true, cell: (w) => rate(w.rate_rps) },
-    ...(plan.live ? [{ title: "Seen/s", key: (w) => w.seen_rps ?? -1, number: true, cell: (w) => rate(w.seen_rps) }] : []),
+    ...(plan.seen ? [{ title: "Seen/s", key: (w) => w.seen_rps ?? -1, number: true, cell: (w) => rate(w.seen_rps) }] : []),
     { title: `${limit[0].toUpperCase()}${limit.slice(1)} ms`, key: (w) => w.limit_ms, number: true, cell: (w) => rate(w.limit_ms) },
     { title: `${measure} ms`, key: (w) => w.value_ms ?? Infinity, number: true, cell: (w) => number(w.value_ms) },
     { title: `${measure} of ${limit}`, key: margin, wide: true, cell: limitBar },
     { title: "Margin", key: margin, number: true, cell: (w) => (known(w.value_ms) ? `${Math.round(100 * margin(w))} %` : dash) },
     ...(late ? [{ title: "Late %", key: (w) => w.late_percent ?? -1, number: true, cell: (w) => number(w.late_percent, 2) }] : []),
     { title: "Busy", key: (w) => w.utilisation ?? -1, number: true, wide: true, cell: (w) => (known(w.utilisation) ? `${Math.round(100 * w.utilisation)} %` : dash) },
-    { title: "Holds", key: (w) => Number(w.holds), cell: (w) => el("span", { class: w.holds ? "good" : "bad" }, w.holds ? "yes" : known(w.value_ms) ? "no" : "unknown") },
+    { title: "Holds", key: (w) => Number(w.holds), cell: (w) => el("span", { class: w.holds ? "good" : known(w.value_ms) ? "bad" : "soft" }, w.holds ? "yes" : known(w.value_ms) ? "no" : plan.seen ? "no request" : "unknown") },
     { title: `On`, key: (w) => w.gpus[0] || "", wide: true, cell: (w) => (w.gpus.length > 2 ? `${w.gpus[0]} and ${w.gpus.length - 1} more` : w.gpus.join(", ")) },
   ];
 }
@@ -243,12 +248,13 @@ function controls(plan, apply) {
     el("label", { class: "check" }, late, "only those that do not hold"));
 }
 
-/** Draw a plan into `into`; return what redraws the table after a change of the figures. */
+/** Draw a plan into `into`; return what draws it again after a change of the figures. */
 function drawPlan(into, plan) {
   const colours = coloursOf(plan.gpus.flatMap((g) => g.partitions.flatMap((p) => p.models.map((m) => m.model))));
   const table = new WorkloadTable(plan);
-  const gpus = gpuSection(plan, colours);
-  const apply = (filter) => {
+  let gpus = gpuSection(plan, colours), filter = () => true;
+  const apply = (wanted) => {
+    filter = wanted;
     table.draw(filter);
     const shown = new Set(plan.workloads.filter(filter).map((w) => w.name));
     for (const block of gpus.querySelectorAll("[data-workloads]")) {
@@ -256,6 +262,13 @@ function drawPlan(into, plan) {
     }
   };
   into.append(controls(plan, apply), gpus, table.section());
-  apply(() => true);
-  return table;
+  apply(filter);
+  return () => {
+    const focused = document.activeElement?.closest?.("[data-workload]")?.dataset.workload;
+    const fresh = gpuSection(plan, colours);
+    gpus.replaceWith(fresh);
+    gpus = fresh;
+    apply(filter);
+    if (focused) into.querySelector(`[data-workload="${CSS.escape(focused)}"] button`)?.focus();
+  };
 }

@@ -44,6 +44,8 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("status",): [],
     ("wait",): [],
     ("events",): [],
+    ("dashboard",): [],
+    ("report",): [],
     ("redirect",): ["search"],
     ("rollback",): ["--yes"],
     ("destroy",): ["--yes"],

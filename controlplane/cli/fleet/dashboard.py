@@ -1,0 +1,39 @@
+"""`ctl dashboard`: a fleet as a live page."""
+
+from __future__ import annotations
+
+import asyncio
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options, wiring
+from controlplane.cli.output import print_json_line
+
+
+def dashboard(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    port: Annotated[int, typer.Option(help="The page's port on 127.0.0.1.", min=1, max=65535)] = 8004,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    json: options.Json = False,
+) -> None:
+    """Serve a live page of a fleet on this host, until interrupted.
+
+    It only reads, and shows no secrets. From another host: `ssh -L 8004:127.0.0.1:8004 HOST`.
+    """
+    from controlplane.runtime.dashboard.look import live_document
+    from controlplane.runtime.dashboard.server import serve
+
+    look = wiring.status_source(fleet)
+    files = wiring.fleet_files(fleet)
+
+    def ready(address: str) -> None:
+        if json:
+            print_json_line({"fleet": fleet, "address": address})
+        else:
+            wiring.say(f"fleet {fleet}: {address}")
+        if browser:
+            webbrowser.open(address)
+
+    asyncio.run(serve(f"Fleet {fleet}", lambda: live_document(files, look), port, ready))

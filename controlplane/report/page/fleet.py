@@ -1,0 +1,120 @@
+"""The document of a running fleet: its plan with what is seen of it, its record and its events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.domain.plan import Plan
+from controlplane.report.page.document import Json, plan_document
+from controlplane.report.tables.status_table import Status, StatusRow, WorkloadRow
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """About a minute of one endpoint in one partition, until `at_s` (since the epoch)."""
+
+    at_s: float
+    endpoint: str
+    partition: str
+    percent: float
+    requests: int
+    failed: int
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One event of a fleet's history."""
+
+    at_s: float
+    level: str
+    kind: str
+    subject: str
+    reason: str
+
+
+def fleet_document(name: str, plan: Plan, status: Status, events: Sequence[Happened]) -> Json:
+    """Return the document of a fleet as it is now: shares of the servers that serve, rates and P99s seen."""
+    document = plan_document(plan)
+    routed = {row.partition: row for row in status.servers if row.routed}
+    seen = {row.workload: row for row in status.workloads}
+    return document | {
+        "title": f"Fleet {name}",
+        "basis": {
+            "kind": "observed",
+            "measure": "P99",
+            "limit": "SLO",
+            "source": "the requests of the last minute, as clients saw them at the gateway",
+        },
+        "seen": True,
+        "controller": status.controller is not None,
+        "troubles": [one for one in (status.trouble, status.history_trouble) if one is not None],
+        "gpus": [_gpu(gpu, routed) for gpu in document["gpus"]],
+        "workloads": [_workload(one, seen.get(one["name"])) for one in document["workloads"]],
+        "events": [_event(one) for one in reversed(events)],
+    }
+
+
+def with_timeline(document: Json, points: Sequence[Point]) -> Json:
+    """Return the document with the record: a series for each endpoint, in the plan's order."""
+    slos = {w["endpoint"]: w["limit_ms"] for w in document["workloads"]}
+    by_endpoint: dict[str, list[Point]] = {endpoint: [] for endpoint in slos}
+    for point in points:
+        by_endpoint.setdefault(point.endpoint, []).append(point)
+    return document | {
+        "timeline": [
+            {
+                "endpoint": endpoint,
+                "slo_ms": slos.get(endpoint),
+                "partitions": sorted({p.partition for p in own}),
+                "points": [_point(p) for p in own],
+            }
+            for endpoint, own in by_endpoint.items()
+            if own
+        ]
+    }
+
+
+def _gpu(gpu: Json, routed: Mapping[str, StatusRow]) -> Json:
+    partitions = [_partition(one, routed.get(one["id"])) for one in gpu["partitions"]]
+    return gpu | {"partitions": partitions, "percent": sum(p["percent"] for p in partitions)}
+
+
+def _partition(partition: Json, serving: StatusRow | None) -> Json:
+    if serving is None:
+        return partition | {"note": "no server has its traffic"}
+    moved = serving.percent != partition["percent"]
+    note = f"redirected: {partition['percent']:g} % was planned" if moved else None
+    return partition | {"percent": serving.percent, "note": note}
+
+
+def _workload(workload: Json, seen: WorkloadRow | None) -> Json:
+    p99_ms = seen.p99_ms if seen is not None else None
+    return workload | {
+        "limit_ms": workload["slo_ms"],
+        "value_ms": p99_ms,
+        "seen_rps": seen.rate_rps if seen is not None else None,
+        "holds": p99_ms is not None and p99_ms <= workload["slo_ms"],
+    }
+
+
+def _event(one: Happened) -> dict[str, Any]:
+    return {
+        "at_s": one.at_s,
+        "level": one.level,
+        "kind": one.kind,
+        "subject": one.subject,
+        "reason": one.reason,
+    }
+
+
+def _point(p: Point) -> dict[str, Any]:
+    return {
+        "at_s": p.at_s,
+        "percent": p.percent,
+        "requests": p.requests,
+        "failed": p.failed,
+        "p99_ms": p.p99_ms,
+    }

@@ -1,0 +1,134 @@
+"""The live page: read-only, on loopback, fed by server-sent events.
+
+The fleet is looked at once a second for all viewers together, and only while there are any. A viewer gets a
+document when it differs from the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+from aiohttp import web
+
+from controlplane.domain.errors import GatewayError, TrisectError
+from controlplane.report.page.document import Json
+from controlplane.report.page.html import page
+
+_EVERY_S = 1.0
+_ALIVE_S = 15.0
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class Feed:
+    """The newest document, looked up again while anybody waits for one."""
+
+    def __init__(self, look: Callable[[], Json]) -> None:
+        self._look = look
+        self._changed = asyncio.Condition()
+        self._viewers = 0
+        self.number = 0
+        self.text = ""
+
+    @contextlib.contextmanager
+    def viewed(self) -> Iterator[None]:
+        """Count a viewer, inside the context."""
+        self._viewers += 1
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+
+    async def run(self) -> None:
+        """Look once a second while there are viewers, until cancelled."""
+        while True:
+            if self._viewers:
+                await self.renew()
+            await asyncio.sleep(_EVERY_S)
+
+    async def renew(self) -> None:
+        """Look now. A fleet that cannot be read now keeps its last document."""
+        try:
+            document = await asyncio.to_thread(self._look)
+        except TrisectError as error:
+            document = {"troubles": [str(error)]}
+        text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+        if text != self.text:
+            async with self._changed:
+                self.text, self.number = text, self.number + 1
+                self._changed.notify_all()
+
+    async def after(self, number: int) -> tuple[int, str] | None:
+        """Return the first document newer than `number`; None if none comes for a while."""
+        try:
+            async with asyncio.timeout(_ALIVE_S), self._changed:
+                await self._changed.wait_for(lambda: self.number > number)
+                return self.number, self.text
+        except TimeoutError:
+            return None
+
+
+def application(title: str, look: Callable[[], Json]) -> web.Application:
+    """Return the server's routes: the page and its events."""
+    feed = Feed(look)
+
+    async def whole(request: web.Request) -> web.Response:
+        await feed.renew()
+        document = {**json.loads(feed.text), "title": title, "live": "events"}
+        return web.Response(text=page(title, document, live=True), content_type="text/html", headers=_HEADERS)
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        number = 0
+        with feed.viewed(), contextlib.suppress(ConnectionError):
+            while True:
+                found = await feed.after(number)
+                if found is None:
+                    await response.write(b":\n\n")  # finds a viewer that has left
+                else:
+                    number, text = found
+                    await response.write(f"data: {text}\n\n".encode())
+        return response
+
+    async def running(app: web.Application) -> AsyncIterator[None]:
+        looking = asyncio.create_task(feed.run())
+        yield
+        looking.cancel()
+
+    app = web.Application(middlewares=[_from_here])
+    app.router.add_get("/", whole)
+    app.router.add_get("/events", stream)
+    app.cleanup_ctx.append(running)
+    return app
+
+
+@web.middleware
+async def _from_here(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse requests under another name: a page of the web may have its name lead to loopback."""
+    if (request.host.rpartition(":")[0] or request.host) not in _LOOPBACK:
+        return web.Response(status=421, text="this page is served under its loopback address only\n")
+    return await handler(request)
+
+
+async def serve(title: str, look: Callable[[], Json], port: int, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `ready` gets the address. Raises GatewayError for a taken port."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    runner = web.AppRunner(application(title, look), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise GatewayError(f"port {port} cannot be used: {error.strerror}; choose another: --port") from error
+    ready(f"http://127.0.0.1:{port}/")
+    await stopped.wait()
+    await runner.cleanup()

@@ -1,0 +1,119 @@
+"""The live page and the report of a real fleet, in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import browser
+import guard_rig as rig
+import psutil
+import pytest
+from browser import address_of, axe_violations
+from guard_rig import CTL, Guarded, Load
+from host_ports import free_ports
+from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.e2e, pytest.mark.browser]
+PERCENT = 50.0
+PLAN = rig.plan(rig.partition("w", PERCENT, rate_rps=20.0, slo_ms=1000.0))
+PATIENCE_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if browser.CHROMIUM is None:
+        pytest.skip(browser.NOT_RUN)
+    with browser.browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with rig.guarded(tmp_path_factory.mktemp("live")) as made:
+        made.apply(PLAN)
+        made.await_guarded()
+        yield made
+
+
+@contextlib.contextmanager
+def dashboard(fleet: Guarded) -> Iterator[tuple[str, psutil.Process]]:
+    (port,) = free_ports(1)
+    running = subprocess.Popen(
+        [str(CTL), "dashboard", "--fleet", fleet.fleet, "--port", str(port), "--no-browser", "--json"],
+        cwd=fleet.directory,
+        env=fleet.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert running.stdout is not None
+        told = json.loads(running.stdout.readline())
+        assert told["fleet"] == fleet.fleet
+        yield told["address"], psutil.Process(running.pid)
+    finally:
+        running.terminate()
+        assert running.wait(timeout=30) == 0
+        assert running.stdout is not None
+        running.stdout.close()
+
+
+def test_a_redirect_appears_and_a_restart_of_the_controller_is_survived(
+    fleet: Guarded, chromium: Browser
+) -> None:
+    with (
+        Load(fleet.grpc, "w", 20.0, 0.003) as load,
+        dashboard(fleet) as (address, _),
+        browser.opened(chromium, address) as opened,
+    ):
+        page = opened.page
+        load.await_answers(20)
+        page.wait_for_function("document.querySelector('[data-workload] td:nth-child(6)').innerText !== '–'")
+        assert page.inner_text("#state") == "Live"
+        assert f"{PERCENT:g} %" in page.inner_text(".segments")
+        page.fill("#search", "w")
+        controller = fleet.controller()
+        controller.kill()
+        rig.await_true(lambda: rig.is_dead(controller), 30.0, "the controller's end")
+        page.wait_for_selector("text=The fleet has no controller", timeout=PATIENCE_MS)
+        assert fleet.ctl("redirect", "w").returncode == 0
+        moved = f"document.querySelector('.segments').innerText.includes('{PERCENT + 10:g} %')"
+        page.wait_for_function(moved, timeout=PATIENCE_MS)
+        assert "redirect" in page.inner_text("#event-list")
+        fleet.start_controller()
+        page.wait_for_selector("text=The fleet has no controller", state="detached", timeout=PATIENCE_MS)
+        assert page.input_value("#search") == "w"
+        assert {url.removeprefix(address) for url in opened.requests} == {"", "events"}
+        assert opened.complaints == []
+        assert axe_violations(page) == []
+
+
+def test_the_page_is_served_under_loopback_names_only(fleet: Guarded) -> None:
+    with dashboard(fleet) as (address, _):
+        foreign = urllib.request.Request(address, headers={"Host": "example.com"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(foreign, timeout=30)
+
+
+def test_the_report_has_the_record_and_the_events(fleet: Guarded, chromium: Browser) -> None:
+    with Load(fleet.grpc, "w", 20.0, 0.003) as load:
+        load.await_answers(20)
+        rig.await_true(lambda: len(_minutes(fleet)) > 0, 60.0, "a record")
+    file = fleet.directory / "fleet.html"
+    told = fleet.ctl("report", "-o", str(file))
+    assert told.returncode == 0, told.stderr
+    with browser.opened(chromium, address_of(file)) as opened:
+        assert "minute" in opened.page.inner_text("#timeline-title ~ .charts figcaption")
+        assert "apply" in opened.page.inner_text("#event-list")
+        assert opened.requests == [address_of(file)]
+        assert opened.complaints == []
+        assert axe_violations(opened.page) == []
+
+
+def _minutes(fleet: Guarded) -> tuple[object, ...]:
+    return rig.History(Path(fleet.files) / "history.sqlite").minutes(0.0)
