@@ -25,9 +25,9 @@ def compare(
     strategies: Annotated[str, typer.Option(help="The strategies, separated by commas.")] = ",".join(
         STRATEGIES
     ),
-    truths: Annotated[str, typer.Option(help="The truths to simulate, separated by commas.")] = ",".join(
-        TRUTHS
-    ),
+    truths: Annotated[
+        str, typer.Option(help=f"The truths to simulate, separated by commas, of {', '.join(TRUTHS)}.")
+    ] = ",".join(TRUTHS),
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     seconds: Annotated[float, typer.Option(help="The simulated time of each plan in seconds.")] = 30.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,

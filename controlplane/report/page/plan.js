@@ -9,10 +9,18 @@ function verdict(plan) {
   const verb = { simulated: "stay", observed: "stay", predicted: "are predicted to stay" }[plan.basis.kind];
   const quiet = silent ? ` ${counted(silent, "workload")} had no request in the last minute.` : "";
   if (silent === served) return el("p", { class: "verdict" }, what, quiet);
+  if (plan.basis.measure !== "P99") return el("p", { class: "verdict" }, `${what} ${executionWords(served, late)}`);
   const kept = late === 0
     ? el("span", { class: "good" }, `All ${verb} within ${limitWords(plan)}.`)
     : el("span", { class: "bad" }, `${late} of ${served} do not stay within ${limitWords(plan)}.`);
   return el("p", { class: "verdict" }, `${what} `, kept, quiet);
+}
+
+/** What a rule about executions promises, and what it leaves open. */
+function executionWords(served, late) {
+  const executed = late === 0 ? "A full batch of each" : `A full batch of ${served - late} of ${served}`;
+  return `${executed} is predicted to execute within half its latency limit (SLO). ` +
+    "This plan's rule says nothing about waiting in queues: `ctl simulate` shows how many requests are late.";
 }
 
 const limitWords = (plan) => (plan.basis.limit === "SLO" ? "their latency limits (SLOs)" : plan.basis.limit);
@@ -25,15 +33,15 @@ function summary(plan) {
     el("h1", {}, plan.title),
     verdict(plan),
     el("p", { class: "soft" },
-      `Models share ${plan.noun}s, each with a fixed part of one, so that 99 of 100 requests of every workload are answered ` +
-      `within the workload's limit, its SLO. The times here come from ${plan.basis.source}.`),
+      `Models share ${plan.noun}s, each with a fixed part of one. A workload's limit, its SLO, is the time within which 99 of ` +
+      `100 of its requests should be answered. The times here come from ${plan.basis.source}.`),
     facts([
       [`${plan.noun}s`, String(plan.gpus.length)],
       ["Fewest possible", bound ? `at least ${bound}` : null],
       ["Cost per hour", plan.priced ? number(totals.cost_per_hour, 2) : null],
       ["Workloads", String(plan.workloads.length)],
-      ["Planned rate", `${rate(plan.workloads.reduce((sum, w) => sum + w.rate_rps, 0))} inferences/s`],
-      [`Assigned of a ${plan.noun}, mean`, `${Math.round(used)} %`],
+      ["Planned rate", `${Math.round(plan.workloads.reduce((sum, w) => sum + w.rate_rps, 0)).toLocaleString("en")} inferences/s`],
+      [`Mean share assigned`, `${Math.round(used)} %`],
       ["Strategy", plan.strategy],
     ]),
     problems(plan),
@@ -122,17 +130,18 @@ function shadowWords(shadow) {
 
 // -- workloads ----------------------------------------------------------------------------------------------
 
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const margin = (w) => (known(w.value_ms) ? 1 - w.value_ms / w.limit_ms : -Infinity);
 
 function workloadColumns(plan) {
   const late = plan.workloads.some((w) => known(w.late_percent));
-  const measure = plan.basis.measure, limit = plan.basis.limit;
+  const measure = capital(plan.basis.measure), limit = plan.basis.limit;
   return [
     { title: "Workload", key: (w) => w.name },
     { title: "Model", key: (w) => w.model, wide: true, cell: (w) => w.model },
     { title: "Rate/s", key: (w) => w.rate_rps, number: true, wide: true, cell: (w) => rate(w.rate_rps) },
     ...(plan.seen ? [{ title: "Seen/s", key: (w) => w.seen_rps ?? -1, number: true, cell: (w) => rate(w.seen_rps) }] : []),
-    { title: `${limit[0].toUpperCase()}${limit.slice(1)} ms`, key: (w) => w.limit_ms, number: true, cell: (w) => rate(w.limit_ms) },
+    { title: `${capital(limit)} ms`, key: (w) => w.limit_ms, number: true, cell: (w) => String(Number(w.limit_ms.toFixed(1))) },
     { title: `${measure} ms`, key: (w) => w.value_ms ?? Infinity, number: true, cell: (w) => number(w.value_ms) },
     { title: `${measure} of ${limit}`, key: margin, wide: true, cell: limitBar },
     { title: "Margin", key: margin, number: true, cell: (w) => (known(w.value_ms) ? `${Math.round(100 * margin(w))} %` : dash) },

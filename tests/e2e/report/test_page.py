@@ -129,6 +129,19 @@ def test_page_is_accessible_and_fits(chromium: Browser, report: Path, width: int
         found.page.get_by_role("button", name="W7").click()
         assert axe_violations(found.page) == []
         assert found.page.evaluate("document.documentElement.scrollWidth") == width
+        assert found.page.inner_text("[title^='W7: 90 %']").startswith("W7\n90 %")
+
+
+def test_a_rule_about_executions_is_not_shown_as_a_promise_of_the_p99(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    file = tmp_path / "igniter.html"
+    file.write_text(page_of("Plan", plan_document(planning.planned("igniter", planning.published(12)))))
+    with browser.opened(chromium, address_of(file)) as found:
+        verdict = found.page.inner_text(".verdict")
+        assert "nothing about waiting in queues" in verdict
+        assert found.page.locator(".verdict .good").count() == 0
+        assert "7.5" in {row[3] for row in rows(found.page)}
 
 
 def test_a_thousand_workloads_are_searched(chromium: Browser, plan: Plan, tmp_path: Path) -> None:

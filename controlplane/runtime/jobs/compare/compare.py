@@ -179,6 +179,8 @@ def _demands(plan: Plan, truth: Truth) -> dict[str, Demand]:
     rates: dict[str, float] = {}
     for _, _, placed in plan.placements():
         rates[placed.name] = rates.get(placed.name, 0.0) + placed.requests_rps
+    if truth.burstiness == 0.0:
+        return {name: Demand(rate, Gaps.CONSTANT) for name, rate in rates.items()}
     return {name: Demand(rate, Gaps.GAMMA, truth.burstiness) for name, rate in rates.items()}
 
 

@@ -34,8 +34,16 @@ TRUTHS: Mapping[str, Truth] = {
             model=registry.DEFAULT,
             burstiness=_BURSTINESS,
         ),
+        Truth(
+            "even",
+            "Evenly spaced",
+            "as measured, with requests at even intervals, as some load generators send them",
+            model=registry.DEFAULT,
+            burstiness=0.0,
+        ),
     )
 }
+DEFAULT = ("believed", "measured", "slower", "faster", "burstier")
 
 
 def chosen(names: Sequence[str]) -> tuple[Truth, ...]:
