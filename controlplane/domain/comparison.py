@@ -11,7 +11,8 @@ class Truth:
     """How a simulated world differs from what a plan believes.
 
     model: the latency model of the execution times; None is the plan's own. factor: on these times.
-    burstiness: the coefficient of variation of the gaps between requests; 0 is even, None keeps the workloads' arrivals.
+    burstiness: the coefficient of variation of the gaps between requests: 0 is even; None keeps the
+    workloads' arrivals.
     """
 
     name: str

@@ -64,9 +64,7 @@ def fig14(directory: Path) -> bool:
     strategies = [name for name in (*PAPER_FIG14, "joint") if name in registry.STRATEGIES]
     found = compare(Question(spec_of(12, directory), directory), strategies, chosen(["even", "measured"]))
     print("Table 3 and Fig 14: 12 workloads on V100s; late: of 12, simulated for 30 s as measured")
-    print(
-        f"{'strategy':<11}{'GPUs':>5}{'paper':>7}{'$/h':>8}{'paper':>8}{'late, even':>12}{'paper':>7}{'Poisson':>9}"
-    )
+    print("strategy    GPUs  paper     $/h   paper  late, even  paper  Poisson")
     for one in found.strategies:
         gpus, cost, late = PAPER_FIG14.get(one.strategy, ("–", "–", "–"))
         even, poisson = (len(one.outcomes[name].late) for name in ("even", "measured"))

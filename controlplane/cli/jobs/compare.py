@@ -26,8 +26,8 @@ def compare(
         STRATEGIES
     ),
     truths: Annotated[
-        str, typer.Option(help=f"The truths to simulate, separated by commas, of {', '.join(TRUTHS)}.")
-    ] = ",".join(TRUTHS),
+        str, typer.Option(help=f"The truths to simulate, separated by commas: {', '.join(TRUTHS)}.")
+    ] = ",".join(DEFAULT),
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     seconds: Annotated[float, typer.Option(help="The simulated time of each plan in seconds.")] = 30.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,
