@@ -17,7 +17,7 @@ from controlplane.report.tables.comparison_table import comparison_document, com
 from controlplane.report.tables.plan_table import show
 from controlplane.runtime.jobs.compare.compare import Question
 from controlplane.runtime.jobs.compare.compare import compare as compared
-from controlplane.runtime.jobs.compare.truths import TRUTHS, chosen
+from controlplane.runtime.jobs.compare.truths import DEFAULT, TRUTHS, chosen
 
 
 def compare(
