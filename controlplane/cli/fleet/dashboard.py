@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json_line
+from controlplane.cli.output import print_json_line, say
 
 
 def dashboard(
@@ -32,7 +32,7 @@ def dashboard(
         if json:
             print_json_line({"fleet": fleet, "address": address})
         else:
-            wiring.say(f"fleet {fleet}: {address}")
+            say(f"fleet {fleet}: {address}")
         if browser:
             webbrowser.open(address)
 

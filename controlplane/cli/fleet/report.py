@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json
+from controlplane.cli.output import print_json, say
 from controlplane.files.writing import write_text
 
 _DAY_S = 86_400.0
@@ -34,4 +34,4 @@ def report(
     if json:
         print_json({"fleet": fleet, "file": str(output)})
     else:
-        wiring.say(f"{output}: written")
+        say(f"{output}: written")
