@@ -84,7 +84,9 @@ def test_a_redirect_appears_and_a_restart_of_the_controller_is_survived(
         assert fleet.ctl("redirect", "w").returncode == 0
         moved = f"document.querySelector('.segments').innerText.includes('{PERCENT + 10:g} %')"
         page.wait_for_function(moved, timeout=PATIENCE_MS)
-        assert "redirect" in page.inner_text("#event-list")
+        page.wait_for_function(
+            "document.querySelector('#event-list').innerText.includes('redirect w')", timeout=PATIENCE_MS
+        )
         fleet.start_controller()
         page.wait_for_selector("text=The fleet has no controller", state="detached", timeout=PATIENCE_MS)
         assert page.input_value("#search") == "w"
