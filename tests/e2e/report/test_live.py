@@ -73,7 +73,8 @@ def test_a_redirect_appears_and_a_restart_of_the_controller_is_survived(
     ):
         page = opened.page
         load.await_answers(20)
-        page.wait_for_function("document.querySelector('[data-workload] td:nth-child(6)').innerText !== '–'")
+        # Not `wait_for_function`, which evaluates text: the page's policy forbids that.
+        page.locator("[data-workload] td:nth-child(6)", has_not_text="–").wait_for(timeout=PATIENCE_MS)
         assert page.inner_text("#state") == "Live"
         assert f"{PERCENT:g} %" in page.inner_text(".segments")
         page.fill("#search", "w")
@@ -82,11 +83,8 @@ def test_a_redirect_appears_and_a_restart_of_the_controller_is_survived(
         rig.await_true(lambda: rig.is_dead(controller), 30.0, "the controller's end")
         page.wait_for_selector("text=The fleet has no controller", timeout=PATIENCE_MS)
         assert fleet.ctl("redirect", "w").returncode == 0
-        moved = f"document.querySelector('.segments').innerText.includes('{PERCENT + 10:g} %')"
-        page.wait_for_function(moved, timeout=PATIENCE_MS)
-        page.wait_for_function(
-            "document.querySelector('#event-list').innerText.includes('redirect w')", timeout=PATIENCE_MS
-        )
+        page.locator(".segments", has_text=f"{PERCENT + 10:g} %").wait_for(timeout=PATIENCE_MS)
+        page.locator("#event-list li", has_text="redirect w").first.wait_for(timeout=PATIENCE_MS)
         fleet.start_controller()
         page.wait_for_selector("text=The fleet has no controller", state="detached", timeout=PATIENCE_MS)
         assert page.input_value("#search") == "w"
