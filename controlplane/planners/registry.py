@@ -34,6 +34,7 @@ STRATEGIES: Mapping[str, _Entry] = {
     "gpulet": _Entry("gpulet.strategy", "gpulet", ("as_coded",)),
     "gpulet+int": _Entry("gpulet.strategy", "gpulet_int", ("as_coded",)),
     "gpulet-ideal": _Entry("gpulet.strategy", "gpulet_ideal", ("as_coded",)),
+    "gpu-lets+": _Entry("gpulet.plus"),
     "latency-aware": _Entry("latency_aware.strategy"),
 }
 

@@ -1,6 +1,7 @@
 """gpulet's schedulers (ATC 2022): squishy bin packing, greedy best-fit, elastic partitioning and its ideal.
 
 strategy    the entry: one scheduler as a strategy, with Alg 2 around it
+plus        gpu-lets+, as iGniter compares with it
 elastic     Alg 1 for all demands, and on fixed partitionings
 best_fit    FINDBESTFIT: all gpulets that a model wants
 rest        what is left of a rate: empty gpulets, residues joined, turns in a gpulet

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.planners.gpulet.gpulets import Demand
 from controlplane.planners.gpulet.scheme import Reading, Scheme
-from controlplane.planners.gpulet.times import MARGIN, Times
+from controlplane.planners.gpulet.times import Times
 
 TimeOf = Callable[[int], float]
 """The time of a batch of this size."""
@@ -52,7 +52,7 @@ class Sizing:
             return batch, rate
         one_ms = time_of(1)
         if one_ms < MILLIS_PER_SECOND / rate and one_ms < demand.slo_ms:
-            return 1, int(MILLIS_PER_SECOND / (demand.slo_ms - one_ms) * MARGIN)
+            return 1, int(MILLIS_PER_SECOND / (demand.slo_ms - one_ms) * self.times.margin)
         return 0, rate
 
     def saturated(self, demand: Demand, percent: int) -> tuple[int, float]:

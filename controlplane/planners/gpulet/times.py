@@ -32,12 +32,13 @@ class Times:
     dram: list[list[list[float]]]
     constants: tuple[float, ...]
     sizes: tuple[int, ...] = SIZES
+    margin: float = MARGIN
 
     @staticmethod
-    def of(model: GpuletModel, largest_batch: int, sizes: tuple[int, ...] = SIZES) -> Times:
+    def of(model: GpuletModel, largest_batch: int, margin: float = MARGIN) -> Times:
         """Tabulate what the model says, for batches of 1 to `largest_batch`."""
         models = np.arange(len(model.models))[:, None, None]
-        percent = np.array(sizes, dtype=np.float64)[None, :, None]
+        percent = np.array(SIZES, dtype=np.float64)[None, :, None]
         batch = np.arange(1.0, largest_batch + 1)[None, None, :]
         shape = np.broadcast_shapes(models.shape, percent.shape, batch.shape)
         flat = [np.broadcast_to(a, shape).reshape(-1, 1) for a in (models, batch, percent)]
@@ -46,12 +47,12 @@ class Times:
         l2, dram = model.factor.utilisation.at(slots, solo)
         solo, l2, dram = (a.reshape(shape).tolist() for a in (solo, l2, dram))
         host = model.host_ms[:, :largest_batch].tolist()
-        return Times(solo, host, l2, dram, tuple(model.factor.constants.tolist()), sizes)
+        return Times(solo, host, l2, dram, tuple(model.factor.constants.tolist()), margin=margin)
 
     def alone(self, model: int, percent: int, batch: int) -> float:
         """Time of a batch without neighbours, with the margin."""
         solo = self.solo[model][self.sizes.index(percent)][batch - 1]
-        return MARGIN * (solo + self.host[model][batch - 1])
+        return self.margin * (solo + self.host[model][batch - 1])
 
     def beside(self, own: Runs, others: Iterable[Runs]) -> float:
         """Time of a batch beside the neighbour that slows it most, with the margin."""
@@ -59,7 +60,7 @@ class Times:
         at = self.sizes.index(percent)
         solo = self.solo[model][at][batch - 1]
         slowest = max((self._factor(own, other) for other in others), default=1.0)
-        return MARGIN * (solo * slowest + self.host[model][batch - 1])
+        return self.margin * (solo * slowest + self.host[model][batch - 1])
 
     def _factor(self, own: Runs, other: Runs) -> float:
         """Interference of one neighbour, at least 1."""
