@@ -153,8 +153,8 @@ def components(
     """Return every component of the plan, in its order. `truth` maps a device type to its latency model.
 
     Raises InputError for a device type or model that the truth does not cover, for a workload whose
-    partition does not serve its model, for workloads of one queue that send different client batches, and for
-    more than MAX_MODELS_PER_GPU models on a GPU.
+    partition does not serve its model, for workloads of one queue that send different client batches, for a
+    partition with several models, and for more than MAX_MODELS_PER_GPU models on a GPU.
     """
     gpus = [_gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(plan.gpus)]
     by_place = {(s.gpu, s.partition, s.model): s for servers, _ in gpus for s in servers}
@@ -209,6 +209,13 @@ def _gpu_servers(
     if latency is None:
         known = ", ".join(truth) or "none"
         raise InputError(f"no latency model for {gpu.type} (there are: {known})", field="truth")
+    together = next((p for p in gpu.partitions if p.turns), None)
+    if together is not None:
+        raise InputError(
+            f"the models of partition {together.id} execute one at a time, which is not simulated yet; "
+            "simulate a plan with a partition for each",
+            field="models",
+        )
     served = [(partition, model) for partition in gpu.partitions for model in partition.models]
     if len(served) > MAX_MODELS_PER_GPU:
         raise InputError(
