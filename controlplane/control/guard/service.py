@@ -6,11 +6,12 @@ time of a batch: from when the server was free and the first request had arrived
 
 The unit of evidence is a block: batches of four requests or more together, their time over the usual time of
 batches of these sizes. Distributions differ between models and hosts, so the test assumes none. The server's
-own record keeps the two ratios that 10 % and 1 % of its blocks exceed. A CUSUM chart scores each block by the
-logarithm of how much likelier a slow server's block lies between these thresholds than a healthy one's. While
-at most 1.75 times the recorded shares of the blocks exceed the thresholds, exp(score) is a supermartingale
-between resets, and the mean number of blocks to a false alarm at height h is at least exp(h) (Lorden 1971). A
-block adds at most ln 28.6, however long it took: a host that stalls for seconds delays one block.
+own record keeps the two ratios that 10 % and 1 % of its blocks exceed; a Pareto tail through them gives the
+ratio for 0.1 %. A CUSUM chart scores each block by the logarithm of how much likelier a slow server's block
+lies between two of these thresholds than a healthy one's. While at most 1.75 times these shares of the blocks
+exceed the thresholds, exp(score) is a supermartingale between resets, and the mean number of blocks to a
+false alarm at height h is at least exp(h) (Lorden 1971). A block adds at most ln 171, a third of an alarm,
+however long it took: a host that stalls for seconds delays one block.
 
 A host that is short of cores delays every block. It makes them at most 1 / f times as long for a server that
 uses up its quota in a part f of the periods, since the server has its whole share in those. So the ratio of
@@ -29,15 +30,26 @@ from dataclasses import dataclass, replace
 from controlplane.domain.observation import Answer
 
 SHARES = (0.1, 0.01)
-"""The shares of a healthy server's blocks above the two thresholds."""
+"""The shares of a healthy server's blocks above the two recorded thresholds."""
+
+TAIL_SHARE = 0.001
+"""The share above a third threshold, by a Pareto tail through the two."""
+
+LEAST_TAIL = 1.1
+"""The least quotient of the third threshold and the second, for times with hardly any spread."""
 
 SLACK = 1.75
 """The record may be wrong by this factor, in shares."""
 
-SLOW_SHARES = (0.2, 0.3, 0.5)
-"""A slow server's blocks below both thresholds, between them, and above both."""
+SLOW_SHARES = (0.2, 0.2, 0.3, 0.3)
+"""A slow server's blocks below the thresholds, between each two, and above all."""
 
-USUAL_SHARES = (1.0 - SLACK * SHARES[0], SLACK * (SHARES[0] - SHARES[1]), SLACK * SHARES[1])
+USUAL_SHARES = (
+    1.0 - SLACK * SHARES[0],
+    SLACK * (SHARES[0] - SHARES[1]),
+    SLACK * (SHARES[1] - TAIL_SHARE),
+    SLACK * TAIL_SHARE,
+)
 SCORES = tuple(math.log(slow / usual) for slow, usual in zip(SLOW_SHARES, USUAL_SHARES, strict=True))
 
 SIZES = 17
@@ -235,7 +247,8 @@ def _weigh_block(
     counted = ratio * unexplained
     if chart[_BLOCKS] >= LEARN_BLOCKS:
         exceeded = 0
-        for threshold in thresholds:
+        rare = thresholds[1] * max(LEAST_TAIL, thresholds[1] / thresholds[0])
+        for threshold in (thresholds[0], thresholds[1], rare):
             if counted > threshold:
                 exceeded += 1
         chart[_SCORE] = min(alarm, max(0.0, chart[_SCORE] + SCORES[exceeded]))
