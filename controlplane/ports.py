@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controlplane.domain.device import DeviceReading, HeldDevice
-from controlplane.domain.fleet import Backend, Endpoints, Routes, Server, ServerSpec, ShareUsage
+from controlplane.domain.fleet import Backend, Endpoints, QuotaUse, Routes, Server, ServerSpec, ShareUsage
 from controlplane.domain.observation import HostSeen, LatencyWindow, News
 
 
@@ -98,6 +98,12 @@ class Launcher(Protocol):
 
     def usage(self, server: Server) -> ShareUsage:
         """Return the counters of the server's share."""
+
+    def quota_use(self, server: Server) -> QuotaUse | None:
+        """Return the counters of the server's quota; None where nothing counts.
+
+        A verdict waits for them, so this reads no more than that.
+        """
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove and return what dead servers of this fleet left behind."""

@@ -129,6 +129,21 @@ class ShareUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """The counters of a quota since its server started: `throttled_periods` of `periods` used it up."""
+
+    periods: int
+    throttled_periods: int
+
+    @classmethod
+    def of(cls, usage: ShareUsage) -> QuotaUse | None:
+        """Return the quota's part of a share's counters; None where its mechanism does not count."""
+        if usage.periods is None or usage.throttled_periods is None:
+            return None
+        return cls(usage.periods, usage.throttled_periods)
+
+
+@dataclass(frozen=True, slots=True)
 class Protection:
     """The gateway's protection on a network. Paths are absolute.
 

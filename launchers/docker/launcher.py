@@ -18,7 +18,7 @@ import psutil
 
 from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
 from launchers.cpu_quota.mechanism import bandwidth
 from launchers.docker import containers, engine
@@ -196,6 +196,10 @@ class DockerLauncher:
             cpu.get("cpu_usage", {}).get("total_usage", 0) / 1e9,
             memory_mb,
         )
+
+    def quota_use(self, server: Server) -> QuotaUse | None:
+        """Return the engine's counters of the container's quota."""
+        return QuotaUse.of(self.usage(server))
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""

@@ -123,6 +123,10 @@ class KubernetesLauncher:
         """Return nothing: the kubelet counts, for programs that may read all pods of its node."""
         return ShareUsage(None, None, None)
 
+    def quota_use(self, server: Server) -> None:
+        """Return nothing, as `usage`."""
+        return None
+
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's pods that ended, and files and budgets whose servers are gone."""
         removed: list[str] = []

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, NotNow
-from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.gpu import gpus, mps, shares
@@ -166,6 +166,11 @@ class ProcessLauncher:
         if mechanism is not None:
             counted = replace(mechanism.usage(Group.of(server.spec), pids), memory_mb=counted.memory_mb)
         return replace(counted, memory_mb=gpus.memory_mb(device, pids)) if is_gpu(device) else counted
+
+    def quota_use(self, server: Server) -> QuotaUse | None:
+        """Return the counters of the server's mechanism, without a look at the processes."""
+        mechanism = self._mechanisms.get(server.enforced_by or "")
+        return None if mechanism is None else QuotaUse.of(mechanism.usage(Group.of(server.spec), ()))
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """End models whose Triton is gone; remove groups and shared memory without a server."""

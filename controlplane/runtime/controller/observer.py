@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from controlplane.control.guard.signals import suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import EngineError, GatewayError
-from controlplane.domain.fleet import Server, ServerState, ShareUsage
+from controlplane.domain.fleet import QuotaUse, Server, ServerState
 from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, News, ServerSeen
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
@@ -321,11 +321,11 @@ _UNKNOWN = _Times()
 
 
 class _Split:
-    """Times of servers under suspicion, from Triton's counters and their shares', read in threads."""
+    """Times of servers under suspicion, from Triton's counters and their quotas', read in threads."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._usage: dict[str, deque[tuple[float, ShareUsage]]] = {}
+        self._usage: dict[str, deque[tuple[float, QuotaUse]]] = {}
         self._throttled: dict[str, tuple[float, float]] = {}
         self._counting: set[str] = set()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
@@ -362,23 +362,24 @@ class _Split:
 
     def _count(self, server: Server) -> None:
         try:
-            now, usage = time.monotonic(), self._launcher.usage(server)
+            now, used = time.monotonic(), self._launcher.quota_use(server)
         except EngineError:
             return
         finally:
             self._counting.discard(server.name)
+        if used is None:
+            return
         readings = self._usage.setdefault(server.name, deque())
         while readings and now - readings[0][0] > _USAGE_WINDOW_S:
             readings.popleft()
         if not readings or now - readings[-1][0] >= _USAGE_EVERY_S:
-            readings.append((now, usage))
+            readings.append((now, used))
         _, before = readings[0]
-        if usage.periods is not None and before.periods is not None:
-            passed = usage.periods - before.periods
-            hit = (usage.throttled_periods or 0) - (before.throttled_periods or 0)
-            if passed > 0:
-                with self._lock:
-                    self._throttled[server.name] = now, hit / passed
+        passed = used.periods - before.periods
+        if passed > 0:
+            hit = used.throttled_periods - before.throttled_periods
+            with self._lock:
+                self._throttled[server.name] = now, hit / passed
 
     def _read(self, server: Server, models: Sequence[str]) -> None:
         passed = {}

@@ -174,6 +174,7 @@ def test_without_any_mechanism_the_share_is_said_to_be_unenforced(fleet: Fleet, 
     assert (used.periods, used.throttled_periods) == (None, None)
     assert used.cpu_seconds is not None
     assert used.cpu_seconds > 0
+    assert fleet.launcher.quota_use(server) is None
 
 
 def test_servers_are_pinned_and_see_little_of_our_environment(

@@ -26,7 +26,7 @@ from controlplane.control.guard.state import (
     PlacedServer,
 )
 from controlplane.domain.errors import EngineError, GatewayError, NotNow
-from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import Labels, QuotaUse, Role, Route, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health, HostSeen, News
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.monitor.canary import Canaries
@@ -470,7 +470,7 @@ def test_under_suspicion_a_look_says_how_often_a_server_used_up_its_quota(bench:
     scores = tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence)
     suspicious = replace(calm, watches={"W1": replace(watch, evidence=scores)})
     readings = itertools.count()
-    bench.engine.usage = lambda server: ShareUsage(4 * (n := next(readings)), 3 * n, None)
+    bench.engine.quota_use = lambda server: QuotaUse(4 * (n := next(readings)), 3 * n)
 
     def throttled() -> bool:
         seen = bench.observer.look(suspicious).servers.get(watch.active.server)
