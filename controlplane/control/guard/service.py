@@ -10,8 +10,8 @@ own record keeps the two ratios that 10 % and 1 % of its blocks exceed; a Pareto
 ratio for 0.1 %. A CUSUM chart scores each block by the logarithm of how much likelier a slow server's block
 lies between two of these thresholds than a healthy one's. While at most 1.75 times these shares of the blocks
 exceed the thresholds, exp(score) is a supermartingale between resets, and the mean number of blocks to a
-false alarm at height h is at least exp(h) (Lorden 1971). A block adds at most ln 171, a third of an alarm,
-however long it took: a host that stalls for seconds delays one block.
+false alarm at height h is at least exp(h) (Lorden 1971). A block adds at most ln 114, and only after another
+slow one; alone it adds ln 22, however long it took: a host that stalls for seconds delays one block.
 
 A host that is short of cores delays every block. It makes them at most 1 / f times as long for a server that
 uses up its quota in a part f of the periods, since the server has its whole share in those. So the ratio of
@@ -41,7 +41,7 @@ LEAST_TAIL = 1.1
 SLACK = 1.75
 """The record may be wrong by this factor, in shares."""
 
-SLOW_SHARES = (0.2, 0.2, 0.3, 0.3)
+SLOW_SHARES = (0.2, 0.25, 0.35, 0.2)
 """A slow server's blocks below the thresholds, between each two, and above all."""
 
 USUAL_SHARES = (
@@ -89,7 +89,7 @@ OUTLIER = 8.0
 """One batch counts for at most this many times its usual time: a stall says little of the others."""
 
 _SCORE, _FREE, _SINCE, _EXCESS, _STALLS = range(5)
-_SLOW_TOOK, _SLOW_USUAL, _TOOK, _USUAL, _REQUESTS, _ESTIMATED, _BLOCKS = range(5, 12)
+_SLOW_TOOK, _SLOW_USUAL, _TOOK, _USUAL, _REQUESTS, _ESTIMATED, _BLOCKS, _ABOVE = range(5, 13)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,13 @@ class Service:
     `chart`: the score; when the server was last free; since when the score is above HOLD; how much longer
     than usual the stalls, or the longest batch, of the busy period took; how far the stalls are ahead of one
     every STALL_S; the time and the usual time of the blocks since the score left zero, and of the open block,
-    with its requests and whether a usual time is an estimate; the blocks of the record. `means` are the usual
-    times of each size in seconds, `thresholds` the ratios that 10 % and 1 % of the blocks exceed, `first` the
-    first ratios, the largest first. `open` are the answers of a batch that may not be complete.
+    with its requests and whether a usual time is an estimate; the blocks of the record; whether the last
+    block was above the second threshold. `means` are the usual times of each size in seconds, `thresholds`
+    the ratios that 10 % and 1 % of the blocks exceed, `first` the first ratios, the largest first. `open` are
+    the answers of a batch that may not be complete.
     """
 
-    chart: tuple[float, ...] = (0.0, -math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 7)
+    chart: tuple[float, ...] = (0.0, -math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 8)
     counts: tuple[float, ...] = (0.0,) * SIZES
     means: tuple[float, ...] = (0.0,) * SIZES
     thresholds: tuple[float, ...] = (0.0,) * len(SHARES)
@@ -251,6 +252,9 @@ def _weigh_block(
         for threshold in (thresholds[0], thresholds[1], rare):
             if counted > threshold:
                 exceeded += 1
+        if chart[_ABOVE] == 0.0:
+            exceeded = min(exceeded, 2)
+        chart[_ABOVE] = 1.0 if exceeded >= 2 else 0.0
         chart[_SCORE] = min(alarm, max(0.0, chart[_SCORE] + SCORES[exceeded]))
     if chart[_SCORE] == 0.0:
         chart[_SLOW_TOOK] = chart[_SLOW_USUAL] = 0.0
