@@ -226,7 +226,7 @@ def scan(
                 chart[_REQUESTS] += last + 1 - begin
                 if known < size:
                     chart[_ESTIMATED] = 1.0
-            if chart[_SINCE] == math.inf:
+            if chart[_SINCE] == math.inf and limits[1] == 1.0:
                 _learn_mean(counts, means, size, took_s)
             if chart[_REQUESTS] >= BLOCK:
                 _weigh_block(chart, counts, thresholds, first, ended_s[last], limits)
@@ -242,7 +242,7 @@ def _weigh_block(
     ended_s: float,
     limits: tuple[float, float],
 ) -> None:
-    """Carry the chart over one block, and the record unless the score is high."""
+    """Carry the chart over one block, and the record unless the score is high or the host explains a part."""
     alarm, unexplained = limits
     ratio = chart[_TOOK] / chart[_USUAL]
     counted = ratio * unexplained
@@ -263,7 +263,8 @@ def _weigh_block(
         chart[_SLOW_USUAL] += chart[_USUAL]
     if chart[_SCORE] < HOLD * alarm:
         chart[_SINCE] = math.inf
-        _learn_thresholds(chart, thresholds, first, ratio)
+        if unexplained == 1.0:
+            _learn_thresholds(chart, thresholds, first, ratio)
     elif chart[_SINCE] == math.inf:
         chart[_SINCE] = ended_s
     elif ended_s - chart[_SINCE] > ACCEPT_S:

@@ -602,7 +602,6 @@ def test_a_slow_server_that_a_contended_host_starves_is_not_left() -> None:
 def test_a_cut_share_is_left_within_a_second_though_the_host_is_contended_all_the_time() -> None:
     b = bench(partition())
     b.host = HostSeen(waiting=0.6)
-    b.servers["W1.a"] = ServerSeen(Health.READY, throttled=0.9, inferences={"W1": 1.0})
     b.tick(50)
     moved = []
     for look in range(5):

@@ -74,6 +74,14 @@ def test_slower_batches_count_by_the_part_that_a_contended_host_cannot_explain()
     assert service.strength(starved, RATE_RPS) < service.HOLD
 
 
+def test_the_record_learns_nothing_from_batches_that_the_host_explains_in_part() -> None:
+    queue = Queue()
+    record = learned(queue)
+    slower = queue.answers(300, slowdown=2.0)
+    after, _ = service.weigh(record, slower, RATE_RPS, slower[-1].ended_s + 1.0, unexplained=0.5)
+    assert (after.thresholds, after.means) == (record.thresholds, record.means)
+
+
 def test_a_stall_of_the_host_is_one_slow_batch() -> None:
     queue = Queue()
     record = weigh(learned(queue), queue.answers(300, stall_s=2.0))
