@@ -117,11 +117,11 @@ test-gpu: setup
 	$(PY) -m pytest -q -m gpu tests/gpu --timeout 1800
 
 # On a cluster of two nodes that the tests start from these binaries and remove again. Needs root and Debian's
-# etcd-server, containerd and containernetworking-plugins.
+# etcd-server, containerd, containernetworking-plugins, docker.io and debootstrap.
 test-kubernetes: setup
 	@test -n "$$KUBEBUILDER_ASSETS" || { echo "test-kubernetes: set KUBEBUILDER_ASSETS to a folder with" \
 	  "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet" >&2; exit 1; }
-	$(PY) -m pytest -q -m kubernetes tests/kubernetes --timeout 900
+	$(PY) -m pytest -q -m kubernetes tests/kubernetes --timeout 1800
 
 # The pages of docs/ as a site.
 docs: .venv/.done

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from kube import cluster as clusters
+from kube import images, own_image
 from kube.cluster import Cluster
 
 
@@ -13,3 +14,22 @@ from kube.cluster import Cluster
 def cluster() -> Iterator[Cluster]:
     with clusters.running() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def triton_image(cluster: Cluster) -> str:
+    """The Triton of the container tests, on every node; its name."""
+    archive = images.triton(cluster.folder)
+    for node in cluster.nodes:
+        node.load(archive)
+    archive.unlink()
+    return images.TRITON
+
+
+@pytest.fixture(scope="session")
+def trisect_image(cluster: Cluster) -> str:
+    """The project's image, built and on every node; its name."""
+    archive = own_image.build(cluster.folder / "image")
+    for node in cluster.nodes:
+        node.load(archive)
+    return own_image.TAG

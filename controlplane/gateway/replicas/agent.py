@@ -141,7 +141,8 @@ def control_server(replica: Replica, address: tuple[str, int], token: str) -> ht
     return server
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line."""
     parser = argparse.ArgumentParser(description="One replica of a fleet's gateway.")
     parser.add_argument("--state", type=Path, required=True, help="an empty directory of its own")
     parser.add_argument("--token-file", type=Path, required=True, help="the control port's token")
@@ -160,7 +161,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM."""
-    options = _options(arguments)
+    options = parsed(arguments)
     # Routes of an earlier container may be old, and stopped servers' addresses may be others' by now.
     shutil.rmtree(options.state, ignore_errors=True)
     protection = Protection(options.tls_cert, options.tls_key, plain_text=options.plain_text)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from filelock import FileLock
 
 from kube import leftovers, processes
 from kube.control_plane import ControlPlane, Credentials
@@ -81,7 +82,15 @@ def is_true(condition: str) -> Callable[[dict[str, Any]], bool]:
 def running() -> Iterator[Cluster]:
     """A cluster with two ready nodes, for as long as the tests run, and nothing of it afterwards."""
     processes.check()
-    leftovers.clear()
+    # Its bridges and groups have fixed names, so that a killed run's are found.
+    with FileLock(leftovers.FOLDERS / "tskube.lock"):
+        leftovers.clear()
+        with _started() as cluster:
+            yield cluster
+
+
+@contextlib.contextmanager
+def _started() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix=leftovers.FOLDER_PREFIX, dir=leftovers.FOLDERS))
     started: list[processes.Process] = []
     try:
