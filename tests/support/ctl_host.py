@@ -157,10 +157,10 @@ def ended(host: Host) -> Iterator[Host]:
     try:
         yield host
     finally:
-        host.ctl("destroy", "--yes")
+        destroyed = host.ctl("destroy", "--yes")
         left = host.leftovers()
         for process in psutil.process_iter(["environ"]):
             if (process.info["environ"] or {}).get("TRISECT_FLEET") == host.fleet:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-        assert left == []
+        assert left == [], f"{left}\n{destroyed.stderr}"
