@@ -80,8 +80,8 @@ def test_every_panel_has_a_series_and_the_page_is_clean(fleet: Guarded, tmp_path
     # A Triton that is short of time is left out of a scrape.
     seen: list[str] = []
     rig.await_true(lambda: bool(seen.extend(executed(fleet)) or seen), 60.0, "the server's own metrics")
-    assert 'partition="w"' in seen[0]
-    assert 'role="active"' in seen[0]
+    assert all('partition="w"' in line for line in seen)
+    assert any('role="active"' in line for line in seen)
     own = "\n".join(line for line in scrape(fleet).splitlines() if "nv_" not in line)
     checked = prometheus.promtool("check", "metrics", page=own + "\n")
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
@@ -93,4 +93,4 @@ def scrape(fleet: Guarded) -> str:
 
 
 def executed(fleet: Guarded) -> list[str]:
-    return [line for line in scrape(fleet).splitlines() if line.startswith("nv_inference_request_success{")]
+    return [line for line in scrape(fleet).splitlines() if line.startswith("nv_inference_request_success")]
