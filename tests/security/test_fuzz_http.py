@@ -154,7 +154,7 @@ def _body_of(headers: dict[bytes, bytes], found: bytes) -> tuple[bytes, bytes]:
 def _served(body: bytes) -> tuple[str, str]:
     """Model and server; tensors may follow the JSON as bytes."""
     answer, end = json.JSONDecoder().raw_decode(body.decode("latin1"))
-    outputs = {one["name"]: one["data"][0] for one in answer.get("outputs", ()) if "data" in one}
+    outputs = {one["name"]: one["data"][0] for one in answer.get("outputs", ()) if one.get("data")}
     if end < len(body):
         outputs["SERVER"] = re.sub(rb"[^a-z]", b"", body[end:])[-5:].decode().removeprefix("t")
     return answer["model_name"], outputs.get("SERVER", answer.get("SERVER"))
