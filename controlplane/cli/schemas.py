@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from controlplane.domain.observation import RateSeen
 from controlplane.files.documents import SCHEMA_VERSION
+from controlplane.files.limits import Limit
 from controlplane.files.plans import PLAN
 from controlplane.files.specs import SPEC
 from controlplane.planners.replan.differences import TermChange
@@ -280,13 +281,29 @@ class _Client(TypedDict):
     endpoints: list[str]
     certificate: str | None
     operator: bool
-    max_rate_rps: int | None
-    max_requests: int | None
+    limit: Limit
+    region_prefix: str | None
 
 
 class _TokenList(_Versioned):
     fleet: str
     clients: list[_Client]
+
+
+class _LimitSet(_Versioned):
+    fleet: str
+    endpoint: str
+    limit: Limit
+
+
+class _LimitList(_Versioned):
+    fleet: str
+    limits: dict[str, Limit]
+
+
+class _LimitRemoved(_Versioned):
+    fleet: str
+    removed: str
 
 
 class _TokenRevoked(_Versioned):
@@ -327,6 +344,7 @@ _DOCUMENTS: dict[str, Any] = {
     "events": _Events,
     "redirect": _Redirect,
     "rollback": _Converged,
+    "limit": _LimitSet | _LimitList | _LimitRemoved,
     "token": _TokenCreated | _TokenList | _TokenRevoked,
     "serve": _Serve,
     "destroy": _Destroy,

@@ -17,14 +17,14 @@ def schema(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A verb; or `spec`, `ctl plan`'s input; or `error`, what a verb that fails prints.",
+            help="A verb, `spec` or `error`.",
             autocompletion=completers.documents,
         ),
     ],
 ) -> None:
     """Print the JSON Schema of what a verb prints with --json.
 
-    A plan and a spec are files too. `serve` is one line of what it prints.
+    `spec` is the input of `ctl plan`, `error` what a verb prints that fails, `serve` one line of its output.
     """
     from controlplane.cli import schemas
 

@@ -43,7 +43,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str,
     ("line", "expected"),
     [
         ("ctl ", list(VERBS)),
-        ("ctl re", ["render", "redirect"]),
+        ("ctl re", ["render", "report", "redirect"]),
         ("ctl --vers", ["--version"]),
         ("ctl status --fl", ["--fleet"]),
         ("ctl status --fleet ", ["shop"]),

@@ -105,6 +105,9 @@ def test_an_unknown_document_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         ("events",),
         ("token", "create", "web", "--endpoint", "search"),
         ("token", "list"),
+        ("limit", "set", "search", "--max-rate", "10"),
+        ("limit", "list"),
+        ("limit", "remove", "search"),
         ("wait", "--timeout", "0"),
         ("status",),
         ("destroy", "--yes"),
@@ -112,9 +115,9 @@ def test_an_unknown_document_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     ids=" ".join,
 )
 def test_what_a_verb_prints_is_valid(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if arguments == ("token", "list"):
-        run(["token", "create", "web", "--endpoint", "search"])
-        capsys.readouterr()
+    run(["token", "create", "other", "--endpoint", "search"])
+    run(["limit", "set", "search", "--max-requests", "3"])
+    capsys.readouterr()
     assert run([*arguments, "--json"]) in (0, 1)
     check(arguments[0], json.loads(capsys.readouterr().out))
 

@@ -61,9 +61,10 @@ def test_waiting_includes_the_time_for_a_batch_to_fill() -> None:
 
 def test_the_authors_constants_give_the_authors_example() -> None:
     # ResNet-50, batch 8 at 40 %, beside VGG-16, batch 8 at 60 %: utilisations of their table times the share.
-    l2 = np.array([[0.0, RESNET[0] * 0.4], [0.0, VGG[0] * 0.6]])
-    dram = np.array([[0.0, RESNET[1] * 0.4], [0.0, VGG[1] * 0.6]])
-    factor = gpulet.LinearFactor(Pressure(l2, dram), gpulet.AUTHORS_CONSTANTS)
+    l2, dram = (np.repeat([[RESNET[i]], [VGG[i]]], 8, axis=1) / 100.0 for i in range(2))
+    unused = Pressure(np.zeros((2, 2)), np.zeros((2, 2)))
+    measured = gpulet.Utilisation(unused, np.array([True, True]), l2, dram)
+    factor = gpulet.LinearFactor(measured, gpulet.AUTHORS_CONSTANTS)
     slots = Slots.of([[0, 1]], 8, [[40, 60]])
     assert factor.slowdown(slots, np.ones((1, 2)))[0] + 1.0 == pytest.approx([1.1476, 1.1298], abs=2e-4)
 
