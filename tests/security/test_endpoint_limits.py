@@ -42,8 +42,8 @@ class Limited:
             answer.read()
             return answer.status, {k.lower(): v for k, v in answer.getheaders()}
 
-    def infer(self, endpoint: str, **how: Any) -> tuple[int, dict[str, str]]:
-        return self.http(f"/v2/models/{endpoint}/infer", body(), **how)
+    def infer(self, endpoint: str, value: float = 5.0) -> tuple[int, dict[str, str]]:
+        return self.http(f"/v2/models/{endpoint}/infer", body(value))
 
     def channel(self) -> grpc.Channel:
         return grpc.insecure_channel(f"{rig.HOST}:{self.ports.grpc}")
@@ -109,7 +109,19 @@ def test_requests_at_once_are_limited_for_all_clients_together(limited: Limited)
             assert limited.http("/v2/models/slow/ready", None)[0] == 200, "a question is no inference"
             assert limited.infer("echo")[0] == 200, "another endpoint"
         assert first.result()
-    rig.until(lambda: limited.infer("slow")[0] == 200)
+    rig.until(lambda: limited.infer("slow", value=0.0)[0] == 200, deadline_s=5)
+
+
+def test_the_limit_is_reached_by_as_many_requests_as_it_says(limited: Limited) -> None:
+    limited.limits.set("slow", Limit(max_requests=2))
+    assert limited.infer("slow", value=0.0)[0] == 200, "the endpoint is counted from now on"
+    with limited.channel() as channel:
+        call = channel.unary_unary(f"{SERVICE}ModelInfer")
+        with rig.held(limited.triton):
+            calls = [call.future(message("slow", rig.HELD), timeout=60) for _ in range(3)]
+            rig.until(lambda: any(one.done() for one in calls))
+        codes = [one.code() for one in calls]
+    assert sorted(codes, key=str) == [Code.OK, Code.OK, Code.RESOURCE_EXHAUSTED]
 
 
 def test_the_rate_is_limited_and_refused_requests_count_for_nothing(limited: Limited) -> None:
