@@ -102,7 +102,7 @@ class Demo:
             if not plan.infeasible and any(violation.covered(p) for _, p in plan.partitions()):
                 return plan
             self.say(
-                f"at {part:g} of the rates in {self.scene.spec} this host, as busy as it is now, has no "
+                f"at {part:.0%} of the rates in {self.scene.spec} this host, as busy as it is now, has no "
                 "share to spare for a larger shadow"
             )
         reasons = "; ".join(f"{i.workload}: {i.reason}" for i in plan.infeasible) or "no share to spare"
