@@ -259,17 +259,8 @@ class DockerLauncher:
         return [spec for spec in found if is_gpu(spec.device)]
 
     def _server(self, spec: ServerSpec, ports: ServerPorts) -> Server:
-        return Server(
-            id="",
-            spec=spec,
-            state=ServerState.RUNNING,
-            host=ports.address,
-            http_port=ports.http,
-            grpc_port=ports.grpc,
-            metrics_port=ports.metrics,
-            enforced_by=mps.MECHANISM if is_gpu(spec.device) else self.enforcement(),
-            reload_key=program.new_reload_key(spec),
-        )
+        enforced_by = mps.MECHANISM if is_gpu(spec.device) else self.enforcement()
+        return program.new_server(spec, ports, enforced_by)
 
     def _of_fleet(self, client: docker.DockerClient, fleet: str) -> list[Any]:
         wanted = f"{containers.FLEET_LABEL}={fleet}"

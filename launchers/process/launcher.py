@@ -200,18 +200,9 @@ class ProcessLauncher:
 
     def _server(self, spec: ServerSpec, ports: program.ServerPorts) -> Server:
         logs = self._state / spec.labels.fleet / "logs"
-        return Server(
-            id="",
-            spec=spec,
-            state=ServerState.RUNNING,
-            host=ports.address,
-            http_port=ports.http,
-            grpc_port=ports.grpc,
-            metrics_port=ports.metrics,
-            enforced_by=mps.MECHANISM if is_gpu(spec.device) else self.enforcement(),
-            log_path=str(logs / f"{labels.folder_name(spec.name)}.log"),
-            reload_key=program.new_reload_key(spec),
-        )
+        enforced_by = mps.MECHANISM if is_gpu(spec.device) else self.enforcement()
+        log_path = str(logs / f"{labels.folder_name(spec.name)}.log")
+        return program.new_server(spec, ports, enforced_by, log_path=log_path)
 
     def _running(self, name: str) -> Server | None:
         return next(iter(self._servers.running(name)), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import MissingTool
-from controlplane.domain.fleet import RELOAD_HEADER, ServerSpec
+from controlplane.domain.fleet import RELOAD_HEADER, Server, ServerSpec, ServerState
 from launchers.triton.labels import memory_prefix
 
 HOME_VARIABLE = "TRISECT_TRITON_HOME"
@@ -134,6 +134,24 @@ def _locks(spec: ServerSpec, reload_key: str | None) -> list[str]:
 
 KEY_PLACEHOLDER = "RANDOM"
 """Stands for the key in a command line that is shown."""
+
+
+def new_server(
+    spec: ServerSpec, ports: ServerPorts, enforced_by: str | None, *, log_path: str | None = None
+) -> Server:
+    """Return a server of this host that is about to start, with a key of its own where it `reloads`."""
+    return Server(
+        id="",
+        spec=spec,
+        state=ServerState.RUNNING,
+        host=ports.address,
+        http_port=ports.http,
+        grpc_port=ports.grpc,
+        metrics_port=ports.metrics,
+        enforced_by=enforced_by,
+        log_path=log_path,
+        reload_key=new_reload_key(spec),
+    )
 
 
 def new_reload_key(spec: ServerSpec) -> str | None:

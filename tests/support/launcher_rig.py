@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 import urllib.request
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,11 +78,11 @@ class Engine(Protocol):
         """The counters of a share, also where only its engine may read them."""
 
 
-class LocalEngine:
+class LocalEngine(ABC):
     """What launchers of this host have in common."""
 
-    def launcher(self) -> Launcher:
-        raise NotImplementedError
+    @abstractmethod
+    def launcher(self) -> Launcher: ...
 
     def device(self, core: str) -> str:
         return core

@@ -18,7 +18,7 @@ from controlplane.latency.models import gpulet as model
 from controlplane.latency.models import igniter
 from controlplane.latency.models.gpulet import Gpulet as GpuletModel
 from controlplane.planners.evaluation.estimates import LARGEST_BATCH
-from controlplane.planners.evaluation.finalise import Draft, finalise
+from controlplane.planners.evaluation.finalise import Draft, finalise_cheapest
 from controlplane.planners.evaluation.placements import gpu_of, memory_of, memory_with_shadow, partition_of
 from controlplane.planners.gpulet.gpulets import Demand
 from controlplane.planners.gpulet.scheme import CODE, GPULET
@@ -49,10 +49,7 @@ class GpuLetsPlus:
 
     def plan(self, request: PlanRequest) -> Plan:
         """The cheapest of the plans on one GPU type each."""
-        started = request.clock.monotonic()
-        drafts = [_on(device, request.workloads) for device in request.devices.values()]
-        best = min(drafts, key=lambda d: (len(d.infeasible), sum(g.price_per_hour for g in d.gpus)))
-        return finalise(self.name, request, best, started)
+        return finalise_cheapest(self.name, request, _on)
 
 
 def strategy() -> GpuLetsPlus:

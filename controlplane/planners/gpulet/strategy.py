@@ -16,7 +16,7 @@ from controlplane.domain.workload import Workload
 from controlplane.latency.models import gpulet as model
 from controlplane.latency.models.gpulet import Gpulet as GpuletModel
 from controlplane.planners.evaluation.estimates import LARGEST_BATCH
-from controlplane.planners.evaluation.finalise import Draft, finalise
+from controlplane.planners.evaluation.finalise import Draft, finalise_cheapest
 from controlplane.planners.evaluation.placements import gpu_of, memory_of, placement_of
 from controlplane.planners.gpulet import elastic, scheme
 from controlplane.planners.gpulet.gpulets import Cluster, Demand, Gpu, Gpulet
@@ -48,10 +48,7 @@ class Elastic:
 
     def plan(self, request: PlanRequest) -> Plan:
         """The cheapest of the plans on one GPU type each."""
-        started = request.clock.monotonic()
-        drafts = [self._on(device, request.workloads) for device in request.devices.values()]
-        best = min(drafts, key=lambda d: (len(d.infeasible), sum(g.price_per_hour for g in d.gpus)))
-        return finalise(self.name, request, best, started)
+        return finalise_cheapest(self.name, request, self._on)
 
     def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
         refused = [Infeasible(w.name, why) for w in workloads if (why := refusal(w, device)) is not None]

@@ -23,7 +23,7 @@ from controlplane.latency.models.igniter import Igniter
 from controlplane.latency.protocol import IntArray
 from controlplane.planners.diagnostics.fragments import fragmented, free_percents, is_fragmented
 from controlplane.planners.diagnostics.nearest import nearest_rate, nearest_slo
-from controlplane.planners.evaluation.finalise import Draft, finalise
+from controlplane.planners.evaluation.finalise import Draft, finalise_cheapest
 from controlplane.planners.evaluation.placements import (
     gpu_of,
     memory_of,
@@ -50,10 +50,7 @@ class Greedy:
 
     def plan(self, request: PlanRequest) -> Plan:
         """The cheapest of the plans on one GPU type each, as the paper extends it to several types."""
-        started = request.clock.monotonic()
-        drafts = [self._on(device, request.workloads) for device in request.devices.values()]
-        best = min(drafts, key=lambda d: (len(d.infeasible), sum(g.price_per_hour for g in d.gpus)))
-        return finalise(self.name, request, best, started)
+        return finalise_cheapest(self.name, request, self._on)
 
     def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
         unserved = {w.name: why for w in workloads if (why := refusal(w, device)) is not None}

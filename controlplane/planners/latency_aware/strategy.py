@@ -15,7 +15,7 @@ from controlplane.domain.workload import Workload
 from controlplane.latency.fitting.published import Published
 from controlplane.latency.models import latency_aware as model
 from controlplane.planners.evaluation.estimates import LARGEST_BATCH
-from controlplane.planners.evaluation.finalise import Draft, finalise
+from controlplane.planners.evaluation.finalise import Draft, finalise_cheapest
 from controlplane.planners.evaluation.placements import (
     gpu_of,
     memory_of,
@@ -113,10 +113,7 @@ class LatencyAware:
 
     def plan(self, request: PlanRequest) -> Plan:
         """The plan with the fewest refused workloads, then the cheapest, on one GPU type each."""
-        started = request.clock.monotonic()
-        drafts = [self._on(device, request.workloads) for device in request.devices.values()]
-        best = min(drafts, key=lambda d: (len(d.infeasible), sum(g.price_per_hour for g in d.gpus)))
-        return finalise(self.name, request, best, started)
+        return finalise_cheapest(self.name, request, self._on)
 
     def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
         refused = {w.name: why for w in workloads if (why := _refusal(w, device)) is not None}
