@@ -25,15 +25,21 @@ ALL = (SUPERVISOR, *KEPT_UP)
 def find(places: Places, role: str) -> tuple[int, ...]:
     """Pids of the living processes of this gateway with this role."""
     wanted = {f"{LABEL}={places.state}".encode(), f"{ROLE_LABEL}={role}".encode()}
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            environment = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-            if wanted <= set(environment):
-                found.append(int(entry))
-    return tuple(sorted(found))
+            if wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+                found[int(entry.name)] = _parent(entry)
+    # A fork has its parent's environment until it executes its own program. A signal meant for the supervisor
+    # would end the HAProxy that it just starts.
+    return tuple(sorted(pid for pid, parent in found.items() if parent not in found))
+
+
+def _parent(process: Path) -> int:
+    """Return the parent's pid. The name before it, in brackets, may hold brackets and spaces."""
+    return int((process / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 def spawn(

@@ -1,0 +1,45 @@
+"""The gateway's processes are found by their labels."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from controlplane.gateway import processes
+from controlplane.gateway.places import LABEL, ROLE_LABEL, Places
+
+pytestmark = pytest.mark.unit
+
+FORKING = "import os, signal; child = os.fork(); child and print(child, flush=True); signal.pause()"
+
+
+def test_a_fork_that_has_not_become_its_own_program_yet_is_not_its_parent(tmp_path: Path) -> None:
+    """The supervisor's next HAProxy would get the signals that are meant for the supervisor."""
+    places = Places.of(tmp_path)
+    labels = {LABEL: str(places.state), ROLE_LABEL: processes.SUPERVISOR}
+    with subprocess.Popen([sys.executable, "-c", FORKING], env=labels, stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        child = psutil.Process(int(supervisor.stdout.readline()))
+        try:
+            assert processes.find(places, processes.SUPERVISOR) == (supervisor.pid,)
+        finally:
+            supervisor.kill()
+            child.kill()
+
+
+def test_a_process_whose_parent_ended_is_found(tmp_path: Path) -> None:
+    places = Places.of(tmp_path)
+    labels = {LABEL: str(places.state), ROLE_LABEL: processes.FACADE}
+    with subprocess.Popen([sys.executable, "-c", FORKING], env=labels, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait()
+        try:
+            assert processes.find(places, processes.FACADE) == (child.pid,)
+        finally:
+            child.kill()
