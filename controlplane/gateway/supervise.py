@@ -172,6 +172,8 @@ class Supervisor:
             charge.child = charge.start()
             charge.pid = charge.child.pid
             charge.handle = os.pidfd_open(charge.pid)
+        except ProcessLookupError:
+            self._died(charge)  # within its start
         except (OSError, TrisectError) as error:
             self._died(charge, f"does not start: {error}")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,19 @@ def test_what_a_full_disk_does_not_let_start_is_tried_again(
     assert (charge.handle, charge.deaths) == (None, 2)
     assert charge.due_at > charge.started_at
     assert "No space left" in capsys.readouterr().out
+
+
+def test_a_process_that_dies_within_its_start_says_how(tmp_path: Path) -> None:
+    def dead() -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(["sleep", "60"])
+        child.terminate()
+        child.wait()
+        return child
+
+    supervisor = Supervisor(Places.of(tmp_path), None)
+    supervisor._start(Charge(processes.HAPROXY, dead))
+    (told,) = read_restarts(Places.of(tmp_path).restarts)
+    assert told.reason == "ended by signal 15; started again at once"
 
 
 def test_what_died_is_written_down_and_no_full_disk_stops_it(tmp_path: Path) -> None:
