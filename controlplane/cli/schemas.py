@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from controlplane.domain.observation import RateSeen
+from controlplane.domain.survey import Readiness
 from controlplane.files.documents import SCHEMA_VERSION
 from controlplane.files.limits import Limit
 from controlplane.files.plans import PLAN
@@ -49,6 +50,28 @@ class _Demo(_Versioned):
     workloads: list[DemoRow]
     repair: Repair | None
     no_repair: str | None
+
+
+class _Input(TypedDict):
+    name: str
+    datatype: str
+    dims: list[int]
+    optional: bool
+
+
+class _Surveyed(TypedDict):
+    model: str
+    state: Readiness
+    note: str | None
+    max_batch: int | None
+    completed: bool
+    inputs: list[_Input]
+
+
+class _Init(_Versioned):
+    repository: str
+    spec: str
+    models: list[_Surveyed]
 
 
 class _ProfileWritten(TypedDict):
@@ -328,6 +351,7 @@ _DOCUMENTS: dict[str, Any] = {
     "spec": SPEC,
     "error": _Error,
     "doctor": _Doctor,
+    "init": _Init,
     "demo": _Demo,
     "profile": _Profile,
     "validate": _Validated | _ValidatedFleet,

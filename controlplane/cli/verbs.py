@@ -29,6 +29,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "ctl doctor",
             _UNCHANGED,
         ),
+        "init": Verb(
+            "jobs.init",
+            "Write a spec's skeleton from a model repository.",
+            "ctl init model_repository -o spec.yaml",
+            "nothing was written; what Triton completed so far is kept, and the same command continues",
+        ),
         "schema": Verb(
             "jobs.schema",
             "Print the JSON Schema of a verb's --json document.",

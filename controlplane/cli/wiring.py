@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from controlplane.report.tables.status_table import Status
     from controlplane.runtime.fleet.fleet import Fleet
     from controlplane.runtime.fleet.history import Event
+    from controlplane.runtime.jobs.completing import Completer
 
 
 DEFAULT_CLUSTER = Cluster()
@@ -246,6 +247,22 @@ def place(device: str) -> Place:
             return Place(known_device(kind), device)
     known = ", ".join(name for devices in available.values() for name in devices)
     raise InputError(f"this host has no device {device!r}; it has: {known}", field="--device")
+
+
+def main_device() -> str:
+    """Return the device type that this host serves models on: its first GPU's, else `cpu`."""
+    from controlplane.runtime.devices import host_devices
+
+    # Cores come first.
+    kinds = list(host_devices())
+    return kinds[1] if len(kinds) > 1 else kinds[0]
+
+
+def completer(with_launcher: Launcher) -> Completer:
+    """Return what has a Triton on the main device complete configurations."""
+    from controlplane.runtime.jobs.completing import Completer
+
+    return Completer(with_launcher, place(main_device()).name, state_root() / ".completed")
 
 
 def fleet_to_end(name: str) -> Fleet | None:

@@ -52,7 +52,8 @@ class ServerSpec:
     `reloads`: its models are unloaded and loaded while it runs, as a warm shadow's are. `fleet_wide_calls`:
     its clients may share memory with it and change its trace and log settings. A server refuses the calls of
     both kinds to every process of its host unless these say otherwise. `turns`: one of its models executes at
-    a time.
+    a time. `completes`: it loads no model by itself, and completes the configuration of each one that it is
+    made to load; it `reloads`, and serves no client.
     """
 
     labels: Labels
@@ -64,6 +65,7 @@ class ServerSpec:
     reloads: bool = False
     fleet_wide_calls: bool = False
     turns: bool = False
+    completes: bool = False
     name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ Readiness is no proof: a model whose Python process died still reports that it i
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -145,7 +146,11 @@ def _answered(answer: httpx.Response) -> httpx.Response:
 
 
 def _words(answer: httpx.Response) -> str:
-    return answer.text.strip()[:300]
+    """Return the message of a refusal."""
+    text = answer.text.strip()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        text = str(json.loads(text)["error"])
+    return text[:300]
 
 
 def unload(server: Server, endpoint: str, *, deadline_s: float) -> None:
@@ -165,6 +170,6 @@ def _repository(server: Server, endpoint: str, verb: str, deadline_s: float) -> 
         with plain_client(deadline_s) as client:
             client.post(url, json={}, headers=key).raise_for_status()
     except httpx.HTTPStatusError as error:
-        raise EngineError(f"{server.name}: {verb} {endpoint}: {error.response.text.strip()[:300]}") from error
+        raise EngineError(f"{server.name}: {verb} {endpoint}: {_words(error.response)}") from error
     except httpx.HTTPError as error:
         raise EngineError(f"{server.name}: {verb} {endpoint}: {error!r}") from error

@@ -47,7 +47,7 @@ def requests_for(source: SourceModel, inputs: Inputs = NO_INPUTS) -> tuple[Model
             file=file,
             field="sequence_batching",
         )
-    specs = _specs(source)
+    specs = input_specs(source)
     if all(spec.optional for spec in specs):
         raise InputError("lists no input, so no request can be made", file=file, field="input")
     _check_shapes(specs, inputs.shapes, file, source.name)
@@ -99,7 +99,8 @@ def check_batches_form(
         )
 
 
-def _specs(source: SourceModel) -> tuple[TensorSpec, ...]:
+def input_specs(source: SourceModel) -> tuple[TensorSpec, ...]:
+    """Return the declared inputs of a model."""
     return tuple(
         TensorSpec(
             name=tensor.name,

@@ -33,8 +33,41 @@ def batch_limit(config: ModelConfig) -> int:
     return max(1, min(BATCH_LIMIT, int(config.max_batch_size)))
 
 
+def is_complete(config: ModelConfig) -> bool:
+    """Return whether a configuration names what executes it, its inputs and its outputs.
+
+    Triton completes what is missing there when it loads the model, for backends that know their models.
+    """
+    return bool((config.backend or config.platform) and config.input and config.output)
+
+
+def completed_config(written: ModelConfig | None, completed: ModelConfig) -> str:
+    """Return the text of Triton's completed configuration.
+
+    The instances stay as written: Triton's default is one on each GPU that its server saw.
+    """
+    config = ModelConfig()
+    config.CopyFrom(completed)
+    del config.instance_group[:]
+    if written is not None:
+        config.instance_group.extend(written.instance_group)
+    text: str = text_format.MessageToString(config)
+    return text
+
+
+_OWN_SCHEDULERS = frozenset({"vllm", "tensorrtllm"})
+"""Backends that batch the steps of their requests anew for every token, so that a batch has no time."""
+
+
 def check_servable(config: ModelConfig, file: str) -> None:
     """Raise InputError, with the reason, for a model that cannot run on a share of one device."""
+    if config.backend in _OWN_SCHEDULERS:
+        raise InputError(
+            f"runs on the backend {config.backend}, which schedules its requests itself: a plan cannot "
+            "predict their latencies; serve the model on a GPU without Trisect",
+            file=file,
+            field="backend",
+        )
     if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
         raise InputError(
             "is an ensemble: its steps must run in one server, and a plan cannot place models together yet; "

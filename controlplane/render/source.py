@@ -1,4 +1,8 @@
-"""Reading of a source model's directory: the only effect of rendering."""
+"""Reading of a source model's directory: the only effect of rendering.
+
+A configuration that is missing or lacks what a plan needs is replaced by the one that Triton made of it,
+where that is kept (`files.completed`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
-from controlplane.render.config import check_servable, parse_config
+from controlplane.files.completed import read_completed
+from controlplane.render.composing import called_models
+from controlplane.render.config import check_servable, is_complete, parse_config
 
 CONFIG_NAME = "config.pbtxt"
 
@@ -26,7 +32,7 @@ class SourceModel:
 
 
 def source_models(repository: Path) -> tuple[str, ...]:
-    """Return the names of all models in a repository, sorted: folders with a config.pbtxt.
+    """Return the names of all models in a repository, sorted: folders with a config.pbtxt or a version.
 
     Raises InputError if the repository does not exist.
     """
@@ -34,14 +40,45 @@ def source_models(repository: Path) -> tuple[str, ...]:
         raise InputError(
             "is not a directory; name the model repository with --repository", file=str(repository)
         )
-    return tuple(sorted(p.parent.name for p in repository.glob(f"*/{CONFIG_NAME}")))
+    return tuple(sorted(p.name for p in repository.iterdir() if _is_model(p)))
+
+
+def _is_model(folder: Path) -> bool:
+    if not folder.is_dir() or folder.name.startswith("."):
+        return False
+    return (folder / CONFIG_NAME).is_file() or any(_is_version(p) for p in folder.iterdir())
+
+
+def _is_version(path: Path) -> bool:
+    return path.name.isdigit() and path.is_dir()
+
+
+def read_written(directory: Path) -> ModelConfig | None:
+    """Return the configuration that the user wrote; None where there is no file.
+
+    Raises InputError, naming file and line, for one that cannot be read.
+    """
+    file = directory / CONFIG_NAME
+    try:
+        return parse_config(file.read_text(), str(file))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", file=str(file)) from None
+
+
+def to_complete(repository: Path, model: str) -> bool:
+    """Return whether Triton has yet to complete the model's configuration. Raises InputError."""
+    directory = repository.resolve() / model
+    written = read_written(directory)
+    return not (written is not None and is_complete(written)) and read_completed(directory) is None
 
 
 def read_source(repository: Path, model: str) -> SourceModel:
     """Read one model of a source repository.
 
-    Raises InputError, naming file and line, for an invalid name, a missing folder, configuration or version,
-    a broken configuration, and a model that cannot be served in a partition.
+    Raises InputError, naming file and line, for an invalid name, a missing folder or version, a configuration
+    that is broken, or missing and not completed, and for a model that cannot be served in a partition.
     """
     units.safe_name(model, "model")
     directory = repository.resolve() / model
@@ -51,24 +88,45 @@ def read_source(repository: Path, model: str) -> SourceModel:
         hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known) or 'none'}"
         raise InputError(f"there is no such model directory; {hint}", file=str(directory), field="model")
     file = directory / CONFIG_NAME
-    try:
-        text = file.read_text()
-    except FileNotFoundError:
-        raise InputError(
-            "is missing; every model's folder needs one. Write it, or, if Triton completes the configuration "
-            "by itself, save the answer of GET /v2/models/MODEL/config",
-            file=str(file),
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=str(file)) from None
-    config = parse_config(text, str(file))
+    config = _config(directory)
     check_servable(config, str(file))
+    _refuse_callers(directory)
     others = tuple(sorted(p.name for p in directory.iterdir() if _is_part(p)))
-    if not any(name.isdigit() and (directory / name).is_dir() for name in others):
+    if not any(_is_version(directory / name) for name in others):
         raise InputError(
             "has no version: put the model's files into a folder named 1 inside", file=str(directory)
         )
     return SourceModel(model, str(directory), config, others)
+
+
+def _refuse_callers(directory: Path) -> None:
+    """Raise InputError for a model whose code executes other models."""
+    called = called_models(directory)
+    if called is not None:
+        names = f" ({', '.join(called)})" if called else ""
+        raise InputError(
+            f"executes other models itself{names}: they must run in its server, and a plan cannot place "
+            "models together yet; plan those models and let the client call them one after another",
+            file=str(directory),
+        )
+
+
+def _config(directory: Path) -> ModelConfig:
+    """Return the written configuration if it is complete, else the completed one, else what is written."""
+    file = str(directory / CONFIG_NAME)
+    written = read_written(directory)
+    if written is not None and is_complete(written):
+        return written
+    completed = read_completed(directory)
+    if completed is not None:
+        return parse_config(completed, file)
+    if written is None:
+        raise InputError(
+            "is missing, and Triton has not completed it yet: `ctl init`, `ctl profile` and `ctl apply` have "
+            "it completed; or write the file",
+            file=file,
+        )
+    return written
 
 
 def _is_part(path: Path) -> bool:

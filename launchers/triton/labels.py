@@ -35,6 +35,7 @@ def text_of(server: Server) -> str:
             "reloads": spec.reloads,
             "fleet_wide_calls": spec.fleet_wide_calls,
             "turns": spec.turns,
+            "completes": spec.completes,
             "host": server.host,
             "http_port": server.http_port,
             "grpc_port": server.grpc_port,
@@ -69,6 +70,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
             told.get("reloads", True),
             told.get("fleet_wide_calls", True),
             told.get("turns", False),
+            told.get("completes", False),
         )
         return Server(
             id,

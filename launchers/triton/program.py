@@ -84,7 +84,7 @@ def command_line(
 ) -> list[str]:
     """Return the argument vector of the Triton that serves `spec` from `repository`.
 
-    The rendered configs are complete, so Triton need not start every model once to complete them.
+    Rendered configs are complete, so Triton need not start every model once to complete them.
     """
     arguments = {
         "id": spec.name,
@@ -104,7 +104,8 @@ def command_line(
     }
     line = [str(home.binary), *(f"--{name}={value}" for name, value in arguments.items())]
     line += _locks(spec, reload_key)
-    line.append("--disable-auto-complete-config")
+    if not spec.completes:
+        line.append("--disable-auto-complete-config")
     if spec.turns:
         line.append("--rate-limit=execution_count")
     if not gpu:
@@ -129,7 +130,8 @@ def _locks(spec: ServerSpec, reload_key: str | None) -> list[str]:
         return ["--model-control-mode=none", f"--http-restricted-api={every}:{_LOCKED}", locked_grpc]
     key = f"--http-restricted-api=model-repository:{RELOAD_HEADER}={reload_key}"
     locked_http = [f"--http-restricted-api={','.join(closed)}:{_LOCKED}"] if closed else []
-    return ["--model-control-mode=explicit", "--load-model=*", key, *locked_http, locked_grpc]
+    loaded = [] if spec.completes else ["--load-model=*"]
+    return ["--model-control-mode=explicit", *loaded, key, *locked_http, locked_grpc]
 
 
 KEY_PLACEHOLDER = "RANDOM"

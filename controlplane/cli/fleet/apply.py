@@ -20,6 +20,7 @@ from controlplane.report.terms_line import terms_line
 from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
 from controlplane.runtime.fleet.execute import commands, describe
 from controlplane.runtime.jobs.compiling import say_when_compiling
+from controlplane.runtime.jobs.completing import complete_or_refuse
 
 
 def apply(
@@ -136,6 +137,9 @@ def apply(
     settings = preflight.settings(
         parsed, built, repository=repository, output=output, endpoints=endpoints, cluster=cluster
     )
+    if not dry_run and built.launcher.inventory() is None:
+        models = sorted({placement.model for _, _, placement in parsed.placements()})
+        complete_or_refuse(wiring.completer(built.launcher), repository, models)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
     if dry_run or interactive:

@@ -21,6 +21,7 @@ from controlplane.report import profile_line
 from controlplane.report.progress import Bar
 from controlplane.report.tables.plan_table import counted
 from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.jobs.completing import complete_or_refuse
 from controlplane.runtime.jobs.profile import (
     Counters,
     Failed,
@@ -98,14 +99,14 @@ def profile(
         inputs=model_inputs(shape or [], input_data or [], models or source_models(repository)),
     )
     place = wiring.place(device)
+    started_by = wiring.launcher(launcher)
+    complete_or_refuse(wiring.completer(started_by), repository, models or source_models(repository))
     subjects = read_subjects(repository, models or [], place, wishes)
     failed: dict[str, Failed] = {}
     written: list[Written] = []
     gained: Mapping[Path, int] = {}
     with Bar() as bar:
-        profiler = Profiler(
-            wiring.launcher(launcher), SystemClock(), bar, profiles.resolve(), state_root() / "profiling"
-        )
+        profiler = Profiler(started_by, SystemClock(), bar, profiles.resolve(), state_root() / "profiling")
         for one in profile_models(profiler, subjects, place, resume=resume, counters=counters):
             if isinstance(one, Failed):
                 failed[one.model] = one

@@ -60,12 +60,14 @@ class Failed:
 
 
 def source_models(repository: Path) -> list[str]:
-    """Return the models of a repository: folders with a config.pbtxt. Raises InputError without any."""
+    """Return the models of a repository. Raises InputError without any."""
     found = list(source.source_models(repository))
     if not found:
         others = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
         bare = f"; folders without one: {others}" if others else ""
-        raise InputError(f"has no model (a folder with a config.pbtxt){bare}", file=str(repository))
+        raise InputError(
+            f"has no model (a folder with a config.pbtxt or a version){bare}", file=str(repository)
+        )
     return found
 
 

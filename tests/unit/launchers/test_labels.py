@@ -26,8 +26,7 @@ def servers(draw: st.DrawFn) -> Server:
         "cpu-0",
         draw(st.floats(1, 100)),
         draw(st.none() | st.floats(1, 1e6)),
-        draw(st.booleans()),
-        draw(st.booleans()),
+        *(draw(st.booleans()) for _ in range(4)),
     )
     held = draw(st.none() | st.just("cgroup-v1"))
     return Server(

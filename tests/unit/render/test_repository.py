@@ -169,7 +169,9 @@ def test_a_missing_directory_names_the_nearest(repository: Path) -> None:
 
 def test_a_directory_without_configuration_or_version_is_refused(repository: Path) -> None:
     (repository / "m" / "config.pbtxt").unlink()
-    with pytest.raises(InputError, match=r"m/config\.pbtxt: is missing; every model's folder needs one"):
+    with pytest.raises(
+        InputError, match=r"m/config\.pbtxt: is missing, and Triton has not completed it yet: `ctl init`"
+    ):
         read_source(repository, "m")
     for version in ("1", "2"):
         (repository / "other" / version).rmdir()

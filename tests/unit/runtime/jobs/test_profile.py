@@ -174,7 +174,8 @@ def test_lines_name_the_model_the_words_and_the_way_out() -> None:
 def test_a_folder_without_config_is_called_that(tmp_path: Path) -> None:
     bare = tmp_path / "bare-models"
     (bare / "bare" / "1").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"bare/config\.pbtxt: is missing; every model's folder needs one"):
+    with pytest.raises(InputError, match=r"bare/config\.pbtxt: is missing, and Triton has not completed it"):
         read_subjects(bare, ["bare"], PLACE, Wishes())
+    (bare / "bare" / "1").rmdir()
     with pytest.raises(InputError, match=r"has no model .*; folders without one: bare$"):
         read_subjects(bare, [], PLACE, Wishes())

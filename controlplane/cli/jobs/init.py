@@ -1,0 +1,59 @@
+"""`ctl init`: a spec's skeleton from a model repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import options, wiring
+from controlplane.cli.exits import EXIT_NO
+from controlplane.cli.output import print_json, say
+from controlplane.domain.errors import InfeasibleError, InputError
+from controlplane.domain.survey import Readiness
+from controlplane.files.writing import write_text
+from controlplane.report.tables.plan_table import counted, show
+from controlplane.report.tables.survey_table import survey_document, survey_table
+from controlplane.runtime.jobs.skeleton import skeleton
+from controlplane.runtime.jobs.survey import survey
+
+
+def init(
+    repository: Annotated[
+        Path, typer.Argument(metavar="REPOSITORY", help="A model repository as Triton serves it.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The spec to write.", callback=options.writable("--output")),
+    ] = Path("spec.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a spec that exists.")] = False,
+    launcher: options.Launcher = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit code 1 unless every model is ready to be profiled.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Look at every model of REPOSITORY and write the skeleton of a spec. Measures nothing.
+
+    Where a configuration is missing or partial, a temporary Triton loads the model once and completes it; the
+    result is kept for `ctl profile` and `ctl apply`, and the repository stays as it is. If no model can be
+    planned, nothing is written and the exit code is 3.
+    """
+    options.of_this_host(launcher)
+    if output.exists() and not force:
+        raise InputError("exists already; --force replaces it, -o names another", file=str(output))
+    findings = survey(repository, wiring.completer(wiring.launcher(launcher)))
+    planned = [one for one in findings if one.readiness is not Readiness.UNSUPPORTED]
+    if planned:
+        write_text(output, skeleton(findings, str(repository), wiring.main_device()))
+    if json and planned:
+        print_json({"repository": str(repository), "spec": str(output), "models": survey_document(findings)})
+    elif not json:
+        show(survey_table(findings))
+    if not planned:
+        reasons = "; ".join(f"{one.model}: {one.note}" for one in findings)
+        raise InfeasibleError(f"{repository}: no model of it can be planned: {reasons}")
+    say(f"{output}: {counted(len(planned), 'workload')}; write the SLOs and rates, then `ctl profile`")
+    if check and any(one.readiness is not Readiness.READY for one in findings):
+        raise typer.Exit(EXIT_NO)

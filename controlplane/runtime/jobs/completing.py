@@ -1,0 +1,120 @@
+"""Completion of model configurations by a temporary Triton, which loads the models one after another."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import filelock
+from google.protobuf.json_format import ParseDict
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from controlplane.domain import units
+from controlplane.domain.errors import EngineError, FleetBusy, InputError
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
+from controlplane.files.completed import write_completed
+from controlplane.monitor import inference, triton
+from controlplane.ports import Launcher
+from controlplane.render.config import completed_config
+from controlplane.render.source import read_written, to_complete
+
+_START_S = 60.0
+_LOAD_S = 120.0
+"""The longest time for one model to load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completer:
+    """Has a Triton complete configurations.
+
+    `device` is the launcher's name for the one it runs on; `scratch` holds locks.
+    """
+
+    launcher: Launcher
+    device: str
+    scratch: Path
+
+    def complete(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
+        """Complete and keep those of the models' configurations that need it.
+
+        Starts no server where none does. Returns Triton's message by model for each that it did not load.
+        Raises InputError for a configuration that cannot be read, FleetBusy where another command completes
+        the same repository, EngineError where the server or the disk fails.
+        """
+        found = {units.safe_name(model, "model"): repository.resolve() / model for model in models}
+        wanted = [model for model in found if found[model].is_dir() and to_complete(repository, model)]
+        failed: dict[str, str] = {}
+        if not wanted:
+            return failed
+        with self._serving(repository.resolve()) as server, triton.StatisticsClient(server) as client:
+            for model in wanted:
+                try:
+                    config = _loaded_config(server, client, model)
+                except EngineError as error:
+                    failed[model] = _reason(error)
+                    continue
+                write_completed(found[model], completed_config(read_written(found[model]), config))
+        return failed
+
+    @contextlib.contextmanager
+    def _serving(self, repository: Path) -> Iterator[Server]:
+        """Run a server that completes, alone on its repository, and stop it at the end."""
+        fleet = f"complete-{sha256(str(repository).encode()).hexdigest()[:10]}"
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(self.scratch / f"{fleet}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise FleetBusy(
+                f"another command completes the configurations of {repository}; wait for it to end"
+            ) from None
+        try:
+            self._clear(fleet)
+            spec = ServerSpec(
+                labels=Labels(fleet, "complete", "complete", Role.PROFILE, "r1"),
+                repository=str(repository),
+                endpoints=(),
+                device=self.device,
+                percent=100.0,
+                reloads=True,
+                completes=True,
+            )
+            server = self.launcher.start(spec, deadline_s=_START_S)
+            try:
+                yield server
+            finally:
+                self.launcher.stop(server, drain_s=0)
+        finally:
+            lock.release()
+
+    def _clear(self, fleet: str) -> None:
+        """End what an interrupted command left running."""
+        for server in self.launcher.servers(fleet):
+            self.launcher.stop(server, drain_s=0)
+        self.launcher.sweep(fleet)
+
+
+def complete_or_refuse(completer: Completer, repository: Path, models: Sequence[str]) -> None:
+    """Complete what needs it. Raises InputError with Triton's message for a model that it did not load."""
+    for model, said in completer.complete(repository, models).items():
+        raise InputError(
+            f"Triton cannot complete this model's configuration: {said}",
+            file=str(repository / model),
+            field="model",
+        )
+
+
+def _reason(error: EngineError) -> str:
+    """Return the message of a failed load without the traceback of a model's code."""
+    return str(error).split("\n\nAt:", 1)[0].strip()
+
+
+def _loaded_config(server: Server, client: triton.StatisticsClient, model: str) -> ModelConfig:
+    """Load a model, read its configuration and unload it. Raises EngineError with Triton's message."""
+    inference.load(server, model, deadline_s=_LOAD_S)
+    config: ModelConfig = ParseDict(dict(client.config(model)), ModelConfig(), ignore_unknown_fields=True)
+    inference.unload(server, model, deadline_s=_LOAD_S)
+    return config

@@ -1,0 +1,78 @@
+"""Survey of a model repository: what can be profiled, what needs inputs, what is not supported and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.survey import Finding, Readiness
+from controlplane.domain.tensors import TensorSpec
+from controlplane.profiler.requests import input_specs, requests_for
+from controlplane.render.config import batch_limit, is_complete, keeps_sequences
+from controlplane.render.source import SourceModel, read_source, read_written, source_models
+from controlplane.runtime.jobs.completing import Completer
+
+
+def survey(repository: Path, completer: Completer) -> tuple[Finding, ...]:
+    """Look at every model of a repository; a Triton completes the configurations that need it.
+
+    Raises InputError where there is no model, and as `Completer.complete` does.
+    """
+    models = source_models(repository)
+    if not models:
+        raise InputError(
+            "has no model: each model is a folder with a config.pbtxt or a version (a folder named 1)",
+            file=str(repository),
+        )
+    unreadable = {model: problem for model in models if (problem := _unreadable(repository, model))}
+    readable = [model for model in models if model not in unreadable]
+    refused = unreadable | {
+        model: f"Triton does not load it: {said}"
+        for model, said in completer.complete(repository, readable).items()
+    }
+    return tuple(
+        Finding(model, Readiness.UNSUPPORTED, refused[model])
+        if model in refused
+        else finding(repository, model)
+        for model in models
+    )
+
+
+def finding(repository: Path, model: str) -> Finding:
+    """Judge one model whose configuration is as complete as it can be."""
+    try:
+        source = read_source(repository, model)
+    except InputError as error:
+        return Finding(model, Readiness.UNSUPPORTED, error.problem)
+    inputs = input_specs(source)
+    readiness, note = Readiness.READY, _note(source, inputs)
+    try:
+        requests_for(source)
+    except InputError as error:
+        readiness = Readiness.NEEDS_INPUTS
+        note = f"{error.field}: {error.problem}" if error.field else error.problem
+        if keeps_sequences(source.config):
+            readiness = Readiness.UNSUPPORTED
+    written = read_written(Path(source.directory))
+    completed = written is None or not is_complete(written)
+    return Finding(model, readiness, note, batch_limit(source.config), inputs, completed)
+
+
+def _unreadable(repository: Path, model: str) -> str | None:
+    """Return what is wrong with a written configuration; None for one that is right or missing."""
+    try:
+        read_written(repository / model)
+    except InputError as error:
+        return f"config.pbtxt{f':{error.line}' if error.line else ''}: {error.problem}"
+    return None
+
+
+def _note(source: SourceModel, inputs: Sequence[TensorSpec]) -> str:
+    texts = [spec.name for spec in inputs if spec.datatype == "BYTES" and not spec.optional]
+    if texts and not source.config.model_warmup:
+        return (
+            f"{', '.join(texts)}: measured with an English sentence; `ctl profile --input-data "
+            f"{source.name}:FILE` measures with real values"
+        )
+    return ""

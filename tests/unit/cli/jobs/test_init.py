@@ -1,0 +1,65 @@
+"""`ctl init` on models whose configurations are written: no server starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from controlplane.cli.main import run
+from controlplane.cli.schemas import schema
+
+pytestmark = pytest.mark.unit
+
+CONFIG = """backend: "b" max_batch_size: 16
+input [ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]
+output [ { name: "Y", data_type: TYPE_FP32, dims: [ 4 ] } ]
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write(tmp_path / "models" / "m", CONFIG)
+    return tmp_path
+
+
+def write(model: Path, config: str) -> None:
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(config)
+
+
+def test_the_document_is_valid_and_the_spec_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "models", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(schema("init")).validate(document)
+    assert (document["spec"], document["models"][0]["state"]) == ("spec.yaml", "ready")
+    assert run(["plan", "spec.yaml"]) == 2
+    assert "profile" in capsys.readouterr().err
+
+
+def test_a_spec_that_exists_is_kept_without_force(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "spec.yaml").write_text("mine")
+    assert run(["init", "models"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert (directory / "spec.yaml").read_text() == "mine"
+    assert run(["init", "models", "--force"]) == 0
+    assert (directory / "spec.yaml").read_text() != "mine"
+
+
+def test_check_answers_no_while_a_model_needs_something(directory: Path) -> None:
+    assert run(["init", "models", "--check"]) == 0
+    write(directory / "models" / "open", CONFIG.replace("[ 4 ]", "[ -1 ]"))
+    assert run(["init", "models", "--check", "--force"]) == 1
+
+
+def test_without_a_model_that_can_be_planned_nothing_is_written(directory: Path) -> None:
+    (directory / "models" / "m" / "config.pbtxt").write_text(CONFIG.replace('"b"', '"vllm"'))
+    assert run(["init", "models"]) == 3
+    assert not (directory / "spec.yaml").exists()
+    assert run(["init", "nowhere"]) == 2
