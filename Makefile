@@ -7,9 +7,12 @@ PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
 PROMETHEUS := .tools/prometheus
-# One worker a core. The tests of a file share a worker, and so their servers; files are run in their order. Both
-# workers must collect equal names, so no name may hold a time or the order of a set.
-PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# The tests of a file share a worker, and so their servers; files are run in their order. All workers must collect
+# equal names, so no name may hold a time or the order of a set.
+PYTEST := $(PY) -m pytest -q --dist loadfile --no-loadscope-reorder
+# Unit tests compute: one worker a core of a small host. Tests of servers mostly wait: three workers share two cores.
+UNIT := OPENBLAS_NUM_THREADS=1 $(PYTEST) --numprocesses 2
+SERVERS := $(PYTEST) --numprocesses 3
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
 PIP := -m pip install $(PATIENT)
@@ -98,10 +101,10 @@ test-packages: host-packages
 
 # The inner loop: style, types, imports and the unit tests that do not compute for seconds.
 check: setup lint
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not slow and not soak"
+	$(UNIT) -m "unit and not slow and not soak"
 
-# Each part with the time it took and its slowest tests; the first failure ends the run. Unit tests compute, servers
-# and containers mostly wait. Two threads of BLAS would mostly wait for each other's core.
+# Each part with the time it took and its slowest tests; the first failure ends the run. Two threads of BLAS would
+# mostly wait for each other's core.
 test: setup test-packages
 	@timed() { local name="$$1" start=$$SECONDS; shift; echo "== $$name: $$*"; "$$@" || exit 1; \
 	    echo "== $$name took $$((SECONDS - start)) s"; }; \
@@ -109,8 +112,8 @@ test: setup test-packages
 	timed format .venv/bin/ruff format --check .; \
 	timed types .venv/bin/mypy; \
 	timed imports .venv/bin/lint-imports; \
-	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak"; \
-	timed servers $(PYTEST) --durations 20 -m "(e2e or docker or browser) and not soak"
+	timed unit env $(UNIT) --durations 20 -m "unit and not soak"; \
+	timed servers $(SERVERS) --durations 20 -m "(e2e or docker or browser) and not soak"
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup
