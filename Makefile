@@ -19,6 +19,9 @@ PIP := -m pip install $(PATIENT)
 # A failed update is no end: what is known may be enough, and what is missing then is named.
 APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 
+# Tests start `ctl` hundreds of times: where a shell switches bytecode off, each start would compile all of it again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup docs demo check test test-packages test-gpu test-kubernetes lint bench soak clean host-packages
 .DELETE_ON_ERROR:
 
