@@ -362,6 +362,7 @@ _DOCUMENTS: dict[str, Any] = {
     "render": _Render,
     "apply": _DryRun | _Applied,
     "status": _Status,
+    "top": _Status,
     "wait": _Wait,
     "dashboard": _Dashboard,
     "report": _Report,

@@ -103,6 +103,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         "status": Verb(
             "fleet.status", "Show a fleet's servers and their latencies.", "ctl status --watch", _UNCHANGED
         ),
+        "top": Verb(
+            "fleet.top",
+            "Watch a fleet on the whole terminal.",
+            "ctl top --fleet shop",
+            "a redirect that you asked for is done; nothing else was changed",
+        ),
         "wait": Verb(
             "fleet.wait",
             "Wait until a fleet serves and keeps its promises.",

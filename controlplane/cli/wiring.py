@@ -281,14 +281,15 @@ def fleet_to_end(name: str) -> Fleet | None:
     return existing_fleet(name)[0]
 
 
-def status_source(name: str) -> Callable[[], Status]:
-    """Return a function that reads a fleet's present status."""
+def status_source(name: str, *, window_s: float | None = None) -> Callable[[], Status]:
+    """Return a function that reads a fleet's present status, with figures of `window_s` (a minute)."""
     from controlplane.monitor.telemetry import GatewayTelemetry
+    from controlplane.report.tables.status_table import WINDOW_S
     from controlplane.runtime.fleet.status import fleet_status
 
     found, _ = existing_fleet(name)
     telemetry = GatewayTelemetry(gateway(found.files).telemetry_socket)
-    return lambda: fleet_status(found, found.files.plan(), telemetry)
+    return lambda: fleet_status(found, found.files.plan(), telemetry, window_s or WINDOW_S)
 
 
 def serve(

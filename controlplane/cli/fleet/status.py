@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -12,7 +13,7 @@ from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json, print_json_line, say
 from controlplane.report.health import problems
 from controlplane.report.tables.plan_table import show
-from controlplane.report.tables.status_table import status_document, status_view
+from controlplane.report.tables.status_table import Status, status_document, status_view
 
 
 def status(
@@ -31,9 +32,7 @@ def status(
     options.refuse("is for one look, not for --watch", {"--check": check or None} if watch else {})
     look = wiring.status_source(fleet)
     if json and watch:
-        while True:
-            print_json_line(status_document(fleet, look()))
-            time.sleep(1.0)
+        print_looks(fleet, look)
     if watch:
         from rich.live import Live
 
@@ -50,3 +49,10 @@ def status(
         for problem in found:
             say(problem)
         raise typer.Exit(EXIT_NO)
+
+
+def print_looks(fleet: str, look: Callable[[], Status]) -> NoReturn:
+    """Print a line of JSON each second, until interrupted."""
+    while True:
+        print_json_line(status_document(fleet, look()))
+        time.sleep(1.0)

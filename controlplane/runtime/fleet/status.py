@@ -24,10 +24,10 @@ _WARNINGS = (Level.WARNING.value, Level.CRITICAL.value)
 _LEVELS = (Level.INFO.value, *_WARNINGS)
 
 
-def seen_windows(telemetry: Telemetry) -> Mapping[str, LatencyWindow]:
-    """Return the clients' latencies of the last minute; empty where the gateway's monitor does not answer."""
+def seen_windows(telemetry: Telemetry, seconds: float = WINDOW_S) -> Mapping[str, LatencyWindow]:
+    """Return the clients' latest latencies; empty where the gateway's monitor does not answer."""
     try:
-        return telemetry.windows(WINDOW_S)
+        return telemetry.windows(seconds)
     except GatewayError:
         return {}
 
@@ -134,10 +134,10 @@ def guard_rows(
     return rows
 
 
-def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry) -> Status:
-    """Return a fleet's present status. Raises InputError for broken files."""
+def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry, window_s: float = WINDOW_S) -> Status:
+    """Return a fleet's present status and the figures of `window_s`. Raises InputError for broken files."""
     controller = controller_process.pid(fleet.files)
-    windows = seen_windows(telemetry)
+    windows = seen_windows(telemetry, window_s)
     again = {event.subject: event for event in restarts(fleet.files)}
     servers: Sequence[StatusRow] = ()
     redirects: Mapping[str, Event] = {}

@@ -1,10 +1,11 @@
-"""The live page and the report of a real fleet, in a browser."""
+"""The live page and the report of a real fleet, in a browser, and `ctl top` on a terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from browser import address_of, axe_violations
 from guard_rig import CTL, Guarded, Load
 from host_ports import free_ports
 from playwright.sync_api import Browser
+from terminal import INTERRUPT, on_terminal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 PERCENT = 50.0
@@ -113,6 +115,32 @@ def test_the_report_has_the_record_and_the_events(fleet: Guarded, chromium: Brow
         assert opened.requests == [address_of(file)]
         assert opened.complaints == []
         assert axe_violations(opened.page) == []
+
+
+def test_top_shows_the_fleet_and_redirects_by_key(fleet: Guarded) -> None:
+    fleet.await_guarded()
+    began_s = time.time()
+    with on_terminal([CTL, "top", "--fleet", fleet.fleet], fleet.environment) as terminal:
+        terminal.await_text("1 workload, controller runs")
+        terminal.type("r")
+        terminal.await_text("Move w to its shadow, or back?")
+        terminal.type("y")
+        terminal.await_text("Redirected")
+        fleet.await_event("redirect", since_s=began_s, says="by hand")
+        terminal.type(INTERRUPT)
+        assert terminal.ended() == 130
+        assert terminal.text.endswith(
+            "ctl: interrupted: a redirect that you asked for is done; nothing else was changed\n"
+        )
+        assert terminal.echoes()
+
+
+def test_top_gives_the_terminal_back_after_sigterm(fleet: Guarded) -> None:
+    with on_terminal([CTL, "top", "--fleet", fleet.fleet], fleet.environment) as terminal:
+        terminal.await_text("controller runs")
+        terminal.terminate()
+        assert terminal.ended() == 143
+        assert terminal.echoes()
 
 
 def _minutes(fleet: Guarded) -> tuple[object, ...]:

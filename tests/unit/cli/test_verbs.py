@@ -43,6 +43,7 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("apply",): ["missing.json"],
     ("status",): [],
     ("wait",): [],
+    ("top",): [],
     ("events",): [],
     ("dashboard",): [],
     ("report",): [],

@@ -1,0 +1,243 @@
+"""The screen of `ctl top`: workloads, problems and events of a fleet, renewed each second."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar, NamedTuple
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.coordinate import Coordinate
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, RichLog, Static
+
+from controlplane.domain.errors import TrisectError
+from controlplane.report.health import problems
+from controlplane.report.page.fleet import Happened
+from controlplane.report.tables.plan_table import counted, number
+from controlplane.report.tables.status_table import Status
+from controlplane.report.top.rows import KEPT, Order, Row, companions, ordered, rows, sparkline
+
+_SHOWN_PROBLEMS = 3
+_COLUMNS = (
+    ("workload", 14),
+    ("rate/s", 7),
+    ("planned", 7),
+    ("P99 ms", 8),
+    ("SLO ms", 7),
+    ("P99 up to SLO", KEPT),
+    ("errors", 6),
+    ("rate", KEPT),
+    ("guard", 11),
+    ("served by", 30),
+)
+"""Titles and widths."""
+_STYLES = {"warning": "yellow", "critical": "bold red"}
+
+
+class Look(NamedTuple):
+    """A fleet at one moment: its status and its newest events, oldest first."""
+
+    status: Status
+    events: tuple[Happened, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A fleet for the screen. `look` and `redirect` may take a while and raise a TrisectError.
+
+    `redirect` moves a workload to its shadow, or back, and returns what it did.
+    """
+
+    name: str
+    look: Callable[[], Look]
+    redirect: Callable[[str], str]
+    every_s: float = 1.0
+
+
+class _Question(ModalScreen[bool]):
+    """A question that `y` answers with yes, and `n` or Escape with no."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "dismiss(True)", "Yes"),
+        Binding("n,escape", "dismiss(False)", "No"),
+    ]
+    CSS = """
+    _Question { align: center middle; }
+    _Question Static { width: 70; max-width: 90%; padding: 1 2; border: round $primary; }
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Show the question."""
+        yield Static(f"{self._text}\n\ny: yes    n: no", markup=False)
+
+
+class Top(App[signal.Signals]):
+    """A fleet on the whole terminal. Its result is the signal that ended it, None after `q`."""
+
+    CSS = """
+    #head { height: auto; padding: 0 1; }
+    #workloads { height: 1fr; }
+    #events { height: 9; border-top: solid $primary; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "sort", "Sort"),
+        Binding("r", "redirect", "Redirect"),
+        Binding("e", "events", "Events"),
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "interrupt", "Interrupt", show=False, priority=True),
+    ]
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, fleet: Watched) -> None:
+        super().__init__()
+        self._fleet = fleet
+        self._head = Static(f"fleet {fleet.name}: reading", id="head", markup=False)
+        self._table = DataTable[Text](id="workloads", cursor_type="row", zebra_stripes=True)
+        self._happened = RichLog(id="events", wrap=True, max_lines=500)
+        self._order = Order.SPEC
+        self._rows: tuple[Row, ...] = ()
+        self._status: Status | None = None
+        self._shown: tuple[str, ...] = ()
+        self._selected: str | None = None
+        self._newest_s = 0.0
+
+    def compose(self) -> ComposeResult:
+        """Lay out the head, the workloads, the events and the keys."""
+        yield self._head
+        with Vertical():
+            yield self._table
+            yield self._happened
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Make the columns and begin to look."""
+        for title, width in _COLUMNS:
+            self._table.add_column(title, width=width)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, signal.SIGTERM)
+        self.run_worker(self._follow())
+
+    async def _follow(self) -> None:
+        while True:
+            await self._renew()
+            await asyncio.sleep(self._fleet.every_s)
+
+    async def _renew(self) -> None:
+        try:
+            look = await asyncio.to_thread(self._fleet.look)
+        except TrisectError as error:  # the last figures stay
+            self._head.update(f"fleet {self._fleet.name} cannot be read: {error}")
+            return
+        self._status = look.status
+        self._rows = rows(look.status, self._rows)
+        self._show(look.status)
+        self._tell(look.events)
+
+    def _show(self, status: Status) -> None:
+        self._head.update(_head(self._fleet.name, status, self._order))
+        found = ordered(self._rows, self._order)
+        names = tuple(row.workload for row in found)
+        table = self._table
+        with self.batch_update():
+            if len(names) != table.row_count:
+                table.clear()
+                table.add_rows(_cells(row) for row in found)
+            else:
+                for line, row in enumerate(found):
+                    for column, cell in enumerate(_cells(row)):
+                        table.update_cell_at(Coordinate(line, column), cell)
+            moved, self._shown = names != self._shown, names
+            if moved and self._selected in names:  # the cursor follows its workload
+                table.move_cursor(row=names.index(self._selected))
+
+    def _tell(self, events: Sequence[Happened]) -> None:
+        for event in events:
+            if event.at_s > self._newest_s:
+                at = datetime.fromtimestamp(event.at_s).strftime("%H:%M:%S")
+                line = f"{at}  {event.kind:8}  {event.subject}: {event.reason}"
+                self._happened.write(Text(line, style=_STYLES.get(event.level, "")))
+        self._newest_s = max((self._newest_s, *(event.at_s for event in events)))
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Keep the workload under the cursor."""
+        if event.cursor_row < len(self._shown):
+            self._selected = self._shown[event.cursor_row]
+
+    def action_sort(self) -> None:
+        """Change the order of the workloads."""
+        self._order = self._order.next()
+        if self._status is not None:
+            self._show(self._status)
+
+    def action_events(self) -> None:
+        """Hide the events, or show them again."""
+        self._happened.display = not self._happened.display
+
+    def action_redirect(self) -> None:
+        """Ask, then move the selected workload to its shadow, or back."""
+        workload = self._selected
+        if workload is None or self._status is None:
+            return
+        others = companions(self._status, workload)
+        also = f" {', '.join(others)} in the same partition would move too." if others else ""
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.run_worker(self._redirect(workload))
+
+        self.push_screen(_Question(f"Move {workload} to its shadow, or back?{also}"), answered)
+
+    async def _redirect(self, workload: str) -> None:
+        try:
+            done = await asyncio.to_thread(self._fleet.redirect, workload)
+        except TrisectError as error:
+            self.notify(str(error), title="Not redirected", severity="error", markup=False)
+            return
+        self.notify(done, title="Redirected", markup=False)
+        await self._renew()
+
+    def action_interrupt(self) -> None:
+        """End as Ctrl-C ends every command."""
+        self.exit(signal.SIGINT)
+
+
+def _head(name: str, status: Status, order: Order) -> Text:
+    """Return the fleet's state in a few lines."""
+    controller = "no controller" if status.controller is None else "controller runs"
+    text = Text(f"fleet {name}: {counted(len(status.workloads), 'workload')}, {controller}; order: {order}")
+    found = problems(status)
+    for problem in found[:_SHOWN_PROBLEMS]:
+        text.append(f"\n! {problem}", style="red")
+    if len(found) > _SHOWN_PROBLEMS:
+        text.append(f"\n! and {counted(len(found) - _SHOWN_PROBLEMS, 'more problem')}", style="red")
+    return text
+
+
+def _cells(row: Row) -> tuple[Text, ...]:
+    late = "red" if row.late else ""
+    return (
+        Text(row.workload),
+        _right(number(row.rate_rps)),
+        _right(number(row.planned_rps)),
+        _right(f"{number(row.p99_ms)}{' !' if row.late else ''}", late),
+        _right(number(row.slo_ms)),
+        Text(sparkline(row.p99s, row.slo_ms), style=late),
+        _right("–" if row.errors is None else str(row.errors), "red" if row.errors else ""),
+        Text(sparkline(row.rates, max((row.planned_rps, *(rate or 0.0 for rate in row.rates))))),
+        Text(row.guard),
+        Text(row.served_by),
+    )
+
+
+def _right(text: str, style: str = "") -> Text:
+    return Text(text, style=style, justify="right")
