@@ -107,6 +107,14 @@ class RequestSet:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerTimes:
+    """The mean latencies of the first and the last answer to a request that is alone on its server."""
+
+    first_ms: float
+    last_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class KernelTrace:
     """What one execution of a batch makes a GPU do, alone, by Nsight Systems.
 
@@ -130,7 +138,8 @@ class Profile:
     variation of a batch's service time, `frontend_ms` the time a request spends outside queue and
     execution, `request_ms` the processor time of handling one request (None: unknown, or not within a share),
     `max_batch` the largest batch the model serves. `inputs` are the requests it was measured with, None where
-    that is unknown. `repeats` are points of earlier sessions beside those of later ones.
+    that is unknown. `repeats` are points of earlier sessions beside those of later ones. `answers`: of a
+    decoupled model.
     """
 
     model: str
@@ -148,6 +157,7 @@ class Profile:
     max_batch: int | None = None
     inputs: RequestSet | None = None
     repeats: tuple[Repeat, ...] = ()
+    answers: AnswerTimes | None = None
 
     def __post_init__(self) -> None:
         units.safe_name(self.model, "model")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 Shapes = Mapping[str, tuple[int, ...]]
 """Input -> its dimensions without the batch, for inputs of variable shape."""
 
+Ranges = Mapping[str, tuple[float, float]]
+"""Input -> the smallest and the largest of its generated values."""
 
 _SENTENCE = b"The quick brown fox jumps over the lazy dog, and the model reads on. "
 SAMPLE_TEXT = (2 * _SENTENCE)[:128]

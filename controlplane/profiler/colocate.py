@@ -11,10 +11,10 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Neighbour
 from controlplane.monitor import triton
 from controlplane.profiler.neighbours import Tenant, TenantGroup, tenant_groups
-from controlplane.profiler.point import LATE_S, LEAST_BATCHES, Bench, Requests
+from controlplane.profiler.point import LATE_S, LEAST_BATCHES, Bench
 from controlplane.profiler.session import Place, Profiler, endpoint_of
 from controlplane.profiler.subject import Subject
-from controlplane.profiler.sweep import in_flight
+from controlplane.profiler.traffic import Traffic
 from controlplane.render.config import batch_limit
 
 _POINT_S = 1.5
@@ -67,9 +67,9 @@ class Neighbourhood:
                 )
                 bench = Bench(server, self.profiler.launcher, self.profiler.clock)
                 benches.append(stack.enter_context(bench))
-            requests = [subjects[t.model].requests for t in group]
+            traffic = [subjects[t.model].traffic for t in group]
             for batches in itertools.product(*(t.batches for t in group)):
-                times_ms = _times_ms(group, benches, requests, batches)
+                times_ms = _times_ms(group, benches, traffic, batches)
                 points += list(zip((t.model for t in group), _points(group, batches, times_ms), strict=True))
         return points
 
@@ -77,18 +77,18 @@ class Neighbourhood:
 def _times_ms(
     group: TenantGroup,
     benches: Sequence[Bench],
-    requests: Sequence[Requests],
+    traffic: Sequence[Traffic],
     batches: Sequence[int],
 ) -> list[float]:
     """Return each tenant's mean execution time while all of them run back to back."""
     endpoints = [endpoint_of(t.model, batch) for t, batch in zip(group, batches, strict=True)]
     with contextlib.ExitStack() as stack:
         loops = [
-            stack.enter_context(bench.loop(endpoint, own, in_flight(batch)))
-            for bench, endpoint, own, batch in zip(benches, endpoints, requests, batches, strict=True)
+            stack.enter_context(bench.loop(endpoint, own, own.in_flight(batch)))
+            for bench, endpoint, own, batch in zip(benches, endpoints, traffic, batches, strict=True)
         ]
-        for loop, batch in zip(loops, batches, strict=True):
-            loop.wait_for(in_flight(batch), deadline_s=LATE_S)
+        for loop, own, batch in zip(loops, traffic, batches, strict=True):
+            loop.wait_for(own.in_flight(batch), deadline_s=LATE_S)
         before = [b.statistics(e) for b, e in zip(benches, endpoints, strict=True)]
         answered = [loop.answered for loop in loops]
         loops[0].run(_POINT_S)

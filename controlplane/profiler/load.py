@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
+from typing import Any, Protocol
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.domain.errors import EngineError, RequestRefused
+from controlplane.profiler.stream import StreamCall
 
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -33,31 +35,56 @@ _UNANSWERED = frozenset(
 """Codes that the gRPC client itself sets if no answer comes."""
 
 FloatArray = NDArray[np.float64]
-Call = Callable[[bytes], grpc.Future]
+
+
+class Answer(Protocol):
+    """A request under way."""
+
+    def exception(self) -> BaseException | None:
+        """Return the request's failure, once it has ended."""
+
+    def result(self) -> Any:
+        """Return the request's result, once it has ended."""
+
+    def add_done_callback(self, done: Callable[[Any], None], /) -> None:
+        """Call `done` with this answer when the request has ended."""
+
+
+Call = Callable[[bytes], Answer]
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The ended requests in order: the end (time.monotonic), and the latency since the due time."""
+    """The ended requests in order: the end (time.monotonic), and the latency since the due time.
+
+    Of a decoupled model the end is that of the last answer; `first_ms` is the latency of the first one.
+    """
 
     ended_s: FloatArray
     latency_ms: FloatArray
+    first_ms: FloatArray | None = None
 
 
 class ClosedLoop:
     """Keeps `concurrency` requests in flight from entry to exit: each answer sends the next request in turn.
 
-    After a failed request every call raises: RequestRefused with the server's message if it answered with an
-    error, EngineError if no answer came.
+    `streamed` for a decoupled model: the next request follows the last answer. After a failed request every
+    call raises: RequestRefused with the server's message if it answered with an error, EngineError if no
+    answer came.
     """
 
-    def __init__(self, target: str, requests: Sequence[bytes], concurrency: int) -> None:
+    def __init__(
+        self, target: str, requests: Sequence[bytes], concurrency: int, *, streamed: bool = False
+    ) -> None:
         self._target = target
         self._requests = itertools.cycle(requests)
         self._concurrency = concurrency
         self._changed = threading.Condition()
         self._ended: list[float] = []
         self._latency_s: list[float] = []
+        self._first_s: list[float] = []
+        self._streamed = streamed
+        self._stream: StreamCall | None = None
         self._under_way = 0
         self._awaited = 0
         self._stopping = False
@@ -65,7 +92,9 @@ class ClosedLoop:
 
     def __enter__(self) -> ClosedLoop:
         self._channel = grpc.insecure_channel(self._target, options=_OPTIONS)
-        self._call = _call(self._channel)
+        if self._streamed:
+            self._stream = StreamCall(self._channel)
+        self._call: Call = self._stream or _call(self._channel)
         self._under_way = self._concurrency
         for _ in range(self._concurrency):
             self._send()
@@ -77,6 +106,8 @@ class ClosedLoop:
         with self._changed:
             self._stopping = True
             self._changed.wait_for(lambda: self._under_way == 0, _LATE_S)
+        if self._stream is not None:
+            self._stream.close()
         self._channel.close()
 
     @property
@@ -105,18 +136,21 @@ class ClosedLoop:
     def answers(self, first: int = 0) -> Answers:
         """Return the answers so far without the `first` ones."""
         with self._changed:
-            return Answers(np.array(self._ended[first:]), 1000.0 * np.array(self._latency_s[first:]))
+            firsts = 1000.0 * np.array(self._first_s[first:]) if self._streamed else None
+            return Answers(np.array(self._ended[first:]), 1000.0 * np.array(self._latency_s[first:]), firsts)
 
     def _send(self) -> None:
         self._call(next(self._requests)).add_done_callback(partial(self._done, time.monotonic()))
 
-    def _done(self, sent: float, answer: grpc.Future) -> None:
+    def _done(self, sent: float, answer: Answer) -> None:
         now = time.monotonic()
         error = answer.exception()
         with self._changed:
             if error is None:
                 self._ended.append(now)
                 self._latency_s.append(now - sent)
+                if self._streamed:
+                    self._first_s.append(answer.result() - sent)
             elif self._failure is None:
                 self._failure = _failure(self._target, error)
             again = not self._stopping and self._failure is None
@@ -142,7 +176,7 @@ def open_loop(target: str, request: bytes, due_s: Sequence[float], *, deadline_s
     failures: list[str] = []
     left = threading.Semaphore(0)
 
-    def done(due: float, answer: grpc.Future) -> None:
+    def done(due: float, answer: Answer) -> None:
         error = answer.exception()
         if error is None:
             ended.append((time.monotonic(), due))
@@ -196,6 +230,8 @@ def _call(channel: grpc.Channel) -> Call:
 
 
 def _failure(target: str, error: BaseException) -> EngineError:
+    if isinstance(error, RequestRefused):
+        return error
     if isinstance(error, grpc.RpcError) and error.code() not in _UNANSWERED:
         return RequestRefused(_words(error))
     return EngineError(f"{target}: a request failed: {_words(error)}")

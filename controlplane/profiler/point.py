@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import numpy as np
@@ -15,12 +15,13 @@ from controlplane.domain.device import CPU_DEVICE, DeviceReading
 from controlplane.domain.errors import EngineError, RequestRefused
 from controlplane.domain.fleet import Server, ShareUsage
 from controlplane.domain.observation import ModelStatistics
-from controlplane.domain.profile import Measurement
+from controlplane.domain.profile import AnswerTimes, Measurement
 from controlplane.monitor import triton
 from controlplane.ports import Clock, Launcher
 from controlplane.profiler.load import Answers, ClosedLoop
 from controlplane.profiler.requests import request_of
-from controlplane.profiler.sweep import Trust, in_flight
+from controlplane.profiler.sweep import Trust
+from controlplane.profiler.traffic import Traffic
 
 _RAMP_BATCHES = 3
 _RAMP_ANSWERS = 6
@@ -30,9 +31,6 @@ _LOOKS = 10
 LATE_S = 60.0
 _TURNS = 5
 
-Requests = Sequence[ModelInferRequest]
-"""Requests of one inference each, sent in turn."""
-
 
 @dataclass(frozen=True, slots=True)
 class Watched:
@@ -40,6 +38,14 @@ class Watched:
 
     point: Measurement
     trust: Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """The times of a request that is alone on the server; `answers` of a decoupled model."""
+
+    frontend_ms: float
+    answers: AnswerTimes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +94,14 @@ class Bench:
         """Triton's version."""
         return self._statistics.version()
 
-    def saturate(self, endpoint: str, requests: Requests, batch: int, seconds: float) -> Watched:
+    def saturate(self, endpoint: str, traffic: Traffic, batch: int, seconds: float) -> Watched:
         """Run batches of `batch` for at least `seconds`, which Triton forms from requests of one inference.
 
-        As in service, the handling of each request costs processor time of the same share. Raises EngineError
-        where Triton formed no such batch.
+        As in service, the handling of each request costs processor time of the same share. A single sequence
+        leaves pauses, so it tells no capacity. Raises EngineError where Triton formed no such batch.
         """
-        concurrency = in_flight(batch)
-        with self.loop(endpoint, requests, concurrency) as loop:
+        concurrency = traffic.in_flight(batch)
+        with self.loop(endpoint, traffic, concurrency) as loop:
             loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=LATE_S)
             before = self._read(endpoint, loop)
             counted = [before.statistics]
@@ -112,6 +118,10 @@ class Bench:
         mean_ms = triton.mean_execution_ms(window, batch)
         executions = window.batches[batch].executions
         usage = self._usage(before, after)
+        capacity_rps = rate_rps(answers, batch)
+        if traffic.streamed:
+            # Such a model may answer long after its execution has returned.
+            mean_ms = max(mean_ms, 1000.0 * batch / capacity_rps)
         return Watched(
             point=Measurement(
                 percent=self._server.spec.percent,
@@ -120,18 +130,20 @@ class Bench:
                 concurrency=concurrency,
                 std_ms=deviation_ms(counted, batch),
                 n=executions,
-                capacity_rps=rate_rps(answers, batch),
+                capacity_rps=None if traffic.in_sequence else capacity_rps,
                 throttled=usage.throttled,
                 host_busy=usage.host_busy,
                 power_w=_mean(r.power_w for r in readings),
                 clock_mhz=_mean(r.sm_clock_mhz for r in readings),
             ),
-            trust=Trust(usage.received, formed=executions / window.executions),
+            trust=Trust(
+                None if traffic.in_sequence else usage.received, formed=executions / window.executions
+            ),
         )
 
-    def frontend_ms(self, endpoint: str, requests: Requests, seconds: float) -> float:
-        """Measure the time that a single request spends outside of queue and execution."""
-        with self.loop(endpoint, requests, 1) as loop:
+    def lone(self, endpoint: str, traffic: Traffic, seconds: float) -> Lone:
+        """Measure the time that a single request spends outside of queue and execution, and its answers."""
+        with self.loop(endpoint, traffic, 1) as loop:
             loop.wait_for(_RAMP_ANSWERS, deadline_s=LATE_S)
             before = self._read(endpoint, loop)
             loop.run(seconds)
@@ -140,9 +152,11 @@ class Bench:
             answers = loop.answers(before.answered)
         window = triton.difference(before.statistics, after.statistics)
         inside_ms = (triton.queue_ms(window) or 0.0) + (triton.compute_ms(window) or 0.0)
-        return max(0.0, float(np.mean(answers.latency_ms)) - inside_ms)
+        last_ms = float(np.mean(answers.latency_ms))
+        times = None if answers.first_ms is None else AnswerTimes(float(np.mean(answers.first_ms)), last_ms)
+        return Lone(max(0.0, last_ms - inside_ms), times)
 
-    def request_ms(self, endpoint: str, requests: Requests, batch: int, seconds: float) -> float | None:
+    def request_ms(self, endpoint: str, traffic: Traffic, batch: int, seconds: float) -> float | None:
         """Measure the processor time of handling one request: parsing, queueing, answering.
 
         It is what a batch of requests of one inference takes more than the same batch as one request, for
@@ -154,9 +168,10 @@ class Bench:
             return None
         more_ms = []
         for _ in range(_TURNS):
-            singles = self._processor_ms(endpoint, requests, batch, seconds / _TURNS)
+            singles = self._processor_ms(endpoint, traffic, batch, seconds / _TURNS)
+            large = replace(traffic, requests=(request_of(traffic.requests, batch),))
             try:
-                whole = self._processor_ms(endpoint, [request_of(requests, batch)], 1, seconds / _TURNS)
+                whole = self._processor_ms(endpoint, large, 1, seconds / _TURNS)
             except RequestRefused:
                 return None
             if singles is None or whole is None:
@@ -164,9 +179,9 @@ class Bench:
             more_ms.append(singles - whole)
         return max(0.0, float(np.median(more_ms))) / (batch - 1)
 
-    def _processor_ms(self, endpoint: str, requests: Requests, fill: int, seconds: float) -> float | None:
+    def _processor_ms(self, endpoint: str, traffic: Traffic, fill: int, seconds: float) -> float | None:
         """Return the server's processor time for each batch, which `fill` requests make, in ms."""
-        with self.loop(endpoint, requests, in_flight(fill)) as loop:
+        with self.loop(endpoint, traffic, traffic.in_flight(fill)) as loop:
             loop.wait_for(max(_RAMP_BATCHES * fill, _RAMP_ANSWERS), deadline_s=LATE_S)
             before_s, answered = self._launcher.usage(self._server).cpu_seconds, loop.answered
             loop.run(seconds)
@@ -179,10 +194,11 @@ class Bench:
         """Return the server's present memory; None where the launcher does not measure it."""
         return self._launcher.usage(self._server).memory_mb
 
-    def loop(self, endpoint: str, requests: Requests, concurrency: int) -> ClosedLoop:
-        """Return a closed loop of these requests on one of the server's endpoints."""
+    def loop(self, endpoint: str, traffic: Traffic, concurrency: int) -> ClosedLoop:
+        """Return a closed loop of this traffic on one of the server's endpoints."""
         target = f"{self._server.host}:{self._server.grpc_port}"
-        return ClosedLoop(target, [_named(r, endpoint) for r in requests], concurrency)
+        bodies = [_named(r, endpoint) for r in traffic.requests]
+        return ClosedLoop(target, bodies, concurrency, streamed=traffic.streamed)
 
     def _read(self, endpoint: str, loop: ClosedLoop) -> _Reading:
         return _Reading(

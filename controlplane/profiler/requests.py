@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from collections.abc import Sequence
@@ -10,53 +11,81 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc.model_config_pb2 import DataType
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 from tritonclient.utils import triton_to_np_dtype
 
-from controlplane.domain.errors import InputError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.profile import RequestSet
-from controlplane.domain.tensors import SAMPLE_TEXT, Sample, Shapes, TensorSpec, TensorValue
-from controlplane.files.measurements.input_data import read_samples
+from controlplane.domain.tensors import SAMPLE_TEXT, Ranges, Sample, Shapes, TensorSpec, TensorValue
+from controlplane.files.measurements.input_data import read_sequences
+from controlplane.monitor.samples import sample_inputs
+from controlplane.profiler.traffic import whole_sequences
 from controlplane.render.config import keeps_sequences
 from controlplane.render.source import SourceModel
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The user's inputs for one model: a file of real inputs, and dimensions of inputs of variable shape."""
+    """The user's inputs for one model.
+
+    `data` is a file of real inputs, `shapes` the dimensions of inputs of variable shape, `ranges` those of
+    generated values.
+    """
 
     shapes: Shapes = field(default_factory=dict)
     data: Path | None = None
+    ranges: Ranges = field(default_factory=dict)
 
 
 NO_INPUTS = Inputs()
+_WITHOUT_RANGE = ("BYTES", "BF16", "BOOL")
+_GENERATED_STEPS = 20
+"""The length of a generated sequence: perf_analyzer's default."""
 
 
 def requests_for(source: SourceModel, inputs: Inputs = NO_INPUTS) -> tuple[ModelInferRequest, ...]:
     """Return requests of one inference each; the caller sets `model_name`.
 
-    Raises InputError for a model with sequences or without inputs, for missing, wrong or superfluous
+    For a model with sequences they are whole sequences, one after another: those of the file, or one of
+    equal requests. Raises InputError for a model without inputs, for missing, wrong or superfluous
     dimensions, and for a bad file.
     """
     file = f"{source.directory}/config.pbtxt"
-    if keeps_sequences(source.config):
-        raise InputError(
-            "keeps state between requests (sequence_batching), and `ctl profile` sends independent requests; "
-            "measure a copy without sequence_batching and give its profile this model's name",
-            file=file,
-            field="sequence_batching",
-        )
     specs = input_specs(source)
     if all(spec.optional for spec in specs):
         raise InputError("lists no input, so no request can be made", file=file, field="input")
     _check_shapes(specs, inputs.shapes, file, source.name)
-    if inputs.data is not None:
-        samples = read_samples(inputs.data, specs, inputs.shapes)
-    else:
-        samples = (_generated(source.name, specs, inputs.shapes, file),)
+    _check_ranges(specs, inputs, file, source.name)
+    sequences = _sequences(source, specs, inputs, file)
     batched = source.config.max_batch_size > 0
-    return tuple(_request(sample, batched=batched) for sample in samples)
+    made = [tuple(_request(sample, batched=batched) for sample in sequence) for sequence in sequences]
+    if keeps_sequences(source.config):
+        return whole_sequences(made, source.config)
+    return tuple(itertools.chain.from_iterable(made))
+
+
+def _sequences(
+    source: SourceModel, specs: Sequence[TensorSpec], inputs: Inputs, file: str
+) -> tuple[tuple[Sample, ...], ...]:
+    """Return the samples of the file by sequence, or one of the model's own sample or of a generated one."""
+    if inputs.data is not None:
+        return read_sequences(inputs.data, specs, inputs.shapes)
+    own = source.config.model_warmup and not inputs.shapes and not inputs.ranges
+    sample = _own(source, file) if own else _generated(source.name, specs, inputs, file)
+    return ((_GENERATED_STEPS if keeps_sequences(source.config) else 1) * (sample,),)
+
+
+def _own(source: SourceModel, file: str) -> Sample:
+    """Return the sample in the model's `model_warmup`."""
+    config = MessageToDict(source.config, preserving_proto_field_name=True)
+    try:
+        inputs = sample_inputs(config, Path(source.directory))
+    except EngineError as error:
+        raise InputError(str(error), file=file, field="model_warmup") from None
+    leading = 1 if source.config.max_batch_size > 0 else 0
+    return tuple(TensorValue(i.name, i.datatype, i.shape[leading:], i.data) for i in inputs)
 
 
 def request_set(requests: Sequence[ModelInferRequest], inputs: Inputs) -> RequestSet:
@@ -127,12 +156,26 @@ def _check_shapes(specs: Sequence[TensorSpec], shapes: Shapes, file: str, model:
             )
 
 
-def _generated(model: str, specs: Sequence[TensorSpec], shapes: Shapes, file: str) -> Sample:
+def _check_ranges(specs: Sequence[TensorSpec], inputs: Inputs, file: str, model: str) -> None:
+    declared = {spec.name: spec for spec in specs if spec.datatype not in _WITHOUT_RANGE}
+    for name in inputs.ranges:
+        field = f"--range {model}:{name}"
+        if inputs.data is not None:
+            raise InputError("is for generated values, and a file of inputs is given", field=field)
+        if name not in declared:
+            raise InputError(
+                f"there is no input of numbers {name!r}; there are: {', '.join(declared) or 'none'}",
+                file=file,
+                field=field,
+            )
+
+
+def _generated(model: str, specs: Sequence[TensorSpec], inputs: Inputs, file: str) -> Sample:
     values = []
     for spec in specs:
         if spec.optional:
             continue
-        shape = shapes.get(spec.name, spec.dims)
+        shape = inputs.shapes.get(spec.name, spec.dims)
         if any(d < 0 for d in shape):
             hint = ",".join(str(d) if d > 0 else "N" for d in shape)
             raise InputError(
@@ -141,7 +184,8 @@ def _generated(model: str, specs: Sequence[TensorSpec], shapes: Shapes, file: st
                 file=file,
                 field=spec.name,
             )
-        values.append(TensorValue(spec.name, spec.datatype, shape, _values(spec.datatype, math.prod(shape))))
+        data = _values(spec.datatype, math.prod(shape), inputs.ranges.get(spec.name))
+        values.append(TensorValue(spec.name, spec.datatype, shape, data))
     return tuple(values)
 
 
@@ -154,13 +198,19 @@ def _request(sample: Sample, *, batched: bool) -> ModelInferRequest:
     return request
 
 
-def _values(kind: str, count: int) -> bytes:
-    """Return noise for floats, ones for integers (a valid index and a valid mask), English words for text."""
+def _values(kind: str, count: int, between: tuple[float, float] | None) -> bytes:
+    """Return noise for floats, ones for integers (a valid index and a valid mask), English words for text.
+
+    `between` two numbers, where they are given: evenly distributed, the second one included for integers.
+    """
     if kind == "BYTES":
         return (struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT) * count
     if kind == "BF16":
         return b"\x80\x3f" * count
     dtype = np.dtype(triton_to_np_dtype(kind))
+    if between is not None:
+        drawn = np.random.default_rng(0).uniform(between[0], between[1], count)
+        return (drawn if dtype.kind == "f" else drawn.round()).astype(dtype).tobytes()
     if dtype.kind == "f":
         return np.random.default_rng(0).standard_normal(count).astype(dtype).tobytes()
     return np.ones(count, dtype).tobytes()

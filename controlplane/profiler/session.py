@@ -154,7 +154,7 @@ class _Run:
         self._profiler = profiler
         self._place = place
         self._source = subject.source
-        self._requests = subject.requests
+        self._traffic = subject.traffic
         self._points = points = subject.points
         self._profile = profile
         known = {(m.percent, m.batch) for m in profile.points}
@@ -185,11 +185,12 @@ class _Run:
         """Measure the largest point with one endpoint, as in service, for memory and front-end time too."""
         with self._bench(top.percent, [top.batch]) as bench:
             endpoint = endpoint_of(self._source.name, top.batch)
-            frontend_ms = bench.frontend_ms(endpoint, self._requests, self._seconds)
-            request_ms = bench.request_ms(endpoint, self._requests, top.batch, 2.0 * self._seconds)
+            lone = bench.lone(endpoint, self._traffic, self._seconds)
+            request_ms = bench.request_ms(endpoint, self._traffic, top.batch, 2.0 * self._seconds)
             self._profile = replace(
                 self._profile,
-                frontend_ms=frontend_ms,
+                frontend_ms=lone.frontend_ms,
+                answers=lone.answers,
                 request_ms=request_ms,
                 environment=replace(self._profile.environment, triton=bench.version()),
             )
@@ -218,7 +219,7 @@ class _Run:
         endpoint = endpoint_of(self._source.name, point.batch)
         best: Watched | None = None
         for _ in range(_ATTEMPTS):
-            watched = bench.saturate(endpoint, self._requests, point.batch, self._seconds)
+            watched = bench.saturate(endpoint, self._traffic, point.batch, self._seconds)
             if best is None or watched.trust.order > best.trust.order:
                 best = watched
             if not watched.trust.disturbed or self._late():
@@ -263,6 +264,7 @@ def resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) ->
         fresh,
         points=kept,
         frontend_ms=partial.frontend_ms,
+        answers=partial.answers,
         request_ms=partial.request_ms,
         memory_mb=partial.memory_mb,
         environment=replace(new, triton=old.triton),

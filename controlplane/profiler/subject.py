@@ -8,10 +8,10 @@ from pathlib import Path
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import RequestSet
-from controlplane.profiler.point import Requests
 from controlplane.profiler.requests import NO_INPUTS, Inputs, check_batches_form, request_set, requests_for
 from controlplane.profiler.sweep import Point, chosen_points
-from controlplane.render.config import batch_limit
+from controlplane.profiler.traffic import Traffic
+from controlplane.render.config import batch_limit, keeps_sequences
 from controlplane.render.source import SourceModel, read_source
 
 
@@ -31,11 +31,11 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model to measure. `inputs` is the description of `requests` for its profile."""
+    """A model to measure. `inputs` is the description of `traffic` for its profile."""
 
     source: SourceModel
     points: tuple[Point, ...]
-    requests: Requests
+    traffic: Traffic
     inputs: RequestSet
     budget_s: float
 
@@ -48,4 +48,9 @@ def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | 
     given = wishes.inputs.get(model, NO_INPUTS)
     requests = requests_for(source, given)
     check_batches_form(source, requests, given, max(p.batch for p in points))
-    return Subject(source, points, requests, request_set(requests, given), wishes.budget_s)
+    traffic = Traffic(
+        requests,
+        streamed=source.config.model_transaction_policy.decoupled,
+        in_sequence=keeps_sequences(source.config),
+    )
+    return Subject(source, points, traffic, request_set(requests, given), wishes.budget_s)

@@ -29,7 +29,13 @@ def parse_config(text: str, file: str) -> ModelConfig:
 
 
 def batch_limit(config: ModelConfig) -> int:
-    """Return the largest batch of this model in a plan; 1 for a model without batching."""
+    """Return the largest batch of this model in a plan.
+
+    1 for a model without batching, and for one with sequences: Triton batches those of them that happen to
+    have a request at the same time, on which a plan cannot count.
+    """
+    if keeps_sequences(config):
+        return 1
     return max(1, min(BATCH_LIMIT, int(config.max_batch_size)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from controlplane.domain.profile import AnswerTimes
 from controlplane.report.tables.plan_table import counted
 
 
@@ -11,6 +12,11 @@ def written_line(path: Path, points: int, seconds: float, error: float | None) -
     """Return the line about a written profile; `error` is that of Eq 11 on held-out points (0.05 is 5 %)."""
     fit = "" if error is None else f", Eq 11 is off by {100 * error:.1f} % on held-out points"
     return f"{path}: {counted(points, 'point')} written after {seconds:.0f} s{fit}"
+
+
+def answers_line(model: str, answers: AnswerTimes) -> str:
+    """Return the line about a decoupled model's answers to a request that is alone."""
+    return f"{model}: first answer after {answers.first_ms:.1f} ms, last after {answers.last_ms:.1f} ms"
 
 
 def refused_line(model: str, words: str, file: str | None) -> str:

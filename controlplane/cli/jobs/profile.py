@@ -64,6 +64,13 @@ def profile(
             help="MODEL:INPUT:DIMS for an input of variable shape, without the batch: ocr:IMAGE:3,48,320."
         ),
     ] = None,
+    value_range: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range",
+            help="MODEL:INPUT:LOW,HIGH for an input's generated values [noise, or ones for integers].",
+        ),
+    ] = None,
     input_data: Annotated[
         list[str] | None,
         typer.Option(help="MODEL:FILE: real inputs in perf_analyzer's JSON [generated inputs]."),
@@ -96,7 +103,9 @@ def profile(
         percents=options.numbers(percents, "--percents", float),
         batches=options.numbers(batches, "--batches", int),
         budget_s=budget,
-        inputs=model_inputs(shape or [], input_data or [], models or source_models(repository)),
+        inputs=model_inputs(
+            shape or [], input_data or [], models or source_models(repository), value_range or []
+        ),
     )
     place = wiring.place(device)
     started_by = wiring.launcher(launcher)
@@ -155,6 +164,8 @@ def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
         return
     error = one.profile.holdout_error.get("igniter")
     result(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error))
+    if one.profile.answers is not None:
+        result(profile_line.answers_line(one.profile.model, one.profile.answers))
     if one.spinning is not None:
         waste = one.spinning
         figures = (waste.percent, waste.of_percent, waste.cost, waste.slowdown)

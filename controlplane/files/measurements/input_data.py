@@ -39,10 +39,13 @@ _TOP_KEYS = ("data", "validation_data")
 _VALUE_KEYS = ("b64", "content", "shape")
 
 
-def read_samples(path: Path, inputs: Sequence[TensorSpec], shapes: Shapes) -> tuple[Sample, ...]:
-    """Return one sample for each entry of the file. `shapes` is for entries without a shape.
+def read_sequences(
+    path: Path, inputs: Sequence[TensorSpec], shapes: Shapes
+) -> tuple[tuple[Sample, ...], ...]:
+    """Return one sample for each entry of the file, by sequence: each inner list is one.
 
-    Raises InputError with file, line and field of the first mistake.
+    Entries outside inner lists are one sequence. `shapes` is for entries without a shape. Raises InputError
+    with file, line and field of the first mistake.
     """
     document = _document(path)
     if not isinstance(document.content, Mapping):
@@ -53,8 +56,14 @@ def read_samples(path: Path, inputs: Sequence[TensorSpec], shapes: Shapes) -> tu
     entries = document.content.get("data")
     if not isinstance(entries, list) or not entries:
         document.fail("must be a list of at least one entry", ("data",))
+    lists = [i for i, entry in enumerate(entries) if isinstance(entry, list)]
+    if lists and len(lists) < len(entries):
+        document.fail("mixes entries and lists of entries", ("data",))
+    sequences: dict[Location, list[Any]] = {("data", i): entries[i] for i in lists}
     return tuple(
-        _sample(document, location, entry, inputs, shapes) for location, entry in _flat(document, entries)
+        tuple(_samples(document, location, steps, inputs, shapes))
+        for location, steps in (sequences or {("data",): entries}).items()
+        if steps
     )
 
 
@@ -72,15 +81,13 @@ def _document(path: Path) -> Document:
     return Document(file, text, parse_json(text, file))
 
 
-def _flat(document: Document, entries: Sequence[Any]) -> Iterator[tuple[Location, Mapping[str, Any]]]:
-    """Every entry with its place, those of inner lists in turn."""
-    for i, entry in enumerate(entries):
-        steps = list(enumerate(entry)) if isinstance(entry, list) else [(None, entry)]
-        for j, step in steps:
-            location: Location = ("data", i) if j is None else ("data", i, j)
-            if not isinstance(step, Mapping):
-                document.fail("must be an object of inputs", location)
-            yield location, step
+def _samples(
+    document: Document, location: Location, steps: Sequence[Any], inputs: Sequence[TensorSpec], shapes: Shapes
+) -> Iterator[Sample]:
+    for i, step in enumerate(steps):
+        if not isinstance(step, Mapping):
+            document.fail("must be an object of inputs", (*location, i))
+        yield _sample(document, (*location, i), step, inputs, shapes)
 
 
 def _sample(

@@ -14,6 +14,7 @@ from pydantic import Field
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import (
+    AnswerTimes,
     ColocationPoint,
     Environment,
     Measurement,
@@ -71,6 +72,11 @@ class _RequestSet(Strict):
     sha256: str
 
 
+class _AnswerTimes(Strict):
+    first_ms: Annotated[float, Field(ge=0)]
+    last_ms: Annotated[float, Field(ge=0)]
+
+
 class _Repeat(Strict):
     percent: float
     batch: int
@@ -95,6 +101,7 @@ class _Profile(Strict):
     max_batch: Annotated[int, Field(ge=0)] | None = None
     inputs: _RequestSet | None = None
     repeats: list[_Repeat] = Field(default_factory=list)
+    answers: _AnswerTimes | None = None
 
 
 def profile_path(directory: Path, device: str, model: str) -> Path:
@@ -138,6 +145,7 @@ def read_profile(path: Path) -> Profile:
             max_batch=parsed.max_batch,
             inputs=None if parsed.inputs is None else RequestSet(**parsed.inputs.model_dump()),
             repeats=tuple(repeats),
+            answers=None if parsed.answers is None else AnswerTimes(**parsed.answers.model_dump()),
         )
 
 

@@ -52,8 +52,6 @@ def finding(repository: Path, model: str) -> Finding:
     except InputError as error:
         readiness = Readiness.NEEDS_INPUTS
         note = f"{error.field}: {error.problem}" if error.field else error.problem
-        if keeps_sequences(source.config):
-            readiness = Readiness.UNSUPPORTED
     written = read_written(Path(source.directory))
     completed = written is None or not is_complete(written)
     return Finding(model, readiness, note, batch_limit(source.config), inputs, completed)
@@ -69,6 +67,8 @@ def _unreadable(repository: Path, model: str) -> str | None:
 
 
 def _note(source: SourceModel, inputs: Sequence[TensorSpec]) -> str:
+    if keeps_sequences(source.config):
+        return "keeps sequences: each stays on its server, and a server that dies takes its sequences along"
     texts = [spec.name for spec in inputs if spec.datatype == "BYTES" and not spec.optional]
     if texts and not source.config.model_warmup:
         return (

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from string_models import write_model, write_sample
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.errors import InputError
@@ -18,7 +20,7 @@ from controlplane.profiler.requests import (
     requests_for,
 )
 from controlplane.render.config import parse_config
-from controlplane.render.source import SourceModel
+from controlplane.render.source import SourceModel, read_source
 
 pytestmark = pytest.mark.unit
 
@@ -90,9 +92,52 @@ def test_a_configuration_without_inputs_is_refused() -> None:
         requests_for(source(""))
 
 
-def test_a_model_with_sequences_is_measured_without_them() -> None:
-    with pytest.raises(InputError, match="measure a copy without sequence_batching"):
-        generated('sequence_batching { } input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]')
+STEPS = 'input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]'
+
+
+def marks(requests: Sequence[ModelInferRequest]) -> list[tuple[bool, bool]]:
+    """Whether each request is the first and the last of its sequence."""
+    flags = ("sequence_start", "sequence_end")
+    first, last = ([r.parameters[name].bool_param for r in requests] for name in flags)
+    return list(zip(first, last, strict=True))
+
+
+def test_a_model_with_sequences_is_measured_with_whole_ones(tmp_path: Path) -> None:
+    requests = requests_for(source(f"sequence_batching {{ }} {STEPS}"))
+    assert marks(requests) == [(True, False), *18 * [(False, False)], (False, True)]
+    assert len({r.parameters["sequence_id"].int64_param for r in requests}) == 1
+    given = data_file(tmp_path, [{"X": [1]}, {"X": [2]}], [{"X": [3]}])
+    requests = requests_for(source(f"sequence_batching {{ }} {STEPS}"), given)
+    assert marks(requests) == [(True, False), (False, True), (True, True)]
+
+
+def test_a_model_that_takes_texts_as_sequence_ids_gets_them() -> None:
+    control = "control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } ]"
+    ids = f"control_input [ {{ name: 'ID' {control} }} ]"
+    request = requests_for(source(f"sequence_batching {{ {ids} }} {STEPS}"))[0]
+    assert request.parameters["sequence_id"].string_param.isdigit()
+
+
+def test_generated_values_stay_in_their_range() -> None:
+    numbers = '{{ name: "{}", data_type: TYPE_{}, dims: [ 200 ] }}'.format
+    two = f"input [ {numbers('I', 'INT64')}, {numbers('X', 'FP32')} ]"
+    (request,) = requests_for(source(two), Inputs(ranges={"I": (3, 5), "X": (-1.0, 0.5)}))
+    assert set(np.frombuffer(request.raw_input_contents[0], np.int64)) == {3, 4, 5}
+    floats = np.frombuffer(request.raw_input_contents[1], np.float32)
+    assert (floats.min() >= -1.0, floats.max() <= 0.5) == (True, True)
+    with pytest.raises(InputError, match=r"--range m:T: there is no input of numbers 'T'"):
+        requests_for(source(two), Inputs(ranges={"T": (0, 1)}))
+
+
+def test_a_models_own_sample_comes_before_generated_values(tmp_path: Path) -> None:
+    write_model(tmp_path, "fussy", b"{", "a JSON object")
+    write_sample(tmp_path, "fussy", b"{}")
+    (request,) = requests_for(read_source(tmp_path, "fussy"))
+    assert list(request.inputs[0].shape) == [1, 1]
+    assert request.raw_input_contents[0] == struct.pack("<I", 2) + b"{}"
+    (tmp_path / "fussy" / "warmup" / "text").unlink()
+    with pytest.raises(InputError, match=r"config\.pbtxt: model_warmup: .*warmup/text: cannot be read"):
+        requests_for(read_source(tmp_path, "fussy"))
 
 
 def test_each_entry_of_a_file_is_a_request(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.tensors import Sample, Shapes, TensorSpec
-from controlplane.files.measurements.input_data import read_samples
+from controlplane.files.measurements.input_data import read_sequences
 
 pytestmark = pytest.mark.unit
 
@@ -29,7 +30,7 @@ def read(
 ) -> tuple[Sample, ...]:
     path = directory / "in.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content, indent=1))
-    return read_samples(path, specs, shapes or {})
+    return tuple(chain.from_iterable(read_sequences(path, specs, shapes or {})))
 
 
 def b64(data: bytes) -> dict[str, str]:
@@ -135,10 +136,10 @@ def test_values_that_do_not_fit_their_type_are_refused(
 
 def test_other_forms_of_perf_analyzer_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a directory; only perf_analyzer's JSON file is supported"):
-        read_samples(tmp_path, [TEXT], {})
+        read_sequences(tmp_path, [TEXT], {})
     with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
         archive.writestr("in.json", "{}")
     with pytest.raises(InputError, match="is a zip archive"):
-        read_samples(tmp_path / "in.zip", [TEXT], {})
+        read_sequences(tmp_path / "in.zip", [TEXT], {})
     with pytest.raises(InputError, match="no such file"):
-        read_samples(tmp_path / "random", [TEXT], {})
+        read_sequences(tmp_path / "random", [TEXT], {})
