@@ -127,7 +127,7 @@ test-gpu: setup
 test-kubernetes: setup
 	@test -n "$$KUBEBUILDER_ASSETS" || { echo "test-kubernetes: set KUBEBUILDER_ASSETS to a folder with" \
 	  "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet" >&2; exit 1; }
-	$(PY) -m pytest -q -m kubernetes tests/kubernetes --timeout 1800
+	$(PY) -m pytest -q -m kubernetes tests/kubernetes tests/contract/launcher --timeout 1800
 
 # The pages of docs/ as a site.
 docs: .venv/.done

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+pytest_plugins = ["kube.fixtures"]
+"""Here, since the contract of launchers and the stories of Kubernetes share one cluster."""
+
 settings.register_profile(
     "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

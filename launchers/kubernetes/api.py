@@ -153,9 +153,12 @@ class ClusterApi:
             self._call(kind, lambda: self._client.delete_one(kind, name, uid, grace_s))
 
     def log(self, pod: str, *, previous: bool) -> str:
-        """Return the log of a pod's container, or of the run before; empty where there is none."""
-        with contextlib.suppress(EngineError):
-            return self._patiently(lambda: self._client.log_of(pod, previous=previous))
+        """Return the log of a pod's container, or of the run before; empty where its node gives none.
+
+        Without patience: it is wanted for a message that reports a failure.
+        """
+        with contextlib.suppress(EngineError), told(self.server):
+            return self._client.log_of(pod, previous=previous)
         return ""
 
     def version(self) -> str:

@@ -28,7 +28,7 @@ from launchers.kubernetes.events import PodEnds
 from launchers.kubernetes.objects import companions
 from launchers.kubernetes.objects.pod import PORTS, PRE_STOP_S, cpu_quantity, cpu_resources, pod
 from launchers.kubernetes.options import PodOptions
-from launchers.triton import labels, program, server_log
+from launchers.triton import labels, program, readiness, server_log
 from launchers.triton.starting import Starting
 from launchers.watch import LauncherWatch
 
@@ -196,7 +196,7 @@ class KubernetesLauncher:
             for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
                 problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
                 raise InputError(problem, field=field)
-            if ends.is_ready(one):
+            if _answers(one):
                 return ends.server_of(one)
             if time.monotonic() > deadline:
                 self._remove(spec, running.id, 0.0)
@@ -233,13 +233,13 @@ class KubernetesLauncher:
                 one = self._pod(spec)
                 if one is None or ends.uid(one) != ends.uid(made):
                     raise EngineError(f"{spec.name}: another program deleted its pod while it started")
-                if ends.is_ready(one):
+                if _answers(one):
                     return ends.server_of(one)
                 why = ends.obstacle(one)
                 if why is not None and not server_log.by_chance(self._log(one)):
                     raise EngineError(self._failure(spec, one, f"ended before it was ready ({why})", why))
                 if time.monotonic() > deadline:
-                    waits = ends.waits_for(one) or "its models are loading"
+                    waits = ends.waits_for(one) or _silent(one) or "its models are loading"
                     raise LaunchTimeout(self._failure(spec, one, "was not ready in time", waits))
                 time.sleep(_POLL_S)
         except BaseException:
@@ -289,3 +289,20 @@ class KubernetesLauncher:
             self._api().delete(ConfigMap, names.server_object(spec))
         if not pods:
             self._api().delete(PodDisruptionBudget, names.partition_object(spec))
+
+
+def _answers(one: Pod) -> bool:
+    """Return whether a pod's server is ready, by its status and by its own answer.
+
+    The status alone is late: a container that was killed counts as ready for a second or two.
+    """
+    return ends.is_ready(one) and readiness.is_ready(ends.server_of(one))
+
+
+def _silent(one: Pod) -> str | None:
+    """Return why a pod that the kubelet calls ready is of no use here; None for one that is not ready."""
+    if not ends.is_ready(one):
+        return None
+    return (
+        f"its kubelet reaches it at {ends.server_of(one).host}, this host does not: route the pods' network"
+    )

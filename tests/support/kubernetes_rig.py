@@ -20,6 +20,7 @@ from launchers.kubernetes.launcher import KubernetesLauncher
 from launchers.kubernetes.options import PodOptions
 
 OPTIONS = PodOptions("trisect.test/triton:1", "Never")
+CURRENT = ClusterPlace()
 
 
 class Kubelet(Protocol):
@@ -37,15 +38,16 @@ class Kubelet(Protocol):
 
 @dataclass
 class KubernetesEngine:
-    """The cluster of the kubeconfig in the environment, with one of its nodes."""
+    """A namespace of the cluster in the environment's kubeconfig, with one of its nodes."""
 
     state: Path
     node: str
     kubelet: Kubelet
     options: PodOptions = OPTIONS
+    place: ClusterPlace = CURRENT
 
     def launcher(self) -> Launcher:
-        return KubernetesLauncher(self.state, ClusterPlace(), self.options)
+        return KubernetesLauncher(self.state, self.place, self.options)
 
     def kill(self, server: Server) -> None:
         pid = self.kubelet.pid(server.id)
@@ -56,7 +58,7 @@ class KubernetesEngine:
             time.sleep(0.01)
 
     def leftovers(self, fleet: str) -> list[str]:
-        api = ClusterApi(ClusterPlace())
+        api = ClusterApi(self.place)
         try:
             selector = names.fleet_labels(fleet)
             found = [*api.find(Pod, selector), *api.find(ConfigMap, selector)]

@@ -180,6 +180,7 @@ class Fleet:
         for server in self.seen:
             for port in (server.http_port, server.grpc_port, server.metrics_port):
                 with socket.socket() as s:
+                    s.settimeout(1.0)  # the address of a pod that is gone refuses nothing
                     if s.connect_ex((server.host, port)) == 0:
                         found.append(f"port {port}")
         return found

@@ -14,11 +14,18 @@ import pytest
 import triton_image
 from fake_kubelet import FakeKubelet
 from fake_kubernetes import served
+from kube.cluster import Cluster
+from kube.real_kubelet import RealKubelet
 from kubernetes_rig import KubernetesEngine
 from launcher_rig import ROOT, DockerEngine, Engine, Fleet, ProcessEngine
 from private_engine import PrivateEngine
 
 from launchers.host import process_table
+from launchers.kubernetes.api import ClusterPlace
+from launchers.kubernetes.options import PodOptions
+
+CONTRACT = "contract"
+"""The namespace of these tests in a real cluster."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +60,24 @@ def kubernetes_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
             kubelet.close()
 
 
+@pytest.fixture
+def cluster_engine(
+    cluster: Cluster, triton_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> KubernetesEngine:
+    """A namespace of the real cluster that admits only the strictest pods."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    cluster.namespace(CONTRACT)
+    kubelet = RealKubelet(cluster, CONTRACT)
+    options = PodOptions(triton_image, "Never")
+    return KubernetesEngine(tmp_path / "state", "a", kubelet, options, ClusterPlace(namespace=CONTRACT))
+
+
 @pytest.fixture(
     params=[
         pytest.param("process", marks=pytest.mark.e2e),
         pytest.param("docker", marks=pytest.mark.docker),
         pytest.param("kubernetes", marks=pytest.mark.e2e),
+        pytest.param("cluster", marks=pytest.mark.kubernetes),
     ]
 )
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
@@ -69,6 +89,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
             return DockerEngine(tmp_path / "state", made.address, image)
         case "kubernetes":
             return cast(Engine, request.getfixturevalue("kubernetes_engine"))
+        case "cluster":
+            return cast(Engine, request.getfixturevalue("cluster_engine"))
         case _:
             return ProcessEngine(tmp_path / "state", "duty-cycle")
 

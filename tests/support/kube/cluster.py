@@ -62,7 +62,9 @@ class Cluster:
         return next(node for node in self.nodes if node.name == name)
 
     def namespace(self, name: str, *, security: str = "restricted") -> None:
-        """Make a namespace, and return once pods can be created in it."""
+        """Make a namespace where there is none yet, and return once pods can be created in it."""
+        if self.api.get(f"/api/v1/namespaces/{name}").is_success:
+            return
         labels = {"pod-security.kubernetes.io/enforce": security}
         self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         self.await_until(

@@ -179,6 +179,8 @@ def _api_server(credentials: Credentials, etcd_url: str, accounts: Signed) -> li
         f"--kubelet-client-certificate={towards_kubelets.certificate}",
         f"--kubelet-client-key={towards_kubelets.key}",
         f"--kubelet-certificate-authority={authority}",
+        # For logs: no name server knows the nodes' names.
+        "--kubelet-preferred-address-types=InternalIP",
         "--profiling=false",
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from fake_kubernetes import FakeCluster, served
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Labels, Role, ServerSpec, ServerState
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from launchers.kubernetes import launcher as module
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterPlace
@@ -28,6 +28,17 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClu
         monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config")))
         made.add_node("n")
         yield made
+
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Server], bool]], None]:
+    """Decides which servers answer, since these pods run nothing; at first all do."""
+
+    def decide(answers: Callable[[Server], bool]) -> None:
+        monkeypatch.setattr(module.readiness, "is_ready", answers)
+
+    decide(lambda server: True)
+    return decide
 
 
 @pytest.fixture
@@ -120,6 +131,43 @@ def test_two_programs_that_start_one_name_get_one_pod(
     assert first == second
     assert first.host == "10.1.2.3"
     assert sum(key[0] == "pods" for key in cluster.store.objects) == 1
+
+
+def test_a_killed_server_that_its_status_still_calls_ready_is_not_adopted(
+    cluster: FakeCluster,
+    launcher: KubernetesLauncher,
+    spec: ServerSpec,
+    answers: Callable[[Callable[[Server], bool]], None],
+) -> None:
+    becomes(cluster, **running())
+    killed = launcher.start(spec, deadline_s=20)
+    terminated = {"terminated": {"exitCode": 137, "reason": "Error"}}
+
+    def answer(server: Server) -> bool:
+        if server.id != killed.id:
+            return True
+        # The kubelet notices the end only now.
+        late = {**running(), "containerStatuses": [{**TRITON, "state": terminated}]}
+        cluster.store.edit(
+            ("pods", "trisect", names.server_object(spec)), lambda pod: pod.update(status=late)
+        )
+        return False
+
+    answers(answer)
+    assert launcher.start(spec, deadline_s=20).id != killed.id
+
+
+def test_a_pod_that_only_its_kubelet_reaches_is_named(
+    cluster: FakeCluster,
+    launcher: KubernetesLauncher,
+    spec: ServerSpec,
+    answers: Callable[[Callable[[Server], bool]], None],
+) -> None:
+    becomes(cluster, **running())
+    answers(lambda server: False)
+    with pytest.raises(LaunchTimeout, match=r"its kubelet reaches it at 10\.1\.2\.3, this host does not"):
+        launcher.start(spec, deadline_s=0.5)
+    assert nothing_left(cluster)
 
 
 def test_a_fleet_of_another_name_or_namespace_is_not_seen(

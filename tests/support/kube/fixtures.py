@@ -1,10 +1,11 @@
-"""One cluster for all tests of a session; each makes namespaces of its own."""
+"""Fixtures: one cluster for all tests of a session, which make namespaces of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+
 from kube import cluster as clusters
 from kube import images, own_image
 from kube.cluster import Cluster
