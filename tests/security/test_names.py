@@ -148,6 +148,12 @@ def test_a_prefix_that_lies_ends_in_an_answer_or_a_refusal(address: str, length:
     assert answer is None or right_server(answer[5:])
 
 
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelReady", "ServerLive"])
+def test_a_message_that_is_cut_short_ends_its_call(address: str, method: str) -> None:
+    # Of an endpoint that HAProxy does not know, so that the facade gets it.
+    assert call(address, method, frame_of(name("other"), length=10_000), timeout_s=20) is None
+
+
 @pytest.mark.parametrize(
     "frames", [600, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -78,7 +78,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             handler = self._permitted(method, unary)
         else:
             return None
-        return grpc.unary_unary_rpc_method_handler(_refusing_malformed(handler))
+        return grpc.stream_unary_rpc_method_handler(_of_one_message(_refusing_malformed(handler)))
 
     def _for_operators(self, handler: Shared) -> Unary:
         async def handle(message: bytes, context: Any) -> bytes:
@@ -239,6 +239,18 @@ async def serve(service: Service, address: str) -> Any:
     server.add_insecure_port(address)
     await server.start()
     return server
+
+
+def _of_one_message(handler: Unary) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
+    """A method of one message. gRPC's own kind of it never ends a call whose message is cut short."""
+
+    async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
+        message = await anext(messages, None)
+        if message is None:
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended before its message did")
+        return await handler(message, context)
+
+    return handle
 
 
 def _refusing_malformed(handler: Unary) -> Unary:
