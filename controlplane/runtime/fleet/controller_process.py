@@ -146,20 +146,27 @@ def _lock(files: FleetFiles) -> filelock.FileLock:
 
 
 def _holder(files: FleetFiles) -> int | None:
-    """Return a process that has the lock's file open: the recorded pid may be outdated."""
+    """Return the process that holds the lock: the recorded pid may be outdated."""
     lock, recorded = os.path.realpath(_lock(files).lock_file), _recorded_pid(files)
     others = (int(name) for name in os.listdir("/proc") if name.isdigit() and name != str(os.getpid()))
     candidates = others if recorded is None else (recorded, *others)
-    return next((pid for pid in candidates if _has_open(pid, lock)), None)
+    return next((pid for pid in candidates if _holds(pid, lock)), None)
 
 
-def _has_open(pid: int, path: str) -> bool:
+def _holds(pid: int, path: str) -> bool:
+    """Whether a process locked this file itself: others look at the lock, and a fork has it open until its exec."""
     with contextlib.suppress(OSError):  # gone, or another user's
         for handle in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
-                if os.readlink(f"/proc/{pid}/fd/{handle}") == path:
+                if os.readlink(f"/proc/{pid}/fd/{handle}") == path and _locked_by(pid, handle):
                     return True
     return False
+
+
+def _locked_by(pid: int, handle: str) -> bool:
+    """Whether fdinfo has a lock of this process, as in `lock: 1: FLOCK ADVISORY WRITE <pid> <file> 0 EOF`."""
+    lines = Path(f"/proc/{pid}/fdinfo/{handle}").read_text().splitlines()
+    return any(line.startswith("lock:") and line.split()[5] == str(pid) for line in lines)
 
 
 def _recorded_pid(files: FleetFiles) -> int | None:

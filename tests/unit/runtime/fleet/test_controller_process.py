@@ -78,6 +78,27 @@ def test_a_pid_that_is_somebody_elses_by_now_is_nobodys_controller(files: FleetF
             innocent.kill()
 
 
+def test_a_process_that_only_looks_at_the_lock_is_not_taken_for_the_controller(files: FleetFiles) -> None:
+    path = controller_process._lock(files).lock_file
+    with (
+        open(path, "w") as looked_at,
+        subprocess.Popen(["sleep", "60"], pass_fds=(looked_at.fileno(),)) as looking,
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+        ) as controller,
+    ):
+        try:
+            assert controller.stdout is not None
+            controller.stdout.readline()
+            # Without a recorded pid, processes are searched in the order of their pids.
+            assert controller_process.pid(files) == controller.pid
+            assert controller_process.stop(files)
+            assert looking.poll() is None
+        finally:
+            looking.kill()
+            controller.kill()
+
+
 def test_where_somebody_else_was_quicker_his_is_the_controller(
     files: FleetFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
