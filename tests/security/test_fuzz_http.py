@@ -8,6 +8,7 @@ import json
 import random
 import re
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ CASES = [
     pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
     pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(6 * 3600)]),
 ]
+
+_PAUSE_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,29 @@ def test_mutated_http_requests_end_in_well_formed_answers(fuzzed: Fuzzed, cases:
     corpus = Corpus(random.Random(5), list(_requests()))
     for _ in range(cases):
         request = mutations.text(corpus.chance, corpus.choose(), corpus.inputs)
-        found = _answers_of(_sent(fuzzed.http, request))
+        pause_at = corpus.chance.choice([None, corpus.chance.randrange(len(request) + 1)])
+        try:
+            found = _answers_of(_sent(fuzzed.http, request, pause_at))
+        except TimeoutError:
+            pytest.fail(f"no answer to {request!r}, sent with a pause at {pause_at}")
         for status, body in found:
             if status == 200 and b'"model_name"' in body:
                 assert _served(body) in SERVER_OF.items(), request
                 name = _served(body)[0]
                 assert name.encode() in unquote_to_bytes(request), request
         corpus.learn(request, tuple((status, body[:20]) for status, body in found))
+
+
+@pytest.mark.parametrize("trailer", [b"Con<tent: 5", b"Content-Length: 5"])
+def test_malformed_trailers_of_a_request_are_refused_at_once(fuzzed: Fuzzed, trailer: bytes) -> None:
+    head = b"POST /v2/models/first/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    host, port = fuzzed.http.split(":")
+    with socket.create_connection((host, int(port)), 20) as connection:
+        connection.sendall(head + b"Expect: 100-continue\r\n\r\n")
+        # Once the request's head is processed.
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(b"%x\r\n%s\r\n0\r\n%s\r\n\r\n" % (len(BODY), BODY, trailer))
+        assert connection.recv(1000).split()[1] == b"400"
 
 
 def _requests() -> Iterator[bytes]:
@@ -97,15 +116,21 @@ def _requests() -> Iterator[bytes]:
         yield f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
-def _sent(address: str, request: bytes) -> bytes:
-    """All that comes back until the connection ends. Raises TimeoutError for a hang."""
+def _sent(address: str, request: bytes, pause_at: int | None = None) -> bytes:
+    """All that comes back until the connection ends. Raises TimeoutError for a hang.
+
+    After the pause, an intermediary may have passed on the first part already.
+    """
     found = b""
     host, port = address.split(":")
     with (
         socket.create_connection((host, int(port)), 60) as connection,
         contextlib.suppress(ConnectionError),
     ):
-        connection.sendall(request)
+        connection.sendall(request[:pause_at])
+        if pause_at is not None:
+            time.sleep(_PAUSE_S)
+            connection.sendall(request[pause_at:])
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_WR)
         while part := connection.recv(65536):
