@@ -154,7 +154,7 @@ def _holder(files: FleetFiles) -> int | None:
 
 
 def _holds(pid: int, path: str) -> bool:
-    """Whether a process locked this file itself: others look at the lock, and a fork has it open until its exec."""
+    """Whether a process locked this file itself. Others look at it, and a fork has it open until its exec."""
     with contextlib.suppress(OSError):  # gone, or another user's
         for handle in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
