@@ -305,7 +305,6 @@ class _Client(TypedDict):
     certificate: str | None
     operator: bool
     limit: Limit
-    region_prefix: str | None
 
 
 class _TokenList(_Versioned):

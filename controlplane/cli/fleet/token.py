@@ -84,13 +84,13 @@ def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = Fal
         credential = "token" if client.certificate is None else f"certificate {client.certificate}"
         grants = ", ".join((*client.endpoints, *(("operator",) if client.operator else ())))
         limited = f"; {client.limit.described()}" if client.limit else ""
-        regions = f"; regions {client.region_prefix}*" if client.region_prefix else ""
-        print(f"{client.name}: {credential}; {grants}{limited}{regions}")
+        print(f"{client.name}: {credential}; {grants}{limited}")
 
 
 def _document(client: Client) -> dict[str, Any]:
-    """Return a client as JSON, without the hash of its token."""
-    return {field: value for field, value in asdict(client).items() if field != "token_sha256"}
+    """Return a client as JSON, without what protects it: its token's hash and the names of its regions."""
+    hidden = ("token_sha256", "region_prefix")
+    return {field: value for field, value in asdict(client).items() if field not in hidden}
 
 
 @token.command("revoke", short_help="Remove a client.", epilog="Example: ctl token revoke shop")

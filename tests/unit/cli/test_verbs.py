@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.cli import main as cli
+from controlplane.cli import wiring
 from controlplane.cli.exits import EXIT_PIPE
 from controlplane.cli.main import run
 from controlplane.cli.verbs import VERBS
@@ -194,6 +195,19 @@ def test_a_result_in_json_is_one_document_with_a_schema_version(
     capsys.readouterr()
     assert run([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_list_of_clients_shows_no_secret(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    fleet()
+    assert run(["token", "create", "web", "--operator"]) == 0
+    (client,) = wiring.clients("default").clients()
+    assert client.region_prefix is not None
+    token = capsys.readouterr().out.strip()
+    assert run(["token", "list", *form]) == 0
+    out = capsys.readouterr().out
+    assert "web" in out
+    assert all(secret not in out for secret in (token, client.token_sha256, client.region_prefix))
 
 
 def test_a_client_in_json_shows_its_token_once_and_never_the_hash(
