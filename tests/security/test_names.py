@@ -6,6 +6,7 @@ the two servers has both models, so a request that went to the wrong one would b
 
 from __future__ import annotations
 
+import gzip
 import random
 import struct
 import zlib
@@ -14,7 +15,9 @@ from typing import Any, cast
 
 import gateway_rig as rig
 import grpc
+import mutations
 import pytest
+from mutations import Corpus
 from raw_http2 import call, frame_of
 from tritonclient.grpc import service_pb2
 
@@ -154,6 +157,18 @@ def test_a_message_that_is_cut_short_ends_its_call(address: str, method: str) ->
     assert call(address, method, frame_of(name("other"), length=10_000), timeout_s=20) is None
 
 
+def test_a_malformed_message_ends_its_stream_also_while_an_answer_is_written(address: str) -> None:
+    malformed = name("second") + b"\x2a\x7f"
+    # One in six met the write of the first answer.
+    for _ in range(50):
+        call(
+            address,
+            "ModelStreamInfer",
+            frame_of(name("second") + inputs()) + frame_of(malformed),
+            timeout_s=20,
+        )
+
+
 @pytest.mark.parametrize(
     "frames", [600, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
 )
@@ -171,6 +186,26 @@ def test_mutated_messages_reach_the_server_that_they_name(address: str, frames: 
         else:
             assert code in REFUSALS, (code, words, message[:200])
     assert answered > frames // 20, "the mutations leave nothing to route"
+
+
+@pytest.mark.parametrize(
+    "frames", [300, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+)
+def test_mutated_frames_end_in_an_answer_or_a_refusal(address: str, frames: int) -> None:
+    whole = [frame_of(name(one) + inputs()) for one in SERVER_OF]
+    packed = [frame_of(gzip.compress(name(one) + inputs()), compressed=True) for one in SERVER_OF]
+    corpus = Corpus(random.Random(2), [*whole, *packed])
+    for _ in range(frames):
+        method = corpus.chance.choice(["ModelInfer", "ModelInfer", "ModelStreamInfer", "ModelReady"])
+        headers = corpus.chance.choice([{}, {"grpc-encoding": "gzip"}])
+        sent = mutations.text(corpus.chance, corpus.choose(), corpus.inputs)
+        try:
+            answer = call(address, method, sent, headers)
+        except TimeoutError:
+            pytest.fail(f"{method} has no answer to {sent!r} with {headers}")
+        if answer and method == "ModelInfer":
+            assert right_server(answer[5:]), sent
+        corpus.learn(sent, (method, (answer or b"")[5:25]))
 
 
 def _mutated(chance: random.Random) -> bytes:

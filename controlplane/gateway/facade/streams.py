@@ -100,9 +100,11 @@ class Stream:
             await pump
         finally:
             self._fleet.moved.discard(self._review)
-            pump.cancel()
-            for leg in tuple(self._legs):
-                self._drop(leg)
+            # gRPC ends no call whose first write was cancelled: it would send the initial metadata twice.
+            async with self._writing:
+                pump.cancel()
+                for leg in tuple(self._legs):
+                    self._drop(leg)
             if self._failed.done():
                 self._failed.exception()
 
