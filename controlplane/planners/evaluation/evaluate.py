@@ -9,10 +9,10 @@ import numpy as np
 
 from controlplane.domain.plan import Plan, PlannedGpu, Rule
 from controlplane.latency.protocol import BoolArray, FloatArray
-from controlplane.planners.evaluation.estimates import Times, service_curves
+from controlplane.planners.evaluation.estimates import Times
 from controlplane.planners.evaluation.layout import Layout, ServedQueue
 from controlplane.planners.evaluation.queues import Queues, Waits, waits
-from controlplane.planners.evaluation.turns import layout_times
+from controlplane.planners.evaluation.turns import layout_curves, layout_times, turn_waits
 from controlplane.planners.protocol import Device
 
 SLACK = 1e-6
@@ -56,6 +56,12 @@ class Evaluation:
     p99_ms: FloatArray
     pools: Mapping[tuple[int, int], Pool]
 
+    def wait_for_turns(self, layout: Layout, curves: Sequence[FloatArray], queues: Queues) -> None:
+        """Fill in the waits of the columns whose partitions serve several models."""
+        for places, own in turn_waits(layout, curves, queues):
+            at = tuple(np.array(places).T)
+            self.mean_ms[at], self.p99_ms[at] = own.mean_ms, own.p99_ms
+
 
 def layouts_of(gpus: Iterable[PlannedGpu], devices: Mapping[str, Device]) -> dict[str, Layout]:
     """One layout for each GPU type, by its name."""
@@ -74,21 +80,20 @@ def evaluate(
     slowest: dict[_PoolKey, FloatArray] = {}
     for name, layout in layouts.items():
         nothing = np.full(layout.rate.shape, np.nan)
-        slots, latency = layout.all_busy, devices[name].latency
-        expected = layout_times(latency, layout, terms.quantile)
+        latency = devices[name].latency
+        expected = layout_times(latency, layout, terms.rule, terms.quantile)
         answers[name] = Evaluation(expected, nothing, nothing.copy(), {})
         if terms.rule is not Rule.P99:
             continue
-        rows, columns = np.nonzero(layout.mask)
-        curves = service_curves(latency, slots, rows, columns, terms.quantile, layout.client_batch)
-        for curve, i, j in zip(curves, rows.tolist(), columns.tolist(), strict=True):
-            key = _pool_key(layout.queues[i][j])
-            own = curve[: layout.requests(i, j)]
+        curves = layout_curves(latency, layout, terms.quantile)
+        for curve, ((i, j), queue) in zip(curves, layout.columns(), strict=True):
+            if layout.turns[i, j]:
+                continue
+            key = _pool_key(queue)
             members.setdefault(key, []).append((name, i, j))
             # A pool of unequal servers is no slower than one of as many of the slowest.
-            slowest[key] = np.maximum(slowest[key], own) if key in slowest else own
-    if not members:
-        return answers
+            slowest[key] = np.maximum(slowest[key], curve) if key in slowest else curve
+        answers[name].wait_for_turns(layout, curves, terms.queues)
     pools = [Pool(len(own), slowest[key]) for key, own in members.items()]
     first = [own[0] for own in members.values()]
     answer = pool_waits([(layouts[name], (i, j)) for name, i, j in first], pools, terms.queues)

@@ -12,10 +12,9 @@ import numpy as np
 from controlplane.domain.plan import Partition, PlannedGpu, Rule, Shadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.planners.evaluation.estimates import service_curves
 from controlplane.planners.evaluation.evaluate import Evaluation, Pool, Terms, pool_waits
 from controlplane.planners.evaluation.layout import Layout
-from controlplane.planners.evaluation.turns import layout_times
+from controlplane.planners.evaluation.turns import layout_curves, layout_times
 from controlplane.planners.protocol import Device
 
 
@@ -58,18 +57,17 @@ def evaluate_changed(
     these stand there in place of a server elsewhere.
     """
     nothing = np.full(changed.rate.shape, np.nan)
-    slots = changed.all_busy
-    found = Evaluation(
-        layout_times(device.latency, changed, terms.quantile), nothing, nothing.copy(), MappingProxyType({})
-    )
+    expected = layout_times(device.latency, changed, terms.rule, terms.quantile)
+    found = Evaluation(expected, nothing, nothing.copy(), MappingProxyType({}))
     if terms.rule is not Rule.P99 or not rows.size:
         return found
-    at_rows, at_columns = np.nonzero(changed.mask)
-    curves = service_curves(device.latency, slots, at_rows, at_columns, terms.quantile, changed.client_batch)
-    at = list(zip(at_rows.tolist(), at_columns.tolist(), strict=True))
-    pools = []
-    for (n, j), curve in zip(at, curves, strict=True):
-        own = curve[: changed.requests(n, j)]
+    curves = layout_curves(device.latency, changed, terms.quantile)
+    found.wait_for_turns(changed, curves, terms.queues)
+    at, pools = [], []
+    for own, ((n, j), _) in zip(curves, changed.columns(), strict=True):
+        if changed.turns[n, j]:
+            continue
+        at.append((n, j))
         first_guest = len(changed.queues[n]) - len(guest)
         before = guest[j - first_guest] if j >= first_guest else base.pools.get((int(rows[n]), j))
         if before is not None and before.servers > 1:
@@ -77,6 +75,6 @@ def evaluate_changed(
         else:
             pools.append(Pool(1, own))
     answer = pool_waits([(changed, here) for here in at], pools, terms.queues)
-    found.mean_ms[at_rows, at_columns] = answer.mean_ms
-    found.p99_ms[at_rows, at_columns] = answer.p99_ms
+    for n, here in enumerate(at):
+        found.mean_ms[here], found.p99_ms[here] = answer.mean_ms[n], answer.p99_ms[n]
     return found

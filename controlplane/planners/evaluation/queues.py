@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from controlplane.domain.workload import Arrivals
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
+from controlplane.latency.queueing.turns import ClassTimes, bound_turns
 
 JITTER_P99 = 2.326
 """Deviations by which the 99th percentile of a batch's own time lies above its mean, for a normal."""
@@ -26,6 +28,7 @@ class Queues:
     """Queues solved so far: the judge asks about most of what the strategy has asked."""
 
     known: dict[bytes, tuple[float, float]] = field(default_factory=dict)
+    turns: dict[bytes, ClassTimes] = field(default_factory=dict)
 
     def solve(
         self, rate: FloatArray, curves: FloatArray, batch: IntArray, servers: IntArray, constant: BoolArray
@@ -44,6 +47,13 @@ class Queues:
             pairs = zip(solved.mean_ms.tolist(), solved.p99_ms.tolist(), strict=True)
             self.known.update(zip(rows, pairs, strict=True))
         return np.array([self.known[key] for key in keys])
+
+    def bound_turns(self, rate: Sequence[float], curves: Sequence[FloatArray]) -> ClassTimes:
+        """Bounds for models that take turns, by `latency.queueing.turns`."""
+        key = np.concatenate([np.array([r, c.size, *c]) for r, c in zip(rate, curves, strict=True)]).tobytes()
+        if key not in self.turns:
+            self.turns[key] = bound_turns(rate, curves)
+        return self.turns[key]
 
 
 def waits(

@@ -36,7 +36,7 @@ def evaluable(plan: Plan, devices: Mapping[str, Device]) -> bool:
     return all(map(math.isfinite, numbers)) and all(
         gpu.type in devices
         and all(
-            _is_modelled(p, plan.rule)
+            _has_distinct_models(p)
             and p.workloads
             and 0 < p.percent <= 100
             and all(_fits_batches(m, p, devices[gpu.type].profiles) for m in p.models)
@@ -46,13 +46,9 @@ def evaluable(plan: Plan, devices: Mapping[str, Device]) -> bool:
     )
 
 
-def _is_modelled(partition: Partition, rule: Rule) -> bool:
-    """Whether an evaluation covers how a partition's models share it.
-
-    Half-SLO lets them take turns; what that does to a P99 no model says yet.
-    """
+def _has_distinct_models(partition: Partition) -> bool:
     models = len({m.model for m in partition.models})
-    return models == len(partition.models) and (models == 1 or (models > 1 and rule is Rule.HALF_SLO))
+    return 0 < models == len(partition.models)
 
 
 def _fits_batches(served: ServedModel, partition: Partition, profiles: Mapping[str, Profile]) -> bool:
@@ -81,7 +77,7 @@ def structure(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
             device = devices[gpu.type]
             yield from _shares(gpu, device.pool.device)
             for partition in gpu.partitions:
-                yield from _partition(partition, device.profiles, plan.rule)
+                yield from _partition(partition, device.profiles)
                 yield from _shadow(gpu, partition, by_id)
     yield from _servers(plan, devices)
     yield from _memory(plan)
@@ -102,9 +98,10 @@ def _shares(gpu: PlannedGpu, device: DeviceType) -> Iterator[Violation]:
         yield Violation(gpu.id, f"its shares add up to {gpu.percent:g} %")
 
 
-def _partition(partition: Partition, profiles: Mapping[str, Profile], rule: Rule) -> Iterator[Violation]:
-    if not _is_modelled(partition, rule):
-        yield Violation(partition.id, f"serves {len(partition.models)} models; no model says what they take")
+def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterator[Violation]:
+    if not _has_distinct_models(partition):
+        serves = "serves a model twice" if partition.models else "serves no model"
+        yield Violation(partition.id, serves)
         return
     if not partition.workloads:
         yield Violation(partition.id, "serves no workload")
@@ -148,7 +145,10 @@ def _served(
 def _placements(plan: Plan) -> Iterator[Violation]:
     pools: dict[str, list[Placement]] = {}
     queues: dict[str, set[frozenset[str]]] = {}
+    in_turns: set[str] = set()
     for _, partition, w in plan.placements():
+        if partition.turns:
+            in_turns.add(w.name)
         specified = {"rate_rps": w.rate_rps, "slo_ms": w.slo_ms}
         for field, value in {**specified, **_predicted(w)}.items():
             if not math.isfinite(value):
@@ -165,6 +165,8 @@ def _placements(plan: Plan) -> Iterator[Violation]:
             yield Violation(name, "its partitions disagree on endpoint, model, SLO, arrivals or client batch")
         if len(queues[name]) > 1:
             yield Violation(name, "its partitions serve different workloads: they are no servers of one pool")
+        if len(parts) > 1 and name in in_turns and plan.rule is Rule.P99:
+            yield Violation(name, "is a pool whose servers serve other models too: no model says its P99")
         if len(parts) > MOST_SERVERS:
             yield Violation(name, f"has {len(parts)} servers; the gateway has room for {MOST_SERVERS}")
         owner = endpoints.setdefault(parts[0].endpoint, name)

@@ -1,40 +1,87 @@
 """Partitions with several models: one executes at a time, so a GPU's partitions slow each other one by one.
 
-A column's time is its longest beside any choice of one model from each other partition. In half-SLO, models
-take turns: in a round every model of the partition executes one full batch, so a round is the sum of their
-times, and a model's capacity its batch per round.
+A column's time is its longest beside any choice of one model from each other partition.
+
+Half-SLO: in a round every model of the partition executes one full batch, so a round is the sum of their
+times, and a model's capacity its batch per round. P99: the waits are bounds for every order of the models
+(`latency.queueing.turns`), and a model's capacity is what it would serve if all rates of its partition grew
+alike until full batches fill it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
 
-from controlplane.latency.protocol import BoolArray, FloatArray, LatencyModel, Slots
-from controlplane.planners.evaluation.estimates import Times, take, times
+from controlplane.domain.plan import Rule
+from controlplane.domain.units import MILLIS_PER_SECOND
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
+from controlplane.planners.evaluation.estimates import Times, ask, service_curves, take
 from controlplane.planners.evaluation.layout import Layout
+from controlplane.planners.evaluation.queues import JITTER_P99, Queues, Waits
 
 
-def layout_times(latency: LatencyModel, layout: Layout, quantile: float | None) -> Times:
+def layout_times(latency: LatencyModel, layout: Layout, rule: Rule, quantile: float | None) -> Times:
     """What is expected of full batches with all neighbours busy; (GPUs, columns)."""
-    together = layout.all_busy
-    rows, masks = _choices(layout)
-    if rows == list(range(len(layout.gpus))) and bool(np.all(masks == layout.mask)):
-        return times(latency, together, quantile)
-    chosen = take(together, np.array(rows))
-    each = times(latency, Slots(chosen.model, chosen.batch, chosen.percent, masks, chosen.requests), quantile)
+    execution, cycle = full_batches(latency, layout, quantile)
+    if rule is Rule.HALF_SLO:
+        cycle = _per_partition(layout, cycle)
+        capacity = _rate(layout.batch, cycle)
+    else:
+        alone = _rate(layout.batch, cycle)
+        load = np.divide(layout.rate, alone, out=np.zeros_like(alone), where=alone > 0)
+        together = _per_partition(layout, load)
+        capacity = np.divide(layout.rate, together, out=alone, where=layout.turns & (together > 0))
+    return Times(execution, capacity, _per_partition(layout, execution))
+
+
+def full_batches(
+    latency: LatencyModel, layout: Layout, quantile: float | None
+) -> tuple[FloatArray, FloatArray]:
+    """Execution and cycle in ms of every column's full batch; (GPUs, columns), 0 where there is none."""
+    rows, slots = _choices(layout)
     execution, cycle = np.zeros(layout.mask.shape), np.zeros(layout.mask.shape)
-    np.maximum.at(execution, rows, each.execution_ms)
-    np.maximum.at(cycle, rows, _cycle_ms(each, chosen))
-    round_ms, round_cycle_ms = _per_partition(layout, execution), _per_partition(layout, cycle)
-    safe = np.where(layout.mask, round_cycle_ms, 1.0)
-    capacity = np.where(layout.mask, 1000.0 * layout.batch / safe, 0.0)
-    return Times(execution, capacity, round_ms)
+    execution_each, cycle_each = ask(latency, slots, quantile)
+    np.maximum.at(execution, rows, np.where(slots.mask, execution_each, 0.0))
+    np.maximum.at(cycle, rows, np.where(slots.mask, cycle_each, 0.0))
+    return execution, cycle
 
 
-def _choices(layout: Layout) -> tuple[list[int], BoolArray]:
-    """One row for each choice of a model from every partition of a GPU: its row in the layout, its mask."""
+def layout_curves(latency: LatencyModel, layout: Layout, quantile: float | None) -> list[FloatArray]:
+    """Times in ms of 1, 2, ... requests in a batch of each column, in the order of `Layout.columns`."""
+    rows, slots = _choices(layout)
+    at, columns = np.nonzero(slots.mask)
+    each = service_curves(latency, slots, at, columns, quantile, layout.client_batch[rows])
+    curves = np.zeros((*layout.mask.shape, each.shape[1]))
+    np.maximum.at(curves, (rows[at], columns), each)
+    return [curves[here][: layout.requests(*here)] for here, _ in layout.columns()]
+
+
+def turn_waits(
+    layout: Layout, curves: Sequence[FloatArray], queues: Queues
+) -> Iterator[tuple[list[tuple[int, int]], Waits]]:
+    """The columns of each partition with several models, and their waits.
+
+    `curves` is from `layout_curves`. Constant arrivals count as Poisson ones, which come in thicker clumps.
+    """
+    partitions: dict[tuple[int, int], list[int]] = {}
+    columns = layout.columns()
+    for n, ((i, j), queue) in enumerate(columns):
+        if layout.turns[i, j]:
+            partitions.setdefault((i, queue.index), []).append(n)
+    for own in partitions.values():
+        places = [columns[n][0] for n in own]
+        rate = [float(layout.rate[at] / layout.client_batch[at]) for at in places]
+        bound = queues.bound_turns(rate, [curves[n] for n in own])
+        frontend_ms = np.array([layout.frontend_ms[at] for at in places])
+        spread_ms = max(layout.jitter[at] * curves[n][-1] for at, n in zip(places, own, strict=True))
+        yield places, Waits(bound.mean_ms + frontend_ms, bound.p99_ms + frontend_ms + JITTER_P99 * spread_ms)
+
+
+def _choices(layout: Layout) -> tuple[IntArray, Slots]:
+    """One row for each choice of a model from every partition of a GPU, and its row in the layout."""
     rows: list[int] = []
     masks: list[BoolArray] = []
     for i, own in enumerate(layout.queues):
@@ -46,12 +93,15 @@ def _choices(layout: Layout) -> tuple[list[int], BoolArray]:
             mask[list(choice)] = True
             rows.append(i)
             masks.append(mask)
-    return rows, np.array(masks).reshape(len(rows), layout.mask.shape[1])
+    at = np.array(rows, dtype=np.int64)
+    chosen = take(layout.all_busy, at)
+    mask = np.array(masks, dtype=np.bool_).reshape(at.size, layout.mask.shape[1])
+    return at, Slots(chosen.model, chosen.batch, chosen.percent, mask, chosen.requests)
 
 
-def _cycle_ms(each: Times, slots: Slots) -> FloatArray:
-    busy = each.capacity_rps > 0
-    return np.where(busy, 1000.0 * slots.batch / np.where(busy, each.capacity_rps, 1.0), 0.0)
+def _rate(batch: FloatArray, cycle_ms: FloatArray) -> FloatArray:
+    there = cycle_ms > 0
+    return np.where(there, MILLIS_PER_SECOND * batch / np.where(there, cycle_ms, 1.0), 0.0)
 
 
 def _per_partition(layout: Layout, value: FloatArray) -> FloatArray:

@@ -81,14 +81,14 @@ def _broken(
 def _reason(layout: Layout, found: Evaluation, rule: Rule, i: int, j: int) -> str:
     rate, capacity, slo = layout.rate[i, j], found.times.capacity_rps[i, j], layout.slo_ms[i, j]
     round_ms, p99 = found.times.round_ms[i, j], found.p99_ms[i, j]
-    several = len(layout.queues[i][j].partition.models) > 1
+    several = bool(layout.turns[i, j])
     if rate > capacity * (1.0 + SLACK):
         return f"{rate:.5g}/s arrive and {capacity:.5g}/s can be served"
     if rule is not Rule.P99:
         what = "a batch of each model" if several else "a batch"
         return f"{what} takes {round_ms:.4g} ms and half its SLO is {slo / 2:g} ms"
     if not np.isfinite(p99):
-        return f"its queue does not settle at {rate:.5g}/s"
+        return f"its queue {'may not' if several else 'does not'} settle at {rate:.5g}/s"
     return f"its P99 is {p99:.4g} ms and its SLO {slo:g} ms"
 
 

@@ -119,7 +119,7 @@ class Demo:
         )
         self.fleet.apply(plan, settings)
 
-    def measure(self, plan: Plan, expected_ms: Mapping[str, float]) -> list[DemoRow]:
+    def measure(self, plan: Plan, expected_ms: Mapping[tuple[str, str], float]) -> list[DemoRow]:
         """Compare the running fleet with the predictions, all workloads loaded at once."""
         placed = [(partition, placement) for _, partition, placement in plan.placements()]
         self.say(f"closed loop at the planned batch, all {len(placed)} at once: execution latency")
@@ -136,7 +136,7 @@ class Demo:
                     model=placement.model,
                     percent=partition.percent,
                     batch=served.batch,
-                    predicted_ms=expected_ms[partition.id],
+                    predicted_ms=expected_ms[partition.id, placement.model],
                     observed_ms=execution[placement.endpoint],
                     rate_rps=placement.rate_rps,
                     client=client.client,

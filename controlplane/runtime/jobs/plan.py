@@ -23,7 +23,7 @@ from controlplane.latency.calibration import Calibrated
 from controlplane.planners import registry
 from controlplane.planners.evaluation import verify
 from controlplane.planners.evaluation.layout import Layout
-from controlplane.planners.evaluation.turns import layout_times
+from controlplane.planners.evaluation.turns import full_batches
 from controlplane.planners.inss.bda import Bda
 from controlplane.planners.protocol import Device as PlanningDevice
 from controlplane.planners.protocol import PlanRequest, Strategy
@@ -170,17 +170,19 @@ def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explana
     return explain(plan, workload, devices_of(plan, profiles))
 
 
-def mean_execution_ms(plan: Plan, profiles: Path) -> dict[str, float]:
-    """Return the mean execution time of a full batch in each partition, with all neighbours busy.
+def mean_execution_ms(plan: Plan, profiles: Path) -> dict[tuple[str, str], float]:
+    """Return the mean time of a full batch, with all neighbours busy, by partition and model.
 
     The times in a plan are quantiles, not means. Raises InputError where a profile is missing.
     """
-    found: dict[str, float] = {}
+    found: dict[tuple[str, str], float] = {}
     for kind, device in devices_of(plan, profiles).items():
         gpus = [gpu for gpu in plan.gpus if gpu.type == kind]
-        mean_ms = layout_times(device.latency, Layout.of(gpus, device), None).execution_ms
-        for gpu, row in zip(gpus, mean_ms.tolist(), strict=True):
-            found.update((p.id, ms) for p, ms in zip(gpu.partitions, row, strict=False))
+        layout = Layout.of(gpus, device)
+        mean_ms, _ = full_batches(device.latency, layout, None)
+        found.update(
+            ((queue.partition.id, queue.served.model), float(mean_ms[at])) for at, queue in layout.columns()
+        )
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import planning
 import pytest
@@ -61,11 +63,49 @@ def test_an_active_shadow_changes_all_models_of_its_partition() -> None:
     assert layout.percent[0].tolist() == [60.0, 60.0, 40.0]
 
 
-def test_the_judge_refuses_what_no_evaluation_covers_yet() -> None:
-    plan = Plan("by-hand", Rule.P99, "ours", (shared_gpu(),), quantile=0.95)
-    found = verify(plan, {"v100": planning.v100("ours")})
-    assert [v.subject for v in found] == ["both"]
-    assert found[0].reason.startswith("serves 2 models")
+def reasons(*gpus: PlannedGpu) -> list[str]:
+    plan = Plan("by-hand", Rule.P99, "ours", gpus, quantile=0.95)
+    return [f"{v.subject}: {v.reason}" for v in verify(plan, {"v100": planning.v100("ours")})]
+
+
+def test_models_that_take_turns_are_judged_by_their_p99() -> None:
+    gpu = shared_gpu()
+    assert reasons(gpu) == []
+    two, one = gpu.partitions
+    strict = tuple(replace(w, slo_ms=8.0) if w.name == "r" else w for w in two.workloads)
+    (late,) = reasons(replace(gpu, partitions=(replace(two, workloads=strict), one)))
+    assert late.startswith("r: its P99 is ")
+
+
+def test_a_model_that_takes_turns_waits_longer_than_alone() -> None:
+    devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
+    two, one = gpu.partitions
+    alone = replace(two, models=two.models[:1], workloads=two.workloads[1:2])
+    own = evaluate(layouts_of([replace(gpu, partitions=(alone, one))], devices), devices, TERMS)["v100"]
+    both = evaluate(layouts_of([gpu], devices), devices, TERMS)["v100"]
+    assert both.p99_ms[0, 0] > own.p99_ms[0, 0]
+    assert both.times.capacity_rps[0, 0] < own.times.capacity_rps[0, 0]
+
+
+def test_the_models_of_a_partition_are_full_together() -> None:
+    devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
+    found = evaluate(layouts_of([gpu], devices), devices, TERMS)["v100"]
+    used = np.array([100.0, 80.0]) / found.times.capacity_rps[0, :2]
+    assert used[0] == pytest.approx(used[1])
+
+
+def test_a_pool_has_no_server_with_other_models() -> None:
+    gpu = shared_gpu()
+    two, one = gpu.partitions
+    again = replace(gpu, id="v100-1", partitions=(replace(two, id="again"), replace(one, id="more")))
+    assert any(r.startswith("r: is a pool whose servers serve other models too") for r in reasons(gpu, again))
+
+
+def test_a_partition_serves_a_model_once() -> None:
+    gpu = shared_gpu()
+    two, one = gpu.partitions
+    twice = replace(two, models=(*two.models, two.models[0]))
+    assert "both: serves a model twice" in reasons(replace(gpu, partitions=(twice, one)))
 
 
 def test_another_batch_of_one_model_is_a_change() -> None:

@@ -59,7 +59,7 @@ def test_a_good_plan_is_good() -> None:
         (0, lambda p: served(p, max_queue_delay_us=5), "a queue delay"),
         (0, lambda p: served(p, model="alexnet"), "asks for ssd"),
         (0, lambda p: served(p, model="bert"), "bert has no profile"),
-        (0, lambda p: replace(p, models=(*p.models, ServedModel("ssd", 1))), "serves 2 models"),
+        (0, lambda p: replace(p, models=(*p.models, ServedModel("ssd", 1))), "serves a model twice"),
         (0, lambda p: replace(p, workloads=()), "serves no workload"),
         (0, lambda p: placed(p, rate_rps=330.0), "330/s arrive"),
         (0, lambda p: placed(p, slo_ms=40.0), "half its SLO is 20 ms"),

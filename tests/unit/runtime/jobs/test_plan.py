@@ -56,4 +56,4 @@ def test_what_is_expected_is_the_mean_and_what_is_promised_leaves_room(tmp_path:
         for _, partition, placement in plan.placements():
             told = placement.predicted.execution_ms
             assert told is not None
-            assert least - 1e-6 <= told / expected_ms[partition.id] <= most + 1e-6
+            assert least - 1e-6 <= told / expected_ms[partition.id, placement.model] <= most + 1e-6

@@ -1,0 +1,136 @@
+"""Several classes of requests at one executor, of which one executes at a time: a bound for every order.
+
+A Triton with k models and the rate limiter's one resource executes one model at a time, without preemption.
+What waits for a model gathers, and the oldest min(waiting, batch) of a model execute together in t(n). Which
+model goes next depends on how often each ran since the server started (docs/design/gpulet.md), so on rates of
+the past. The bound therefore holds for every order that does not idle while a request waits, one that changes
+included. It is exact for the class that goes last where all batches are one.
+
+**Work.** Charge every request of class i with c_i = max_n t_i(n) / n, at least its time alone. The work in
+the system, the charges of what waits and what is left of the running batch, falls by 1 a ms and, at the start
+of a batch, by n c_i - t_i(n) >= 0 more. Without that fall it is the workload V of an M/G/1 queue of the same
+arrivals with service times c_i, so it never exceeds V. A Poisson arrival sees V as it is in the long run:
+a geometric number of ladder heights, each uniform on (0, c_i] with probability rho_i / rho
+(Pollaczek-Khinchine).
+
+**Wait.** Until the batch of a tagged request of class i starts, its server executes what was there on arrival
+and what arrives of other classes, at worst all of it. That ends, at the latest, after the time D in which V
+and the charges of the others' arrivals are worked off. From v units of work, D is n units with probability
+(v / n) P(n - v units arrive in n), the hitting time of a walk that falls one unit at a time (Kemperman 1961);
+what arrives is compound Poisson (Panjer 1981).
+
+**Own batch.** With m requests before the tagged one in its batch and j behind it, the batch starts by
+D - m c_i and takes t_i(1 + m + j). So the sojourn is at most D + u_i(j), where
+u_i(j) = max_m t_i(1 + m + j) - m c_i, and j is at most Poisson(lambda_i D), independent of D.
+
+All times are rounded up to cells of time, so the bound stays one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import pdtr
+
+from controlplane.domain.units import MILLIS_PER_SECOND
+from controlplane.latency.protocol import FloatArray, IntArray
+
+P99 = 0.99
+CELLS = 512
+"""Cells of time; the first span that holds the P99 is taken, of spans that double."""
+SPANS = 8
+"""The number of spans that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTimes:
+    """Bounds of the sojourn time of each class, (k,); infinite where the queue is not shown to settle."""
+
+    mean_ms: FloatArray
+    p99_ms: FloatArray
+
+
+def bound_turns(rate_rps: Sequence[float], service_ms: Sequence[FloatArray]) -> ClassTimes:
+    """Bound the mean and P99 of the sojourn times of k classes with Poisson arrivals.
+
+    rate_rps: requests per second of each class. service_ms: for each class t(1), t(2), ... t(its batch),
+    which do not fall.
+    """
+    rate = np.array(rate_rps) / MILLIS_PER_SECOND
+    found = np.array([_bound(rate, service_ms, own) for own in range(rate.size)])
+    return ClassTimes(mean_ms=found[:, 0], p99_ms=found[:, 1])
+
+
+def _bound(rate: FloatArray, service: Sequence[FloatArray], own: int) -> tuple[float, float]:
+    charge = np.array([(t / np.arange(1, t.size + 1)).max() for t in service])
+    others = np.arange(rate.size) != own
+    last = _last_batch(service[own], float(charge[own]))
+    span = 2.0 * float(charge.sum() + service[own][-1])
+    for _ in range(SPANS):
+        # The shortest charge takes whole cells, unless it is shorter than one.
+        cell = max(span / CELLS, float(charge.min()))
+        cell /= max(math.floor(cell / (span / CELLS)), 1)
+        units = np.ceil(charge / cell - 1e-9).astype(np.int64)
+        if float(rate @ units) * cell >= 1.0:
+            break
+        work = _work(rate * cell, units)
+        delay = _delays(work, rate[others] * cell, units[others])
+        found = _sojourn(delay, cell, float(rate[own]), last)
+        if found is not None:
+            return found
+        span *= 2.0
+    return math.inf, math.inf
+
+
+def _work(rate: FloatArray, units: IntArray) -> FloatArray:
+    """P(V = 0, 1, ... CELLS units), every ladder height rounded up to a whole unit; `rate` is per unit."""
+    heights = np.array([float(rate[units >= n].sum()) for n in range(1, int(units.max()) + 1)])
+    work = np.zeros(CELLS + 1)
+    work[0] = 1.0 - float(rate @ units)
+    for n in range(1, CELLS + 1):
+        reach = min(n, heights.size)
+        work[n] = heights[:reach] @ work[n - reach : n][::-1]
+    return work
+
+
+def _delays(work: FloatArray, rate: FloatArray, units: IntArray) -> FloatArray:
+    """P(D = 0, 1, ... CELLS units): `work` and what arrives until it is done, at `rate` per unit."""
+    time = np.arange(CELLS + 1)
+    arrives = np.zeros((CELLS, CELLS + 1))  # P(m units arrive in n), by m and n
+    arrives[0] = np.exp(-rate.sum() * time)
+    delay = np.zeros(CELLS + 1)
+    delay[0] = work[0]
+    for m in range(CELLS):
+        for each, size in zip(rate.tolist(), units.tolist(), strict=True):
+            if size <= m:
+                arrives[m] += each * size / m * time * arrives[m - size]
+        rest = time[1 : CELLS + 1 - m]
+        delay[m + 1 :] += work[rest] * rest / time[m + 1 :] * arrives[m, m + 1 :]
+    return delay
+
+
+def _last_batch(service: FloatArray, charge: float) -> FloatArray:
+    """u(j) for j = 0 to the batch less one: what the tagged request's batch takes beyond D; does not fall."""
+    most = service.size
+    longest = [(service[j:] - charge * np.arange(most - j)).max() for j in range(most)]
+    return np.maximum.accumulate(np.array(longest))
+
+
+def _sojourn(delay: FloatArray, cell: float, rate: float, last: FloatArray) -> tuple[float, float] | None:
+    """Mean and P99 of D + u(j); None where the cells do not reach the P99."""
+    time = cell * np.arange(delay.size)
+    # P(at most j behind), with all that do not fit into the batch counted as its last place.
+    behind = pdtr(np.arange(last.size)[:, None], rate * time)
+    behind[-1] = 1.0
+    each = np.diff(behind, axis=0, prepend=0.0) * delay
+    ends = (time + last[:, None]).ravel()
+    order = np.argsort(ends)
+    below = np.cumsum(each.ravel()[order])
+    if below[-1] < P99:
+        return None
+    beyond = 1.0 - float(delay.sum())
+    mean = float(each.ravel() @ ends.ravel()) + beyond * (2.0 * float(time[-1]) + float(last[-1]))
+    return mean, float(ends[order][np.searchsorted(below, P99)])
