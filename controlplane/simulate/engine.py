@@ -193,12 +193,17 @@ class _Run:
         return outcomes
 
     def _utilisation(self) -> dict[int, float]:
-        """By stream: the rate that arrived at its servers, from all streams, over their capacity."""
+        """By stream: the rate that arrived at its servers, from all streams, over their capacity.
+
+        Models that take turns share theirs.
+        """
         routes, requests = self._part.routes, self._loop.tallies["requests"]
         load = np.zeros(len(self._part.servers))
         for route in routes:
             load[list(route.servers)] += requests[list(route.streams)].sum() / len(route.servers)
         capacity = np.array([s.capacity_rps for s in self._part.servers])
+        used = load / capacity
+        load = capacity * [used[list(self._part.turn(s))].sum() for s in self._part.servers]
         found = {}
         for route in routes:
             there = list(route.servers)

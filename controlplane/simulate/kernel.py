@@ -16,6 +16,10 @@ from a long queue below. The batcher then sleeps until as many requests wait as 
 it last counted, or until a batch starts or ends; meanwhile a payload that could still grow is frozen. An
 instance that fetches a payload joins later ones to it that are older than a delay and fit.
 
+Models of one partition take turns, as in Triton 2.51 with a resource that all of them need
+(`--rate-limit=execution_count`): a batch starts when none of the partition runs, and next goes the model with
+the fewest batches since the start, of equals the first. What waits gathers until then.
+
 All compiled functions are in this file: numba's cache does not notice a change of another file.
 """
 
@@ -133,12 +137,25 @@ def _fewest(pools: Records, pool: int, pool_member: IntArray, in_flight: Records
 
 @kernel
 def _idle_executor(executors: Records, servers: Records, s: int) -> int:
-    """Return the executor of this server that has been idle longest; -1 where all are busy."""
+    """Return the executor of this server that has been idle longest; -1 where none may start a batch."""
+    for other in range(servers[s].turn_first, servers[s].turn_last):
+        if other != s and servers[other].running > 0:
+            return -1
     found = -1
     for e in range(servers[s].first, servers[s].last):
         if executors[e].size == 0 and (found < 0 or executors[e].since < executors[found].since):
             found = e
     return found
+
+
+@kernel
+def _next_turn(servers: Records, queues: Records, s: int) -> int:
+    """Return the server of this one's partition that goes next: with requests, the fewest batches."""
+    best = -1
+    for other in range(servers[s].turn_first, servers[s].turn_last):
+        if queues[other].waiting > 0 and (best < 0 or servers[other].batches < servers[best].batches):
+            best = other
+    return s if best < 0 else int(best)
 
 
 @kernel
@@ -387,7 +404,8 @@ def advance(
                 if queues[s].timeout < math.inf:
                     _admit(queues, s, ring, ring_owner, in_flight, tallies, now, times, owners)
             q = _fewest(pools, pool, pool_member, in_flight)
-        _admit(queues, q, ring, ring_owner, in_flight, tallies, now, times, owners)
+        for s in range(servers[q].turn_first, servers[q].turn_last):
+            _admit(queues, s, ring, ring_owner, in_flight, tallies, now, times, owners)
         if pool >= 0:
             w = owners[pools[pool].next]
             pools[pool].next += 1
@@ -404,6 +422,7 @@ def advance(
         room = queues[q].payloads < queues[q].ahead
         awake = e >= 0 or now >= queues[q].timer or (room and loose >= queues[q].next_preferred)
         while True:
+            q = _next_turn(servers, queues, q)
             idle = _idle_executor(executors, servers, q)
             if queues[q].greedy:
                 if idle < 0 or queues[q].waiting == 0:
@@ -433,9 +452,10 @@ def advance(
                 pace,
                 jitter,
             )
-        queues[q].wake = queues[q].timer
-        if queues[q].next < queues[q].stop and (idle >= 0 or not queues[q].greedy):
-            queues[q].wake = min(queues[q].wake, times[queues[q].next])
+        for s in range(servers[q].turn_first, servers[q].turn_last):
+            queues[s].wake = queues[s].timer
+            if queues[s].next < queues[s].stop and (idle >= 0 or not queues[s].greedy):
+                queues[s].wake = min(queues[s].wake, times[queues[s].next])
         g = servers[q].gpu
         _retime(executors, gpus, g, pace, mask_time, now)
         _look_ahead(gpus, g, executors, queues)

@@ -18,7 +18,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
 from controlplane.domain.profile import Profile
 from controlplane.domain.units import MICROS_PER_MILLI, non_negative
-from controlplane.latency.protocol import FloatArray, LatencyModel, Slots
+from controlplane.latency.protocol import FloatArray, IntArray, LatencyModel, Slots
 
 MAX_MODELS_PER_GPU = 16
 """The table of slowdowns has a row for each set of busy neighbours: 2^16 at most."""
@@ -82,7 +82,8 @@ class Server:
     preferred: as in the configuration, not always a whole number; largest: the largest batch of a batcher
     that is not greedy.
     work_ms[n-1]: how long n requests occupy an executor, solo; extra_ms[n-1]: the rest of their latency.
-    pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`.
+    pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`. busiest: of the masks
+    with one server of each partition, the one in which this server is slowest.
     """
 
     gpu: int
@@ -99,6 +100,7 @@ class Server:
     work_ms: FloatArray
     extra_ms: FloatArray
     pace: FloatArray
+    busiest: int
 
     @property
     def greedy(self) -> bool:
@@ -107,8 +109,9 @@ class Server:
 
     @property
     def capacity_rps(self) -> float:
-        """Requests per second with full batches and every neighbour busy."""
-        return 1000.0 * self.instances * self.batch / float(self.work_ms[self.batch - 1] * self.pace[-1])
+        """Requests per second with full batches, every neighbour busy and no turn of another model."""
+        full_ms = float(self.work_ms[self.batch - 1] * self.pace[self.busiest])
+        return 1000.0 * self.instances * self.batch / full_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,8 @@ class Route:
 class Component:
     """GPUs, by their index in the plan, that are simulated together. power_w[g][mask] is the power of GPU g.
 
-    Servers are in the order of their GPUs. At most one route leads to a server alone; any number may lead to
-    it and others.
+    Servers are in the order of their GPUs and partitions. At most one route leads to a server alone; any
+    number may lead to it and others.
     """
 
     gpus: tuple[int, ...]
@@ -145,6 +148,13 @@ class Component:
     streams: tuple[Stream, ...]
     routes: tuple[Route, ...]
     power_w: tuple[FloatArray, ...]
+
+    def turn(self, server: Server) -> range:
+        """The servers of its partition, of which one runs at a time."""
+        mates = [
+            n for n, s in enumerate(self.servers) if (s.gpu, s.partition) == (server.gpu, server.partition)
+        ]
+        return range(mates[0], mates[-1] + 1)
 
 
 def components(
@@ -154,7 +164,8 @@ def components(
 
     Raises InputError for a device type or model that the truth does not cover, for a workload whose
     partition does not serve its model, for workloads of one queue that send different client batches, for a
-    partition with several models, and for more than MAX_MODELS_PER_GPU models on a GPU.
+    partition with several models that are not greedy servers of one instance, and for more than
+    MAX_MODELS_PER_GPU models on a GPU.
     """
     gpus = [_gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(plan.gpus)]
     by_place = {(s.gpu, s.partition, s.model): s for servers, _ in gpus for s in servers}
@@ -209,13 +220,6 @@ def _gpu_servers(
     if latency is None:
         known = ", ".join(truth) or "none"
         raise InputError(f"no latency model for {gpu.type} (there are: {known})", field="truth")
-    together = next((p for p in gpu.partitions if p.turns), None)
-    if together is not None:
-        raise InputError(
-            f"the models of partition {together.id} execute one at a time, which is not simulated yet; "
-            "simulate a plan with a partition for each",
-            field="models",
-        )
     served = [(partition, model) for partition in gpu.partitions for model in partition.models]
     if len(served) > MAX_MODELS_PER_GPU:
         raise InputError(
@@ -227,11 +231,19 @@ def _gpu_servers(
                 f"{latency.name} for {gpu.type} has no profile of {model.model}; profile it on {gpu.type}",
                 field="truth",
             )
-    pace, power = _slowdowns(served, latency)
-    return [
-        _server(index, 1 << i, gpu.type, partition, model, latency, pace[i], conditions)
+    pace, power, fullest = _slowdowns(served, latency)
+    servers = [
+        _server(index, 1 << i, gpu.type, partition, model, latency, pace[i], fullest, conditions)
         for i, (partition, model) in enumerate(served)
-    ], power
+    ]
+    for (partition, model), server in zip(served, servers, strict=True):
+        if partition.turns and not (server.greedy and server.instances == 1):
+            raise InputError(
+                f"the models of partition {partition.id} execute one at a time, which is simulated for one "
+                f"instance of each, without a queue delay, in batches of whole requests: see {model.model}",
+                field="models",
+            )
+    return servers, power
 
 
 def _server(
@@ -242,6 +254,7 @@ def _server(
     model: ServedModel,
     latency: LatencyModel,
     pace: FloatArray,
+    fullest: IntArray,
     conditions: Conditions,
 ) -> Server:
     noise = conditions.noise.get((device, model.model), Noise())
@@ -267,6 +280,7 @@ def _server(
         work_ms=np.array(alone.cycle_ms[:, 0]),
         extra_ms=alone.execution_ms[:, 0] - alone.cycle_ms[:, 0] + noise.frontend_ms,
         pace=pace,
+        busiest=int(max(fullest[fullest & bit > 0], key=lambda mask: pace[mask])),
     )
 
 
@@ -284,15 +298,19 @@ def _client_batch(partition: Partition, model: ServedModel) -> int:
 
 def _slowdowns(
     served: list[tuple[Partition, ServedModel]], latency: LatencyModel
-) -> tuple[FloatArray, FloatArray]:
-    """Return pace[i, mask], with server i in mask, and power[mask], for every set of busy servers."""
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Return pace[i, mask], with server i in mask, and power[mask], for every set of busy servers.
+
+    With them, the masks that hold one server of each partition. Those with two of one do not occur.
+    """
     count = len(served)
     masks = np.arange(1 << count)
+    number = {p.id: n for n, p in enumerate(dict.fromkeys(p for p, _ in served))}
     busy = (masks[:, None] >> np.arange(count)) & 1 == 1
     pace = np.ones((count, masks.size))
     power = np.zeros(masks.size)
     if count == 0:
-        return pace, power
+        return pace, power, masks
     model = np.array([latency.models.index(m.model) for _, m in served])
     batch = np.array([float(max(m.batch, _client_batch(p, m))) for p, m in served])
     percent = np.array([p.percent for p, _ in served])
@@ -302,7 +320,9 @@ def _slowdowns(
         pace[:, rows] = np.where(busy[rows], estimate.cycle_ms, 1.0).T
     for i in range(count):
         pace[i] = np.where(busy[:, i], pace[i] / pace[i, 1 << i], 1.0)
-    return pace, power
+    of_partition = np.array([[number[p.id] == n for n in number.values()] for p, _ in served], dtype=np.int64)
+    running = busy.astype(np.int64) @ of_partition
+    return pace, power, masks[(running == 1).all(axis=1)]
 
 
 def jitter_table(cv: float) -> FloatArray:

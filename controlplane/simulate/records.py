@@ -25,6 +25,11 @@ SERVER = np.dtype(
         ("bit", np.int64),  # in its GPU's set of busy servers
         ("first", np.int64),  # its executors are first:last
         ("last", np.int64),
+        (
+            "turn_first",
+            np.int64,
+        ),  # its partition's servers, one of which runs at a time, are turn_first:turn_last
+        ("turn_last", np.int64),
         ("batch", np.int64),
         ("running", np.int64),  # busy executors
         ("salt", np.uint64),  # seeds the draws of jitter

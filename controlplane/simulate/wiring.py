@@ -34,6 +34,9 @@ class Loop:
         self._servers["bit"] = [s.bit for s in servers]
         self._servers["first"] = last - [s.instances for s in servers]
         self._servers["last"] = last
+        turns = [part.turn(s) for s in servers]
+        self._servers["turn_first"] = [own.start for own in turns]
+        self._servers["turn_last"] = [own.stop for own in turns]
         self._servers["batch"] = [s.batch for s in servers]
         self._servers["salt"] = [
             seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers

@@ -110,6 +110,7 @@ class Oracle:
             _Jitter(s.jitter, int(seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, "uint64")[0]))
             for s in part.servers
         ]
+        self._batches = [0 for _ in part.servers]
         self._seen: list[Seen] = []
 
     def run(self, arrivals_ms: Sequence[Sequence[float]]) -> list[Seen]:
@@ -135,7 +136,7 @@ class Oracle:
                 line = self._arrive(*coming.popleft())
                 room = len(line.payloads) < self._ahead(line)
                 woken |= {id(line)} if room and len(line.pending) >= line.enough else set()
-            for line in self._lines:
+            for line in sorted(self._lines, key=lambda line: self._batches[line.server]):
                 self._expire(line, now)
                 self._dispatch(line, now, notified=id(line) in woken)
 
@@ -201,8 +202,14 @@ class Oracle:
         return 2 * self._part.servers[line.server].instances
 
     def _idle(self, line: _Line) -> _Executor | None:
+        if any(e.requests and self._take_turns(e.server, line.server) for e in self._executors):
+            return None
         idle = [e for e in self._executors if e.server == line.server and not e.requests]
         return min(idle, key=lambda e: e.idle_since, default=None)
+
+    def _take_turns(self, one: int, other: int) -> bool:
+        a, b = self._part.servers[one], self._part.servers[other]
+        return one != other and (a.gpu, a.partition) == (b.gpu, b.partition)
 
     def _dispatch(self, line: _Line, now: float, *, notified: bool) -> None:
         """Let idle executors take what they may; `notified`: something woke a batcher that is not greedy."""
@@ -286,4 +293,5 @@ class Oracle:
     def _begin(self, executor: _Executor, requests: list[_Request]) -> None:
         work = float(self._part.servers[executor.server].work_ms[len(requests) - 1])
         executor.requests = requests
+        self._batches[executor.server] += 1
         executor.work_left = work * self._jitter[executor.server].next()

@@ -70,10 +70,40 @@ def random_fleet(rng, plan_of):
     return with_client_batches(plan_of(*rows), size), conditions
 
 
+def with_turns(plan):
+    """The plan with all models of a GPU in one partition; of those with the same model the first stays."""
+
+    def served(partition):
+        (model,) = partition.models
+        each = partition.workloads[0].client_batch
+        return replace(model, batch=max(model.batch // each, 1) * each, instances=1, max_queue_delay_us=0)
+
+    def joined(gpu):
+        first = {}
+        for partition in gpu.partitions:
+            first.setdefault(partition.models[0].model, partition)
+        together = replace(
+            gpu.partitions[0],
+            models=tuple(map(served, first.values())),
+            workloads=tuple(w for p in first.values() for w in p.workloads),
+        )
+        return replace(gpu, partitions=(together,))
+
+    return replace(plan, gpus=tuple(map(joined, plan.gpus)))
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_compiled_loop_and_oracle_agree_request_by_request(seed, plan_of):
-    rng = np.random.default_rng(seed)
-    plan, conditions = random_fleet(rng, plan_of)
+    compare_with_the_oracle(seed, *random_fleet(np.random.default_rng(seed), plan_of))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_loop_and_oracle_agree_on_models_that_take_turns(seed, plan_of):
+    plan, conditions = random_fleet(np.random.default_rng(seed), plan_of)
+    compare_with_the_oracle(seed, with_turns(plan), conditions)
+
+
+def compare_with_the_oracle(seed, plan, conditions):
     seconds = 0.4
     result = simulate(plan, TRUTH, Settings(seconds=seconds, seed=seed, answers=10_000), conditions)
     fast = {(a.workload, a.arrival_ms): a for a in result.answers}
