@@ -35,8 +35,14 @@ def plot_plan(plan: Plan, path: Path) -> None:
     for row, gpu in enumerate(plan.gpus):
         left = 0.0
         for partition in gpu.partitions:
-            colour = colours[partition.models[0].model]
-            axes.barh(row, partition.percent, left=left, color=colour, edgecolor="white", height=0.8)
+            # Models that take turns lie above each other.
+            height = 0.8 / len(partition.models)
+            for n, served in enumerate(partition.models):
+                middle = row - 0.4 + height * (n + 0.5)
+                colour = colours[served.model]
+                axes.barh(
+                    middle, partition.percent, left=left, color=colour, edgecolor="white", height=height
+                )
             _label(axes, partition, plan.rule, left + partition.percent / 2, row)
             left += partition.percent
     axes.set_yticks(range(len(plan.gpus)), [gpu.id for gpu in plan.gpus])
@@ -54,7 +60,9 @@ def plot_plan(plan: Plan, path: Path) -> None:
 
 
 def _label(axes: Any, partition: Partition, rule: Rule, middle: float, row: int) -> None:
-    label = f"{names([w.name for w in partition.workloads])}\nb{partition.models[0].batch}"
+    label = (
+        f"{names([w.name for w in partition.workloads])}\nb{'+'.join(str(m.batch) for m in partition.models)}"
+    )
     used = [u for w in partition.workloads if (u := _of_slo(w.predicted, w.slo_ms, rule)) is not None]
     if used:
         label += f" · {100 * max(used):.0f} %"

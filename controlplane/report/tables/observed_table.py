@@ -21,9 +21,10 @@ class Unseen:
 
 
 def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table:
-    """Return one line for each partition and batch size, and one for each partition without a measurement."""
+    """Return a line for each model and batch size of a partition, and for each that was not measured."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("partition", no_wrap=True)
+    table.add_column("model", no_wrap=True)
     for name in ("batch", "batches", "busy %", "predicted ms", "observed ms", "error %"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("beside")
@@ -32,6 +33,7 @@ def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table
         found = row.observation
         table.add_row(
             row.partition,
+            found.model,
             str(row.batch),
             str(found.batches),
             f"{100 * row.busy:.0f}",
@@ -42,7 +44,7 @@ def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table
             _teaches(row),
         )
     for one in unseen:
-        table.add_row(one.partition, *["–"] * 7, f"unmeasured: {one.unmeasured}")
+        table.add_row(one.partition, *["–"] * 8, f"unmeasured: {one.unmeasured}")
     return table
 
 

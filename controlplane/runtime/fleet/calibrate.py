@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,7 +20,7 @@ from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
 from controlplane.files.measurements.calibration import read_calibration, write_calibration
 from controlplane.latency import calibration, registry
 from controlplane.latency.calibration import Observation, Seen
@@ -42,10 +42,11 @@ Batches = Mapping[int, BatchStatistics]
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """One partition's executions in successive windows, with its share and the duration."""
+    """The executions of one model of a partition in successive windows, with its share and the duration."""
 
     gpu: PlannedGpu
     partition: Partition
+    served: ServedModel
     windows: tuple[Batches, ...]
     seconds: float
 
@@ -54,6 +55,18 @@ class _Watched:
         """The part of the time with an execution."""
         spent_ms = sum(triton.execution_ms(b) * b.executions for w in self.windows for b in w.values())
         return min(1.0, spent_ms / self.seconds / 1000.0)
+
+    @property
+    def largest_request(self) -> int:
+        """The most inferences in a request of the model."""
+        return max(placement.client_batch for placement in self.partition.queues()[self.served.model])
+
+    def waits_for_another(self, batch: int) -> bool:
+        """Whether a batch of this size forms only while another executes.
+
+        Without a queue delay, that is one that holds more than a single request.
+        """
+        return batch > self.largest_request and self.served.max_queue_delay_us == 0
 
 
 def observe(fleet: Fleet, profiles: Path, seconds: float) -> tuple[list[Seen], list[Unseen]]:
@@ -73,10 +86,7 @@ def observe(fleet: Fleet, profiles: Path, seconds: float) -> tuple[list[Seen], l
         raise InputError(f"no batch was executed within {seconds:g} s; is there traffic?", field="--fleet")
     answering = {one.partition.id for one in watched}
     silent = f"no batch was executed within {seconds:g} s"
-    return seen, [
-        Unseen(partition, silent if partition in answering else "no server answers for it now")
-        for partition in _missing(plan, seen)
-    ]
+    return seen, _unseen(plan, seen, answering, silent, "no server answers for it now")
 
 
 def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list[Kept]]:
@@ -93,21 +103,20 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list
             field="--fleet",
         )
     watched = []
-    for gpu, partition in plan.partitions():
-        mine = [m for m in minutes if m.partition == partition.id]
+    for gpu, partition, served in _served(plan):
+        endpoints = {w.endpoint for w in partition.queues()[served.model]}
+        mine = [m for m in minutes if m.partition == partition.id and m.endpoint in endpoints]
         for percent in sorted({m.percent for m in mine}):
             counted = [(m.seconds, m.batches) for m in mine if m.percent == percent and m.batches is not None]
             if counted:
                 present = replace(partition, percent=percent)
                 windows = tuple(batches for _, batches in counted)
-                watched.append(_Watched(gpu, present, windows, sum(seconds for seconds, _ in counted)))
+                watched.append(_Watched(gpu, present, served, windows, sum(s for s, _ in counted)))
     kept = [_kept(partition, placement, minutes) for _, partition, placement in plan.placements()]
     seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
     counted_of = {one.partition.id for one in watched}
     uncounted = "no server of it answered through two minutes: only then executions are counted"
-    silent = "no batch was executed"
-    unseen = [Unseen(p, silent if p in counted_of else uncounted) for p in _missing(plan, seen)]
-    return seen, unseen, kept
+    return seen, _unseen(plan, seen, counted_of, "no batch was executed", uncounted), kept
 
 
 def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
@@ -118,39 +127,49 @@ def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
     return write_calibration(profiles, calibration.update(read_calibration(profiles), usable))
 
 
-def _missing(plan: Plan, seen: Sequence[Seen]) -> list[str]:
-    """Return the plan's partitions without an observed execution."""
-    known = {row.partition for row in seen}
-    return [partition.id for _, partition in plan.partitions() if partition.id not in known]
+def _served(plan: Plan) -> list[tuple[PlannedGpu, Partition, ServedModel]]:
+    return [(gpu, partition, served) for gpu, partition in plan.partitions() for served in partition.models]
+
+
+def _unseen(plan: Plan, seen: Sequence[Seen], counted: Set[str], silent: str, uncounted: str) -> list[Unseen]:
+    """Models without an observed execution: `silent` in a `counted` partition, else `uncounted`."""
+    known = {(row.partition, row.observation.model) for row in seen}
+    found = []
+    for _, partition, served in _served(plan):
+        if (partition.id, served.model) not in known:
+            why = silent if partition.id in counted else uncounted
+            found.append(Unseen(partition.id, f"{served.model}: {why}" if partition.turns else why))
+    return list(dict.fromkeys(found))
 
 
 def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watched]:
     active = {s.spec.labels.partition: s for s in servers if s.state is ServerState.RUNNING}
-    placed = [(g, p) for g, p in plan.partitions() if p.id in active]
+    placed = [(g, p, m) for g, p, m in _served(plan) if p.id in active]
     rounds = max(2, round(seconds / _READ_EVERY_S))
     with ExitStack() as stack:
-        clients = [stack.enter_context(triton.StatisticsClient(active[p.id])) for _, p in placed]
+        clients = [stack.enter_context(triton.StatisticsClient(active[p.id])) for _, p, _ in placed]
         readings: list[list[ModelStatistics]] = [[] for _ in placed]
         pause = threading.Event()
         for turn in range(rounds + 1):
             if turn:
                 pause.wait(_READ_EVERY_S)
-            for (_, partition), client, kept in zip(placed, clients, readings, strict=True):
-                kept.append(client.read(_model_name(partition)))
+            for (_, partition, served), client, kept in zip(placed, clients, readings, strict=True):
+                kept.append(client.read(_model_name(partition, served)))
     return [
         _Watched(
             gpu,
             replace(partition, percent=active[partition.id].spec.percent),
+            served,
             tuple(triton.difference(a, b).batches for a, b in pairwise(kept)),
             rounds * _READ_EVERY_S,
         )
-        for (gpu, partition), kept in zip(placed, readings, strict=True)
+        for (gpu, partition, served), kept in zip(placed, readings, strict=True)
     ]
 
 
-def _model_name(partition: Partition) -> str:
-    """Return the name of the partition's model in the server: the endpoint that counts every execution."""
-    return partition.queues()[partition.models[0].model][0].endpoint
+def _model_name(partition: Partition, served: ServedModel) -> str:
+    """Return the name of a partition's model in the server: the endpoint that counts every execution."""
+    return partition.queues()[served.model][0].endpoint
 
 
 def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute]) -> Kept:
@@ -189,19 +208,19 @@ def _all_rows(watched: Sequence[_Watched], plan: Plan, profiles: Path, at_s: flo
 
 
 def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
-    others = [
-        w for w in every if w.gpu.id == one.gpu.id and w.partition.id != one.partition.id and w.busy > 0
-    ]
+    others = _neighbours(one, every)
     known = known_profiles(one.gpu.type, profiles)
     latency = registry.build(plan.latency_model, known_device(one.gpu.type), known)
+    # Models of one partition have their share together.
+    busy = min(sum(w.busy for w in every if w.partition.id == one.partition.id), 1.0)
     rows = []
     for batch in sorted({size for window in one.windows for size in window}):
         executions = sum(w[batch].executions for w in one.windows if batch in w)
         means = [(triton.execution_ms(w[batch]), w[batch].executions) for w in one.windows if batch in w]
         observation = Observation(
-            model=one.partition.models[0].model,
+            model=one.served.model,
             device=one.gpu.type,
-            neighbours=tuple(sorted(w.partition.models[0].model for w in others)),
+            neighbours=tuple(sorted(other.served.model for other, _ in others)),
             predicted_ms=_predicted_ms(latency, one, others, batch),
             observed_ms=sum(mean * n for mean, n in means) / executions,
             batches=executions,
@@ -209,39 +228,44 @@ def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, 
             at_s=at_s,
         )
         quota = one.gpu.type == CPU_DEVICE
-        queued = _waits_for_another(one.partition, batch)
-        rows.append(Seen.of(one.partition.id, batch, one.busy, observation, quota=quota, queued=queued))
+        rows.append(
+            Seen.of(
+                one.partition.id, batch, busy, observation, quota=quota, queued=one.waits_for_another(batch)
+            )
+        )
     return rows
 
 
-def _waits_for_another(partition: Partition, batch: int) -> bool:
-    """Whether a batch of this size forms only while another executes.
+def _neighbours(one: _Watched, every: Sequence[_Watched]) -> list[tuple[_Watched, float]]:
+    """The busiest model of each other partition of its GPU, and how busy that partition is."""
+    partitions: dict[str, list[_Watched]] = {}
+    for other in every:
+        if other.gpu.id == one.gpu.id and other.partition.id != one.partition.id and other.busy > 0:
+            partitions.setdefault(other.partition.id, []).append(other)
+    return [
+        (max(own, key=lambda w: w.busy), min(sum(w.busy for w in own), 1.0)) for own in partitions.values()
+    ]
 
-    Without a queue delay, that is one that holds more than a single request.
-    """
-    return batch > _largest_request(partition) and partition.models[0].max_queue_delay_us == 0
 
-
-def _largest_request(partition: Partition) -> int:
-    return max(placement.client_batch for placement in partition.workloads)
-
-
-def _predicted_ms(latency: LatencyModel, one: _Watched, others: Sequence[_Watched], batch: int) -> float:
-    names = [one.partition.models[0].model, *(w.partition.models[0].model for w in others)]
+def _predicted_ms(
+    latency: LatencyModel, one: _Watched, neighbours: Sequence[tuple[_Watched, float]], batch: int
+) -> float:
+    others = [other for other, _ in neighbours]
+    names = [one.served.model, *(w.served.model for w in others)]
     for name in names:
         if name not in latency.models:
             raise InputError(
                 f"no profile on {one.gpu.type} to predict it from; `ctl profile {name}` makes one", field=name
             )
     models = [latency.models.index(name) for name in names]
-    batches = [float(batch), *(float(w.partition.models[0].batch) for w in others)]
+    batches = [float(batch), *(float(w.served.batch) for w in others)]
     percents = [one.partition.percent, *(w.partition.percent for w in others)]
-    requests = np.array([[batch / _largest_request(one.partition), *batches[1:]]])
+    requests = np.array([[batch / one.largest_request, *batches[1:]]])
     own = Slots.alone(models[:1], batches[:1], percents[:1])
     alone = latency.estimate(replace(own, requests=requests[:, :1])).execution_ms[0, 0]
     beside = Slots.of([models], [batches], [percents])
     together = latency.estimate(replace(beside, requests=requests)).execution_ms[0, 0]
-    busy = float(np.mean([w.busy for w in others])) if others else 0.0
+    busy = float(np.mean([part for _, part in neighbours])) if neighbours else 0.0
     return float(alone + busy * (together - alone))
 
 

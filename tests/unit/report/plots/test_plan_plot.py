@@ -28,6 +28,23 @@ def test_each_segment_tells_workload_batch_and_slo(tmp_path: Path, rule: Rule, t
         assert word in text
 
 
+def test_models_that_take_turns_are_drawn_in_one_segment(tmp_path: Path) -> None:
+    both = Partition(
+        "P",
+        40,
+        (ServedModel("resnet50", 4), ServedModel("bert", 2)),
+        tuple(Placement(w, w, m, 10, 100) for w, m in (("search", "resnet50"), ("ask", "bert"))),
+    )
+    plan = Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (both,)),))
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        plot_plan(plan, tmp_path / "plan.svg")
+    text = (tmp_path / "plan.svg").read_text()
+    for word in ("search", "ask", "resnet50", "bert", "b4+2"):
+        assert word in text
+
+
 def test_a_figure_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EngineError, match=r"plan\.svg: cannot be written"):

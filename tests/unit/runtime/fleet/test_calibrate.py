@@ -69,7 +69,39 @@ def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) 
     told = {one.workload: (one.rate_rps, one.failed, one.p99_ms, one.slo_ms) for one in kept}
     assert told == {"W1": (60.0, 0, 31.0, 50.0), "W2": (40.0, 2, 33.0, 60.0)}
     assert {one.planned_rps for one in kept} == {60.0, 40.0}, "inferences, as what is observed"
-    assert _model_name(partition) == "a", "who counts every execution"
+    assert _model_name(partition, partition.models[0]) == "a", "who counts every execution"
+
+
+def test_each_model_of_a_partition_is_observed_and_their_times_add_up(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path / "state", "f")
+    both = Partition(
+        "P",
+        50.0,
+        (ServedModel("ssd", 8), ServedModel("vgg19", 2)),
+        (Placement("W1", "a", "ssd", 40, 60), Placement("W2", "b", "vgg19", 20, 90)),
+    )
+    beside = Partition("Q", 50.0, (ServedModel("alexnet", 4),), (Placement("W3", "c", "alexnet", 40, 60),))
+    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (both, beside)),)), None)
+
+    def counted(batch: int, executions: int, each_ms: int) -> dict[int, BatchStatistics]:
+        return {batch: BatchStatistics(executions, 0, executions * each_ms * 10**6, 0)}
+
+    now_s = time.time()
+    minutes = [
+        Minute(now_s, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted(8, 300, 40)),
+        Minute(now_s, 60.0, "P", "b", 50.0, 600, 0, 33.0, counted(2, 600, 30)),
+        Minute(now_s, 60.0, "Q", "c", 50.0, 600, 0, 33.0, counted(4, 600, 10)),
+    ]
+    History(files.history).write_minutes(minutes)
+    nothing: Any = None
+    seen, unseen, _ = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    assert unseen == []
+    found = {row.observation.model: row for row in seen}
+    assert {model: row.batch for model, row in found.items()} == {"ssd": 8, "vgg19": 2, "alexnet": 4}
+    assert found["ssd"].busy == found["vgg19"].busy == pytest.approx(0.5)
+    assert found["ssd"].observation.neighbours == found["vgg19"].observation.neighbours == ("alexnet",)
+    assert found["alexnet"].observation.neighbours == ("vgg19",), "the busier of the two"
+    assert found["vgg19"].observation.observed_ms == pytest.approx(30.0)
 
 
 @pytest.mark.parametrize(
