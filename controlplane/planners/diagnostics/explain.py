@@ -32,7 +32,8 @@ class Explanation:
 
     The first of `alternatives` is what was planned. `slo_ms` is what its queue is held to, `strictest` the
     workload with that SLO. `companions` share the queue; `together` is what they cost with it and `by_itself`
-    what it would cost without them.
+    what it would cost without them. `in_turns` are the partition's other models, of which one executes at a
+    time.
     """
 
     workload: str
@@ -45,14 +46,21 @@ class Explanation:
     strictest: str = ""
     together: str = ""
     by_itself: str = ""
+    in_turns: tuple[str, ...] = ()
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why this share, this batch and this shared queue, in a sentence each."""
         planned = self.alternatives[0]
         by_name = {a.what: a for a in self.alternatives}
-        reasons = self._share(planned, by_name.get(SMALLER_SHARE)), self._batch(planned, by_name)
-        return (*reasons, self._queue()) if self.companions else reasons
+        reasons = [self._share(planned, by_name.get(SMALLER_SHARE)), self._batch(planned, by_name)]
+        if self.companions:
+            reasons.append(self._queue())
+        if self.in_turns:
+            reasons.append(
+                f"one server with {', '.join(self.in_turns)}, of which one model executes at a time"
+            )
+        return tuple(reasons)
 
     def _queue(self) -> str:
         held = "" if self.strictest == self.workload else f", held to the SLO of {self.strictest}"
@@ -180,6 +188,7 @@ def _explanation(
         strictest.name,
         _several([(g.type, p.percent) for g, p in servers]),
         _by_itself(servers, own.name, devices, types) if companions else "",
+        tuple(m.model for m in partition.models if m.model != own.model),
     )
 
 

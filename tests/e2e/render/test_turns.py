@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +23,8 @@ pytestmark = pytest.mark.e2e
 
 MS = {"short": 5, "long": 60}
 BATCH = 4
+POISSON_S = 4.0
+REACHED_S = 0.01
 CONFIG = """
 backend: "python"
 max_batch_size: 8
@@ -72,6 +76,28 @@ class Shared:
         rows = [line.split() for line in self.log.read_text().splitlines()]
         return [Batch(m, float(began), float(ended), int(size)) for m, began, ended, size in rows]
 
+    def executions(self) -> dict[str, int]:
+        """How often each model executed since the server started."""
+        with triton_grpc.InferenceServerClient(self.triton.grpc) as client:
+            models = client.get_inference_statistics(as_json=True)["model_stats"]
+        return {m["name"]: int(m.get("execution_count", 0)) for m in models}
+
+    def under(self, due: Sequence[tuple[float, str]]) -> tuple[list[tuple[float, str]], list[Batch]]:
+        """Send a request of a model at each of these times; when each was sent, and what was executed."""
+        self.log.write_text("")
+        with triton_grpc.InferenceServerClient(self.triton.grpc) as client:
+            tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
+            tensor.set_data_from_numpy(np.zeros((1, 1), np.float32))
+            answered: Queue[Exception | None] = Queue()
+            begin, sent = time.monotonic(), []
+            for at, model in due:
+                time.sleep(max(begin + at - time.monotonic(), 0.0))
+                client.async_infer(model, [tensor], callback=lambda result, error: answered.put(error))
+                sent.append((time.monotonic(), model))
+            assert [answered.get(timeout=60.0) for _ in due] == [None] * len(due)
+        rows = [line.split() for line in self.log.read_text().splitlines()]
+        return sent, [Batch(m, float(began), float(ended), int(size)) for m, began, ended, size in rows]
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
@@ -108,6 +134,32 @@ def test_what_waits_for_its_turn_fills_a_batch(shared: Shared) -> None:
     """While a long batch runs, short requests gather up to their own batch."""
     batches = shared.executed(("long", 1), ("short", 2 * BATCH))
     assert max(b.size for b in batches if b.model == "short") == BATCH
+
+
+def test_under_poisson_arrivals_the_order_is_the_one_that_is_simulated(shared: Shared) -> None:
+    """Where both models wait, the one with fewer executions goes next: `ctl simulate` rests on it."""
+    random = np.random.default_rng(1)
+    due = sorted(
+        (float(at), model)
+        for model, rate in (("short", 60.0), ("long", 10.0))
+        for at in random.uniform(0.0, POISSON_S, round(rate * POISSON_S))
+    )
+    executed = shared.executions()
+    sent, batches = shared.under(due)
+    assert sum(b.size for b in batches) == len(due)
+    started = dict.fromkeys(MS, 0)
+    against = decisions = 0
+    for before, batch in pairwise(batches):
+        executed[before.model] += 1
+        started[before.model] += before.size
+        # What was sent just before may not have reached the server when it decided.
+        there = Counter(model for at, model in sent if at < before.ended - REACHED_S)
+        (other,) = set(MS) - {batch.model}
+        if all(there[m] > started[m] for m in MS) and executed[batch.model] != executed[other]:
+            decisions += 1
+            against += executed[batch.model] > executed[other]
+    assert decisions > 5
+    assert against <= 0.1 * decisions
 
 
 def test_the_model_with_fewer_executions_goes_first(shared: Shared) -> None:

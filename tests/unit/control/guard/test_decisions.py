@@ -33,7 +33,16 @@ from controlplane.control.guard.state import (
     validate_state,
 )
 from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, Level, ServerSeen
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, Shadow
+from controlplane.domain.plan import (
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Prediction,
+    Rule,
+    ServedModel,
+    Shadow,
+)
 from controlplane.domain.workload import ShadowPolicy
 
 pytestmark = pytest.mark.unit
@@ -561,6 +570,22 @@ def test_whoever_is_late_in_a_queue_is_evidence_for_all_and_all_are_redirected_t
     assert "loose + strict: more than 1 % above 50 ms" in said(effects, Level.WARNING)
     routes = decisions.routes(b.state, FleetSeen(b.now_s, (), b.servers))
     assert {e: r.members for e, r in routes.items()} == {"loose": ("P.s",), "strict": ("P.s",)}
+
+
+def test_all_models_of_a_partition_are_redirected_together() -> None:
+    """They are in one server: what makes one of them late moves the others too."""
+    models = (ServedModel("m", 4), ServedModel("n", 2))
+    placements = tuple(
+        Placement(w, w, m.model, 50.0, 50.0, predicted=Prediction(execution_ms=12.0))
+        for w, m in zip(("first", "second"), models, strict=True)
+    )
+    both = Partition("P", 40.0, models, placements, shadow=Shadow(ShadowPolicy.HOT, "g0", 10.0, 50.0))
+    plan = Plan("by-hand", Rule.P99, "ours", (PlannedGpu("g0", "v100", (both,)),))
+    b = bench(*guarded_partitions(plan))
+    effects = b.tick(20, late=["P"], rate=50.0)
+    assert [r.target for r in of(Redirect, effects)] == ["P.s"]
+    routes = decisions.routes(b.state, FleetSeen(b.now_s, (), b.servers))
+    assert {e: r.members for e, r in routes.items()} == {"first": ("P.s",), "second": ("P.s",)}
 
 
 def test_the_rate_of_a_queue_is_the_sum_of_its_workloads() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import planning
 import pytest
 
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.planners.diagnostics.explain import explain
 from controlplane.planners.evaluation.evaluate import Terms, evaluate, layouts_of
 from controlplane.planners.evaluation.failover import active_here
 from controlplane.planners.evaluation.layout import Layout
@@ -114,3 +115,12 @@ def test_another_batch_of_one_model_is_a_change() -> None:
     assert change.change is Change.RESIZED
     assert change.before == ("v100-0", 60.0, (8, 4))
     assert change.after == ("v100-0", 60.0, (8, 6))
+
+
+def test_a_model_that_takes_turns_is_explained_with_the_others() -> None:
+    plan = Plan("by-hand", Rule.P99, "ours", (shared_gpu(),), quantile=0.95)
+    told = explain(plan, "r", {"v100": planning.v100("ours")})
+    assert not isinstance(told, Infeasible)
+    (of_r,) = told
+    assert of_r.alternatives[0].batch == 8
+    assert of_r.reasons[-1] == "one server with alexnet, of which one model executes at a time"
