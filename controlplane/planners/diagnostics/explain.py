@@ -57,9 +57,8 @@ class Explanation:
         if self.companions:
             reasons.append(self._queue())
         if self.in_turns:
-            reasons.append(
-                f"one server with {', '.join(self.in_turns)}, of which one model executes at a time"
-            )
+            others = ", ".join(self.in_turns)
+            reasons.append(f"one server with {others}, of which one model executes at a time")
         return tuple(reasons)
 
     def _queue(self) -> str:
