@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from importlib.metadata import PackageNotFoundError, requires
 
 _MODULES = {"google": "protobuf", "grpc": "grpcio", "pynvml": "nvidia-ml-py"}
 """Modules that are not named like their distributions."""
@@ -13,6 +12,9 @@ _EXTRA = re.compile(r"""(?P<name>[A-Za-z0-9._-]+).*extra == ['"](?P<extra>[a-z]+
 
 def extra_of(module: str) -> str | None:
     """Return the extra that installs a module; None where no extra does."""
+    # Its import takes a tenth of a short command, and only an error needs it.
+    from importlib.metadata import PackageNotFoundError, requires
+
     top = module.partition(".")[0]
     wanted = _MODULES.get(top, top.replace("_", "-"))
     try:

@@ -133,6 +133,8 @@ def main() -> None:
     gc.set_threshold(100_000)
     # numpy's BLAS would spin in one thread for each core: a third of a plan's processor time, for nothing.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # pydantic would read the metadata of every installed package in search of plugins.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     signal.signal(signal.SIGTERM, terminate)
     sys.exit(run(sys.argv[1:]))
 

@@ -1,6 +1,7 @@
 """A fleet's files between commands: its settings, its plan and the previous plan.
 
-They serve to find and rebuild things. What runs is read from the engine, never from these files.
+They serve to find and rebuild things. What runs is read from the engine, never from these files. Modules of
+plans, specs and profiles are imported where a file of theirs is read: most commands read the settings only.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster, Endpoints
-from controlplane.domain.plan import Plan
 from controlplane.files.documents import SCHEMA_VERSION, State, read, read_text
-from controlplane.files.following.kept import FollowingFiles
 from controlplane.files.gateway import ProtectionFields
-from controlplane.files.plans import read_applied, write_plan
 from controlplane.files.writing import write_json, write_text
+
+if TYPE_CHECKING:
+    from controlplane.domain.plan import Plan
+    from controlplane.files.following.kept import FollowingFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,6 @@ class FleetFiles:
         self.history = self.directory / "history.sqlite"
         self.load = self.directory / "load.json"
         self.rates = self.directory / "rates.json"
-        self.following = FollowingFiles(self.directory / "following")
         # Cannot be a fleet's directory: a fleet's name cannot begin with a dot.
         self.ended = root / ".ended" / f"{fleet}.sqlite"
         self._host = self.directory / "host"
@@ -145,6 +146,13 @@ class FleetFiles:
         self._plan = self.directory / "plan.json"
         self._previous = self.directory / "plan.previous.json"
         self._journal = self.directory / "journal.jsonl"
+
+    @property
+    def following(self) -> FollowingFiles:
+        """What following the load needs."""
+        from controlplane.files.following.kept import FollowingFiles
+
+        return FollowingFiles(self.directory / "following")
 
     def make(self) -> None:
         """Make the fleet's directory, for this user only. Raises OSError."""
@@ -223,11 +231,15 @@ class FleetFiles:
     def _applied(self, path: Path) -> Plan | None:
         if not path.exists():
             return None
+        from controlplane.files.plans import read_applied
+
         with _way_out():
             return read_applied(path)
 
     def write_plans(self, plan: Plan, previous: Plan | None) -> None:
         """Write the present and the previous plan."""
+        from controlplane.files.plans import write_plan
+
         if previous is not None:
             write_plan(self._previous, previous)
         write_plan(self._plan, plan)

@@ -132,8 +132,9 @@ def cold(folder: Path) -> Iterator[Row]:
 
 def warm(folder: Path) -> Iterator[Row]:
     used = _installation(folder / "used")
+    # Small plans interpret a kernel for several commands before one compiles it: here the largest does.
+    used.run("plan", used.spec(COUNTS[-1]))
     for count in COUNTS:
-        # More workloads compile more: the first run for each count is not counted.
         yield Row(f"plan, {count} workloads", used.again("plan", used.spec(count)))
 
 

@@ -2,8 +2,8 @@
 
     .venv/bin/python tests/bench/planners.py [--long] [SECTION ...]
 
-Sections: counts, load, promises, types, speed; all unless named. Short: lists of 12, 50 and 200 workloads and
-ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases and growth to 5,000 too.
+Sections: counts, fresh, load, promises, types, speed; all unless named. Short: lists of 12, 50 and 200
+workloads and ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases, growth to 5,000 too.
 References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
 """
 
@@ -39,6 +39,7 @@ OWN = {
     "joint": (P99, "ours"),
 }
 """Each strategy's own rule and latency model."""
+FRESH_SIZES = (20, 50, 100, 200, 300)
 SEEDS = 5
 SECONDS = 100.0
 STEPS = (0.005, 0.01, 0.03)
@@ -232,6 +233,49 @@ def promises(long: bool) -> None:
             )
 
 
+# -- lists that no search was tuned on ----------------------------------------------------------------------
+
+
+def fresh_lists() -> list[tuple[Workload, ...]]:
+    """Five lists drawn from the 1,000 workloads, five of Table 3 with other rates and SLOs."""
+    chance = np.random.default_rng(20261122)
+    published, table = planning.published(1000), planning.published(12)
+    drawn = [tuple(published[i] for i in chance.choice(1000, n, replace=False)) for n in FRESH_SIZES]
+    return drawn + [_other_terms(table, n, chance) for n in FRESH_SIZES]
+
+
+def _other_terms(
+    table: tuple[Workload, ...], count: int, chance: np.random.Generator
+) -> tuple[Workload, ...]:
+    rates, slos = chance.uniform(0.2, 1.2, count), chance.uniform(0.8, 1.6, count)
+    return tuple(
+        planning.workload(
+            f"w{i}",
+            one.model,
+            round(one.slo_ms * float(slos[i]), 1),
+            round(one.rate_rps * float(rates[i]), 1),
+        )
+        for i in range(count)
+        for one in (table[i % len(table)],)
+    )
+
+
+def fresh(long: bool) -> None:
+    """GPUs on ten lists, of `joint` and of iGniter."""
+    lists = fresh_lists()
+    print(
+        f"\nGPUs on ten other lists: {', '.join(map(str, FRESH_SIZES))} workloads drawn from the 1,000, and"
+    )
+    print("as many made from Table 3 with rates x 0.2 to 1.2 and SLOs x 0.8 to 1.6")
+    for strategy, rule in (("igniter", HALF), ("joint", HALF), ("joint", P99)):
+        latency = "ours" if rule is P99 else "igniter"
+        plans = [timed(strategy, workloads, rule, latency, repeat=False)[0] for workloads in lists]
+        gpus = [len(plan.gpus) for plan in plans]
+        refused = sum(len(plan.infeasible) for plan in plans)
+        row = "".join(f"{count:>5}" for count in gpus)
+        print(f"{strategy:<9}{rule:<10}{row}  sum {sum(gpus)}, infeasible {refused}")
+
+
 # -- mixed types -------------------------------------------------------------------------------------------
 
 
@@ -287,7 +331,7 @@ def many(count: int) -> tuple[Workload, ...]:
 
 def speed(long: bool) -> None:
     # Machine code throughout, as for a user after a few commands.
-    kernels.FREE_S = kernels.PATIENCE_S = 0.0
+    kernels.FREE_S = kernels.COMPILE_S = 0.0
     print(f"\n{'CPU, warm':<34}{'ms':>8}{'aim':>7}{'ratio':>7}")
     rows: list[tuple[str, str, int, Rule, str, float | None]] = [
         ("igniter, 1,000", "igniter", 1000, HALF, "igniter", 100.0),
@@ -320,7 +364,14 @@ def speed(long: bool) -> None:
     print(f"memory grew by {grown:.0f} MB up to 5,000 workloads (aim 200)")
 
 
-SECTIONS = {"counts": counts, "load": load, "promises": promises, "types": types, "speed": speed}
+SECTIONS = {
+    "counts": counts,
+    "fresh": fresh,
+    "load": load,
+    "promises": promises,
+    "types": types,
+    "speed": speed,
+}
 
 
 def main() -> None:

@@ -6,220 +6,28 @@ controller and guard; only the host is a fake. `make soak` goes through 10,000 o
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
-from unittest import mock
 
 import pytest
-from fake_host import Engine, FakeGateway, Host, InlinePool, Pool, Program
+from fake_host import Program
+from fleet_world import World, world
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.control.converge.desired import as_moved, stands_for
-from controlplane.control.guard.state import Limits, Topic, validate_state
-from controlplane.domain.errors import EngineError, TrisectError
-from controlplane.domain.fleet import Server, ServerState
+from controlplane.control.guard.state import Topic, validate_state
+from controlplane.domain.fleet import ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.files import fleets as fleet_files
-from controlplane.files import rendered as rendered_files
-from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
-from controlplane.monitor import canary, inference
-from controlplane.runtime import clock
-from controlplane.runtime.controller import executor, loop, observer, workers
-from controlplane.runtime.controller.executor import Executor
-from controlplane.runtime.controller.loop import Controller
-from controlplane.runtime.fleet import execute
-from controlplane.runtime.fleet import fleet as fleet_module
 from controlplane.runtime.fleet.execute import observe
-from controlplane.runtime.fleet.fleet import Fleet, Outcome
 
 pytestmark = pytest.mark.unit
-
-MODELS = Path(__file__).parents[1] / "data" / "models"
-DEVICES = {"cpu-0": "cpu-0", "cpu-1": "cpu-1"}
-MEMORY = Path("/dev/shm")
-"""Where files cost no disk; not on every host."""
-
-
-class Silent:
-    """A `Recorder`, a `StatusFile` or a `History` that keeps nothing."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None
-
-
-class NoRequests:
-    heard_since_s = 0.0
-
-    def take(self) -> list[Any]:
-        return []
-
-
-class MarkedFiles(FleetFiles):
-    """Two plans within a tick of the disk's clock would look like one."""
-
-    host: Host
-
-    def changed_s(self) -> float | None:
-        return self.host.clock.now_s if super().changed_s() is None else self._marked_s()
-
-    def _marked_s(self) -> float:
-        return float((self.directory / "mark").read_text()) if (self.directory / "mark").exists() else 0.0
-
-    def write_plans(self, plan: Plan, previous: Plan | None) -> None:
-        super().write_plans(plan, previous)
-        self._mark()
-
-    def write_settings(self, settings: FleetSettings) -> None:
-        super().write_settings(settings)
-        self._mark()
-
-    def _mark(self) -> None:
-        (self.directory / "mark").write_text(str(self.host.number()))
-
-
-@dataclass
-class World:
-    """A fleet, its host and its controller."""
-
-    directory: Path
-    host: Host = field(default_factory=Host)
-    controller: Controller | None = None
-    program: Program = field(default_factory=Program)
-    """The controller's."""
-    output: int = 0
-    plan: Plan | None = None
-
-    def __post_init__(self) -> None:
-        self.models = self.directory / "models"
-        shutil.copytree(MODELS, self.models)
-        files = MarkedFiles(self.directory / "state", "f")
-        files.host = self.host
-        engine, gateway = Engine(self.host), FakeGateway(self.host)
-        self.fleet = Fleet(files, cast(Any, engine), cast(Any, gateway), self.host.clock, lambda line: None)
-
-    @property
-    def settings(self) -> FleetSettings:
-        output = self.directory / f"out{self.output}"
-        return FleetSettings("process", str(self.models), str(output), DEVICES)
-
-    def command(self, call: Callable[[], object], fuse: int | None) -> None:
-        """A command that may be refused or killed; one that ends has a controller running."""
-        program = Program(fuse)
-        with self.host.running_as(program), contextlib.suppress(TrisectError):
-            call()
-        if not program.dead and (self.fleet.files.directory / "plan.json").exists():
-            self.serve()
-
-    def apply(self, plan: Plan, *, rename: bool = True) -> None:
-        self.fleet.apply(plan, self.settings, rename_endpoints=rename)
-
-    def apply_last(self, plan: Plan) -> Outcome:
-        return self.fleet.apply(plan, self.settings, rename_endpoints=True)
-
-    def settings_kept(self) -> FleetSettings:
-        """A redirect goes by the settings of the last apply."""
-        return self.fleet.files.settings() or self.settings
-
-    def serve(self) -> None:
-        if self.controller is None:
-            self.program = Program()
-            actor = Executor(self.fleet, cast(Any, Silent()), lambda e: None)
-            self.controller = Controller(self.fleet, NoRequests(), actor, Limits())
-
-    def end_controller(self) -> None:
-        self.program.dead = True
-        self.controller = None
-        self.host.run_tasks()
-
-    def tick(self, seconds: float, fuse: int | None = None) -> None:
-        """One look of the controller, after its tasks went on."""
-        self.host.clock.sleep(seconds)
-        self.host.run_tasks()
-        if self.controller is None:
-            return
-        self.program.fuse = fuse
-        with self.host.running_as(self.program), contextlib.suppress(TrisectError):
-            self.controller.step()
-        if self.program.dead:
-            self.end_controller()
-        self.program.fuse = None
-
-    def close(self) -> None:
-        self.program.dead = True
-        for program, _ in self.host.tasks:
-            program.dead = True
-        while self.host.tasks:
-            self.host.run_tasks()
-
-
-@contextlib.contextmanager
-def world() -> Iterator[World]:
-    with contextlib.ExitStack() as stack:
-        place = str(MEMORY) if os.access(MEMORY, os.W_OK) else None
-        made = World(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="trisect-test"))))
-        host = made.host
-        pool = partial(Pool, host)
-        for module in (clock, loop, executor, workers, execute, observer, canary):
-            stack.enter_context(mock.patch.object(module, "time", host.clock))
-        stack.enter_context(mock.patch.object(workers, "ThreadPoolExecutor", pool))
-        for module in (execute, observer, canary):
-            stack.enter_context(mock.patch.object(module, "ThreadPoolExecutor", InlinePool))
-        for name in ("Recorder", "StatusFile", "EventLog"):
-            stack.enter_context(mock.patch.object(executor, name, Silent))
-        stack.enter_context(mock.patch.object(fleet_module, "History", Silent))
-
-        def infer(_: object, server: Server, endpoint: str, *__: object) -> None:
-            host.infer(server, endpoint)
-
-        def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
-            host.program.effect()
-            host.infer(server, endpoint)
-
-        def unload(server: Server, endpoint: str, *, deadline_s: float) -> None:
-            host.program.effect()
-            host.loaded[server.name].discard(endpoint)
-
-        def load(server: Server, endpoint: str, *, deadline_s: float) -> None:
-            host.program.effect()
-            if host.running(server.name) is None or not Path(server.spec.repository, endpoint).is_dir():
-                raise EngineError(f"{server.name} cannot load {endpoint}")
-            host.loaded[server.name].add(endpoint)
-
-        for one in (prove, unload, load):
-            stack.enter_context(mock.patch.object(inference, one.__name__, one))
-        stack.enter_context(mock.patch.object(canary.Canaries, "_infer", infer))
-        # Files are replaced in one step: a program is killed before or after that.
-        for module, name in (
-            (fleet_files, "write_plan"),
-            (fleet_files, "write_json"),
-            (rendered_files, "write_tree"),
-        ):
-            write = getattr(module, name)
-
-            def killable(*given: Any, write: Callable[..., Any] = write) -> Any:
-                host.program.effect()
-                done = write(*given)
-                host.program.effect()
-                return done
-
-            stack.enter_context(mock.patch.object(module, name, killable))
-        try:
-            yield made
-        finally:
-            made.close()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The cheapest plan by trying everything: slow, simple, and nothing in common with the strategies' search.
 
-Every company of workloads in one queue, every number of servers, every batch, every way to part all
+Every group of workloads in one queue, every number of servers, every batch, every way to part all
 partitions into GPUs, every GPU type; shares are raised step by step from the least until all hold or none is
-left. Under half-SLO, where a promise is plain arithmetic.
+left. Left out is only what the shares alone make dearer than a plan already found. Under half-SLO, where a
+promise is plain arithmetic.
 """
 
 from __future__ import annotations
@@ -97,11 +98,27 @@ def cheapest(
 
         return best(servers)
 
-    return min(
-        parted(queues, servers)
+    @cache
+    def floor(workload: Workload, servers: int) -> float:
+        """The part of a GPU's price that these servers' shares take; beside neighbours they take no less."""
+        parts = [
+            d.pool.price_per_hour * d.pool.device.grid.percents()[min(shares.values())] / 100.0
+            for d in devices.values()
+            if (shares := _alone(d, (workload, servers)))
+        ]
+        return servers * min(parts, default=math.inf)
+
+    cases = [
+        (sum(map(floor, queues, servers)), queues, servers)
         for queues in _queues(workloads)
         for servers in itertools.product(range(1, most_servers + 1), repeat=len(queues))
-    )
+    ]
+    least = math.inf
+    for dearer_than, queues, servers in sorted(cases, key=lambda case: case[0]):
+        if dearer_than >= least:
+            break
+        least = min(least, parted(queues, servers))
+    return least
 
 
 def _queues(workloads: Sequence[Workload]) -> list[list[Workload]]:
@@ -126,18 +143,7 @@ def _fits(device: Device, members: Sequence[tuple[Workload, int]]) -> bool:
     model = np.array([names.index(w.model) for w, _ in members])
     rate = np.array([w.rate_rps / servers for w, servers in members])
     half = np.array([w.slo_ms / 2.0 for w, _ in members])
-    alone: list[dict[int, int]] = []
-    for m, r, h, (w, _) in zip(model, rate, half, members, strict=True):
-        batch, share = np.meshgrid(
-            np.arange(1, min(32, device.profiles[w.model].largest_batch) + 1),
-            np.arange(percents.size),
-            indexing="ij",
-        )
-        slots = Slots.alone(np.full(batch.size, m), batch.ravel(), percents[share.ravel()])
-        answer = device.latency.estimate(slots, 0.5)
-        holds = (answer.execution_ms[:, 0] <= h * SLACK) & (answer.throughput_rps(slots)[:, 0] * SLACK >= r)
-        holds = holds.reshape(batch.shape)
-        alone.append({b + 1: int(row.argmax()) for b, row in enumerate(holds) if row.any()})
+    alone = [_alone(device, member) for member in members]
     least = [percents[min(a.values(), default=percents.size - 1)] for a in alone]
     if not all(alone) or sum(least) > 100.0:
         return False
@@ -157,6 +163,23 @@ def _fits(device: Device, members: Sequence[tuple[Workload, int]]) -> bool:
         _some_hold(device, model, rate, half, batch[some], share[some])
         for some in np.array_split(order, max(1, order.size // AT_ONCE))
     )
+
+
+def _alone(device: Device, member: Member) -> dict[int, int]:
+    """Each batch that holds a partition alone on a GPU, and the number of its smallest share."""
+    workload, servers = member
+    percents = np.array(device.pool.device.grid.percents())
+    batch, share = np.meshgrid(
+        np.arange(1, min(32, device.profiles[workload.model].largest_batch) + 1),
+        np.arange(percents.size),
+        indexing="ij",
+    )
+    model = np.full(batch.size, device.latency.models.index(workload.model))
+    slots = Slots.alone(model, batch.ravel(), percents[share.ravel()])
+    answer = device.latency.estimate(slots, 0.5)
+    holds = answer.execution_ms[:, 0] <= workload.slo_ms / 2.0 * SLACK
+    holds &= answer.throughput_rps(slots)[:, 0] * SLACK >= workload.rate_rps / servers
+    return {b + 1: int(row.argmax()) for b, row in enumerate(holds.reshape(batch.shape)) if row.any()}
 
 
 def _some_hold(

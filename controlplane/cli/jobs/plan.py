@@ -34,7 +34,6 @@ from controlplane.runtime.jobs.plan import (
     make_plan,
     refuse_violations,
 )
-from controlplane.runtime.jobs.rates import with_rates
 
 
 def plan(
@@ -148,6 +147,8 @@ def plan(
     if rates is None:
         options.refuse("is for --rates prometheus:URL", {"--query": query})
     else:
+        from controlplane.runtime.jobs.rates import with_rates
+
         parsed = with_rates(parsed, rates, query, say)
     if explain is not None:
         from controlplane.planners.diagnostics.explain import refuse_unknown

@@ -27,5 +27,11 @@ def test_verbs_that_only_look_import_no_planning_and_no_yaml(verb: str) -> None:
     assert not {"numpy", "numba", "scipy", "yaml"} & imported(f"controlplane.cli.fleet.{verb}")
 
 
+def test_a_fleets_events_import_no_plan_and_no_package_metadata() -> None:
+    unneeded = {"controlplane.domain.plan", "controlplane.files.plans", "controlplane.files.specs"}
+    assert not unneeded & imported("controlplane.cli.fleet.events")
+    assert "importlib.metadata" not in imported("controlplane.cli.extras")
+
+
 def test_planning_imports_no_compiler_and_no_training() -> None:
     assert not {"numba", "scipy", "torch", "docker", "tritonclient"} & imported("controlplane.cli.jobs.plan")
