@@ -100,9 +100,9 @@ class Launcher(Protocol):
         """Return the counters of the server's share."""
 
     def quota_use(self, server: Server) -> QuotaUse | None:
-        """Return the counters of the server's quota; None where nothing counts.
+        """Return what delayed the server since its start; None where nothing counts.
 
-        A verdict waits for them, so this reads no more than that.
+        Read once a second for every server with traffic, so it must cost little.
         """
 
     def sweep(self, fleet: str) -> tuple[str, ...]:

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+_LEAST_READY_S = 0.005
+"""The shortest ready time of a thread from which parts of it are computed."""
+
 
 class Role(StrEnum):
     """The purpose of a server."""
@@ -132,17 +135,36 @@ class ShareUsage:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """The counters of a quota since its server started: `throttled_periods` of `periods` used it up."""
+    """Counters of a server under a quota, in seconds since it started.
 
-    periods: int
-    throttled_periods: int
+    Its busiest `thread` ran for `ran_s` and was ready to run without a core for `waited_s`: for `throttled_s`
+    because its quota was used up, otherwise because other work had the core.
+    """
 
-    @classmethod
-    def of(cls, usage: ShareUsage) -> QuotaUse | None:
-        """Return the quota's part of a share's counters; None where its mechanism does not count."""
-        if usage.periods is None or usage.throttled_periods is None:
+    thread: int
+    ran_s: float
+    waited_s: float
+    throttled_s: float
+
+    def since(self, before: QuotaUse) -> Delays | None:
+        """Return what delayed the thread since `before`; None where it was another one, or hardly ready."""
+        ready_s = self.ran_s + self.waited_s - before.ran_s - before.waited_s
+        if self.thread != before.thread or ready_s < _LEAST_READY_S:
             return None
-        return cls(usage.periods, usage.throttled_periods)
+        waited_s = self.waited_s - before.waited_s
+        throttled_s = min(self.throttled_s - before.throttled_s, waited_s)
+        return Delays((waited_s - throttled_s) / ready_s, throttled_s / ready_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """What delays a server, as parts of the time in which it is ready to run.
+
+    `starved` is the part in which other work has its core, `throttled` the part withheld by its quota.
+    """
+
+    starved: float
+    throttled: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from controlplane.domain.fleet import Delays
+
 
 class Health(StrEnum):
     """The health of a server according to real inferences, not to a readiness flag."""
@@ -63,8 +65,7 @@ class ServerSeen:
 
     `queue_ms` and `compute_ms` are Triton's recent means, None where they were not read or nothing ran.
     `inferences` is the mean number in one request by the model's endpoint, without those not read.
-    `throttled` is the part of the recent quota periods in which the server used up its quota, None where it
-    has no quota or this was not read.
+    `delays` are the recent ones of its busiest thread, None where it has no quota or they are unknown.
     """
 
     health: Health
@@ -73,7 +74,7 @@ class ServerSeen:
     compute_ms: float | None = None
     reason: str = ""
     inferences: Mapping[str, float] = field(default_factory=dict)
-    throttled: float | None = None
+    delays: Delays | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,22 @@ def own_path(controller: str) -> str:
     return ""
 
 
+def cpu_folders(pid: int, proc: Path) -> Iterator[Path]:
+    """Yield the folders in which a process's quota may be: of version 2, and of version 1's cpu controller.
+
+    Raises OSError where the process is gone.
+    """
+    for line in (proc / str(pid) / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        mounts = mount_points("cgroup2") if not controllers else ()
+        if "cpu" in controllers.split(","):
+            mounts = mount_points("cgroup", "cpu")
+        for mount in mounts:
+            folder = mount / path.lstrip("/")
+            if (folder / "cpu.stat").exists():
+                yield folder
+
+
 def chain(mount: Path, path: str) -> list[Path]:
     """Return the folders from the mount point down to `path`, as far as a container shows them."""
     places = [mount]

@@ -20,6 +20,7 @@ from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
+from launchers.cpu_quota.counters import QuotaCounters
 from launchers.cpu_quota.mechanism import bandwidth
 from launchers.docker import containers, engine
 from launchers.docker.containers import Container, ContainerOptions
@@ -66,6 +67,8 @@ class DockerLauncher:
         self._mps = MpsDaemons()
         self._engine_told: dict[str, Any] | None = None
         self._stubs: dict[str, Mapping[int, Stub]] = {}
+        self._counters = QuotaCounters()
+        self._pids: dict[str, int] = {}
 
     def enforcement(self) -> str | None:
         """Return the CPU quota of the engine's kernel; on a GPU it is MPS, per server."""
@@ -198,8 +201,16 @@ class DockerLauncher:
         )
 
     def quota_use(self, server: Server) -> QuotaUse | None:
-        """Return the engine's counters of the container's quota."""
-        return QuotaUse.of(self.usage(server))
+        """Return the counters of the container's group; None where the engine is on another host."""
+        if is_gpu(server.spec.device):
+            return None
+        if server.id not in self._pids:
+            with self._engine() as client:
+                one = self._ours(client, server.name)
+            if one is None or one.id != server.id:
+                return None
+            self._pids[server.id] = int(one.attrs["State"].get("Pid", 0))
+        return self._counters.read(self._pids[server.id])
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""

@@ -23,6 +23,7 @@ from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, N
 from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.cpu_quota.counters import QuotaCounters
 from launchers.gpu import gpus, mps, shares
 from launchers.gpu.gpus import is_gpu
 from launchers.host import shared_memory
@@ -68,6 +69,7 @@ class ProcessLauncher:
         self._starting = Starting()
         self._mps = mps.MpsDaemons()
         self._servers = HostServers()
+        self._counters = QuotaCounters()
 
     def enforcement(self) -> str | None:
         """Return the first mechanism that passes its trial."""
@@ -168,9 +170,8 @@ class ProcessLauncher:
         return replace(counted, memory_mb=gpus.memory_mb(device, pids)) if is_gpu(device) else counted
 
     def quota_use(self, server: Server) -> QuotaUse | None:
-        """Return the counters of the server's mechanism, without a look at the processes."""
-        mechanism = self._mechanisms.get(server.enforced_by or "")
-        return None if mechanism is None else QuotaUse.of(mechanism.usage(Group.of(server.spec), ()))
+        """Return the counters of the server's group."""
+        return self._counters.read(int(server.id)) if server.enforced_by is not None else None
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """End models whose Triton is gone; remove groups and shared memory without a server."""

@@ -272,9 +272,7 @@ class _Turn:
             )
             return _forget(watch)
         if starves(self.seen.host, active) and not signals.certainly_slower(watch):
-            reason = (
-                f"{self._slowness(watch, active)}; it does not use up its share: a larger one is no faster"
-            )
+            reason = f"{self._slowness(watch, active)}; other work has its core: a larger share is no faster"
             return _forget_late(self._report_once(watch, Topic.HOST, Level.WARNING, reason))
         standby = watch.standby
         if standby is not None and standby.percent > watch.active.percent and fits(self.used, watch, standby):
@@ -299,8 +297,8 @@ class _Turn:
         return _forget(self._report_once(watch, Topic.EXHAUSTED, Level.CRITICAL, reason))
 
     def _cause_unknown(self, active: ServerSeen) -> bool:
-        """Return whether the host is contended, and the use of the server's quota is not known."""
-        return bool(contention(self.seen.host)) and active.throttled is None
+        """Return whether the host is contended, and what delays the server is not known."""
+        return bool(contention(self.seen.host)) and active.delays is None
 
     def _slowness(self, watch: Watch, active: ServerSeen) -> str:
         """Return the evidence of a slow server and of a contended host, in words."""

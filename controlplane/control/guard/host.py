@@ -1,8 +1,9 @@
 """Whether the host, not a server, makes requests late. Pure.
 
-The gateway runs under no quota of ours and works little, so its waits show the host: where it mostly waits
-for a core while it is ready to run, servers wait too, and a larger share of a contended core is no larger. A
-server that uses up its quota all the same is slow because of its share.
+The kernel counts how long the busiest thread of a server is ready to run without running: because the server
+has used up its quota, or because other work has the core. The host explains the second part of a batch's time
+and nothing else. The gateway runs under no quota of ours and works little, so its waits show the whole host:
+where it mostly waits for a core while it is ready to run, a larger share of that core is no larger.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ WAITING = 0.5
 STEAL = 0.05
 THROTTLED = 0.05
 
-AT_ITS_QUOTA = 0.8
-"""Late answers alone count where a server uses up its quota in this part of the periods. On a contended host:
-0.95 to 1 with its quota halved, 0.5 to 0.7 with two thirds of it, 0.05 to 0.6 with all of it."""
+UNEXPLAINED = 0.8
+"""Late answers alone count where the host explains less than a fifth of a server's time."""
+
+LEAST_UNEXPLAINED = 0.05
 
 
 def contention(host: HostSeen | None) -> str:
@@ -34,15 +36,17 @@ def contention(host: HostSeen | None) -> str:
 
 
 def unexplained(host: HostSeen | None, server: ServerSeen) -> float:
-    """Return the part of a batch's time that the host cannot explain; 1 on a host that is not contended.
+    """Return the part of a batch's time that the host cannot explain; 1 where nothing is known of the server.
 
-    A server has its whole share in the periods in which it uses up its quota.
+    Stolen time is neither a thread's run time nor its wait. A part remains at any delay: a batch that takes
+    twenty times as long is no batch of usual time.
     """
-    if server.throttled is None or not contention(host):
+    if server.delays is None:
         return 1.0
-    return server.throttled
+    steal = host.steal if host is not None else 0.0
+    return max(LEAST_UNEXPLAINED, (1.0 - server.delays.starved) * (1.0 - steal))
 
 
 def starves(host: HostSeen | None, server: ServerSeen) -> bool:
-    """Return whether late answers are no evidence: the host is contended, the quota is not used up."""
-    return unexplained(host, server) < AT_ITS_QUOTA
+    """Return whether late answers are no evidence: the host is contended and explains a part of them."""
+    return bool(contention(host)) and unexplained(host, server) < UNEXPLAINED

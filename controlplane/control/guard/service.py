@@ -13,9 +13,8 @@ exceed the thresholds, exp(score) is a supermartingale between resets, and the m
 false alarm at height h is at least exp(h) (Lorden 1971). A block adds at most ln 114, and only after another
 slow one; alone it adds ln 22, however long it took: a host that stalls for seconds delays one block.
 
-A host that is short of cores delays every block. It makes them at most 1 / f times as long for a server that
-uses up its quota in a part f of the periods, since the server has its whole share in those. So the ratio of
-a block counts times f while the host is contended (`host.unexplained`).
+A host that is short of cores delays every batch, and the kernel counts for how long. A batch counts without
+that part (`host.unexplained`), in the record and against it.
 
 An answer counts with the time that it would have taken without the stalls, or the longest batch, of its busy
 period. A slowdown that breaks nothing for a while becomes the server's record.
@@ -134,6 +133,12 @@ def slowdown(service: Service) -> float:
     return service.chart[_SLOW_TOOK] / usual_s if usual_s > 0.0 else 1.0
 
 
+def spread(service: Service) -> tuple[float, float]:
+    """Return the ratios to the usual time that 10 % and 1 % of the blocks exceed; 1 where none is known."""
+    tenth, hundredth = (max(1.0, threshold) for threshold in service.thresholds)
+    return min(tenth, OUTLIER), min(hundredth, OUTLIER)
+
+
 def usual_s(service: Service, limit: int) -> tuple[float, ...]:
     """Return the usual times of batches of 1 to `limit`; empty where nothing is known.
 
@@ -193,8 +198,8 @@ def scan(
 ) -> None:
     """Carry the record and the chart over whole batches; take the longest delay off `latency_s`.
 
-    `limits` are the alarm's score and the part of a batch's time that the host cannot explain. Plain
-    arithmetic, so that the bench compiles it.
+    `limits` are the alarm's score and the part of a batch's time that the host cannot explain, which is the
+    time that counts. Plain arithmetic, so that the bench compiles it.
     """
     begin = 0
     while begin < len(ended_s):
@@ -204,32 +209,34 @@ def scan(
             last += 1
             arrived = min(arrived, ended_s[last] - latency_s[last])
         size = min(last + 1 - begin, SIZES - 1)
+        own = limits[1]
         took_s = ended_s[begin] - max(chart[_FREE], arrived)
         known = _known(counts, size)
         usual_s = means[known] * size / known if known > 0 else math.inf
+        excess_s = took_s - usual_s / own
         if arrived >= chart[_FREE]:
             chart[_EXCESS] = 0.0
-        if took_s > STALL * usual_s:
+        if took_s * own > STALL * usual_s:
             # A host that stalls so often is no excuse any more: the server itself may be slow.
             due_s = max(chart[_STALLS], ended_s[begin])
             if due_s - ended_s[begin] <= STALL_S * (STALLS - 1):
                 chart[_STALLS] = due_s + STALL_S
-                chart[_EXCESS] += took_s - usual_s
+                chart[_EXCESS] += excess_s
         else:
-            chart[_EXCESS] = max(chart[_EXCESS], took_s - usual_s)
+            chart[_EXCESS] = max(chart[_EXCESS], excess_s)
         for i in range(begin, last + 1):
             latency_s[i] -= chart[_EXCESS]
         if took_s > 0.0:
             if known > 0:
-                chart[_TOOK] += took_s
+                chart[_TOOK] += took_s * own
                 chart[_USUAL] += usual_s
                 chart[_REQUESTS] += last + 1 - begin
                 if known < size:
                     chart[_ESTIMATED] = 1.0
-            if chart[_SINCE] == math.inf and limits[1] == 1.0:
-                _learn_mean(counts, means, size, took_s)
+            if chart[_SINCE] == math.inf:
+                _learn_mean(counts, means, size, took_s * own)
             if chart[_REQUESTS] >= BLOCK:
-                _weigh_block(chart, counts, thresholds, first, ended_s[last], limits)
+                _weigh_block(chart, counts, thresholds, first, ended_s[last], limits[0])
         chart[_FREE] = ended_s[last]
         begin = last + 1
 
@@ -240,17 +247,15 @@ def _weigh_block(
     thresholds: MutableSequence[float],
     first: MutableSequence[float],
     ended_s: float,
-    limits: tuple[float, float],
+    alarm: float,
 ) -> None:
-    """Carry the chart over one block, and the record unless the score is high or the host explains a part."""
-    alarm, unexplained = limits
+    """Carry the chart over one block, and the record unless the score is high."""
     ratio = chart[_TOOK] / chart[_USUAL]
-    counted = ratio * unexplained
     if chart[_BLOCKS] >= LEARN_BLOCKS:
         exceeded = 0
         rare = thresholds[1] * max(LEAST_TAIL, thresholds[1] / thresholds[0])
         for threshold in (thresholds[0], thresholds[1], rare):
-            if counted > threshold:
+            if ratio > threshold:
                 exceeded += 1
         if chart[_ABOVE] == 0.0:
             exceeded = min(exceeded, 2)
@@ -259,12 +264,11 @@ def _weigh_block(
     if chart[_SCORE] == 0.0:
         chart[_SLOW_TOOK] = chart[_SLOW_USUAL] = 0.0
     else:
-        chart[_SLOW_TOOK] += min(counted, OUTLIER) * chart[_USUAL]
+        chart[_SLOW_TOOK] += min(ratio, OUTLIER) * chart[_USUAL]
         chart[_SLOW_USUAL] += chart[_USUAL]
     if chart[_SCORE] < HOLD * alarm:
         chart[_SINCE] = math.inf
-        if unexplained == 1.0:
-            _learn_thresholds(chart, thresholds, first, ratio)
+        _learn_thresholds(chart, thresholds, first, ratio)
     elif chart[_SINCE] == math.inf:
         chart[_SINCE] = ended_s
     elif ended_s - chart[_SINCE] > ACCEPT_S:

@@ -62,6 +62,7 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
             watch = replace(watch, answered_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
+
         watches[partition] = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
     return replace(state, now_s=now, watches=watches, stood_s=now if missed else state.stood_s)
 
@@ -92,7 +93,7 @@ def update(
         if service.strength(record, promise.rate_rps) >= service.HOLD:
             # Clusters behind a slow server are larger than natural ones.
             weighed = replace(weighed, size=old.size, size_squared=old.size_squared, clusters=old.clusters)
-        broken = broken or alarm or slow(record, weighed, promise, rate[-1])
+        broken = broken or alarm or slow(record, weighed, promise, rate[-1], counted_part)
         services.append(record)
         evidence.append(weighed)
         # Requests that wait have arrived too; their endpoints are not known, so they count like the answers.
@@ -117,11 +118,14 @@ def update(
     )
 
 
-def slow(record: Service, evidence: Evidence, promise: Promise, rate_rps: float) -> bool:
+def slow(
+    record: Service, evidence: Evidence, promise: Promise, rate_rps: float, unexplained: float = 1.0
+) -> bool:
     """Return whether batches certainly take longer than before, and make answers late or will do so."""
     if service.strength(record, promise.rate_rps) < 1.0:
         return False
-    return sequential.strength(evidence, promise) >= LATE or will_break(record, promise, rate_rps)
+    late = sequential.strength(evidence, promise) >= LATE
+    return late or will_break(record, promise, rate_rps, unexplained)
 
 
 def certainly_slower(watch: Watch) -> bool:
@@ -130,14 +134,18 @@ def certainly_slower(watch: Watch) -> bool:
     return any(service.strength(record, promise.rate_rps) >= 1.0 for record, promise in known)
 
 
-def will_break(record: Service, promise: Promise, rate_rps: float) -> bool:
+def will_break(record: Service, promise: Promise, rate_rps: float, unexplained: float = 1.0) -> bool:
     """Return whether the queue model puts the P99 above the SLO at the observed batch times and rate.
 
-    The rate counts up to the planned one: more traffic does not make a server slow.
+    Requests wait for the whole time of a batch, with the host's part. The rate counts up to the planned one:
+    more traffic does not make a server slow.
     """
-    slowdown = service.slowdown(record)
+    slowdown = service.slowdown(record) / unexplained
     times_s = [slowdown * usual_s for usual_s in service.usual_s(record, promise.batch)]
-    return bool(times_s) and 1000.0 * ahead.p99_s(min(rate_rps, promise.rate_rps), times_s) > promise.slo_ms
+    if not times_s:
+        return False
+    p99_s = ahead.p99_s(min(rate_rps, promise.rate_rps), times_s, service.spread(record))
+    return 1000.0 * p99_s > promise.slo_ms
 
 
 def sizes_unknown(watch: Watch, seen: ServerSeen) -> bool:

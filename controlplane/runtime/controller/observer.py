@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -19,12 +18,13 @@ from typing import Any, NamedTuple, Protocol
 from controlplane.control.guard.signals import suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import EngineError, GatewayError
-from controlplane.domain.fleet import QuotaUse, Server, ServerState
+from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, News, ServerSeen
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
 from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, inferences_each, queue_ms
 from controlplane.ports import Gateway, Host, Launcher
+from controlplane.runtime.controller.quotas import Quotas
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import backend
 
@@ -35,8 +35,6 @@ _DEAF_S = 5.0
 _GATEWAY_AGAIN_S = 2.0
 CANARY_EVERY_S = 5.0
 STATISTICS_EVERY_S = 0.05
-_USAGE_EVERY_S = 0.1
-_USAGE_WINDOW_S = 1.0
 _STATISTICS_KEPT_S = 2.0
 SILENT_S = 0.2
 SUSPICIOUS = 0.25
@@ -75,7 +73,8 @@ class Observer:
         self._workers = workers
         self._requests = requests
         self._canaries = Canaries()
-        self._split = _Split(launcher)
+        self._split = _Split()
+        self._quotas = Quotas(launcher)
         self._watch = launcher.watch(fleet)
         self._lost: dict[str, str] = {}
         self._impaired: dict[str, str] = {}
@@ -124,8 +123,9 @@ class Observer:
                 continue
             split = self._split_of(watch, server, now)
             in_flight = self._in_flight(watch, server, now)
-            throttled = self._split.throttled(server.name, now)
-            if health is Health.READY and not in_flight and split is _UNKNOWN and throttled is None:
+            self._quotas.ask(server, now, hurried=suspicion(watch) > SUSPICIOUS)
+            delays = self._quotas.delays(server.name, now)
+            if health is Health.READY and not in_flight and split is _UNKNOWN and delays is None:
                 seen[name] = _READY
             else:
                 seen[name] = ServerSeen(
@@ -135,7 +135,7 @@ class Observer:
                     split.compute_ms,
                     reason,
                     split.inferences,
-                    throttled,
+                    delays,
                 )
         return FleetSeen(now, tuple(answers), seen, self._host.seen())
 
@@ -154,6 +154,7 @@ class Observer:
         self._engine.close()
         self._canaries.close()
         self._split.close()
+        self._quotas.close()
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -212,6 +213,7 @@ class Observer:
         )
         for name, server in gone.items():
             self._canaries.forget(server.name)
+            self._quotas.forget(server.name)
             self._lost.pop(server.name, None)
             self._impaired.pop(server.name, None)
             for one in kept:
@@ -321,13 +323,9 @@ _UNKNOWN = _Times()
 
 
 class _Split:
-    """Times of servers under suspicion, from Triton's counters and their quotas', read in threads."""
+    """Times of servers under suspicion, from Triton's counters, read in threads."""
 
-    def __init__(self, launcher: Launcher) -> None:
-        self._launcher = launcher
-        self._usage: dict[str, deque[tuple[float, QuotaUse]]] = {}
-        self._throttled: dict[str, tuple[float, float]] = {}
-        self._counting: set[str] = set()
+    def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
         self._lock = threading.Lock()
         self._queried_s: dict[str, float] = {}
@@ -340,15 +338,6 @@ class _Split:
             return
         self._queried_s[server.name] = now
         self._pool.submit(self._read, server, models)
-        if server.name not in self._counting:  # an engine that is away may answer late
-            self._counting.add(server.name)
-            self._pool.submit(self._count, server)
-
-    def throttled(self, name: str, now: float) -> float | None:
-        """Return the part of the recent quota periods in which the quota was used up; None if unknown."""
-        with self._lock:
-            at, throttled = self._throttled.get(name, (-math.inf, 0.0))
-        return throttled if now - at < _STATISTICS_KEPT_S else None
 
     def found(self, name: str, now: float) -> _Times:
         """Return the latest times; `_UNKNOWN` without a recent reading."""
@@ -359,27 +348,6 @@ class _Split:
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _count(self, server: Server) -> None:
-        try:
-            now, used = time.monotonic(), self._launcher.quota_use(server)
-        except EngineError:
-            return
-        finally:
-            self._counting.discard(server.name)
-        if used is None:
-            return
-        readings = self._usage.setdefault(server.name, deque())
-        while readings and now - readings[0][0] > _USAGE_WINDOW_S:
-            readings.popleft()
-        if not readings or now - readings[-1][0] >= _USAGE_EVERY_S:
-            readings.append((now, used))
-        _, before = readings[0]
-        passed = used.periods - before.periods
-        if passed > 0:
-            hit = used.throttled_periods - before.throttled_periods
-            with self._lock:
-                self._throttled[server.name] = now, hit / passed
 
     def _read(self, server: Server, models: Sequence[str]) -> None:
         passed = {}

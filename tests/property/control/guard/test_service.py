@@ -12,9 +12,9 @@ RATE_RPS = 50.0
 TIMES = st.lists(st.floats(0.002, 0.1), min_size=1, max_size=60)
 
 
-def alone(times_s: list[float], since_s: float) -> list[Answer]:
-    """Requests that meet an idle server, one a second."""
-    return [Answer(since_s + i, 1e3 * took, False, "w", "s") for i, took in enumerate(times_s)]
+def alone(times_s: list[float], since_s: float, every_s: float = 1.0) -> list[Answer]:
+    """Requests that meet an idle server."""
+    return [Answer(since_s + every_s * i, 1e3 * took, False, "w", "s") for i, took in enumerate(times_s)]
 
 
 def weigh(record: service.Service, answers: list[Answer]) -> service.Service:
@@ -59,3 +59,21 @@ def test_no_answer_counts_for_longer_than_it_took(times_s: list[float], stall_s:
     answers = alone([*times_s, stall_s], 1e5)
     _, counted = service.weigh(RECORD, answers, RATE_RPS, 1e9)
     assert all(a.latency_ms <= b.latency_ms for a, b in zip(counted, answers, strict=True))
+
+
+@settings(deadline=None)
+@given(st.floats(0.0, 0.9), st.integers(8, 60))
+def test_a_delay_by_the_host_alone_is_no_evidence(starved: float, batches: int) -> None:
+    own = 1.0 - starved
+    delayed = alone([0.0109 / own] * batches, 1000.0)
+    after, _ = service.weigh(RECORD, delayed, RATE_RPS, 1e5, unexplained=own)
+    assert service.strength(after, RATE_RPS) < service.HOLD
+
+
+@settings(deadline=None)
+@given(st.floats(0.0, 0.9))
+def test_a_doubled_time_is_certain_however_long_the_host_delays_it(starved: float) -> None:
+    own = 1.0 - starved
+    doubled = alone([0.022 / own] * 60, 1000.0, 0.4)
+    after, _ = service.weigh(RECORD, doubled, RATE_RPS, 1e5, unexplained=own)
+    assert service.strength(after, RATE_RPS) == 1.0

@@ -27,3 +27,9 @@ def test_a_queue_without_spare_capacity_has_no_p99() -> None:
 
 def test_a_queue_without_traffic_takes_the_time_of_one() -> None:
     assert p99_s(0.0, [0.010, 0.015]) == 0.010
+
+
+def test_batches_that_vary_make_the_p99_longer_at_the_same_mean() -> None:
+    times_s = (0.004, 0.006, 0.008, 0.01)
+    even, varied = p99_s(120.0, times_s), p99_s(120.0, times_s, (1.5, 3.0))
+    assert even < varied < 2.0 * even

@@ -32,6 +32,7 @@ from controlplane.control.guard.state import (
     phase,
     validate_state,
 )
+from controlplane.domain.fleet import Delays
 from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, Level, ServerSeen
 from controlplane.domain.plan import (
     Partition,
@@ -69,7 +70,13 @@ class Bench:
     host: HostSeen | None = None
 
     def tick(
-        self, ticks: int = 1, *, late: Sequence[str] = (), rate: float = 100.0, failed: Sequence[str] = ()
+        self,
+        ticks: int = 1,
+        *,
+        late: Sequence[str] = (),
+        rate: float = 100.0,
+        failed: Sequence[str] = (),
+        took_ms: float = 20.0,
     ) -> list[Effect]:
         """Every ready active server answers at `rate`; those named in `late` at three times the SLO."""
         fresh: list[Effect] = []
@@ -81,7 +88,7 @@ class Bench:
                     continue
                 count = round(rate * TICK_S)
                 for i in range(count):
-                    took = 150.0 if watch.partition.id in late else 20.0
+                    took = 150.0 if watch.partition.id in late else took_ms
                     at = self.now_s + TICK_S * (i + 1) / count
                     answers.append(
                         Answer(
@@ -616,11 +623,11 @@ def test_the_state_that_breaks_an_invariant_is_caught() -> None:
 def test_a_slow_server_that_a_contended_host_starves_is_not_left() -> None:
     b = bench(partition())
     b.host = HostSeen(waiting=0.9)
-    b.servers["W1.a"] = ServerSeen(Health.READY, throttled=0.1)
+    b.servers["W1.a"] = ServerSeen(Health.READY, delays=Delays(starved=0.7, throttled=0.05))
     effects = b.tick(50, late=["W1"])
     assert not of(Redirect, effects)
     told = said(effects, Level.WARNING)
-    assert told.count("it does not use up its share: a larger one is no faster") == 1
+    assert told.count("other work has its core: a larger share is no faster") == 1
     assert "the host is contended" in told
 
 
@@ -630,11 +637,22 @@ def test_a_cut_share_is_left_within_a_second_though_the_host_is_contended_all_th
     b.tick(50)
     moved = []
     for look in range(5):
-        # Every third reading finds a server that has not used up its quota, by chance.
-        throttled = 0.3 if look % 3 == 2 else 0.95
-        b.servers["W1.a"] = ServerSeen(Health.READY, throttled=throttled, inferences={"W1": 1.0})
+        # Every third reading finds a server that waited longer, by chance.
+        delays = Delays(0.3, 0.3) if look % 3 == 2 else Delays(0.05, 0.6)
+        b.servers["W1.a"] = ServerSeen(Health.READY, delays=delays, inferences={"W1": 1.0})
         moved += of(Redirect, b.tick(late=["W1"], rate=30.0))
     assert [redirect.cause for redirect in moved] == [Cause.SLOW]
+
+
+def test_a_server_slowed_by_half_is_left_though_it_waits_for_its_core_all_the_time() -> None:
+    """It idles between batches, so it uses up its quota in few of the periods."""
+    b = bench(partition())
+    b.host = HostSeen(waiting=0.6)
+    b.servers["W1.a"] = ServerSeen(Health.READY, delays=Delays(0.2, 0.15), inferences={"W1": 1.0})
+    b.tick(50, took_ms=25.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, delays=Delays(0.2, 0.4), inferences={"W1": 1.0})
+    moved = [of(Redirect, b.tick(rate=60.0, took_ms=48.0)) for _ in range(10)]
+    assert any(moved)
 
 
 def test_a_contended_host_alone_moves_no_traffic() -> None:
@@ -642,8 +660,8 @@ def test_a_contended_host_alone_moves_no_traffic() -> None:
     b.tick(50)
     b.host = HostSeen(waiting=0.9)
     for look in range(300):
-        throttled = 0.6 if look % 7 == 0 else 0.2
-        b.servers["W1.a"] = ServerSeen(Health.READY, throttled=throttled, inferences={"W1": 1.0})
+        delays = Delays(0.6 if look % 7 == 0 else 0.85, 0.1)
+        b.servers["W1.a"] = ServerSeen(Health.READY, delays=delays, inferences={"W1": 1.0})
         b.tick(late=["W1"], rate=40.0)
     assert not of(Redirect, b.effects)
     assert "the host is contended" in said(b.effects, Level.WARNING)
@@ -653,7 +671,7 @@ def test_late_answers_of_a_starved_server_leave_the_evidence_of_its_batches() ->
     b = bench(partition())
     b.tick(50)
     b.host = HostSeen(waiting=0.9)
-    b.servers["W1.a"] = ServerSeen(Health.READY, throttled=0.39, inferences={"W1": 1.0})
+    b.servers["W1.a"] = ServerSeen(Health.READY, delays=Delays(0.61, 0.2), inferences={"W1": 1.0})
     before = b.state.watches["W1"].services
     while "the host is contended" not in said(b.tick(late=["W1"]), Level.WARNING):
         before = b.state.watches["W1"].services
@@ -661,11 +679,13 @@ def test_late_answers_of_a_starved_server_leave_the_evidence_of_its_batches() ->
     assert record.score >= before[0].score
 
 
-@pytest.mark.parametrize(("waiting", "throttled"), [(0.9, 0.9), (0.1, 0.1), (0.9, None)])
+@pytest.mark.parametrize(
+    ("waiting", "delays"), [(0.9, Delays(0.1, 0.6)), (0.1, Delays(0.7, 0.1)), (0.9, None)]
+)
 def test_a_server_at_its_quota_on_a_quiet_host_or_without_a_quota_is_left(
-    waiting: float, throttled: float | None
+    waiting: float, delays: Delays | None
 ) -> None:
     b = bench(partition())
     b.host = HostSeen(waiting=waiting)
-    b.servers["W1.a"] = ServerSeen(Health.READY, throttled=throttled)
+    b.servers["W1.a"] = ServerSeen(Health.READY, delays=delays)
     assert of(Redirect, b.tick(50, late=["W1"]))

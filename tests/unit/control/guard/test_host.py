@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.control.guard.host import STEAL, THROTTLED, WAITING, contention
-from controlplane.domain.observation import HostSeen
+from controlplane.control.guard.host import (
+    LEAST_UNEXPLAINED,
+    STEAL,
+    THROTTLED,
+    WAITING,
+    contention,
+    starves,
+    unexplained,
+)
+from controlplane.domain.fleet import Delays
+from controlplane.domain.observation import Health, HostSeen, ServerSeen
 
 pytestmark = pytest.mark.unit
 
@@ -35,3 +44,20 @@ PARTS = st.floats(0.0, 1.0)
 def test_any_one_kind_of_evidence_is_enough(waiting: float, steal: float, throttled: float) -> None:
     enough = waiting >= WAITING or steal >= STEAL or throttled >= THROTTLED
     assert bool(contention(HostSeen(waiting, steal, throttled))) is enough
+
+
+@given(PARTS, PARTS, PARTS)
+def test_the_host_explains_what_other_work_and_other_machines_take(
+    starved: float, throttled: float, steal: float
+) -> None:
+    server = ServerSeen(Health.READY, delays=Delays(starved, throttled))
+    part = unexplained(HostSeen(0.0, steal), server)
+    assert part == pytest.approx(max(LEAST_UNEXPLAINED, (1.0 - starved) * (1.0 - steal)))
+    assert unexplained(HostSeen(1.0, steal), ServerSeen(Health.READY)) == 1.0
+
+
+def test_a_server_at_its_quota_is_not_starved() -> None:
+    contended = HostSeen(waiting=0.9)
+    assert starves(contended, ServerSeen(Health.READY, delays=Delays(0.4, 0.1)))
+    assert not starves(contended, ServerSeen(Health.READY, delays=Delays(0.1, 0.6)))
+    assert not starves(HostSeen(waiting=0.1), ServerSeen(Health.READY, delays=Delays(0.4, 0.1)))

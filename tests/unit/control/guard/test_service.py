@@ -39,8 +39,8 @@ class Queue:
         return found
 
 
-def weigh(record: service.Service, answers: list[Answer]) -> service.Service:
-    return service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)[0]
+def weigh(record: service.Service, answers: list[Answer], unexplained: float = 1.0) -> service.Service:
+    return service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0, unexplained)[0]
 
 
 def learned(queue: Queue) -> service.Service:
@@ -62,24 +62,31 @@ def test_a_stall_among_the_first_batches_hides_no_slower_server() -> None:
     assert service.strength(weigh(record, queue.answers(60, slowdown=2.0)), RATE_RPS) == 1.0
 
 
-def test_slower_batches_count_by_the_part_that_a_contended_host_cannot_explain() -> None:
+def test_the_time_in_which_other_work_has_the_core_does_not_count() -> None:
     queue = Queue()
     record = learned(queue)
     slower = queue.answers(100, slowdown=2.0)
-    at_its_quota, starved = (
-        service.weigh(record, slower, RATE_RPS, slower[-1].ended_s + 1.0, unexplained=part)[0]
-        for part in (0.95, 0.4)
-    )
+    at_its_quota, starved = (weigh(record, slower, unexplained) for unexplained in (0.95, 0.5))
     assert service.strength(at_its_quota, RATE_RPS) == 1.0
     assert service.strength(starved, RATE_RPS) < service.HOLD
 
 
-def test_the_record_learns_nothing_from_batches_that_the_host_explains_in_part() -> None:
+def test_a_server_that_always_waits_for_its_core_is_known_to_be_slower() -> None:
+    """Its record has no more of the host's part than its evidence has."""
+    queue = Queue()
+    record = weigh(service.Service(), queue.answers(3000, slowdown=1.25), 0.8)
+    assert service.usual_s(record, 1)[0] == pytest.approx(0.006, rel=0.1)
+    assert service.strength(weigh(record, queue.answers(100, slowdown=1.25), 0.8), RATE_RPS) < service.HOLD
+    assert service.strength(weigh(record, queue.answers(100, slowdown=1.9), 0.8), RATE_RPS) == 1.0
+
+
+def test_answers_behind_batches_that_the_host_delays_count_without_a_stall_only() -> None:
     queue = Queue()
     record = learned(queue)
-    slower = queue.answers(300, slowdown=2.0)
-    after, _ = service.weigh(record, slower, RATE_RPS, slower[-1].ended_s + 1.0, unexplained=0.5)
-    assert (after.thresholds, after.means) == (record.thresholds, record.means)
+    delayed = queue.answers(200, slowdown=2.0)
+    _, counted = service.weigh(record, delayed, RATE_RPS, delayed[-1].ended_s + 1.0, 0.5)
+    taken = sum(a.latency_ms - c.latency_ms for a, c in zip(delayed, counted, strict=True))
+    assert taken < 0.35 * sum(a.latency_ms for a in delayed)
 
 
 def test_a_stall_of_the_host_is_one_slow_batch() -> None:

@@ -26,7 +26,7 @@ from controlplane.control.guard.state import (
     PlacedServer,
 )
 from controlplane.domain.errors import EngineError, GatewayError, NotNow
-from controlplane.domain.fleet import Labels, QuotaUse, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Delays, Labels, QuotaUse, Role, Route, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health, HostSeen, News
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.monitor.canary import Canaries
@@ -464,16 +464,14 @@ def test_each_look_says_how_the_host_treats_the_gateway(bench: Bench) -> None:
     assert bench.observer.look(state()).host == told
 
 
-def test_under_suspicion_a_look_says_how_often_a_server_used_up_its_quota(bench: Bench) -> None:
+def test_a_look_says_what_delays_a_server(bench: Bench) -> None:
     calm = state()
-    watch = calm.watches["W1"]
-    scores = tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence)
-    suspicious = replace(calm, watches={"W1": replace(watch, evidence=scores)})
+    active = calm.watches["W1"].active.server
     readings = itertools.count()
-    bench.engine.quota_use = lambda server: QuotaUse(4 * (n := next(readings)), 3 * n)
+    bench.engine.quota_use = lambda server: QuotaUse(1, n := float(next(readings)), 3.0 * n, 2.0 * n)
 
-    def throttled() -> bool:
-        seen = bench.observer.look(suspicious).servers.get(watch.active.server)
-        return seen is not None and seen.throttled == 0.75
+    def delayed() -> bool:
+        seen = bench.observer.look(calm).servers.get(active)
+        return seen is not None and seen.delays == Delays(starved=0.25, throttled=0.5)
 
-    assert wait_until(throttled, deadline_s=30.0)
+    assert wait_until(delayed, deadline_s=30.0)

@@ -1,0 +1,87 @@
+"""What delays a server under a quota, from counters as the kernel writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.fleet import Delays, QuotaUse
+from launchers.cpu_quota import cgroup_files
+from launchers.cpu_quota.counters import SEARCH_S, QuotaCounters
+
+pytestmark = pytest.mark.unit
+
+
+@dataclass
+class Kernel:
+    """/proc and the group of a Triton, process 7, and its model's process 9; a clock."""
+
+    root: Path
+    now_s: float = 100.0
+
+    def __post_init__(self) -> None:
+        (self.root / "group").mkdir()
+        (self.root / "group" / "cgroup.procs").write_text("7\n9\n")
+
+    def write(self, throttled: str, **threads: tuple[float, float]) -> None:
+        (self.root / "group" / "cpu.stat").write_text(f"nr_periods 9\n{throttled}\n")
+        for name, (run_s, wait_s) in threads.items():
+            pid, thread = name.removeprefix("t").split("_")
+            task = self.root / pid / "task" / thread
+            task.mkdir(parents=True, exist_ok=True)
+            (task / "schedstat").write_text(f"{int(run_s * 1e9)} {int(wait_s * 1e9)} 5\n")
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    monkeypatch.setattr(cgroup_files, "cpu_folders", lambda pid, proc: iter([tmp_path / "group"]))
+    return Kernel(tmp_path)
+
+
+def test_the_busiest_thread_speaks_for_its_server(kernel: Kernel) -> None:
+    reader = QuotaCounters(kernel.root, lambda: kernel.now_s)
+    kernel.write("throttled_usec 500000", t7_7=(0.5, 0.1), t7_8=(0.1, 0.0), t9_9=(2.0, 3.0))
+    before = reader.read(7)
+    assert before == QuotaUse(9, 2.0, 3.0, 0.5)
+    kernel.write("throttled_usec 900000", t9_9=(2.5, 3.5))
+    after = reader.read(7)
+    assert after is not None
+    delays = after.since(before)
+    assert delays is not None
+    assert (delays.starved, delays.throttled) == pytest.approx((0.1, 0.4))
+
+
+def test_version_1_counts_nanoseconds(kernel: Kernel) -> None:
+    kernel.write("throttled_time 700000000", t7_7=(1.0, 1.0))
+    assert QuotaCounters(kernel.root).read(7) == QuotaUse(7, 1.0, 1.0, 0.7)
+
+
+def test_the_thread_that_ran_most_since_the_search_before_takes_over(kernel: Kernel) -> None:
+    reader = QuotaCounters(kernel.root, lambda: kernel.now_s)
+    kernel.write("throttled_usec 0", t7_7=(9.0, 0.0), t9_9=(1.0, 0.0))  # Triton has just started
+    first = reader.read(7)
+    kernel.now_s += SEARCH_S + 1.0
+    kernel.write("throttled_usec 0", t7_7=(9.1, 0.0), t9_9=(3.0, 0.0))
+    second = reader.read(7)
+    assert first is not None
+    assert second is not None
+    assert (first.thread, second.thread) == (7, 9)
+    assert second.since(first) is None
+
+
+def test_a_group_that_is_gone_or_has_no_quota_counts_nothing(kernel: Kernel) -> None:
+    reader = QuotaCounters(kernel.root)
+    kernel.write("usage_usec 5", t7_7=(1.0, 1.0))
+    assert reader.read(7) is None
+    kernel.write("throttled_usec 0")
+    assert reader.read(7) is not None
+    (kernel.root / "7" / "task" / "7" / "schedstat").unlink()
+    assert reader.read(7) is None
+
+
+def test_more_throttled_than_waited_is_all_waited() -> None:
+    before, after = QuotaUse(1, 0.0, 0.0, 0.0), QuotaUse(1, 0.5, 0.5, 0.8)
+    assert after.since(before) == Delays(starved=0.0, throttled=0.5)
+    assert QuotaUse(1, 0.001, 0.001, 0.0).since(before) is None, "hardly ready"
