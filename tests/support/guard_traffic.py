@@ -14,7 +14,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.control.guard import sequential, service, signals
+from controlplane.control.guard import arrivals, sequential, service, signals
 from controlplane.control.guard.sequential import Promise
 
 Floats = npt.NDArray[np.float64]
@@ -130,6 +130,8 @@ service._learn_first = numba.njit(service._learn_first)
 service._learn_thresholds = numba.njit(service._learn_thresholds)
 service._weigh_block = numba.njit(service._weigh_block)
 scan_batches = numba.njit(service.scan)
+count_arrivals = numba.njit(arrivals.scan)
+dispersion = numba.njit(arrivals.dispersion)
 
 
 class Guard:
@@ -140,6 +142,10 @@ class Guard:
         self.promise = promise
         self.late = np.array(late.scores)
         self.learned = np.array([late.size, late.size_squared, 0.0, 0.0, -math.inf])
+        self.arrived = np.array(late.arrived)
+        self.rates = np.full(len(signals.MEMORIES), promise.rate_rps)
+        self.memories = np.array([signals.memory_s(promise, memory) for memory in signals.MEMORIES])
+        self.overloads = 0
         self.batches = tuple(
             np.array(part)
             for part in (record.chart, record.counts, record.means, record.thresholds, record.first)
@@ -154,43 +160,50 @@ class Guard:
     def alarm(self, ended: Floats, took: Floats) -> int:
         """The last request of the first look that raises an alarm; -1 for none in these requests."""
         p, to = self.promise, 0
-        scales, height = (p.natural_scale, p.largest_scale), service.height(p.rate_rps)
+        height = service.height(p.rate_rps)
+        window_s = arrivals.window_s(p.rate_rps, p.slo_ms / 1000.0)
         look = max(1, round(LOOK_S * p.rate_rps))
         while to < len(ended):
             to, late, certain = _hear(
                 self.late,
-                self.learned,
+                (self.learned, self.arrived, self.rates, self.memories),
                 self.batches,
                 (ended, took),
-                (p.slo_ms / 1000.0, p.rarity, height),
-                scales,
+                (p.slo_ms / 1000.0, p.rarity, height, window_s),
+                (p.natural_scale, p.largest_scale),
                 (look, to),
             )
-            if late or (certain and signals.slow(self._record(), self._evidence(), p, p.rate_rps)):
-                return to - 1
+            if not late and not (certain and signals.slow(self._record(), self._evidence(), p, p.rate_rps)):
+                continue
+            if not certain and any(signals.exceeding(p, tuple(self.rates))):
+                self.overloads += 1
+                self.restart()
+                continue
+            return to - 1
         return -1
 
     def _record(self) -> service.Service:
         return service.Service(*(tuple(part) for part in self.batches))
 
     def _evidence(self) -> sequential.Evidence:
-        return sequential.Evidence(tuple(self.late), *self.learned)
+        return sequential.Evidence(tuple(self.late), *self.learned, tuple(self.arrived))
 
 
 @numba.njit
 def _hear(
     late: Floats,
-    learned: Floats,
+    queue: tuple[Floats, ...],
     batches: tuple[Floats, ...],
     requests: tuple[Floats, Floats],
-    limits: tuple[float, float, float],
+    limits: tuple[float, float, float, float],
     scales: tuple[float, float],
     looks: tuple[int, int],
 ) -> tuple[int, bool, bool]:
     """`signals.listen` over arrays, look by look: the end, whether late answers alone are an alarm, and
     whether batches certainly take longer."""
     ended, took = requests
-    slo_s, rarity, height = limits
+    slo_s, rarity, height, window_s = limits
+    learned, arrived, rates, memories = queue
     look, to = looks
     chart, counts, means, thresholds, first = batches
     while to < len(ended):
@@ -200,7 +213,14 @@ def _hear(
             to += 1
         counted = took[at:to].copy()
         scan_batches(chart, counts, means, thresholds, first, ended[at:to], counted, (height, 1.0))
-        alarm = scan_late(late, learned, ended[at:to], counted > slo_s, slo_s, scales, rarity, 0)
+        passed_s = max(ended[to - 1] - ended[max(0, at - 1)], 1e-6)
+        for j in range(len(rates)):
+            kept = math.exp(-passed_s / memories[j])
+            rates[j] = kept * rates[j] + (1.0 - kept) * (to - at) / passed_s
+        count_arrivals(arrived, ended[at:to] - took[at:to], window_s)
+        clumped = dispersion(arrived)
+        here = (scales[0] * clumped, scales[1] * clumped)
+        alarm = scan_late(late, learned, ended[at:to], counted > slo_s, slo_s, here, rarity, 0)
         score = chart[service._SCORE]
         if score >= service.HOLD * height:
             learned[:3] = before

@@ -3,6 +3,7 @@
 decisions    `tick(state, seen) -> (state, effects)`: the entry point
 signals      the evidence of answers, rates and silences: the rule of a verdict
 sequential   evidence of a broken SLO from late answers
+arrivals     the dispersion of arrivals, which makes clusters of late answers larger
 service      evidence of longer batch times, and the delays of a stall
 ahead        the P99 that slower batches lead to
 host         contention of the host, and the part of a delay that it explains

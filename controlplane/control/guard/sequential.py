@@ -13,7 +13,8 @@ p = 1 %. Asking that this be rare over a horizon of n requests gives the height 
 
 c is half of E[size^2] / E[size], which the large clusters dominate. A queue at the
 planned utilisation u has (u / (1 - u))^2 + 1 by nature: its backlog above a high level is a random walk with
-Poisson variance and the drift of the spare capacity. What is learned counts between that and four times that,
+Poisson variance and the drift of the spare capacity. Arrivals of dispersion d have d times that
+(`arrivals`). What is learned counts between that and four times that,
 so that a server that is always slow cannot make slow normal. A chart with a small k detects a small excess
 after a while, one with a large k a large excess at once.
 """
@@ -24,6 +25,7 @@ import math
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, replace
 
+from controlplane.control.guard import arrivals
 from controlplane.domain.observation import Answer
 
 EXCESS = 0.01
@@ -39,7 +41,7 @@ MARGIN = 1.25
 MEMORY_CLUSTERS = 500
 PRIOR_CLUSTERS = 50
 LARGEST_SCALE = 4.0
-"""Arrivals of dispersion d make clusters d times as large. This bounds what is learned, ..."""
+"""This bounds what is learned, ..."""
 UNPREDICTED_SCALE = 64.0
 """... and this does where the plan has no utilisation."""
 HIGHEST_LOAD = 0.95
@@ -99,7 +101,7 @@ class Evidence:
     """The evidence of the requests so far on one promise.
 
     `scores` are the charts, in requests. `size`, `size_squared` are moving means over the `clusters` seen;
-    `cluster` requests of the one under way exceeded, the latest at `last_s`.
+    `cluster` requests of the one under way exceeded, the latest at `last_s`. `arrived` counts arrivals.
     """
 
     scores: tuple[float, ...]
@@ -108,6 +110,7 @@ class Evidence:
     clusters: float = 0.0
     cluster: float = 0.0
     last_s: float = -math.inf
+    arrived: tuple[float, ...] = arrivals.FRESH
 
 
 def fresh(promise: Promise) -> Evidence:
@@ -133,7 +136,25 @@ def strength(evidence: Evidence, promise: Promise) -> float:
 
 def scale(evidence: Evidence, promise: Promise) -> float:
     """Return the clusters' E[size^2] / E[size] that the test uses, in requests."""
-    return min(max(evidence.size_squared / evidence.size, promise.natural_scale), promise.largest_scale)
+    least, largest = scales(evidence, promise)
+    return min(max(evidence.size_squared / evidence.size, least), largest)
+
+
+def scales(evidence: Evidence, promise: Promise) -> tuple[float, float]:
+    """Return the least and the largest scale that the test uses, for arrivals as they are dispersed."""
+    dispersion = arrivals.dispersion(evidence.arrived)
+    return promise.natural_scale * dispersion, promise.largest_scale * dispersion
+
+
+def count(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> Evidence:
+    """Return the evidence with the arrivals of these answers counted."""
+    if not answers:
+        return evidence
+    arrived = list(evidence.arrived)
+    slo_s = promise.slo_ms / 1000.0
+    length_s = arrivals.window_s(promise.rate_rps, slo_s)
+    arrivals.scan(arrived, [a.ended_s - a.latency_ms / 1000.0 for a in answers], length_s)
+    return replace(evidence, arrived=tuple(arrived))
 
 
 def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tuple[Evidence, bool]:
@@ -160,11 +181,13 @@ def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tu
         [a.ended_s for a in answers],
         exceeded,
         promise.slo_ms / 1000.0,
-        (promise.natural_scale, promise.largest_scale),
+        scales(evidence, promise),
         promise.rarity,
         0,
     )
-    return Evidence(tuple(scores), *learned), alarm >= 0
+    size, size_squared, clusters, cluster, last_s = learned
+    arrived = evidence.arrived
+    return Evidence(tuple(scores), size, size_squared, clusters, cluster, last_s, arrived), alarm >= 0
 
 
 def scan(

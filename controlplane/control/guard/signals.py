@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from controlplane.control.guard import ahead, sequential, service
@@ -89,7 +89,7 @@ def update(
         counted: Sequence[Answer] = mine
         if promise.instances == 1:
             record, counted = service.weigh(record, mine, promise.rate_rps, now_s, counted_part)
-        weighed, alarm = sequential.weigh(old, promise, counted)
+        weighed, alarm = sequential.weigh(sequential.count(old, promise, mine), promise, counted)
         if service.strength(record, promise.rate_rps) >= service.HOLD:
             # Clusters behind a slow server are larger than natural ones.
             weighed = replace(weighed, size=old.size, size_squared=old.size_squared, clusters=old.clusters)
@@ -200,11 +200,7 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
         slower = service.strength(record, promise.rate_rps) >= 1.0
         if (longer or slower) and carried <= OVER_PLAN:
             continue
-        for mean, memory in zip(rate, MEMORIES, strict=True):
-            noise = math.sqrt(promise.rate_rps / (2.0 * _memory_s(promise, memory)))
-            deviations = 1.0 if timed and not longer else 3.0
-            if mean * carried <= OVER_PLAN * promise.rate_rps + deviations * noise * carried:
-                continue
+        for mean in exceeding(promise, rate, carried, 1.0 if timed and not longer else 3.0):
             sent = f"{mean:.0f} req/s against {promise.rate_rps:g} planned"
             if carried > OVER_PLAN:
                 sent += f", of {each:.1f} inferences each instead of {promise.inferences:g}"
@@ -215,6 +211,19 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
             )
             return f"{_subject(promise)}: {sent}{split}"
     return None
+
+
+def exceeding(
+    promise: Promise, rates_rps: Sequence[float], carried: float = 1.0, deviations: float = 3.0
+) -> Iterator[float]:
+    """Yield the moving means of the rate that are above the planned one, whatever their noise.
+
+    `carried` is the inferences of a request as a multiple of the planned ones.
+    """
+    for mean, memory in zip(rates_rps, MEMORIES, strict=True):
+        noise = math.sqrt(promise.rate_rps / (2.0 * memory_s(promise, memory)))
+        if mean * carried > OVER_PLAN * promise.rate_rps + deviations * noise * carried:
+            yield mean
 
 
 def slowness(watch: Watch, seen: ServerSeen) -> str:
@@ -242,7 +251,8 @@ def _subject(promise: Promise) -> str:
     return " + ".join(endpoints if more <= 0 else (*endpoints[:_NAMED], f"{more} more"))
 
 
-def _memory_s(promise: Promise, memory: tuple[float, float]) -> float:
+def memory_s(promise: Promise, memory: tuple[float, float]) -> float:
+    """Return the time over which a moving mean of the rate is taken."""
     return max(memory[0], memory[1] / promise.rate_rps)
 
 
@@ -251,6 +261,6 @@ def _moving(rate: tuple[float, ...], arrived: float, passed_s: float, promise: P
         return rate
     moved = []
     for old, memory in zip(rate, MEMORIES, strict=True):
-        kept = math.exp(-passed_s / _memory_s(promise, memory))
+        kept = math.exp(-passed_s / memory_s(promise, memory))
         moved.append(kept * old + (1.0 - kept) * arrived / passed_s)
     return tuple(moved)
