@@ -1,4 +1,4 @@
-"""Construction of launchers, gateways and fleets: the only module that names the concrete classes."""
+"""Construction of launchers, gateways and fleets: with `cluster`, all that names the concrete classes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,10 @@ from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import Cluster, Endpoints
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
-from controlplane.ports import Launcher
+from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from controlplane.gateway.haproxy import HaproxyGateway
     from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
     from controlplane.profiler.session import Place
     from controlplane.report.tables.status_table import Status
@@ -50,10 +50,11 @@ def launcher(name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> L
 
             return DockerLauncher(state_root(), ContainerOptions.from_environment(), say=say)
         case LauncherName.KUBERNETES:
-            return _kubernetes(cluster)
+            return pods(cluster)
 
 
-def _kubernetes(cluster: Cluster) -> Launcher:
+def pods(cluster: Cluster) -> Launcher:
+    """Return the launcher of a cluster. Raises MissingTool without the extra that it needs."""
     try:
         from launchers.kubernetes.api import ClusterPlace
         from launchers.kubernetes.launcher import KubernetesLauncher
@@ -94,10 +95,13 @@ def fleet_files(name: str) -> FleetFiles:
     return FleetFiles(state_root(), units.safe_name(name, "--fleet"))
 
 
-def gateway(files: FleetFiles) -> HaproxyGateway:
-    """Build a fleet's gateway."""
+def gateway(files: FleetFiles) -> Gateway:
+    """Build a fleet's gateway: this host's, or in the pod of a controller the replicas in its cluster."""
+    from controlplane.cli import cluster
     from controlplane.gateway.haproxy import HaproxyGateway
 
+    if cluster.has_replicas():
+        return cluster.replicas(files.fleet)
     return HaproxyGateway(files.gateway)
 
 
@@ -283,12 +287,13 @@ def fleet_to_end(name: str) -> Fleet | None:
 
 def status_source(name: str, *, window_s: float | None = None) -> Callable[[], Status]:
     """Return a function that reads a fleet's present status, with figures of `window_s` (a minute)."""
+    from controlplane.gateway.places import Places
     from controlplane.monitor.telemetry import GatewayTelemetry
     from controlplane.report.tables.status_table import WINDOW_S
     from controlplane.runtime.fleet.status import fleet_status
 
     found, _ = existing_fleet(name)
-    telemetry = GatewayTelemetry(gateway(found.files).telemetry_socket)
+    telemetry = GatewayTelemetry(Places.of(found.files.gateway).monitor_socket)
     return lambda: fleet_status(found, found.files.plan(), telemetry, window_s or WINDOW_S)
 
 
@@ -302,19 +307,36 @@ def serve(
     port: int,
 ) -> None:
     """Run the controller of a fleet; `show` prints its events."""
+    from controlplane.gateway.places import Places
+    from controlplane.monitor.request_log import RequestLog, local
     from controlplane.runtime.controller import serve
 
-    def print_event(event: Event) -> None:
-        # A full disk or a closed pipe must not stop the controller.
-        with contextlib.suppress(OSError):
-            show(asdict(event))
-
     found, _ = existing_fleet(name)
-    serve.guard(found, print_event, once=once, plan_only=plan_only, host=host, port=port)
+    socket = Places.of(found.files.gateway).monitor_socket
+    serve.guard(
+        found,
+        printer(show),
+        RequestLog(partial(local, socket)),
+        serve.stop_at_signals(),
+        once=once,
+        plan_only=plan_only,
+        host=host,
+        port=port,
+    )
     with contextlib.suppress(OSError):
         sys.stderr.flush()
     # A normal exit waits for a start under way, up to its whole deadline. Its server is found by its labels.
     os._exit(0)
+
+
+def printer(show: Callable[[Mapping[str, Any]], None]) -> Callable[[Event], None]:
+    """Return a function that shows an event; a full disk or a closed pipe does not stop a controller."""
+
+    def print_event(event: Event) -> None:
+        with contextlib.suppress(OSError):
+            show(asdict(event))
+
+    return print_event
 
 
 def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Event, ...]:

@@ -91,7 +91,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file's text and its content as plain values."""
+    """A file's text and its content as plain values; the text is empty where the content is no file's."""
 
     file: str
     text: str
@@ -154,6 +154,8 @@ class Document:
             self.fail(error.problem, (*location, *inner))
 
     def _line(self, location: Location) -> int | None:
+        if not self.text:
+            return None
         from controlplane.files import yaml_text
 
         return yaml_text.line_of(self.text, location)

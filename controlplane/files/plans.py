@@ -138,12 +138,17 @@ PLAN: type[Strict] = _Plan
 def read_plan(path: Path) -> tuple[Plan, Document]:
     """Read a plan. Raises InputError naming file, line and field."""
     document = read(path)
+    return plan_of(document), document
+
+
+def plan_of(document: Document) -> Plan:
+    """Return the plan of a document. Raises InputError naming file, line and field."""
     content = document.content
     if isinstance(content, Mapping) and "workloads" in content and "strategy" not in content:
         document.fail("is a spec, not a plan: `ctl plan SPEC --output plan.json` makes a plan of it")
     parsed = document.parse(_Plan)
     _check(document, parsed)
-    return _plan(parsed), document
+    return _plan(parsed)
 
 
 def read_applied(path: Path) -> Plan:

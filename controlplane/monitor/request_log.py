@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from controlplane.monitor.records import Record, parse
 
 FOLLOW = {"follow": True}
 """The query whose answer does not end: each line of the log, and an empty one now and then."""
+
+QUERY = json.dumps(FOLLOW)
 
 BEAT_S = 0.2
 """The longest time between two lines to a follower."""
@@ -25,13 +28,15 @@ _AT_ONCE_BYTES = 2**18
 class RequestLog:
     """Follows the log from now on, and connects again after a restart of the monitor.
 
+    `follow` opens a stream that does not block, or returns None where no monitor listens.
+
     It has no thread, which the monitor's fifty messages a second would wake. Lines wait in the socket, and
     then in the monitor, until the next `take`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stream = _follow(path)
+    def __init__(self, follow: Callable[[], socket.socket | None]) -> None:
+        self._follow = follow
+        self._stream = follow()
         self._rest = b""
         self._began_s: float | None = None
         self._heard_s = 0.0
@@ -42,7 +47,7 @@ class RequestLog:
         Leaves out requests that the gateway refused, and abandoned ones.
         """
         if self._stream is None:
-            self._stream = _follow(self._path)
+            self._stream = self._follow()
         records = map(parse, self._lines())
         told = (r for r in records if r is not None and r.endpoint and not r.abandoned)
         return [r for r in told if r.port or r.failed]
@@ -82,13 +87,13 @@ class RequestLog:
         return lines
 
 
-def _follow(path: Path) -> socket.socket | None:
+def local(path: Path) -> socket.socket | None:
     """Open a stream of every line from now on; None where no monitor listens."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         stream.setblocking(False)
         stream.connect(str(path))
-        stream.sendall(json.dumps(FOLLOW).encode() + b"\n")
+        stream.sendall(QUERY.encode() + b"\n")
     except OSError:
         stream.close()
         return None

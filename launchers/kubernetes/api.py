@@ -141,6 +141,14 @@ class ClusterApi:
         """Change some fields of an object, or of a subresource."""
         self._call(kind, lambda: self._client.patch(kind, name, dict(change), patch_type=PatchType.STRATEGIC))
 
+    def merge(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> None:
+        """Change some fields of a custom resource, whose lists are replaced as a whole."""
+        self._call(kind, lambda: self._client.patch(kind, name, dict(change), patch_type=PatchType.MERGE))
+
+    def replace(self, made: Namespaced) -> Namespaced:
+        """Replace an object. Raises Conflict where it has changed since it was read."""
+        return self._call(type(made), lambda: self._client.replace(made))
+
     def admits(self, made: Namespaced) -> None:
         """Raise EngineError where the cluster would not take an object; create nothing."""
         self._call(type(made), lambda: self._client.create(made, dry_run=True))

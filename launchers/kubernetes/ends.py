@@ -103,11 +103,28 @@ def obstacle(pod: Pod) -> str | None:
     return None
 
 
-def waits_for(pod: Pod) -> str | None:
-    """Return what a pod that is not ready waits for, as far as the cluster says it."""
+def unplaced(pod: Pod) -> str | None:
+    """Return why the scheduler places a pod nowhere; None for one that it has placed or not looked at."""
     for condition in (pod.status.conditions if pod.status else None) or []:
         if condition.type == "PodScheduled" and condition.status == "False":
             return f"no node takes it: {condition.message}"
+    return None
+
+
+def way_out(refusal: str) -> str:
+    """Return what helps against a refusal of the scheduler; empty where only its own words do."""
+    if "Insufficient cpu" not in refusal:
+        return ""
+    return (
+        "; a server that replaces another one needs its share beside it until the requests have moved: free "
+        "cores of the node, or plan smaller shares there first"
+    )
+
+
+def waits_for(pod: Pod) -> str | None:
+    """Return what a pod that is not ready waits for, as far as the cluster says it."""
+    if (refusal := unplaced(pod)) is not None:
+        return refusal
     container = container_status(pod)
     waiting = container.state.waiting if container is not None and container.state is not None else None
     return f"{waiting.reason}: {waiting.message or ''}".strip(": ") if waiting is not None else None

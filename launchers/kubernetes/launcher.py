@@ -37,6 +37,8 @@ QUOTA = "cpu-limit"
 _POLL_S = 0.25
 _AT_ONCE_S = 1
 """The shortest grace: with 0 the API server forgets a pod while its container still runs."""
+_UNPLACED_S = 10.0
+"""How long the scheduler may refuse a pod, which can only go to its one node, until the start fails."""
 _KUBELET_S = 15.0
 """How long a kubelet may take to end a pod beyond its grace; a node that is away never does."""
 
@@ -227,6 +229,7 @@ class KubernetesLauncher:
 
     def _started(self, spec: ServerSpec, made: Pod, deadline: float) -> Server:
         """Return the server of a new pod once it is ready; remove it where it fails."""
+        refused_s = time.monotonic()
         try:
             self._api().apply(companions.disruption_budget(spec))
             while True:
@@ -238,6 +241,10 @@ class KubernetesLauncher:
                 why = ends.obstacle(one)
                 if why is not None and not server_log.by_chance(self._log(one)):
                     raise EngineError(self._failure(spec, one, f"ended before it was ready ({why})", why))
+                if (refusal := ends.unplaced(one)) is None:
+                    refused_s = time.monotonic()
+                elif time.monotonic() - refused_s > _UNPLACED_S:
+                    raise EngineError(f"{spec.name}: {refusal}{ends.way_out(refusal)}")
                 if time.monotonic() > deadline:
                     waits = ends.waits_for(one) or _silent(one) or "its models are loading"
                     raise LaunchTimeout(self._failure(spec, one, "was not ready in time", waits))

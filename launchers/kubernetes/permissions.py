@@ -35,6 +35,13 @@ RULES = (
 )
 """What every fleet needs."""
 
+CONTROLLER_RULES = (
+    Rule("coordination.k8s.io", "leases", ("get", "create", "update")),
+    Rule("trisect.dev", "fleets", ("get", "patch")),
+    Rule("trisect.dev", "fleets/status", ("patch",)),
+)
+"""What a controller in the cluster needs beside them."""
+
 GPU_RULES = (
     Rule("resource.k8s.io", "resourceclaims", ("create", "patch")),
     Rule("resource.k8s.io", "resourceslices", ("list",), cluster_wide=True),

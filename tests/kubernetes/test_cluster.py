@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ NAMESPACE = "cluster-test"
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> str:
+def namespace(cluster: Cluster) -> Iterator[str]:
     cluster.namespace(NAMESPACE)
-    return f"/api/v1/namespaces/{NAMESPACE}"
+    yield f"/api/v1/namespaces/{NAMESPACE}"
+    cluster.forget(NAMESPACE)
 
 
 def waiting_pod(name: str, node: str, cpu: str) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(cluster: Cluster, trisect_image: str, triton_image: str) -> Installed:
+def installed(cluster: Cluster, trisect_image: str, triton_image: str) -> Iterator[Installed]:
     cluster.namespace(NAMESPACE)
     secret = {"token": base64.b64encode(TOKEN.encode()).decode()}
     where = f"/api/v1/namespaces/{NAMESPACE}/secrets"
@@ -67,7 +67,8 @@ def installed(cluster: Cluster, trisect_image: str, triton_image: str) -> Instal
     manifests = yaml.safe_load_all((own_image.ROOT / "deploy/kubernetes/gateway.yaml").read_text())
     for manifest in manifests:
         cluster.create(PLACES[manifest["kind"]], manifest)
-    return Installed(cluster)
+    yield Installed(cluster)
+    cluster.forget(NAMESPACE)
 
 
 @contextmanager

@@ -10,33 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gateway_rig as rig
 import pytest
 from ctl_host import ended, plan
 from kube.cluster import Cluster
-from kube.story import ClusterHost
+from kube.story import PATIENCE_S, RATE_RPS, ClusterHost, partition
 
 pytestmark = pytest.mark.kubernetes
 
-RATE_RPS = 200
 AFTERWARDS = 5 * RATE_RPS
 """Requests after it has happened."""
 WITHOUT_API_S = 60.0
-PATIENCE_S = 180.0
-
-
-def partition(percent: float, name: str = "echo") -> dict[str, Any]:
-    """With an SLO that the guard has no cause to act on."""
-    workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": RATE_RPS, "slo_ms": 5000}
-    return {
-        "id": name,
-        "percent": percent,
-        "shadow": {"policy": "hot", "gpu": "cpu-0", "extra_percent": 10, "percent": percent + 10},
-        "models": [{"model": "echo", "batch": 1}],
-        "workloads": [workload],
-    }
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +35,7 @@ def host(
         done = made.apply(plan(partition(40)))
         assert done.returncode == 0, done.stderr
         yield made
+    cluster.forget("stories")
 
 
 def under_load(host: ClusterHost, happens: Callable[[rig.Load], None]) -> rig.Load:
@@ -194,4 +180,5 @@ def test_fleets_of_two_namespaces_do_not_see_each_other(
         assert {pod["metadata"]["uid"] for pod in host.pods()} == before
         assert other.ctl("destroy", "--yes").returncode == 0
         rig.until(lambda: other.pods() == [], PATIENCE_S)
+    cluster.forget("apart")
     assert {pod["metadata"]["uid"] for pod in host.pods()} == before

@@ -1,8 +1,8 @@
 """A served Kubernetes API for tests: objects with versions, watches, and the ways in which one fails.
 
-It knows what the product uses: create, get, list and watch with labels, server-side apply and merge patches,
-`pods/resize`, `pods/log`, deletion with a uid and a grace period, access reviews. `Faults` makes it throttle,
-forget versions, refuse permissions and tokens, or go away.
+It knows what the product uses: create, get, list and watch with labels, server-side apply, merge patches, and
+replacement of a version, `pods/resize`, `pods/log`, status, deletion with a uid and a grace period, access
+reviews. `Faults` makes it throttle, forget versions, refuse permissions and tokens, or go away.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _KINDS = {
     "configmaps": ("v1", "ConfigMap"),
     "nodes": ("v1", "Node"),
     "poddisruptionbudgets": ("policy/v1", "PodDisruptionBudget"),
+    "leases": ("coordination.k8s.io/v1", "Lease"),
+    "fleets": ("trisect.dev/v1alpha1", "Fleet"),
     "resourceclaims": ("resource.k8s.io/v1", "ResourceClaim"),
     "resourceslices": ("resource.k8s.io/v1", "ResourceSlice"),
     "selfsubjectaccessreviews": ("authorization.k8s.io/v1", "SelfSubjectAccessReview"),
@@ -233,10 +235,11 @@ class FakeCluster:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         watching = request.query.get("watch") == "true"
         reading = "watch" if watching else "get" if name else "list"
-        verb = {"GET": reading, "POST": "create", "PATCH": "patch", "DELETE": "delete"}[request.method]
+        verbs = {"GET": reading, "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+        verb = verbs[request.method]
         self._permitted(verb, f"{plural}/{sub}" if sub else plural, group, namespace)
         key = (plural, namespace, name)
-        body = await request.json() if request.method in ("POST", "PATCH") else {}
+        body = await request.json() if request.method in ("POST", "PUT", "PATCH") else {}
         match verb:
             case "watch":
                 return await self._watch(request, plural, namespace)
@@ -252,6 +255,8 @@ class FakeCluster:
                 return self._create(
                     request, (plural, namespace, body.get("metadata", {}).get("name", "")), body
                 )
+            case "update":
+                return self._replace(key, body)
             case "patch":
                 return self._patch(request, key, sub, body)
             case _:
@@ -279,12 +284,19 @@ class FakeCluster:
             return web.json_response(body, status=201)
         return web.json_response(self.store.create(key, body), status=201)
 
+    def _replace(self, key: Key, body: Json) -> web.Response:
+        with self.store.lock:
+            if body["metadata"]["resourceVersion"] != self.store.get(key)["metadata"]["resourceVersion"]:
+                raise Refused(409, "Conflict", "the object has been modified")
+            return web.json_response(self.store.put(key, body, "MODIFIED"))
+
     def _patch(self, request: web.Request, key: Key, sub: str, body: Json) -> web.Response:
         with self.store.lock:
             applied = "apply-patch" in request.headers["Content-Type"]
             if applied and key not in self.store.objects:
                 return web.json_response(self.store.create(key, body), status=201)
-            merged = _merged(self.store.get(key), {"spec": body["spec"]} if sub else body)
+            changed = {"resize": "spec", "status": "status"}.get(sub)
+            merged = _merged(self.store.get(key), {changed: body[changed]} if changed else body)
             return web.json_response(self.store.put(key, merged, "MODIFIED"))
 
     def _delete(self, request: web.Request, key: Key) -> web.Response:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from json import dumps
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from controlplane.cli import options, wiring
+from controlplane.cli import cluster, options, wiring
 from controlplane.cli.output import print_json_line, say
 
 
@@ -21,6 +22,16 @@ def serve(
     port: Annotated[
         int, typer.Option(help="The port of /healthz and /metrics; 0 switches them off.", min=0, max=65535)
     ] = 0,
+    elected: Annotated[
+        bool,
+        typer.Option(
+            "--elected",
+            help="In a pod: keep the fleet as its Fleet object wants it, while this one of several leads.",
+        ),
+    ] = False,
+    repository: Annotated[
+        Path | None, typer.Option(help="With --elected: the models, as $TRISECT_MODELS has them.")
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the events on stdout, one JSON document a line.")
     ] = False,
@@ -30,9 +41,16 @@ def serve(
     A fleet has one controller; `ctl apply` starts it in the background. If it is killed, the next one
     continues. Events are JSON lines on stderr, or on stdout with --json.
     """
+    show = print_json_line if json else lambda event: say(dumps(event))
+    options.refuse("is for --elected", {} if elected else {"--repository": repository})
+    if elected:
+        refused = {"--once": once or None, "--plan-only": plan_only or None}
+        options.refuse("is not for --elected", refused)
+        cluster.lead(fleet, show, repository or options.DEFAULT_REPOSITORY, host=host, port=port)
+        return
     wiring.serve(
         fleet,
-        print_json_line if json else lambda event: say(dumps(event)),
+        show,
         once=once,
         plan_only=plan_only,
         host=host,

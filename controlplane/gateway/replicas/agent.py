@@ -10,10 +10,12 @@ The control port answers while the gateway commits nothing; commits are put in o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hmac
 import http.server
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,17 +25,20 @@ from pathlib import Path
 from controlplane.domain.errors import GatewayError, TrisectError
 from controlplane.domain.fleet import Endpoints, Protection
 from controlplane.gateway.haproxy import HaproxyGateway
+from controlplane.gateway.places import Places
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.wire import Table
 
 _LONGEST_BODY = 64 * 2**20
+_CHUNK = 2**16
 
 
 class Replica:
     """A gateway and the generation of its routes."""
 
-    def __init__(self, gateway: HaproxyGateway, options: Endpoints) -> None:
+    def __init__(self, gateway: HaproxyGateway, options: Endpoints, monitor: Path) -> None:
         self._gateway = gateway
+        self._monitor = monitor
         self._options = options
         self._lock = threading.Lock()
         self._table = wire.NOTHING
@@ -63,6 +68,17 @@ class Replica:
         """Return the unanswered requests of a server."""
         return self._gateway.in_flight(wire.backend_of(body))
 
+    def monitor(self, query: bytes) -> socket.socket:
+        """Return a stream with the monitor's answer. Raises OSError."""
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            stream.connect(str(self._monitor))
+            stream.sendall(query + b"\n")
+        except OSError:
+            stream.close()
+            raise
+        return stream
+
     def leave(self, *, notice_s: float, drain_s: float) -> None:
         """Stop being ready, serve for `notice_s`, let requests finish for up to `drain_s`, and end."""
         self._leaving = True
@@ -91,7 +107,10 @@ def control_server(replica: Replica, address: tuple[str, int], token: str) -> ht
             self._change(wire.ROUTES)
 
         def do_POST(self) -> None:
-            self._change(wire.IN_FLIGHT)
+            if self.path == wire.MONITOR:
+                self._ask_monitor()
+            else:
+                self._change(wire.IN_FLIGHT)
 
         def _answer_routes(self, table: Table) -> None:
             tag = str(table.generation)
@@ -100,14 +119,30 @@ def control_server(replica: Replica, address: tuple[str, int], token: str) -> ht
             else:
                 self._answer(200, wire.table_json(table))
 
-        def _change(self, path: str) -> None:
+        def _body(self) -> bytes | None:
+            """Return the body; None, after a refusal, where the client may not send it."""
             size = int(self.headers.get("Content-Length") or 0)
-            if not self._permitted() or size > _LONGEST_BODY:
-                # The body stays unread, so the connection cannot be used again.
-                self.close_connection = True
-                self._answer(401 if size <= _LONGEST_BODY else 413, b"")
+            if self._permitted() and size <= _LONGEST_BODY:
+                return self.rfile.read(size)
+            # The body stays unread, so the connection cannot be used again.
+            self.close_connection = True
+            self._answer(401 if size <= _LONGEST_BODY else 413, b"")
+            return None
+
+        def _ask_monitor(self) -> None:
+            """Pass a query to the monitor and its answer back, for as long as both are there."""
+            self.close_connection = True
+            if (query := self._body()) is None:
                 return
-            body = self.rfile.read(size)
+            with contextlib.suppress(OSError), replica.monitor(query) as answer:
+                self.send_response(200)
+                self.end_headers()
+                while data := answer.recv(_CHUNK):
+                    self.wfile.write(data)
+
+        def _change(self, path: str) -> None:
+            if (body := self._body()) is None:
+                return
             try:
                 if self.path != path:
                     self._answer(404, b"")
@@ -174,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, lambda *_: ending.set())
     try:
         token = options.token_file.read_text().strip()
-        replica = Replica(gateway, listening)
+        replica = Replica(gateway, listening, Places.of(options.state).monitor_socket)
         control = control_server(replica, (options.host, options.control_port), token)
         gateway.start(listening)
     except (OSError, TrisectError) as error:

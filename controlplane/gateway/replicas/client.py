@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from http import HTTPStatus
 
 from controlplane.domain.errors import GatewayError
@@ -68,3 +69,34 @@ class ReplicaClient:
         if status != HTTPStatus.OK:
             raise GatewayError(f"gateway {self.address}: {body.decode(errors='replace') or status}")
         return body
+
+
+def monitor_stream(address: str, token: str, query: str) -> socket.socket | None:
+    """Return a stream with the answer of a replica's monitor; None where the replica gives none now."""
+    host, _, port = address.rpartition(":")
+    body = query.encode()
+    head = (
+        f"POST {wire.MONITOR} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    try:
+        stream = socket.create_connection((host, int(port)), timeout=_CONNECT_S)
+    except OSError:
+        return None
+    try:
+        stream.sendall(head.encode() + body)
+        if _answer_head(stream).split(b" ", 2)[1:2] == [b"200"]:
+            stream.setblocking(False)
+            return stream
+    except OSError:
+        pass
+    stream.close()
+    return None
+
+
+def _answer_head(stream: socket.socket) -> bytes:
+    """Read up to the empty line, byte by byte: what follows is the answer."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n") and (byte := stream.recv(1)):
+        head += byte
+    return head

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Endpoints, Routes
+from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.client import NotNewer, ReplicaClient
 from controlplane.gateway.replicas.wire import Table
 
@@ -31,11 +32,16 @@ _MOST_AT_ONCE = 16
 
 
 class ReplicatedGateway:
-    """One gateway of several replicas."""
+    """One gateway of several replicas.
 
-    def __init__(self, addresses: Addresses, token: str) -> None:
+    `term` is the number of a leadership: once a higher one has committed, routes of a lower one are refused,
+    so a leader that is cut off from the others changes nothing. None takes the present term.
+    """
+
+    def __init__(self, addresses: Addresses, token: str, term: int | None = None) -> None:
         self._addresses = addresses
         self._token = token
+        self._term = term
         self._lock = threading.Lock()
         self._clients: dict[str, ReplicaClient] = {}
         self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="replica")
@@ -68,7 +74,7 @@ class ReplicatedGateway:
             tables, failures = self._tables()
             if not tables:
                 raise GatewayError(failures[0] if failures else "the gateway has no replica")
-            wanted = Table(_newest(tables.values()).generation + 1, dict(routes))
+            wanted = Table(self._next(_newest(tables.values()).generation), dict(routes))
             taken, refusals = self._put(list(tables), wanted)
             if taken and not any(isinstance(r, NotNewer) for r in refusals):
                 return
@@ -88,6 +94,14 @@ class ReplicatedGateway:
         """Remove all routes. The replicas themselves belong to the installation."""
         if self._tables()[0]:
             self.commit({})
+
+    def _next(self, generation: int) -> int:
+        """Return the generation after this one. Raises GatewayError where a later leader has committed."""
+        if self._term is None:
+            return generation + 1
+        if generation >> wire.TERM_BITS > self._term:
+            raise GatewayError("a controller of a later term has committed routes: this one no longer leads")
+        return max(generation, self._term << wire.TERM_BITS) + 1
 
     def _put(self, clients: Sequence[ReplicaClient], table: Table) -> tuple[int, list[GatewayError]]:
         results = self._each(clients, lambda client: client.put(table))

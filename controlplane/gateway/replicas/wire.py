@@ -12,6 +12,11 @@ from controlplane.domain.fleet import Backend, Route
 ROUTES = "/routes"
 READY = "/ready"
 IN_FLIGHT = "/in-flight"
+MONITOR = "/monitor"
+"""A query of the replica's monitor, whose answer may have no end."""
+
+TERM_BITS = 32
+"""The bits of a generation below the leader's term, so that a later leader's routes are newer."""
 
 
 @dataclass(frozen=True, slots=True)

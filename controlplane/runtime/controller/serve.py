@@ -6,33 +6,55 @@ import contextlib
 import signal
 import threading
 from pathlib import Path
+from typing import Protocol
 
 from controlplane.control.guard.state import Limits
 from controlplane.gateway.places import Places
-from controlplane.monitor.request_log import RequestLog
 from controlplane.runtime.controller.actor import Notice
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.exporter import Meters, serve
 from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.loop import Controller
+from controlplane.runtime.controller.observer import Requests
 from controlplane.runtime.controller.plan_only import Announcer
 from controlplane.runtime.fleet.controller_process import only_controller
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import Event, History
 
 
-def guard(fleet: Fleet, notice: Notice, *, once: bool, plan_only: bool, host: str, port: int) -> None:
-    """Run the fleet's controller until SIGTERM or SIGINT, or with `once` until nothing is left to do.
+class Log(Requests, Protocol):
+    """The source of ended requests, which the controller closes."""
+
+    def close(self) -> None:
+        """Stop following."""
+
+
+def stop_at_signals() -> threading.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return stopping
+
+
+def guard(
+    fleet: Fleet,
+    notice: Notice,
+    log: Log,
+    stopping: threading.Event,
+    *,
+    once: bool = False,
+    plan_only: bool = False,
+    host: str = "",
+    port: int = 0,
+) -> None:
+    """Run the fleet's controller until `stopping` is set, or with `once` until nothing is left to do.
 
     With `plan_only`, decisions are only announced; a controller may run beside it. The first tick starts the
     gateway under the fleet's lock, so a fleet that is being destroyed gets no gateway.
     Raises EngineError where the fleet has a controller, GatewayError for a taken port.
     """
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     with contextlib.nullcontext() if plan_only else only_controller(fleet.files) as died:
-        log = RequestLog(Places.of(fleet.files.gateway).monitor_socket)
         history = History(fleet.files.history)
         meters = Meters(history)
 

@@ -8,6 +8,7 @@ import statistics
 import threading
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
@@ -22,7 +23,7 @@ from controlplane.domain.fleet import Backend, Route
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.places import Places
-from controlplane.monitor.request_log import AGAIN_S, RequestLog
+from controlplane.monitor.request_log import AGAIN_S, RequestLog, local
 from controlplane.monitor.telemetry import GatewayTelemetry
 from controlplane.monitor.windows import KEEP_S
 
@@ -110,7 +111,7 @@ class Following:
     """A follower of the log, which looks all the time."""
 
     def __init__(self, path: Path) -> None:
-        self._log = RequestLog(path)
+        self._log = RequestLog(partial(local, path))
         self._over = threading.Event()
         self._looking = threading.Thread(target=self._look)
         self.heard = 0

@@ -72,6 +72,15 @@ class Cluster:
             lambda found: any(item["metadata"]["name"] == "default" for item in found["items"]),
         )
 
+    def forget(self, namespace: str) -> None:
+        """Remove a namespace with all that is in it, so that later tests have the nodes' cores."""
+        path = f"/api/v1/namespaces/{namespace}"
+        self.api.delete(path).raise_for_status()
+        deadline = time.monotonic() + _PATIENCE_S
+        while self.api.get(path).status_code != 404:
+            assert time.monotonic() < deadline, f"namespace {namespace} does not end"
+            time.sleep(0.2)
+
 
 def is_true(condition: str) -> Callable[[dict[str, Any]], bool]:
     """Whether an object's status has this condition."""

@@ -13,6 +13,20 @@ from kube import images
 from kube.cluster import Cluster, is_true
 
 ECHO = Path(__file__).parents[1] / "gateway_models" / "echo"
+RATE_RPS = 200
+PATIENCE_S = 180.0
+
+
+def partition(percent: float, name: str = "echo") -> dict[str, Any]:
+    """With an SLO that the guard has no cause to act on."""
+    workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": RATE_RPS, "slo_ms": 5000}
+    return {
+        "id": name,
+        "percent": percent,
+        "shadow": {"policy": "hot", "gpu": "cpu-0", "extra_percent": 10, "percent": percent + 10},
+        "models": [{"model": "echo", "batch": 1}],
+        "workloads": [workload],
+    }
 
 
 class ClusterHost(Host):

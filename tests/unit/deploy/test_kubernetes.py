@@ -9,8 +9,13 @@ from typing import Any
 import manifests
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from controlplane.cli.main import app
 from controlplane.gateway.replicas import agent
+from launchers.kubernetes.objects import gpu
+from launchers.kubernetes.options import VENDOR_IMAGE, PodOptions
+from launchers.kubernetes.permissions import CONTROLLER_RULES, GPU_RULES, RULES
 
 pytestmark = pytest.mark.unit
 
@@ -23,13 +28,52 @@ def documents() -> list[dict[str, Any]]:
     return [document for file in files for document in yaml.safe_load_all((FOLDER / file).read_text())]
 
 
-def one(kind: str) -> dict[str, Any]:
-    (found,) = (document for document in documents() if document["kind"] == kind)
+def one(kind: str, name: str = "trisect-gateway") -> dict[str, Any]:
+    (found,) = (d for d in documents() if d["kind"] == kind and d["metadata"]["name"] == name)
     return found
 
 
+def rules(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
 def test_the_manifests_have_no_problem() -> None:
-    assert manifests.problems(documents()) == []
+    # No schema is published for definitions of custom resources; the cluster's tests apply that one.
+    assert manifests.problems([d for d in documents() if d["kind"] != "CustomResourceDefinition"]) == []
+
+
+@pytest.mark.parametrize(
+    ("cluster_wide", "role"),
+    [(False, one("Role", "trisect-controller")), (True, one("ClusterRole", "trisect-devices"))],
+)
+def test_the_controller_has_exactly_the_permissions_it_needs(
+    cluster_wide: bool, role: dict[str, Any]
+) -> None:
+    needed = [r for r in (*RULES, *CONTROLLER_RULES, *GPU_RULES) if r.cluster_wide == cluster_wide]
+    assert rules(role) == {(r.group, r.resource, verb) for r in needed for verb in r.verbs}
+
+
+def test_the_controller_runs_as_a_known_command() -> None:
+    (container,) = one("Deployment", "trisect-controller")["spec"]["template"]["spec"]["containers"]
+    parsed = CliRunner().invoke(app, [*container["args"], "--help"])
+    assert parsed.exit_code == 0, parsed.output
+
+
+def test_the_daemons_of_gpus_have_no_problem_and_the_folders_and_user_of_the_servers() -> None:
+    (daemons,) = yaml.safe_load_all((FOLDER / "mps" / "daemons.yaml").read_text())
+    assert manifests.problems([daemons]) == []
+    pod = daemons["spec"]["template"]["spec"]
+    (volume,) = pod["volumes"]
+    assert volume["hostPath"]["path"] == gpu.DAEMON_FOLDER
+    (container,) = pod["containers"]
+    assert f"--reuid={PodOptions().user} " in container["args"][0]
+    assert container["image"] == VENDOR_IMAGE
 
 
 def test_every_file_is_a_resource_of_the_kustomization() -> None:
@@ -39,8 +83,9 @@ def test_every_file_is_a_resource_of_the_kustomization() -> None:
 
 def test_the_image_is_the_one_of_this_version() -> None:
     tag = f"trisect:{version('trisect')}"
-    (container,) = one("Deployment")["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == tag
+    for name in ("trisect-gateway", "trisect-controller"):
+        (container,) = one("Deployment", name)["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == tag
     assert tag in (ROOT / "deploy" / "Dockerfile").read_text()
 
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
+from monitor_log import accepted, line, listening
 
 from controlplane.monitor import request_log
 from controlplane.monitor.records import Record
-from controlplane.monitor.request_log import BEAT_S, FOLLOW, RequestLog
+from controlplane.monitor.request_log import BEAT_S, RequestLog, local
 
 pytestmark = pytest.mark.unit
-
-LINE = b"grpc:h7 %d alexnet %s %s 200 - %s 12 34 100500000 100750000\n"
 
 
 @dataclass
@@ -38,31 +34,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Hand:
     return hand
 
 
-def line(count: int, host: bytes = b"127.0.0.1", port: bytes = b"9001", flags: bytes = b"--") -> bytes:
-    return LINE % (count, host, port, flags)
-
-
 @pytest.fixture
 def place(nearby: Path) -> Path:
     return nearby / "s"
-
-
-@contextlib.contextmanager
-def listening(path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.settimeout(30.0)
-        server.bind(str(path))
-        server.listen()
-        yield server
-    path.unlink()
-
-
-@contextlib.contextmanager
-def accepted(server: socket.socket) -> Iterator[socket.socket]:
-    stream, _ = server.accept()
-    with stream:
-        assert json.loads(stream.makefile("rb").readline()) == FOLLOW
-        yield stream
 
 
 def taken(log: RequestLog, count: int) -> list[Record]:
@@ -76,7 +50,7 @@ def taken(log: RequestLog, count: int) -> list[Record]:
 
 def test_requests_that_were_answered_or_failed_are_taken_in_order(place: Path) -> None:
     with listening(place) as server:
-        log = RequestLog(place)
+        log = RequestLog(partial(local, place))
         try:
             with accepted(server) as stream:
                 stream.sendall(line(1) + b"\nno line of ours\n" + line(2, b"-", b"-") + line(3, flags=b"CD"))
@@ -94,7 +68,7 @@ def test_requests_that_were_answered_or_failed_are_taken_in_order(place: Path) -
 
 
 def test_a_gap_in_hearing_is_known_and_the_log_followed_again(place: Path, clock: Hand) -> None:
-    log = RequestLog(place)
+    log = RequestLog(partial(local, place))
     try:
         assert log.heard_since_s == 100.0, "nobody is there yet"
         with listening(place) as server:
@@ -121,7 +95,7 @@ def test_a_gap_in_hearing_is_known_and_the_log_followed_again(place: Path, clock
 
 def test_a_monitor_that_is_held_up_is_waited_for(place: Path, clock: Hand) -> None:
     with listening(place) as server:
-        log = RequestLog(place)
+        log = RequestLog(partial(local, place))
         try:
             with accepted(server) as stream:
                 stream.sendall(line(1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Endpoints, Route, Routes
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.agent import Replica, control_server
+from controlplane.gateway.replicas.client import monitor_stream
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 from controlplane.gateway.replicas.wire import Table
 
@@ -46,10 +48,10 @@ class FakeGateway:
 class Running:
     """A replica with its control port."""
 
-    def __init__(self) -> None:
+    def __init__(self, monitor: Path) -> None:
         self.gateway = FakeGateway()
         gateway: Any = self.gateway
-        self.replica = Replica(gateway, Endpoints())
+        self.replica = Replica(gateway, Endpoints(), monitor)
         self.server = control_server(self.replica, ("127.0.0.1", 0), TOKEN)
         self.address = f"127.0.0.1:{self.server.server_port}"
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
@@ -65,8 +67,8 @@ class Running:
 
 
 @pytest.fixture
-def replicas() -> Iterator[list[Running]]:
-    made = [Running(), Running()]
+def replicas(nearby: Path) -> Iterator[list[Running]]:
+    made = [Running(nearby / f"monitor-{number}") for number in range(2)]
     try:
         yield made
     finally:
@@ -74,8 +76,8 @@ def replicas() -> Iterator[list[Running]]:
             one.end()
 
 
-def over(replicas: list[Running], token: str = TOKEN) -> ReplicatedGateway:
-    return ReplicatedGateway(lambda: [one.address for one in replicas], token)
+def over(replicas: list[Running], token: str = TOKEN, term: int | None = None) -> ReplicatedGateway:
+    return ReplicatedGateway(lambda: [one.address for one in replicas], token, term)
 
 
 def test_a_table_survives_its_document() -> None:
@@ -121,7 +123,7 @@ def test_the_newest_routes_win(replicas: list[Running]) -> None:
 
 
 def test_a_replica_that_is_gone_stops_no_commit(replicas: list[Running]) -> None:
-    gone = Running()
+    gone = Running(Path("none"))
     gone.end()
     gateway = over([gone, *replicas])
     gateway.commit(ROUTES)
@@ -129,7 +131,7 @@ def test_a_replica_that_is_gone_stops_no_commit(replicas: list[Running]) -> None
 
 
 def test_a_server_is_busy_while_a_replica_does_not_answer(replicas: list[Running]) -> None:
-    gone = Running()
+    gone = Running(Path("none"))
     gone.end()
     assert over(replicas).in_flight(ONE) == 4
     with pytest.raises(GatewayError, match="does not answer"):
@@ -162,3 +164,19 @@ def test_older_routes_are_refused(replicas: list[Running]) -> None:
     assert replica.take(Table(5, dict(ROUTES)))
     assert not replica.take(Table(5, {}))
     assert replica.table == Table(5, dict(ROUTES))
+
+
+def test_routes_of_an_earlier_leader_are_refused(replicas: list[Running]) -> None:
+    earlier, later = over(replicas, term=1), over(replicas, term=2)
+    earlier.commit(ROUTES)
+    later.commit({})
+    with pytest.raises(GatewayError, match="no longer leads"):
+        earlier.commit(ROUTES)
+    assert later.routes() == {}
+    later.commit(ROUTES)
+    over(replicas).commit({})  # a command goes with the present term
+    assert later.routes() == {}
+
+
+def test_the_log_of_a_replica_needs_the_token(replicas: list[Running]) -> None:
+    assert monitor_stream(replicas[0].address, "another", '{"follow": true}') is None

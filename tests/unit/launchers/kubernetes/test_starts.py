@@ -112,6 +112,17 @@ def test_a_pod_that_no_node_takes_tells_the_schedulers_reason(
     assert nothing_left(cluster)
 
 
+def test_a_full_node_refuses_a_replacement_soon_and_says_what_helps(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu."}
+    becomes(cluster, phase="Pending", conditions=[unscheduled])
+    monkeypatch.setattr(module, "_UNPLACED_S", 0.3)
+    with pytest.raises(EngineError, match=r"Insufficient cpu.*needs its share beside it .*smaller shares"):
+        launcher.start(spec, deadline_s=60)
+    assert nothing_left(cluster)
+
+
 def test_a_missing_permission_leaves_nothing_behind(
     cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from controlplane.domain.fleet import Backend, Route, Routes, Server
 from controlplane.domain.observation import News
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.monitor.records import Record
+from controlplane.monitor.request_log import RequestLog
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller import serve
 from controlplane.runtime.controller.actor import Notice
@@ -147,17 +147,15 @@ def test_plan_only_runs_beside_a_controller_and_commits_nothing(tmp_path: Path) 
         assert controller.state is not None
 
 
-def test_a_gateway_is_started_only_with_the_fleet_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+def test_a_gateway_is_started_only_with_the_fleet_held(tmp_path: Path) -> None:
     # A destroy that holds it has ended the gateway, perhaps.
+    log = RequestLog(lambda: None)
     with (
         controlled(tmp_path, OLD) as (controller, gateway, files),
         locked(files),
         pytest.raises(FleetBusy),
     ):
-        serve.guard(controller._fleet, lambda e: None, once=True, plan_only=False, host="", port=0)
+        serve.guard(controller._fleet, lambda e: None, log, threading.Event(), once=True)
     assert not gateway.started
 
 

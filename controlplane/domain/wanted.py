@@ -1,0 +1,36 @@
+"""A fleet that an object of a cluster describes: what is wanted, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFleet:
+    """What an object wants. `plan` is a plan's document, `generation` counts the changes of it.
+
+    `applied` is the hash of the plan that was applied last, and `devices` maps its GPU ids, as an earlier
+    controller reported them. `ending`: the fleet is to be destroyed.
+    """
+
+    plan: Mapping[str, Any]
+    generation: int
+    allow_violations: bool = False
+    ending: bool = False
+    applied: str | None = None
+    devices: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """What became of a generation. `reason` is one word, `message` says more; the rest only if it applied."""
+
+    generation: int
+    applied: bool
+    reason: str
+    message: str
+    plan: str = ""
+    partitions: int = 0
+    devices: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,162 @@
+"""A controller in a cluster: while it leads, it keeps a fleet as the cluster's Fleet object wants it.
+
+The truth is in the cluster: the object has the plan, the pods say what runs, the gateway what is routed. The
+files of this controller only repeat it, so each leadership begins without any.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError
+from controlplane.domain.plan import Plan
+from controlplane.domain.wanted import FleetReport, WantedFleet
+from controlplane.files.documents import Document
+from controlplane.files.fleets import FleetSettings
+from controlplane.files.plans import plan_hash, plan_of
+from controlplane.runtime.fleet.fleet import Fleet, locked
+
+LOOK_S = 2.0
+_AGAIN_S = 5.0
+_PLAN = "spec.plan"
+
+
+class Wanted(Protocol):
+    """The cluster's object of a fleet. Raises EngineError."""
+
+    def read(self) -> WantedFleet | None:
+        """Return what is wanted now; None where there is no object."""
+
+    def hold(self) -> None:
+        """Keep the object, once it is deleted, until `release`."""
+
+    def release(self) -> None:
+        """Let the object go."""
+
+    def report(self, report: FleetReport) -> None:
+        """Say what became of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What a fleet in a cluster has around it.
+
+    `settings` returns the settings of a plan. `look` reads what else of the cluster changes, such as the
+    gateway's replicas.
+    """
+
+    settings: Callable[[Plan], FleetSettings]
+    look: Callable[[], None]
+
+
+class Keeper:
+    """Applies what the object wants. One thread calls it."""
+
+    def __init__(self, fleet: Fleet, wanted: Wanted, installation: Installation) -> None:
+        self._fleet = fleet
+        self._wanted = wanted
+        self._installation = installation
+        self._done = 0
+        self._again_s = -math.inf
+        self._trouble = ""
+
+    def begin(self) -> None:
+        """Forget the files of an earlier leadership: another leader may have changed the fleet since."""
+        shutil.rmtree(self._fleet.files.directory, ignore_errors=True)
+
+    def keep(self, stop: threading.Event) -> None:
+        """Look at the object again and again until `stop` is set."""
+        while not stop.wait(LOOK_S):
+            self.step()
+
+    def step(self) -> None:
+        """Look once, and apply a new generation. Troubles are said once, and tried again at the next look."""
+        try:
+            self._installation.look()
+            wanted = self._wanted.read()
+            if wanted is None:
+                return
+            if wanted.ending:
+                self._end()
+            elif wanted.generation != self._done and time.monotonic() >= self._again_s:
+                self._bring_about(wanted)
+            self._trouble = ""
+        except TrisectError as error:
+            self._say_once(str(error))
+
+    def _end(self) -> None:
+        """Drain and stop the fleet, then let the object go."""
+        self._fleet.destroy()
+        self._done = 0
+        self._wanted.release()
+
+    def _bring_about(self, wanted: WantedFleet) -> None:
+        """Apply a generation and report. Raises EngineError where the API server does not answer."""
+        try:
+            self._wanted.hold()
+            report = self._applied(wanted)
+        except FleetBusy:
+            raise  # a command in this pod works on the fleet
+        except InputError as error:
+            report = FleetReport(wanted.generation, False, "Invalid", str(error))
+        except TrisectError as error:
+            self._again_s = time.monotonic() + _AGAIN_S
+            self._say_once(str(error))
+            self._wanted.report(FleetReport(wanted.generation, False, "Failed", str(error)))
+            return
+        self._wanted.report(report)
+        self._done = wanted.generation
+        self._fleet.say(f"generation {wanted.generation}: {report.message}")
+
+    def _applied(self, wanted: WantedFleet) -> FleetReport:
+        plan = plan_of(Document(_PLAN, "", {**wanted.plan}))
+        if plan.violations and not wanted.allow_violations:
+            first = plan.violations[0]
+            raise InputError(
+                f"the plan does not keep its promises: {first.subject}: {first.reason}; plan again, or set "
+                "spec.allowViolations",
+                file=_PLAN,
+            )
+        settings = self._installation.settings(plan)
+        code = plan_hash(plan)
+        known = self._fleet.files.settings()
+        if known is None and wanted.applied == code:
+            # An earlier leader applied it, and the guard may have redirected since: that stays.
+            settings = replace(settings, devices=dict(wanted.devices))
+            with locked(self._fleet.files):
+                self._fleet.files.write_settings(settings)
+                self._fleet.files.write_plans(plan, None)
+            message = "taken over from the leader before"
+        else:
+            outcome = self._fleet.apply(plan, settings, rename_endpoints=True, cause="by its Fleet object")
+            message = f"{len(outcome.servers)} servers"
+        count = sum(1 for _ in plan.partitions())
+        return FleetReport(wanted.generation, True, "Applied", message, code, count, dict(settings.devices))
+
+    def _say_once(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._fleet.say(trouble)
+
+
+def lead(keeper: Keeper, guard: Callable[[], None], fleet: Fleet, stop: threading.Event) -> None:
+    """Keep a fleet until `stop` is set. `guard` runs while the fleet exists, in this thread."""
+    keeper.begin()
+    keeper.step()
+    keeping = threading.Thread(target=keeper.keep, args=(stop,), name="keeper", daemon=True)
+    keeping.start()
+    while not stop.is_set():
+        if not fleet.files.exists():
+            stop.wait(LOOK_S)
+            continue
+        try:
+            guard()
+        except EngineError as error:
+            fleet.say(str(error))
+            stop.wait(LOOK_S)

@@ -1,0 +1,143 @@
+"""The Lease by which one of a fleet's controllers leads.
+
+A leader that cannot reach the API server goes on: redirects need none, and no other controller can take the
+Lease meanwhile. Where it is only cut off itself, another one takes over; the gateway then refuses its routes,
+which carry the lower term, and its next renewal says that it no longer leads.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from collections.abc import Callable
+
+from lightkube.models.coordination_v1 import LeaseSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.coordination_v1 import Lease
+
+from controlplane.domain.errors import EngineError
+from launchers.kubernetes import names
+from launchers.kubernetes.api import ClusterApi, Conflict, Gone
+from launchers.kubernetes.leading import election
+from launchers.kubernetes.leading.election import Known, Move, Record
+
+Say = Callable[[str], None]
+
+
+class Leadership:
+    """One candidate for a fleet's Lease. `identity` is the pod's name, which no two that run share.
+
+    `api` has no patience: each call is made again at the next look.
+    """
+
+    def __init__(self, api: ClusterApi, fleet: str, identity: str, say: Say) -> None:
+        self._api = api
+        self._name = names.object_name(fleet, "controller")
+        self._labels = {names.MANAGED_BY: names.MANAGER, names.FLEET: names.label_value(fleet)}
+        self._identity = identity
+        self._say = say
+        self._lease: Lease | None = None
+        self._trouble = ""
+        self.term = 0
+
+    def acquire(self, stop: threading.Event) -> bool:
+        """Wait until this candidate leads; False where `stop` is set first."""
+        known = Known(since_s=time.monotonic())
+        while not stop.is_set():
+            try:
+                known = known.read(self._read(), time.monotonic())
+                if self._try(known):
+                    self._say(f"{self._identity} leads (term {self.term})")
+                    return True
+                self._trouble = ""
+            except EngineError as error:
+                known = known.unread(time.monotonic())
+                self._report(error)
+            stop.wait(election.LOOK_S)
+        return False
+
+    def keep(self, stop: threading.Event, lost: Callable[[], None]) -> None:
+        """Renew until `stop` is set; then free the Lease. Call `lost` once another one leads."""
+        while not stop.wait(election.RENEW_S):
+            try:
+                self._renew()
+                self._trouble = ""
+            except Conflict:
+                self._say(f"{self._identity} no longer leads: another controller holds the Lease")
+                lost()
+                return
+            except EngineError as error:
+                self._report(error)
+        self._free()
+
+    def _read(self) -> Record | None:
+        self._lease = self._api.get(Lease, self._name)
+        return None if self._lease is None else _record(self._lease)
+
+    def _try(self, known: Known) -> bool:
+        """Make or take the Lease where it may be; False where another candidate was faster."""
+        chosen = election.move(known, self._identity, time.monotonic())
+        if chosen is Move.WAIT:
+            return False
+        term = election.next_term(known.record)
+        try:
+            self._write(self._identity, term)
+        except Conflict:
+            return False
+        self.term = term
+        return True
+
+    def _renew(self) -> None:
+        """Write the Lease anew. Raises Conflict where another candidate has written it."""
+        try:
+            self._write(self._identity, self.term)
+        except Gone:
+            self._lease = None  # deleted: made again at the next renewal
+        except Conflict:
+            # The answer to the renewal before may have been lost: the content says which one leads.
+            record = self._read()
+            if record is None or (record.holder, record.term) != (self._identity, self.term):
+                raise
+
+    def _free(self) -> None:
+        """Let another candidate take over at once."""
+        try:
+            self._write("", self.term)
+        except EngineError as error:
+            self._report(error)
+
+    def _write(self, holder: str, term: int) -> None:
+        """Create the Lease, or replace the one that was read. Raises Conflict where it has changed since."""
+        now = datetime.datetime.now(datetime.UTC)
+        spec = LeaseSpec(
+            holderIdentity=holder,
+            leaseDurationSeconds=election.DURATION_S,
+            leaseTransitions=term,
+            renewTime=now,
+            acquireTime=now,
+        )
+        if self._lease is None:
+            made = Lease(metadata=ObjectMeta(name=self._name, labels=self._labels), spec=spec)
+            self._lease = self._api.create(made)
+            return
+        before = self._lease
+        if before.spec is not None and (before.spec.leaseTransitions or 0) == term:
+            spec.acquireTime = before.spec.acquireTime
+        self._lease = self._api.replace(Lease(metadata=before.metadata, spec=spec))
+
+    def _report(self, error: EngineError) -> None:
+        """Say each trouble once."""
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            self._say(self._trouble)
+
+
+def _record(lease: Lease) -> Record:
+    spec = lease.spec or LeaseSpec()
+    return Record(
+        spec.holderIdentity or "",
+        spec.leaseTransitions or 0,
+        float(spec.leaseDurationSeconds or election.DURATION_S),
+        str(spec.renewTime),
+    )

@@ -1,0 +1,145 @@
+"""Controllers in the cluster, as `deploy/kubernetes` installs them: two of them, of which one leads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gateway_rig as rig
+import pytest
+from ctl_host import plan
+from kube.cluster import Cluster
+from kube.installed import Installation, condition, is_applied
+from kube.story import PATIENCE_S, ClusterHost, partition
+from service import service
+
+pytestmark = pytest.mark.kubernetes
+
+NAMESPACE = "controlled"
+RATE_RPS = 100
+
+
+def creates_no_pods(role: dict[str, Any]) -> dict[str, Any]:
+    """The Role without one verb."""
+    rules = [
+        {**rule, "verbs": [verb for verb in rule["verbs"] if verb != "create"]}
+        if rule["resources"] == ["pods"]
+        else rule
+        for rule in role["rules"]
+    ]
+    return {**role, "rules": rules}
+
+
+@pytest.fixture(scope="module")
+def installed(
+    cluster: Cluster, trisect_image: str, triton_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    # A folder of the node is no volume that the restricted profile admits; the pods are as it demands.
+    cluster.namespace(NAMESPACE, security="privileged")
+    models = ClusterHost(cluster, tmp_path_factory.mktemp("controlled"), "default", NAMESPACE).repository
+    made = Installation(cluster, NAMESPACE, models)
+    made.install()
+    yield made
+    made.put_role(made.role())  # without it a Fleet never ends
+    cluster.forget(NAMESPACE)
+
+
+def uids(pods: list[dict[str, Any]]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def under_load(installed: Installation, happens: Callable[[rig.Load], None]) -> rig.Load:
+    """Load on the Service while something happens, and for five seconds' worth of requests afterwards."""
+    with service(lambda: installed.targets(8000), lambda: installed.targets(8001)) as (http, grpc):
+        load = rig.Load(rig.Ports(http, grpc, 0))
+
+        async def run() -> None:
+            stop = asyncio.Event()
+            unary = asyncio.create_task(load.unary(RATE_RPS, stop))
+            await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > RATE_RPS)
+            await asyncio.to_thread(happens, load)
+            enough = len(load.outcomes) + 5 * RATE_RPS
+            await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > enough)
+            stop.set()
+            await unary
+
+        asyncio.run(run())
+    return load
+
+
+def test_a_missing_rule_is_named_and_its_grant_is_enough_to_go_on(installed: Installation) -> None:
+    role = installed.role()
+    installed.put_role(creates_no_pods(role))
+    installed.want(plan(partition(40)))
+    found = installed.cluster.await_until(installed.fleet, lambda f: condition(f).get("status") == "False")
+    assert 'resources: ["pods"], verbs: [create]' in condition(found)["message"], condition(found)
+    print(f"\nwithout a rule: {condition(found)['message']}")
+    installed.put_role(role)
+    installed.cluster.await_until(installed.fleet, is_applied)
+    assert len(installed.pods("server")) == 2
+
+
+def test_commands_in_the_leaders_pod_see_the_fleet(installed: Installation) -> None:
+    told = installed.run_in(installed.leader(), "ctl", "status", "--json")
+    assert told.returncode == 0, told.stderr
+    assert len(json.loads(told.stdout)["servers"]) == 2
+
+
+def test_another_controller_takes_over_and_redirects(installed: Installation) -> None:
+    cluster = installed.cluster
+    cluster.await_until(installed.fleet, is_applied)
+    servers, before = uids(installed.pods("server")), installed.leader()
+    stopped = installed.processes(before)
+    seen: dict[str, float] = {}
+
+    def stop_leader(load: rig.Load) -> None:
+        # It stands still, holds the Lease's record, and knows nothing of it afterwards: worse than dead.
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        rig.until(lambda: installed.leader() not in ("", before), PATIENCE_S)
+        seen["takeover"] = time.monotonic() - began
+        cluster.await_until(installed.fleet, lambda f: f["status"]["leader"] == installed.leader())
+        seen["adopted"] = time.monotonic() - began
+        assert uids(installed.pods("server")) == servers, "nothing is started twice"
+        name = next(o.server for o in reversed(load.outcomes) if o.server is not None)
+        assert name is not None
+        killed = installed.processes(name)
+        seen["kill"] = time.monotonic()
+        for pid in killed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        seen["killed"] = time.monotonic()
+        rig.until(lambda: any(o.server not in (None, name) for o in load.outcomes[-20:]), PATIENCE_S)
+        others = [o.ended for o in load.outcomes if o.ended > seen["kill"] and o.server not in (None, name)]
+        seen["redirect"] = min(others) - seen["kill"]
+
+    try:
+        load = under_load(installed, stop_leader)
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    beyond = [o for o in load.failed() if o.started > seen["killed"] or o.ended < seen["kill"]]
+    print(
+        f"\nleader stopped under {RATE_RPS} req/s: another has the Lease after {seen['takeover']:.1f} s, "
+        f"adopted the fleet after {seen['adopted']:.1f} s; a killed server's requests go elsewhere after "
+        f"{seen['redirect']:.2f} s; {len(load.outcomes)} requests, {len(load.failed())} failed, "
+        f"{len(beyond)} of them not in flight"
+    )
+    assert beyond == []
+    # The one that stood still finds out, ends, and waits as a candidate.
+    rig.until(lambda: set(stopped).isdisjoint(installed.processes(before)), PATIENCE_S)
+    assert installed.leader() != before
+
+
+def test_a_deleted_fleet_goes_with_its_servers(installed: Installation) -> None:
+    installed.cluster.api.delete(installed.fleet).raise_for_status()
+    rig.until(lambda: installed.cluster.api.get(installed.fleet).status_code == 404, PATIENCE_S)
+    assert installed.pods("server") == []

@@ -1,0 +1,35 @@
+"""The gateway's monitor, as far as a follower of the request log meets it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from controlplane.monitor.request_log import FOLLOW
+
+LINE = b"grpc:h7 %d alexnet %s %s 200 - %s 12 34 100500000 100750000\n"
+
+
+def line(count: int, host: bytes = b"127.0.0.1", port: bytes = b"9001", flags: bytes = b"--") -> bytes:
+    return LINE % (count, host, port, flags)
+
+
+@contextlib.contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.settimeout(30.0)
+        server.bind(str(path))
+        server.listen()
+        yield server
+    path.unlink()
+
+
+@contextlib.contextmanager
+def accepted(server: socket.socket) -> Iterator[socket.socket]:
+    stream, _ = server.accept()
+    with stream:
+        assert json.loads(stream.makefile("rb").readline()) == FOLLOW
+        yield stream

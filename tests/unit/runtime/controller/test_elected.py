@@ -1,0 +1,187 @@
+"""A leader's dealings with its Fleet object; nothing runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Violation
+from controlplane.domain.wanted import FleetReport, WantedFleet
+from controlplane.files.documents import Document
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.plans import plan_document, plan_hash, plan_of
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.controller import elected
+from controlplane.runtime.controller.elected import Installation, Keeper
+from controlplane.runtime.fleet.fleet import Fleet, Outcome
+
+pytestmark = pytest.mark.unit
+
+SETTINGS = FleetSettings("kubernetes", "/m", "/o", {"cpu-0": "b/cpu-0"})
+
+
+def plan(*names: str) -> Plan:
+    partitions = tuple(
+        Partition(n, 30.0, (ServedModel("m", 4),), (Placement(n, n, "m", 10, 50),)) for n in names
+    )
+    made = Plan("by-hand", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", partitions),))
+    return plan_of(Document("", "", plan_document(made)))
+
+
+PLAN = plan("a", "b")
+
+
+@dataclass
+class Object:
+    """The Fleet object."""
+
+    now: WantedFleet | None
+    reports: list[FleetReport] = field(default_factory=list)
+    held: bool = False
+    away: bool = False
+
+    def read(self) -> WantedFleet | None:
+        if self.away:
+            raise EngineError("the API server does not answer")
+        return self.now
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held, self.now = False, None
+
+    def report(self, report: FleetReport) -> None:
+        self.reports.append(report)
+
+
+@dataclass
+class Deeds:
+    """What the fleet did, and what it is to fail with."""
+
+    applied: list[Plan] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    destroyed: int = 0
+    fails: TrisectError | None = None
+
+
+class DoneFleet(Fleet):
+    """A fleet whose commands only are remembered."""
+
+    def apply(self, plan: Plan, settings: FleetSettings, **_: Any) -> Outcome:
+        deeds = cast(Deeds, self.launcher)
+        if deeds.fails is not None:
+            raise deeds.fails
+        deeds.applied.append(plan)
+        self.files.make()
+        self.files.write_settings(settings)
+        self.files.write_plans(plan, None)
+        return Outcome((), ())
+
+    def destroy(self) -> Outcome:
+        cast(Deeds, self.launcher).destroyed += 1
+        return Outcome((), ())
+
+
+def keeper(directory: Path, wanted: Object) -> tuple[Keeper, Deeds, FleetFiles]:
+    deeds, files = Deeds(), FleetFiles(directory, "f")
+    fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
+    return Keeper(fleet, wanted, Installation(lambda plan: SETTINGS, lambda: None)), deeds, files
+
+
+def wanting(plan: Plan = PLAN, **more: Any) -> WantedFleet:
+    return WantedFleet(plan_document(plan), 1, **more)
+
+
+def test_each_generation_is_applied_once_and_reported(tmp_path: Path) -> None:
+    wanted = Object(wanting())
+    made, deeds, _ = keeper(tmp_path, wanted)
+    made.step()
+    made.step()
+    assert deeds.applied == [PLAN]
+    (report,) = wanted.reports
+    assert (report.applied, report.generation, report.plan) == (True, 1, plan_hash(PLAN))
+    assert (report.partitions, report.devices) == (2, {"cpu-0": "b/cpu-0"})
+    assert wanted.held
+    wanted.now = replace(wanting(plan("a")), generation=2, applied=report.plan)
+    made.step()
+    assert deeds.applied == [PLAN, plan("a")]
+
+
+def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> None:
+    wanted = Object(wanting(applied=plan_hash(PLAN), devices={"cpu-0": "a/cpu-0"}))
+    made, deeds, files = keeper(tmp_path, wanted)
+    made.begin()
+    made.step()
+    # An apply would undo the guard's redirects.
+    assert deeds.applied == []
+    assert files.plan() == PLAN
+    settings = files.settings()
+    assert settings is not None
+    assert settings.devices == {"cpu-0": "a/cpu-0"}
+    assert wanted.reports[-1].applied
+
+
+def test_a_leader_begins_without_the_files_of_its_earlier_leadership(tmp_path: Path) -> None:
+    wanted = Object(wanting())
+    made, _, files = keeper(tmp_path, wanted)
+    made.step()
+    again, _, _ = keeper(tmp_path, wanted)
+    again.begin()
+    assert not files.exists()
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"schema_version": 1}, "spec.plan: strategy: is missing"),
+        (plan_document(replace(PLAN, violations=(Violation("a", "late"),))), "allowViolations"),
+    ],
+)
+def test_a_plan_that_cannot_be_applied_is_reported_once(
+    tmp_path: Path, document: dict[str, Any], message: str
+) -> None:
+    wanted = Object(WantedFleet(document, 1))
+    made, deeds, _ = keeper(tmp_path, wanted)
+    made.step()
+    made.step()
+    (report,) = wanted.reports
+    assert (report.applied, report.reason) == (False, "Invalid")
+    assert message in report.message
+    assert deeds.applied == []
+
+
+def test_a_failed_apply_is_reported_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elected, "_AGAIN_S", 0.0)
+    wanted = Object(wanting())
+    made, deeds, _ = keeper(tmp_path, wanted)
+    deeds.fails = EngineError("no node takes it")
+    made.step()
+    assert (wanted.reports[-1].reason, wanted.reports[-1].message) == ("Failed", "no node takes it")
+    deeds.fails = None
+    made.step()
+    assert wanted.reports[-1].applied
+
+
+def test_an_api_server_that_is_away_changes_nothing_and_is_said_once(tmp_path: Path) -> None:
+    wanted = Object(wanting(), away=True)
+    made, deeds, _ = keeper(tmp_path, wanted)
+    made.step()
+    made.step()
+    assert deeds.said == ["the API server does not answer"]
+    wanted.away = False
+    made.step()
+    assert deeds.applied == [PLAN]
+
+
+def test_a_deleted_object_is_let_go_after_its_servers(tmp_path: Path) -> None:
+    wanted = Object(wanting(ending=True), held=True)
+    made, deeds, _ = keeper(tmp_path, wanted)
+    made.step()
+    assert (deeds.destroyed, wanted.held) == (1, False)
+    made.step()
+    assert deeds.destroyed == 1
