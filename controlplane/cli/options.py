@@ -12,6 +12,7 @@ import typer
 from controlplane.cli import completers
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
+from controlplane.domain.server_options import ServerOptions
 
 Number = TypeVar("Number", int, float)
 
@@ -136,6 +137,14 @@ MaxConnections = Annotated[
         min=1,
     ),
 ]
+TritonArg = Annotated[
+    list[str] | None,
+    typer.Option("--triton-arg", help="--NAME=VALUE for tritonserver; the spec's `triton_args` for a fleet."),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", help="NAME=VALUE for the servers' environment; the spec's `env` for a fleet."),
+]
 MaxRate = Annotated[int | None, typer.Option(help="Requests that may begin in a second.", min=1)]
 MaxRequests = Annotated[int | None, typer.Option(help="Requests that may run at once.", min=1)]
 MaxBody = Annotated[
@@ -162,6 +171,15 @@ def of_this_host(launcher: LauncherName | None) -> None:
     """Raise InputError for the launcher of a cluster: what is measured is this host."""
     if launcher is LauncherName.KUBERNETES:
         raise InputError("measures this host: choose process or docker", field="--launcher")
+
+
+def server_options(triton_args: list[str] | None, env: list[str] | None) -> ServerOptions:
+    """Return the options of servers. Raises InputError for a wrong form and for what Trisect sets itself."""
+    pairs = [text.partition("=") for text in env or ()]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise InputError(f"{name!r} is not NAME=VALUE", field="--env")
+    return ServerOptions(tuple(triton_args or ()), tuple((name, value) for name, _, value in pairs))
 
 
 def refuse(problem: str, given: Mapping[str, object | None]) -> None:

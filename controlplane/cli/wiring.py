@@ -18,6 +18,7 @@ from controlplane.cli.output import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import Cluster, Endpoints
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.clock import SystemClock
@@ -262,11 +263,11 @@ def main_device() -> str:
     return kinds[1] if len(kinds) > 1 else kinds[0]
 
 
-def completer(with_launcher: Launcher) -> Completer:
+def completer(with_launcher: Launcher, options: ServerOptions = NO_OPTIONS) -> Completer:
     """Return what has a Triton on the main device complete configurations."""
     from controlplane.runtime.jobs.completing import Completer
 
-    return Completer(with_launcher, place(main_device()).name, state_root() / ".completed")
+    return Completer(with_launcher, place(main_device()).name, state_root() / ".completed", options)
 
 
 def fleet_to_end(name: str) -> Fleet | None:

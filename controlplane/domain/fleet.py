@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
+
 _LEAST_READY_S = 0.005
 """The shortest ready time of a thread from which parts of it are computed."""
 
@@ -56,7 +58,7 @@ class ServerSpec:
     its clients may share memory with it and change its trace and log settings. A server refuses the calls of
     both kinds to every process of its host unless these say otherwise. `turns`: one of its models executes at
     a time. `completes`: it loads no model by itself, and completes the configuration of each one that it is
-    made to load; it `reloads`, and serves no client.
+    made to load; it `reloads`, and serves no client. `options` are the user's own.
     """
 
     labels: Labels
@@ -69,6 +71,7 @@ class ServerSpec:
     fleet_wide_calls: bool = False
     turns: bool = False
     completes: bool = False
+    options: ServerOptions = NO_OPTIONS
     name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +90,7 @@ class ServerSpec:
             "endpoints": tuple(sorted(self.endpoints)),
             "reloads": self.reloads,
             "fleet_wide_calls": self.fleet_wide_calls,
+            "options": self.options,
         }
 
 

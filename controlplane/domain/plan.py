@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.domain.workload import Arrivals, ShadowPolicy
 
 MOST_SERVERS = 8
@@ -184,6 +185,8 @@ class Plan:
     profiles: tuple[ProfileUse, ...] = ()
     infeasible: tuple[Infeasible, ...] = ()
     totals: Totals | None = None
+    options: ServerOptions = NO_OPTIONS
+    """For every server, from the spec."""
 
     def partitions(self) -> Iterator[tuple[PlannedGpu, Partition]]:
         """Every partition with its GPU, in the plan's order."""

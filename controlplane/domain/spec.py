@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controlplane.domain import units
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.domain.workload import Workload
 
 
@@ -26,7 +27,8 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The input of `ctl plan`."""
+    """The input of `ctl plan`. `options` are for every server of the fleet."""
 
     gpus: tuple[GpuRequest, ...]
     workloads: tuple[Workload, ...]
+    options: ServerOptions = NO_OPTIONS

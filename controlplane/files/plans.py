@@ -25,6 +25,7 @@ from controlplane.domain.plan import (
     Totals,
     Violation,
 )
+from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.workload import Arrivals, ShadowPolicy
 from controlplane.files.documents import SCHEMA_VERSION, Document, Location, Strict, read
 from controlplane.files.writing import finite_or_none, to_json, write_json
@@ -129,6 +130,8 @@ class _Plan(Strict):
     gpus: list[_Gpu]
     infeasible: tuple[_Infeasible, ...] = Field((), strict=False)
     totals: _Totals | None = None
+    triton_args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
 
 
 PLAN: type[Strict] = _Plan
@@ -173,7 +176,12 @@ def _plan(parsed: _Plan) -> Plan:
         profiles=tuple(ProfileUse(p.model, p.device, p.sha256) for p in parsed.profiles),
         infeasible=tuple(Infeasible(**i.model_dump()) for i in parsed.infeasible),
         totals=None if parsed.totals is None else _totals(parsed.totals),
+        options=_options(parsed),
     )
+
+
+def _options(parsed: _Plan) -> ServerOptions:
+    return ServerOptions(tuple(parsed.triton_args), tuple(parsed.env.items()))
 
 
 def _gpu(parsed: _Gpu) -> PlannedGpu:
@@ -211,6 +219,8 @@ def _gpu(parsed: _Gpu) -> PlannedGpu:
 
 def _check(document: Document, plan: _Plan) -> None:
     """Check ids, ranges, sums and references, which must be right in every plan."""
+    with document.at():
+        _options(plan)
     gpu_ids: set[str] = set()
     partition_ids: set[str] = set()
     endpoints: dict[str, str] = {}
@@ -310,6 +320,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             for i in plan.infeasible
         ],
         "totals": None if plan.totals is None else _totals_document(plan.totals),
+        "triton_args": list(plan.options.triton_args),
+        "env": dict(plan.options.env),
     }
 
 
@@ -396,4 +408,5 @@ def write_plan(path: Path, plan: Plan) -> None:
 def plan_hash(plan: Plan) -> str:
     """Return a hash (12 hex digits) of what a plan runs, without times, seeds and totals."""
     document = plan_document(plan)
-    return hashlib.sha256(to_json(document["gpus"]).encode()).hexdigest()[:12]
+    runs = [document[key] for key in ("gpus", "triton_args", "env")] if plan.options else document["gpus"]
+    return hashlib.sha256(to_json(runs).encode()).hexdigest()[:12]

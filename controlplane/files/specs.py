@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from controlplane.domain import units
+from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.files.documents import Document, Strict, read
@@ -51,6 +52,8 @@ class _Spec(Strict):
     schema_version: Literal[1]
     gpus: Annotated[list[_Gpu], Field(min_length=1)]
     workloads: Annotated[list[_Workload], Field(min_length=1)]
+    triton_args: list[str] = Field(default_factory=list)
+    env: dict[str, Name] = Field(default_factory=dict)
 
 
 SPEC: type[Strict] = _Spec
@@ -81,7 +84,9 @@ def parse_spec(document: Document) -> Spec:
             workloads.append(_workload(workload, alone=models[workload.model] == 1))
     _unique(document, "workloads", "name", [w.name for w in workloads])
     _unique(document, "workloads", "endpoint", [w.endpoint for w in workloads])
-    return Spec(tuple(gpus), tuple(workloads))
+    with document.at():
+        options = ServerOptions(tuple(parsed.triton_args), tuple(parsed.env.items()))
+    return Spec(tuple(gpus), tuple(workloads), options)
 
 
 def _workload(parsed: _Workload, *, alone: bool) -> Workload:

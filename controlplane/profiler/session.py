@@ -22,6 +22,7 @@ from controlplane.domain.device import Device
 from controlplane.domain.errors import FleetBusy
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.measurements.profiles import read_partial, write_partial
 from controlplane.files.tree import write_tree
 from controlplane.ports import Clock, Launcher, Progress
@@ -53,13 +54,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Profiler:
-    """Measures models on one device. `profiles` holds the results, `scratch` the servers' repositories."""
+    """Measures models on one device. `profiles` holds the results, `scratch` the servers' repositories.
+
+    `options` are for every server.
+    """
 
     launcher: Launcher
     clock: Clock
     progress: Progress
     profiles: Path
     scratch: Path
+    options: ServerOptions = NO_OPTIONS
 
     def measure(self, subject: Subject, place: Place, *, resume: bool = True) -> Profile:
         """Measure one model and return its profile, without fits.
@@ -117,7 +122,7 @@ class Profiler:
         """
         endpoints = {endpoint_of(source.name, batch): batch for batch in batches}
         tree = profiling_tree(source, endpoints=endpoints, gpu_type=place.device.name)
-        revision = sha256(f"{percent:g}|{tree.content_hash}".encode()).hexdigest()[:10]
+        revision = sha256(f"{percent:g}|{tree.content_hash}|{self.options}".encode()).hexdigest()[:10]
         directory = self.scratch / place.name / f"{source.name}-{revision}"
         write_tree(directory, tree)
         spec = ServerSpec(
@@ -126,6 +131,7 @@ class Profiler:
             endpoints=tuple(endpoints),
             device=place.name,
             percent=percent,
+            options=self.options,
         )
         server = self.launcher.start(spec, deadline_s=START_S)
         try:

@@ -146,9 +146,10 @@ def container(
         name=spec.name,
         image=options.image,
         command=tuple(command),
-        environment=dict(gpu.environment)
-        if gpu
-        else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"},
+        environment={
+            **(gpu.environment if gpu else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}),
+            **dict(spec.options.env),
+        },
         labels={
             FLEET_LABEL: spec.labels.fleet,
             NAME_LABEL: spec.name,

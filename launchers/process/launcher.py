@@ -98,7 +98,7 @@ class ProcessLauncher:
                 reload_key=program.KEY_PLACEHOLDER,
             )
         pinned_to = ["taskset", "--cpu-list", str(place.core)] if place.core is not None else []
-        told = {"LD_LIBRARY_PATH": library_path(home), **place.environment}
+        told = {"LD_LIBRARY_PATH": library_path(home), **place.environment, **dict(spec.options.env)}
         words = ["env", *(f"{key}={value}" for key, value in told.items()), *pinned_to, *line]
         return program.SHELL_BREAK.join(map(shlex.quote, words))
 
@@ -314,6 +314,7 @@ def environment(server: Server, home: program.TritonHome, place: Place) -> dict[
         "PATH": path,
         "LD_LIBRARY_PATH": library_path(home),
         **place.environment,
+        **dict(server.spec.options.env),
         **labels.environment_of(server),
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.server_options import ServerOptions
 
 FLEET = "TRISECT_FLEET"
 NAME = "TRISECT_NAME"
@@ -36,6 +37,8 @@ def text_of(server: Server) -> str:
             "fleet_wide_calls": spec.fleet_wide_calls,
             "turns": spec.turns,
             "completes": spec.completes,
+            "triton_args": list(spec.options.triton_args),
+            "env": dict(spec.options.env),
             "host": server.host,
             "http_port": server.http_port,
             "grpc_port": server.grpc_port,
@@ -71,6 +74,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
             told.get("fleet_wide_calls", True),
             told.get("turns", False),
             told.get("completes", False),
+            ServerOptions(tuple(told.get("triton_args", ())), tuple(told.get("env", {}).items())),
         )
         return Server(
             id,

@@ -110,7 +110,8 @@ def command_line(
         line.append("--rate-limit=execution_count")
     if not gpu:
         line.append("--pinned-memory-pool-byte-size=0")
-    return line
+    # Last, so that the user's value of an option that is not ours to keep wins.
+    return [*line, *spec.options.triton_args]
 
 
 _LOCKED = "trisect:locked=for-ever"

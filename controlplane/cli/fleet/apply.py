@@ -139,7 +139,7 @@ def apply(
     )
     if not dry_run and built.launcher.inventory() is None:
         models = sorted({placement.model for _, _, placement in parsed.placements()})
-        complete_or_refuse(wiring.completer(built.launcher), repository, models)
+        complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
     if dry_run or interactive:

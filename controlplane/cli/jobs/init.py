@@ -29,6 +29,8 @@ def init(
     ] = Path("spec.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace a spec that exists.")] = False,
     launcher: options.Launcher = None,
+    triton_arg: options.TritonArg = None,
+    env: options.Env = None,
     check: Annotated[
         bool, typer.Option("--check", help="Exit code 1 unless every model is ready to be profiled.")
     ] = False,
@@ -43,7 +45,8 @@ def init(
     options.of_this_host(launcher)
     if output.exists() and not force:
         raise InputError("exists already; --force replaces it, -o names another", file=str(output))
-    findings = survey(repository, wiring.completer(wiring.launcher(launcher)))
+    own = options.server_options(triton_arg, env)
+    findings = survey(repository, wiring.completer(wiring.launcher(launcher), own))
     planned = [one for one in findings if one.readiness is not Readiness.UNSUPPORTED]
     if planned:
         write_text(output, skeleton(findings, str(repository), wiring.main_device()))

@@ -30,6 +30,7 @@ from controlplane.runtime.jobs.plan import (
     Choices,
     Improve,
     Planned,
+    blind_types,
     explain_workload,
     make_plan,
     refuse_violations,
@@ -169,6 +170,12 @@ def plan(
         improve=_proof(strategy) if prove else None,
     )
     made = planned.plan
+    for kind in blind_types(planned):
+        say(
+            f"warning: the latency model {made.latency_model} knows no interference on {kind}: it is in no "
+            "catalogue, and neighbours count as free; measure pairs (`ctl profile --colocation SECONDS`) and "
+            "plan with --latency ours"
+        )
     check_planned(made, parsed, document, cores, say, accepted=all_cores)
     # With --json, stdout is the plan alone, which `ctl apply` reads.
     print_table: Callable[[RenderableType], None] = _on_stderr if json else show

@@ -89,6 +89,8 @@ def profile(
         list[str] | None,
         typer.Option(help="Nsight Compute's CSV for one model on the whole GPU; 8:FILE is batch 8."),
     ] = None,
+    triton_arg: options.TritonArg = None,
+    env: options.Env = None,
     resume: Annotated[bool, typer.Option(help="Continue an interrupted run.")] = True,
     json: options.Json = False,
 ) -> None:
@@ -108,14 +110,16 @@ def profile(
         ),
     )
     place = wiring.place(device)
-    started_by = wiring.launcher(launcher)
-    complete_or_refuse(wiring.completer(started_by), repository, models or source_models(repository))
+    started_by, own = wiring.launcher(launcher), options.server_options(triton_arg, env)
+    complete_or_refuse(wiring.completer(started_by, own), repository, models or source_models(repository))
     subjects = read_subjects(repository, models or [], place, wishes)
     failed: dict[str, Failed] = {}
     written: list[Written] = []
     gained: Mapping[Path, int] = {}
     with Bar() as bar:
-        profiler = Profiler(started_by, SystemClock(), bar, profiles.resolve(), state_root() / "profiling")
+        profiler = Profiler(
+            started_by, SystemClock(), bar, profiles.resolve(), state_root() / "profiling", own
+        )
         for one in profile_models(profiler, subjects, place, resume=resume, counters=counters):
             if isinstance(one, Failed):
                 failed[one.model] = one

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from controlplane.domain.fleet import Labels, Role, ServerSpec
 from controlplane.domain.plan import Partition, Plan
+from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.workload import ShadowPolicy
 
 
@@ -65,6 +66,7 @@ def desired_fleet(
             percent=partition.percent,
             memory_mb=partition.memory_mb,
             fleet_wide_calls=fleet_wide_calls,
+            options=plan.options,
         )
         servers[active.name] = active
         for placement in partition.workloads:
@@ -83,6 +85,7 @@ def desired_fleet(
             memory_mb=shadow.memory_mb,
             reloads=shadow.policy is ShadowPolicy.WARM,
             fleet_wide_calls=fleet_wide_calls,
+            options=plan.options,
         )
         servers[standby.name] = standby
         if shadow.policy is ShadowPolicy.WARM:
@@ -173,10 +176,13 @@ def _spec(
     memory_mb: float | None,
     reloads: bool = False,
     fleet_wide_calls: bool = False,
+    options: ServerOptions,
 ) -> ServerSpec:
     # All that is fixed once the server runs: a server with the same revision needs no touching. Whether its
     # models take turns follows from what was rendered.
     fixed = f"{device}|{percent:g}|{memory_mb}|{rendered.content_hash}|{reloads}|{fleet_wide_calls}"
+    if options:
+        fixed += f"|{options.triton_args}|{options.env}"
     revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]
     return ServerSpec(
         labels=Labels(fleet, plan_hash, partition.id, role, revision),
@@ -188,4 +194,5 @@ def _spec(
         reloads=reloads,
         fleet_wide_calls=fleet_wide_calls,
         turns=partition.turns,
+        options=options,
     )

@@ -15,6 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from controlplane.domain import units
 from controlplane.domain.errors import EngineError, FleetBusy, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.completed import write_completed
 from controlplane.monitor import inference, triton
 from controlplane.ports import Launcher
@@ -30,12 +31,13 @@ _LOAD_S = 120.0
 class Completer:
     """Has a Triton complete configurations.
 
-    `device` is the launcher's name for the one it runs on; `scratch` holds locks.
+    `device` is the launcher's name for the one it runs on; `scratch` holds locks; `options` are the user's.
     """
 
     launcher: Launcher
     device: str
     scratch: Path
+    options: ServerOptions = NO_OPTIONS
 
     def complete(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
         """Complete and keep those of the models' configurations that need it.
@@ -81,6 +83,7 @@ class Completer:
                 percent=100.0,
                 reloads=True,
                 completes=True,
+                options=self.options,
             )
             server = self.launcher.start(spec, deadline_s=_START_S)
             try:

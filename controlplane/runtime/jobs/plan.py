@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controlplane.domain.device import CPU_DEVICE, GpuPool
+from controlplane.domain.device import CPU_DEVICE, GpuPool, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violation
 from controlplane.domain.profile import Factor, Profile
@@ -104,7 +104,9 @@ def make_plan(
     if improve is not None:
         plan = improve(plan, request)
     used = {(p.model, g.type) for g, _, p in plan.placements()}
-    plan = replace(plan, spec_sha256=document.sha256, profiles=profile_uses(used, every))
+    plan = replace(
+        plan, spec_sha256=document.sha256, profiles=profile_uses(used, every), options=spec.options
+    )
     return Planned(plan, strategy, request)
 
 
@@ -248,6 +250,38 @@ def _sha256(profile: Profile) -> str:
 
 def _profiled(directory: Path) -> list[str]:
     return sorted(p.name for p in directory.iterdir() if p.is_dir()) if directory.is_dir() else []
+
+
+_INTERFERENCE = ("alpha_f", "alpha_sch", "beta_sch")
+"""The coefficients of a device with which neighbours slow each other down in iGniter's model."""
+
+
+def blind_types(planned: Planned) -> tuple[str, ...]:
+    """Return the GPU types with neighbours on which iGniter's or INSS's model knows no interference.
+
+    Its coefficients come with the catalogue, or from co-location points: iGniter's own model reads the
+    coefficients only.
+    """
+    model = planned.plan.latency_model
+    if model not in _READ_INTERFERENCE:
+        return ()
+
+    def blind(device: PlanningDevice) -> bool:
+        of_type = device.pool.device
+        profiles = device.profiles.values()
+        return (
+            of_type.share_kind is ShareKind.MPS_PERCENT
+            and not any(of_type.hardware.get(name) for name in _INTERFERENCE)
+            and not any(p.fits.get("igniter", {}).get("alpha_cache") for p in profiles)
+            and not (_READ_INTERFERENCE[model] and any(p.colocation for p in profiles))
+        )
+
+    shared = {gpu.type for gpu in planned.plan.gpus if len(gpu.partitions) > 1}
+    return tuple(sorted(kind for kind in shared if blind(planned.request.devices[kind])))
+
+
+_READ_INTERFERENCE = {"igniter": False, "igniter-refit": True, "inss": True}
+"""Latency model -> whether it learns interference from co-location points."""
 
 
 def refuse_violations(plan: Plan, document: Document) -> None:

@@ -122,7 +122,9 @@ def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
     if found is None:
         return {"kind": Kind.NONE.value, "summary": "no plan holds the rates that run now and more"}
     used = {(p.model, g.type) for g, _, p in found.plan.placements()}
-    new = replace(found.plan, spec_sha256=document.sha256, profiles=profile_uses(used, every))
+    new = replace(
+        found.plan, spec_sha256=document.sha256, profiles=profile_uses(used, every), options=plan.options
+    )
     write_plan(files.following.proposal, new)
     return {
         "kind": found.kind.value,

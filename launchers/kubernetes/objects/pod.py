@@ -124,6 +124,7 @@ def _container(server: Server, place: Placement, options: PodOptions, mounts: li
     else:
         environment = {**place.gpu.environment, **_share_of_gpu(spec)}
         resources = ResourceRequirements(claims=place.gpu.requests or None)
+    environment |= dict(spec.options.env)
     named = {"http": PORTS.http, "grpc": PORTS.grpc, "metrics": PORTS.metrics}
     return Container(
         name=names.CONTAINER,

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.server_options import ServerOptions
 from controlplane.files.specs import _Spec, read_spec
 
 pytestmark = pytest.mark.unit
@@ -74,3 +75,12 @@ def test_a_second_workload_of_a_model_changes_the_default_endpoint(tmp_path: Pat
     for kept, endpoints in ((lines[:4], ["ssd"]), (lines, ["a", "b"])):
         path.write_text("\n".join(kept))
         assert [w.endpoint for w in read_spec(path)[0].workloads] == endpoints
+
+
+def test_options_of_servers_are_read_and_ours_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC.replace("yes", "true") + "triton_args: [--log-verbose=1]\nenv: {THREADS: 2}\n")
+    assert read_spec(path)[0].options == ServerOptions(("--log-verbose=1",), (("THREADS", "2"),))
+    path.write_text(SPEC.replace("yes", "true") + "triton_args: [--log-verbose=1, --http-port=80]\n")
+    with pytest.raises(InputError, match=r"triton_args\[1\]: --http-port: Trisect sets --http-port itself"):
+        read_spec(path)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from launchers.cpu_quota import Group
 from launchers.triton import labels
 
@@ -27,6 +28,7 @@ def servers(draw: st.DrawFn) -> Server:
         draw(st.floats(1, 100)),
         draw(st.none() | st.floats(1, 1e6)),
         *(draw(st.booleans()) for _ in range(4)),
+        draw(st.sampled_from([NO_OPTIONS, ServerOptions(("--log-verbose=1",), (("A", "b"),))])),
     )
     held = draw(st.none() | st.just("cgroup-v1"))
     return Server(

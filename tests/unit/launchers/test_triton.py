@@ -7,6 +7,7 @@ import pytest
 
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.fleet import Labels, Role, ServerSpec
+from controlplane.domain.server_options import ServerOptions
 from launchers.triton import program
 
 pytestmark = pytest.mark.unit
@@ -63,6 +64,23 @@ def test_the_command_line() -> None:
         "--disable-auto-complete-config",
         "--pinned-memory-pool-byte-size=0",
     ]
+
+
+def test_the_users_own_options_come_last() -> None:
+    spec = replace(SPEC, options=ServerOptions(("--log-verbose=1",)))
+    line = program.command_line(
+        spec, program.TritonHome(Path("/t")), program.ServerPorts(1, 2, 3), repository="/models", gpu=False
+    )
+    assert line[-1] == "--log-verbose=1"
+
+
+def test_a_server_that_completes_loads_no_model_by_itself() -> None:
+    spec = replace(SPEC, reloads=True, completes=True)
+    line = program.command_line(
+        spec, program.TritonHome(Path("/t")), program.ServerPorts(1, 2, 3), repository="/models", gpu=False
+    )
+    assert "--model-control-mode=explicit" in line
+    assert not {"--load-model=*", "--disable-auto-complete-config"} & set(line)
 
 
 def test_a_gpu_needs_pinned_memory() -> None:

@@ -7,11 +7,11 @@ import pytest
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
-from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.specs import read_spec
 from controlplane.runtime.clock import SystemClock
-from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms
+from controlplane.runtime.jobs.plan import Choices, Planned, blind_types, make_plan, mean_execution_ms
 
 pytestmark = pytest.mark.unit
 
@@ -57,3 +57,30 @@ def test_what_is_expected_is_the_mean_and_what_is_promised_leaves_room(tmp_path:
             told = placement.predicted.execution_ms
             assert told is not None
             assert least - 1e-6 <= told / expected_ms[partition.id, placement.model] <= most + 1e-6
+
+
+def on_my_gpu(directory: Path, latency_model: str, colocation: tuple[ColocationPoint, ...]) -> Planned:
+    """A plan for two workloads on a GPU of no catalogue."""
+    points = tuple(
+        Measurement(percent, batch, (2.0 + batch) * 100.0 / percent)
+        for percent in (10.0, 50.0, 100.0)
+        for batch in (1, 2, 4)
+    )
+    profile = Profile("mine", "mygpu", ShareKind.MPS_PERCENT, Environment(), points, colocation, max_batch=4)
+    write_profile(directory, profile)
+    (directory / "spec.yaml").write_text(
+        "schema_version: 1\ngpus: [{type: mygpu}]\nworkloads:\n"
+        "  - {name: W, model: mine, slo_ms: 100, rate_rps: 40, isolated: true, shadow: {policy: none}}\n"
+        "  - {name: V, model: mine, slo_ms: 100, rate_rps: 40, isolated: true, shadow: {policy: none}}\n"
+    )
+    spec, document = read_spec(directory / "spec.yaml")
+    choices = Choices("igniter", latency_model=latency_model)
+    return make_plan(spec, document, choices, profiles=directory, cores=1, clock=SystemClock())
+
+
+def test_a_plan_that_takes_neighbours_for_free_says_so(tmp_path: Path) -> None:
+    pair = (ColocationPoint(50.0, 4, (Neighbour("mine", 50.0, 4),), 15.0),)
+    assert blind_types(on_my_gpu(tmp_path, "igniter", ())) == ("mygpu",)
+    assert blind_types(on_my_gpu(tmp_path, "igniter", pair)) == ("mygpu",)
+    assert blind_types(on_my_gpu(tmp_path, "igniter-refit", pair)) == ()
+    assert blind_types(on_my_gpu(tmp_path, "ours", pair)) == ()

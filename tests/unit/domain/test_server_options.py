@@ -1,0 +1,70 @@
+"""Options that a user passes on to Triton: which are taken, and which Trisect keeps for itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Labels, Role, ServerSpec
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
+from launchers.triton import program
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--log-verbose=1",
+        "--backend-config=onnxruntime,default-max-batch-size=8",
+        "--pinned-memory-pool-byte-size=0",
+    ],
+)
+def test_options_of_triton_are_taken(argument: str) -> None:
+    assert ServerOptions((argument,)).triton_args == (argument,)
+
+
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        ("--http-port=1", "Trisect sets --http-port itself"),
+        ("--http-po=1", "--http-po: Trisect sets --http-port itself"),
+        ("--model-repository=/x", "Trisect sets --model-repository itself"),
+        ("--backend-config=python,shm-region-prefix-name=x", "shm-region-prefix-name itself"),
+        ("log-verbose=1", "is not --NAME=VALUE"),
+        ("-v", "is not --NAME=VALUE"),
+        ("--log-verbose 1", "is not --NAME=VALUE"),
+    ],
+)
+def test_what_trisect_sets_itself_is_refused_by_name(argument: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem) as caught:
+        ServerOptions(("--log-verbose=1", argument))
+    assert caught.value.field == "triton_args[1]"
+
+
+@pytest.mark.parametrize("name", ["PATH", "TRISECT_NAME", "CUDA_MPS_PIPE_DIRECTORY", "1A", "A=B", ""])
+def test_variables_of_ours_and_wrong_names_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"env.{name}"):
+        ServerOptions(env=((name, "x"),))
+    assert ServerOptions(env=(("PATHS", "x"), ("HF_HOME", "")))
+
+
+def test_every_option_that_trisect_gives_is_its_own() -> None:
+    spec = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/models", ("m",), "cpu-0", 30.0, turns=True)
+    given = [
+        argument
+        for one in (False, True)
+        for argument in program.command_line(
+            ServerSpec(spec.labels, "/models", ("m",), "cpu-0", 30.0, reloads=one, turns=True),
+            program.TritonHome(Path("/t")),
+            program.ServerPorts(1, 2, 3),
+            repository="/models",
+            gpu=True,
+        )[1:]
+    ]
+    for argument in given:
+        with pytest.raises(InputError):
+            ServerOptions((argument,))
+    assert not NO_OPTIONS
