@@ -38,7 +38,9 @@ def source_models(repository: Path) -> tuple[str, ...]:
     """
     if not repository.is_dir():
         raise InputError(
-            "is not a directory; name the model repository with --repository", file=str(repository)
+            "is not a directory; name a local model repository with --repository (copy or mount one that is "
+            "in s3://, gs:// or as://)",
+            file=str(repository),
         )
     return tuple(sorted(p.name for p in repository.iterdir() if _is_model(p)))
 

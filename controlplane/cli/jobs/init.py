@@ -43,6 +43,11 @@ def init(
     planned, nothing is written and the exit code is 3.
     """
     options.of_this_host(launcher)
+    if not repository.is_dir():
+        problem = (
+            "is not a local directory; copy or mount a model repository that is in s3://, gs:// or as://"
+        )
+        raise InputError(problem, file=str(repository), field="REPOSITORY")
     if output.exists() and not force:
         raise InputError("exists already; --force replaces it, -o names another", file=str(output))
     own = options.server_options(triton_arg, env)

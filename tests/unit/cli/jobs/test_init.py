@@ -62,4 +62,11 @@ def test_without_a_model_that_can_be_planned_nothing_is_written(directory: Path)
     (directory / "models" / "m" / "config.pbtxt").write_text(CONFIG.replace('"b"', '"vllm"'))
     assert run(["init", "models"]) == 3
     assert not (directory / "spec.yaml").exists()
-    assert run(["init", "nowhere"]) == 2
+
+
+@pytest.mark.parametrize("repository", ["nowhere", "s3://bucket/models"])
+def test_a_repository_that_is_not_here_is_refused_with_the_way_out(
+    repository: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", repository]) == 2
+    assert "is not a local directory; copy or mount" in capsys.readouterr().err
