@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ import typer
 
 from controlplane.cli.exits import ENGINE, EXIT_PIPE, INPUT, INTERRUPTED, TERMINATED, Kind, kind_of
 from controlplane.cli.extras import extra_of
+from controlplane.cli.stderr import Verbosity, chosen
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import InputError, TrisectError
 
@@ -70,6 +72,8 @@ def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
 
 
 def _print(kind: Kind, message: str, arguments: Sequence[str], **place: str | int | None) -> int:
+    if chosen() is Verbosity.VERBOSE:
+        traceback.print_exc()
     print(f"ctl: {message}", file=sys.stderr)
     _print_document(kind, message, arguments, **place)
     return kind.code

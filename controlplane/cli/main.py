@@ -15,6 +15,8 @@ from typer.core import TyperGroup
 
 from controlplane.cli.defaults import configured
 from controlplane.cli.endings import ClosedPipe, Interrupted, end, misused, terminate
+from controlplane.cli.stderr import Verbosity, choose, detail
+from controlplane.cli.verbosity import with_verbosity
 from controlplane.cli.verbs import GROUPS, VERBS
 
 _WIDEST = max(map(len, VERBS))
@@ -29,10 +31,10 @@ class _Commands(Mapping[str, Any]):
         example = f"Example: {verb.example}"
         if isinstance(found, typer.Typer):  # a verb with verbs of its own
             found.info.epilog = example
-            return typer.main.get_command(found)
+            return with_verbosity(typer.main.get_command(found))
         only = typer.Typer(add_completion=False, rich_markup_mode=None)
         only.command(name, epilog=example)(found)
-        return typer.main.get_command(only)
+        return with_verbosity(typer.main.get_command(only))
 
     def __iter__(self) -> Iterator[str]:
         return iter(VERBS)
@@ -117,6 +119,13 @@ def _ctl(
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code."""
+    choose(Verbosity.NORMAL)
+    code = _run(arguments)
+    detail(f"exit code {code}")
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         code = app(arguments, prog_name="ctl", standalone_mode=False)
         sys.stdout.flush()

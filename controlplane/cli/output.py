@@ -1,18 +1,12 @@
-"""What verbs print: documents for `--json` on stdout, progress on stderr."""
+"""Documents that verbs print on stdout for `--json`."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 
 from controlplane.files.documents import SCHEMA_VERSION
 from controlplane.files.writing import to_json
-
-
-def say(line: str) -> None:
-    """Print progress on stderr: stdout is for results."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def print_json_line(document: Mapping[str, object]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.options import LauncherName
-from controlplane.cli.output import say
+from controlplane.cli.stderr import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import Cluster, Endpoints

@@ -1,4 +1,4 @@
-"""A progress bar for `ports.Progress`; silent where stderr is not a terminal."""
+"""A progress bar for `ports.Progress`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 
 class Bar:
-    """A progress bar with the time left, on stderr."""
+    """A progress bar with the time left, on stderr if that is a terminal and the bar is `shown`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shown: bool = True) -> None:
         console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -20,7 +20,7 @@ class Bar:
             TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not (shown and console.is_terminal),
         )
         self._task = self._bar.add_task("", total=None, left="")
 

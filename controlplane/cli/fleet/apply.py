@@ -13,7 +13,8 @@ import typer
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.fleet.converged import converged, terms
-from controlplane.cli.output import print_json, say
+from controlplane.cli.output import print_json
+from controlplane.cli.stderr import say
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.report.terms_line import terms_line

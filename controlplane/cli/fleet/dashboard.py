@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json_line, say
+from controlplane.cli.output import print_json_line
+from controlplane.cli.stderr import say
 
 
 def dashboard(

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import cluster, options, wiring
-from controlplane.cli.output import print_json_line, say
+from controlplane.cli.output import print_json_line
+from controlplane.cli.stderr import warn
 
 
 def serve(
@@ -41,7 +42,7 @@ def serve(
     A fleet has one controller; `ctl apply` starts it in the background. If it is killed, the next one
     continues. Events are JSON lines on stderr, or on stdout with --json.
     """
-    show = print_json_line if json else lambda event: say(dumps(event))
+    show = print_json_line if json else lambda event: warn(dumps(event))
     options.refuse("is for --elected", {} if elected else {"--repository": repository})
     if elected:
         refused = {"--once": once or None, "--plan-only": plan_only or None}

@@ -10,7 +10,8 @@ import typer
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json, print_json_line, say
+from controlplane.cli.output import print_json, print_json_line
+from controlplane.cli.stderr import warn
 from controlplane.report.health import problems
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.status_table import Status, status_document, status_view
@@ -47,7 +48,7 @@ def status(
         show(status_view(seen))
     if check and (found := problems(seen)):
         for problem in found:
-            say(problem)
+            warn(problem)
         raise typer.Exit(EXIT_NO)
 
 

@@ -9,7 +9,8 @@ import typer
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json, say
+from controlplane.cli.output import print_json
+from controlplane.cli.stderr import warn
 from controlplane.report.health import problems
 
 _PERIOD_S = 0.5
@@ -31,6 +32,6 @@ def wait(
     if json:
         print_json({"fleet": fleet, "problems": list(found)})
     for problem in found:
-        say(problem)
+        warn(problem)
     if found:
         raise typer.Exit(EXIT_NO)

@@ -8,11 +8,11 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.output import print_json
+from controlplane.cli.stderr import progress_bar
 from controlplane.domain.errors import InputError
 from controlplane.files.documents import nearest
 from controlplane.files.writing import write_text
 from controlplane.planners.registry import STRATEGIES
-from controlplane.report.progress import Bar
 from controlplane.report.tables.comparison_table import comparison_document, comparison_table
 from controlplane.report.tables.plan_table import show
 from controlplane.runtime.jobs.compare.compare import Question
@@ -43,7 +43,7 @@ def compare(
             )
     question = Question(spec, profiles, seconds, seed)
     simulated = chosen([name for name in truths.split(",") if name])
-    with Bar() as bar:
+    with progress_bar() as bar:
         found = compared(question, names, simulated, bar)
     document = comparison_document(found)
     if report is not None:

@@ -10,10 +10,10 @@ import typer
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json, say
+from controlplane.cli.output import print_json
+from controlplane.cli.stderr import progress_bar, say
 from controlplane.domain.fleet import Endpoints
 from controlplane.files.fleets import state_root
-from controlplane.report.progress import Bar
 from controlplane.report.tables.demo_table import demo_table
 from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.repair_table import repair_lines, repair_table
@@ -53,7 +53,7 @@ def demo(
         endpoints=Endpoints(_DEFAULTS.host, http_port, grpc_port, metrics_port),
         perf_home=perf if (perf / "bin" / "perf_analyzer").exists() else None,
     )
-    with Bar() as bar:
+    with progress_bar() as bar:
         fleet = wiring.fleet(_FLEET, launcher_name=launcher)
         steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, say)
         outcome = run(steps, plan_file)

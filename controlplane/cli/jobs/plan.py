@@ -12,7 +12,8 @@ from rich.console import RenderableType
 
 from controlplane.cli import completers, options
 from controlplane.cli.exits import EXIT_INFEASIBLE
-from controlplane.cli.output import print_json, say
+from controlplane.cli.output import print_json
+from controlplane.cli.stderr import progress_bar, say, warn
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
 from controlplane.files.plans import plan_document, read_plan, write_plan
@@ -208,20 +209,19 @@ def plan(
 
 
 def _write_report(planned: Planned, file: Path, *, what_if: bool) -> None:
-    from controlplane.report.progress import Bar
     from controlplane.runtime.jobs.report import plan_report
     from controlplane.runtime.jobs.what_if import what_if as other_terms
 
     if not what_if:
         write_text(file, plan_report(planned))
         return
-    with Bar() as bar:
+    with progress_bar() as bar:
         found = other_terms(planned, bar)
     write_text(file, plan_report(planned, found))
 
 
 def _on_stderr(table: RenderableType) -> None:
-    say(plain(table))
+    warn(plain(table))
 
 
 def _proof(strategy: str) -> Improve:

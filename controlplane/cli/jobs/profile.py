@@ -11,14 +11,14 @@ import typer
 
 from controlplane.cli import completers, options, wiring
 from controlplane.cli.model_inputs import model_inputs
-from controlplane.cli.output import print_json, say
+from controlplane.cli.output import print_json
+from controlplane.cli.stderr import progress_bar, say, warn
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.files.fleets import state_root
 from controlplane.files.measurements import nsight
 from controlplane.profiler.session import Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.report import profile_line
-from controlplane.report.progress import Bar
 from controlplane.report.tables.plan_table import counted
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.jobs.completing import complete_or_refuse
@@ -116,7 +116,7 @@ def profile(
     failed: dict[str, Failed] = {}
     written: list[Written] = []
     gained: Mapping[Path, int] = {}
-    with Bar() as bar:
+    with progress_bar() as bar:
         profiler = Profiler(
             started_by, SystemClock(), bar, profiles.resolve(), state_root() / "profiling", own
         )
@@ -162,9 +162,9 @@ def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
     """Print a model's file with `result`, and its problem on stderr."""
     if isinstance(one, Failed):
         if one.refused is not None:
-            say(profile_line.refused_line(one.model, one.words, one.refused.file))
+            warn(profile_line.refused_line(one.model, one.words, one.refused.file))
         else:
-            say(profile_line.failed_line(one.model, one.words))
+            warn(profile_line.failed_line(one.model, one.words))
         return
     error = one.profile.holdout_error.get("igniter")
     result(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error))
@@ -173,7 +173,7 @@ def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
     if one.spinning is not None:
         waste = one.spinning
         figures = (waste.percent, waste.of_percent, waste.cost, waste.slowdown)
-        say(profile_line.spinning_line(one.profile.model, *figures))
+        warn(profile_line.spinning_line(one.profile.model, *figures))
 
 
 def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:

@@ -9,7 +9,8 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json, say
+from controlplane.cli.output import print_json
+from controlplane.cli.stderr import say, warn
 from controlplane.files.plans import read_plan
 from controlplane.files.writing import write_text
 from controlplane.report.tables.plan_table import counted, show
@@ -76,5 +77,5 @@ def simulate(
     else:
         show(simulation_table(result, simulated.quantile))
     if check and result.breaks:
-        say(f"{counted(result.breaks, 'workload')} of {len(result.workloads)} would miss the SLO")
+        warn(f"{counted(result.breaks, 'workload')} of {len(result.workloads)} would miss the SLO")
         raise typer.Exit(EXIT_NO)

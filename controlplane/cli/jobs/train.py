@@ -10,7 +10,7 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.output import print_json
-from controlplane.report.progress import Bar
+from controlplane.cli.stderr import progress_bar
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.jobs.train import Lesson, train_policy
 
@@ -51,7 +51,7 @@ def train(
     the same command continues from its checkpoint. Training needs the extra `rl`; planning with the policy
     does not.
     """
-    with Bar() as bar:
+    with progress_bar() as bar:
         learnt = train_policy(
             Lesson(spec, output, most_models, rounds, reward, seed),
             profiles=profiles,

@@ -214,14 +214,14 @@ class Executor:
             if wait_until(empty, deadline_s=deadline - time.monotonic()):
                 self._drained.add(name)
             else:
-                self.say(f"{name} still has requests in flight after {self.limits.drain_s:g} s")
+                self.say(f"warning: {name} still has requests in flight after {self.limits.drain_s:g} s")
 
     def _undo(self) -> None:
         for server in self._started:
             try:
                 self.launcher.stop(server, drain_s=0.0)
             except EngineError as error:
-                self.say(f"could not stop {server.name}: {error}")
+                self.say(f"warning: could not stop {server.name}: {error}")
 
 
 def commands(actions: Iterable[Action], launcher: Launcher) -> list[str]:

@@ -263,7 +263,7 @@ class Fleet:
             try:
                 self._run(actions, actual)
             except GatewayError as error:
-                self.say(f"{error}; the servers are stopped anyway")
+                self.say(f"warning: {error}; the servers are stopped anyway")
                 self._run(tuple(a for a in actions if isinstance(a, Remove | Stop)), actual)
             self.gateway.stop()
             self.launcher.sweep(self.name)

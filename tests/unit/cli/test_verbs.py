@@ -14,6 +14,7 @@ from controlplane.cli import main as cli
 from controlplane.cli import wiring
 from controlplane.cli.exits import EXIT_PIPE
 from controlplane.cli.main import run
+from controlplane.cli.stderr import say
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
@@ -330,3 +331,74 @@ def test_output_to_a_pipe_is_plain_text_with_no_color_and_without(
     (directory / "spec.yaml").write_text(SPEC)
     command = [sys.executable, "-m", cli.__name__, "plan", "spec.yaml"]
     assert "\x1b" not in subprocess.check_output(command, env={**os.environ, **colourless}, text=True)
+
+
+@pytest.mark.parametrize(
+    "verb", [verb for verb in EVERY if verb not in (("token",), ("limit",))], ids=" ".join
+)
+def test_every_verb_has_a_quiet_and_a_verbose_form(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*verb, "-h"]) == 0
+    shown = capsys.readouterr().out
+    assert "-q, --quiet" in shown
+    assert "-v, --verbose" in shown
+
+
+@pytest.mark.parametrize("verb", FAIL, ids=" ".join)
+def test_quiet_leaves_errors_and_verbose_says_where_they_were_raised(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*verb, *FAIL[verb], "-q"]) == 2
+    quiet = capsys.readouterr().err
+    assert quiet.startswith(("ctl: ", "Usage: "))
+    assert run([*verb, *FAIL[verb], "-v"]) == 2
+    out, verbose = capsys.readouterr()
+    assert out == ""
+    if quiet.startswith("ctl: "):  # a wrong command line may end before -v is read
+        assert "Traceback" in verbose
+        assert quiet in verbose
+        assert verbose.endswith(" s  exit code 2\n")
+
+
+def test_quiet_leaves_out_progress_but_no_warning_and_no_answer(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(path: Path) -> tuple[object, object]:
+        say("reading")
+        say("warning: an old field")
+        raise InputError("is wrong", file=str(path))
+
+    monkeypatch.setattr("controlplane.cli.jobs.plan.read_spec", read)
+    assert run(["plan", "spec.yaml", "-q"]) == 2
+    assert capsys.readouterr().err == "warning: an old field\nctl: spec.yaml: is wrong\n"
+    assert run(["plan", "spec.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("reading\n")
+    fleet()
+    assert run(["wait", "--timeout", "0", "-q"]) == 1
+    assert "no controller runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("both", [("-q", "-v"), ("-v", "-q")])
+def test_verbose_wins_over_quiet_and_names_the_defaults(
+    both: tuple[str, str],
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = directory / "config" / "trisect" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[wait]\ntimeout = 0.0\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / "config"))
+    monkeypatch.setenv("TRISECT_FLEET", "shop")
+    assert run(["wait", *both]) == 2
+    err = capsys.readouterr().err
+    assert f"default timeout = 0.0 from {config}" in err
+    assert "default fleet = 'shop' from TRISECT_FLEET" in err
+
+
+def test_one_command_leaves_no_verbosity_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["status", "-v"])
+    capsys.readouterr()
+    run(["status"])
+    assert capsys.readouterr().err.startswith("ctl: ")

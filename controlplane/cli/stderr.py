@@ -1,0 +1,69 @@
+"""What verbs print on stderr: progress, warnings and problems, as much as -q and -v say."""
+
+from __future__ import annotations
+
+import sys
+import time
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from controlplane.report.progress import Bar
+
+_WARNING = "warning: "
+
+
+class Verbosity(Enum):
+    """How much is printed on stderr."""
+
+    QUIET = "quiet"
+    NORMAL = "normal"
+    VERBOSE = "verbose"
+
+
+class _Stderr:
+    """What this command may print, and since when it runs."""
+
+    def __init__(self) -> None:
+        self.verbosity = Verbosity.NORMAL
+        self.begin_s = time.monotonic()
+
+
+_STDERR = _Stderr()
+
+
+def choose(verbosity: Verbosity) -> None:
+    """Set how much is printed; its times begin now."""
+    _STDERR.verbosity = verbosity
+    _STDERR.begin_s = time.monotonic()
+
+
+def chosen() -> Verbosity:
+    """Return how much is printed."""
+    return _STDERR.verbosity
+
+
+def say(line: str) -> None:
+    """Print progress on stderr, since stdout is for results; with -q only what begins with `warning: `."""
+    if chosen() is Verbosity.QUIET and not line.startswith(_WARNING):
+        return
+    warn(line)
+
+
+def detail(line: str) -> None:
+    """Print what only -v shows."""
+    if chosen() is Verbosity.VERBOSE:
+        warn(line)
+
+
+def warn(line: str) -> None:
+    """Print a warning or a problem on stderr."""
+    at = f"{time.monotonic() - _STDERR.begin_s:8.3f} s  " if chosen() is Verbosity.VERBOSE else ""
+    print(f"{at}{line}", file=sys.stderr, flush=True)
+
+
+def progress_bar() -> Bar:
+    """Return a progress bar on stderr, which -q leaves out."""
+    from controlplane.report.progress import Bar
+
+    return Bar(shown=chosen() is not Verbosity.QUIET)
