@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 _CONTROL = re.compile(r"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[()][A-Z0-9]|[=>78MDE])")
 INTERRUPT = "\x03"
 
@@ -45,9 +47,12 @@ class Terminal:
             assert time.monotonic() < deadline, f"no {wanted!r} in {deadline_s:g} s: {self.text!r}"
             assert self._read() or self._process.poll() is None, f"ended without {wanted!r}: {self.text!r}"
 
-    def forget(self) -> None:
-        """Begin the text anew."""
-        self._raw = b""
+    def await_reading(self, deadline_s: float = 60.0) -> None:
+        """Wait until the process sleeps: Python loses an interruption between a prompt and its read."""
+        deadline = time.monotonic() + deadline_s
+        while psutil.Process(self._process.pid).status() != psutil.STATUS_SLEEPING:
+            assert time.monotonic() < deadline, f"does not read: {self.text!r}"
+            time.sleep(0.01)
 
     def ended(self, deadline_s: float = 60.0) -> int:
         """Read to the end and return the exit code."""

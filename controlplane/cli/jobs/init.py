@@ -9,7 +9,8 @@ import typer
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json, say
+from controlplane.cli.output import print_json
+from controlplane.cli.stderr import say
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.survey import Readiness
 from controlplane.files.writing import write_text
