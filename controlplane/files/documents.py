@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -89,6 +90,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}" if names else ""
 
 
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the reader of a dataclass; making one takes longer than to read a small file with it."""
+    return TypeAdapter(kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A file's text and its content as plain values; the text is empty where the content is no file's."""
@@ -119,7 +126,8 @@ class Document:
 
         Keys that a newer minor version added are left out, as with `State`. Raises InputError.
         """
-        adapter = TypeAdapter(kind)
+        wanted: Any = kind
+        adapter: TypeAdapter[Value] = _adapter(wanted)
         # As JSON: strict reading of plain values takes no mapping for a dataclass and no list for a tuple.
         return self._checked(lambda: adapter.validate_json(self.text, strict=True))
 

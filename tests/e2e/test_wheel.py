@@ -38,10 +38,15 @@ def run(*command: str, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-def test_a_wheel_plans_on_its_own(tmp_path: Path) -> None:
-    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))
-    run(*build, cwd=tmp_path)
+def test_a_wheel_of_the_source_archive_passes_the_index_check_and_plans_on_its_own(tmp_path: Path) -> None:
+    # Without options the wheel is made from the archive, so the archive is whole.
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT), cwd=tmp_path)
     (wheel,) = tmp_path.glob("trisect-*.whl")
+    (archived,) = tmp_path.glob("trisect-*.tar.gz")
+    checked = run(
+        *(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(archived)), cwd=tmp_path
+    )
+    assert checked.count("PASSED") == 2
     installed = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
