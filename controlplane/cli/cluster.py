@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from controlplane.cli.output import say
+from controlplane.cli.stderr import say
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster, Endpoints
 from controlplane.domain.plan import Plan
