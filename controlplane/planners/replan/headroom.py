@@ -12,9 +12,9 @@ from controlplane.domain.plan import Plan
 from controlplane.planners.evaluation.finalise import Draft, finalise
 from controlplane.planners.protocol import PlanRequest, Strategy
 from controlplane.planners.replan.reuse import cost_of, reused
-from controlplane.planners.replan.smallest_change import Changed, Extent, smallest_change
+from controlplane.planners.replan.smallest_change import Changed, Extent, moved_cost, smallest_change
 
-_MULTIPLES = (1.5, 1.2, 1.1)
+_MULTIPLES = (1.5, 1.2, 1.1, 1.05)
 """Tried when servers start anyway; each takes as long as a plan."""
 _LARGEST = 2.0
 _HALVINGS = 5
@@ -28,7 +28,8 @@ def with_headroom(
     Where servers start anyway, other shares are tried; where none does, what runs stays as it is.
     """
     multiple = 1.0
-    if changed.extent is Extent.SERVERS:
+    assert request.previous is not None
+    if changed.extent is Extent.SERVERS and moved_cost(request.previous, changed.plan) > 0.0:
         for tried in _MULTIPLES:
             more = smallest_change(strategy, _scaled(request, tried), cheaper=cheaper)
             holds = more.plan.verified and not more.plan.infeasible

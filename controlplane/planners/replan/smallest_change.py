@@ -1,8 +1,8 @@
 """The smallest change of the running plan that holds other rates. Values in, values out.
 
-In this order: nothing that runs (the servers hold the rates as they are), only batches, only the GPUs whose
-promises break, everything. A larger change is taken only where the smaller one breaks a promise, or where it
-costs less.
+In this order: nothing that runs (the servers hold the rates as they are), only batches, fewer servers of the
+pools, only the GPUs whose promises break, everything. A larger change is taken only where the smaller one
+breaks a promise, or where it costs less.
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ def smallest_change(strategy: Strategy, request: PlanRequest, *, cheaper: bool =
         and not (_holds(fresh) and cost_of(fresh.gpus) < cost_of(same.gpus))
     ):
         return Changed(Extent.NOTHING, same)
+    if same is not None and same.verified:
+        left = _without_spare_gpus(strategy, request)
+        if left is not None and cost_of(left.gpus) <= cost_of(fresh.gpus):
+            return Changed(Extent.SERVERS, left)
     if gpus is not None:
         repaired = _repaired(strategy, request, gpus)
         if repaired is not None and (not _holds(fresh) or cost_of(repaired.gpus) <= cost_of(fresh.gpus)):
@@ -89,6 +93,30 @@ def _holds(plan: Plan) -> bool:
 
 def _judged(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan:
     return finalise(strategy.name, request, Draft(tuple(gpus)), request.clock.monotonic())
+
+
+def _without_spare_gpus(strategy: Strategy, request: PlanRequest) -> Plan | None:
+    """The running plan without the GPUs that its pools can spare, which starts no server; None for none.
+
+    The GPU with the smallest part of its workloads' rates goes first.
+    """
+    left, spared = request.previous, None
+    assert left is not None
+    total = _rates(left.gpus)
+    for gpu in sorted(left.gpus, key=lambda g: sum(r / total[n] for n, r in _rates((g,)).items())):
+        fewer = replace(left, gpus=tuple(g for g in left.gpus if g.id != gpu.id))
+        gpus = reused(fewer, request)
+        plan = None if gpus is None else _judged(strategy, request, gpus)
+        if plan is not None and plan.verified:
+            left, spared = fewer, plan
+    return spared
+
+
+def _rates(gpus: Sequence[PlannedGpu]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for w in (w for g in gpus for p in g.partitions for w in p.workloads):
+        rates[w.name] = rates.get(w.name, 0.0) + w.rate_rps
+    return rates
 
 
 def _pressure(gpus: Sequence[PlannedGpu], request: PlanRequest) -> dict[str, float]:

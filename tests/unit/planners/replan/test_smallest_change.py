@@ -13,6 +13,7 @@ from controlplane.domain.workload import Workload
 from controlplane.planners import registry
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.replan.differences import changes
+from controlplane.planners.replan.headroom import with_headroom
 from controlplane.planners.replan.reuse import cost_of
 from controlplane.planners.replan.smallest_change import Changed, Extent, moved_cost, smallest_change
 
@@ -75,6 +76,18 @@ def test_less_load_is_a_reason_to_change_only_where_a_plan_costs_less(running: P
     less = changed(running, dict.fromkeys("ARVS", 10.0), cheaper=True)
     assert less.extent is Extent.SERVERS
     assert cost_of(less.plan.gpus) < cost_of(running.gpus)
+
+
+def test_gpus_that_a_pool_can_spare_stop_and_nothing_starts() -> None:
+    crowd = (workload("V", "vgg19", 60.0, 900.0), workload("A", "alexnet", 15.0, 300.0))
+    running = JOINT.plan(asked(crowd))
+    fewer = [replace(crowd[0], rate_rps=600.0), crowd[1]]
+    found = smallest_change(JOINT, asked(fewer, previous=running), cheaper=True)
+    assert (found.extent, found.plan.verified) == (Extent.SERVERS, True)
+    assert cost_of(found.plan.gpus) < cost_of(running.gpus)
+    assert moved_cost(running, found.plan) == 0.0
+    more, multiple = with_headroom(JOINT, asked(fewer, previous=running), found, cheaper=True)
+    assert (moved_cost(running, more.plan), multiple > 1.0) == (0.0, True)
 
 
 def test_a_limit_of_gpus_is_kept(running: Plan) -> None:
