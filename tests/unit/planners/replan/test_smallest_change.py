@@ -81,13 +81,13 @@ def test_less_load_is_a_reason_to_change_only_where_a_plan_costs_less(running: P
 def test_gpus_that_a_pool_can_spare_stop_and_nothing_starts() -> None:
     crowd = (workload("V", "vgg19", 60.0, 900.0), workload("A", "alexnet", 15.0, 300.0))
     running = JOINT.plan(asked(crowd))
-    fewer = [replace(crowd[0], rate_rps=600.0), crowd[1]]
+    fewer = [replace(crowd[0], rate_rps=550.0), crowd[1]]
     found = smallest_change(JOINT, asked(fewer, previous=running), cheaper=True)
     assert (found.extent, found.plan.verified) == (Extent.SERVERS, True)
     assert cost_of(found.plan.gpus) < cost_of(running.gpus)
     assert moved_cost(running, found.plan) == 0.0
-    more, multiple = with_headroom(JOINT, asked(fewer, previous=running), found, cheaper=True)
-    assert (moved_cost(running, more.plan), multiple > 1.0) == (0.0, True)
+    more, _ = with_headroom(JOINT, asked(fewer, previous=running), found, cheaper=True)
+    assert moved_cost(running, more.plan) == 0.0, "headroom is no reason to start one"
 
 
 def test_a_limit_of_gpus_is_kept(running: Plan) -> None:
