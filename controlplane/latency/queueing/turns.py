@@ -33,7 +33,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import pdtr
 
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.latency.protocol import FloatArray, IntArray
@@ -121,6 +120,8 @@ def _last_batch(service: FloatArray, charge: float) -> FloatArray:
 
 def _sojourn(delay: FloatArray, cell: float, rate: float, last: FloatArray) -> tuple[float, float] | None:
     """Mean and P99 of D + u(j); None where the cells do not reach the P99."""
+    from scipy.special import pdtr  # slow to import, and rarely needed
+
     time = cell * np.arange(delay.size)
     # P(at most j behind), with all that do not fit into the batch counted as its last place.
     behind = pdtr(np.arange(last.size)[:, None], rate * time)
