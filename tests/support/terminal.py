@@ -54,6 +54,13 @@ class Terminal:
             assert time.monotonic() < deadline, f"does not read: {self.text!r}"
             time.sleep(0.01)
 
+    def await_line_editor(self, deadline_s: float = 60.0) -> None:
+        """Wait until a shell edits its line. Before that, the kernel takes keys like ^U for itself."""
+        deadline = time.monotonic() + deadline_s
+        while termios.tcgetattr(self._end)[3] & termios.ICANON:
+            assert time.monotonic() < deadline, f"edits no line: {self.text!r}"
+            time.sleep(0.01)
+
     def ended(self, deadline_s: float = 60.0) -> int:
         """Read to the end and return the exit code."""
         deadline = time.monotonic() + deadline_s

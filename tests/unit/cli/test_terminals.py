@@ -47,6 +47,7 @@ def await_prompt(terminal: Terminal) -> None:
     """Wait until the shell executes what is typed. The quotes keep the echo of the keys apart."""
     terminal.type("echo rea''dy\n")
     terminal.await_text("ready\n")
+    terminal.await_line_editor()
 
 
 def completed(terminal: Terminal, typed: str, expected: str) -> None:
@@ -55,6 +56,7 @@ def completed(terminal: Terminal, typed: str, expected: str) -> None:
     terminal.await_text(expected)
     terminal.type(f"{TO_THE_BEGINNING}printf '<%s>' \n")
     terminal.await_text("".join(f"<{word}>" for word in expected.split()))
+    terminal.await_line_editor()
 
 
 @pytest.mark.parametrize("shell", SHELLS)
