@@ -119,9 +119,15 @@ def _config(directory: Path) -> ModelConfig:
     written = read_written(directory)
     if written is not None and is_complete(written):
         return written
-    completed = read_completed(directory)
-    if completed is not None:
-        return parse_config(completed, file)
+    text = read_completed(directory)
+    if text is not None:
+        completed = parse_config(text, file)
+        if written is None and not is_complete(completed):
+            raise InputError(
+                "is missing, and Triton cannot tell the model's inputs and outputs from its files; write it",
+                file=file,
+            )
+        return completed
     if written is None:
         raise InputError(
             "is missing, and Triton has not completed it yet: `ctl init`, `ctl profile` and `ctl apply` have "

@@ -72,7 +72,10 @@ def with_unknown_keys(value: Any) -> Any:
     if isinstance(value, list):
         return [with_unknown_keys(one) for one in value]
     if isinstance(value, dict):
-        return {**{k: v if k == "devices" else with_unknown_keys(v) for k, v in value.items()}, "later": 1}
+        return {
+            **{k: v if k in ("devices", "env") else with_unknown_keys(v) for k, v in value.items()},
+            "later": 1,
+        }
     return value
 
 

@@ -31,8 +31,8 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that was shown so far, without colours and moves of the cursor."""
-        return _CONTROL.sub("", self._raw.decode(errors="replace")).replace("\r", "")
+        """All that was shown so far, without colours, bells and moves of the cursor."""
+        return _CONTROL.sub("", self._raw.decode(errors="replace")).translate({7: None, 13: None})
 
     def type(self, keys: str) -> None:
         os.write(self._end, keys.encode())
@@ -46,6 +46,13 @@ class Terminal:
         while wanted not in self.text:
             assert time.monotonic() < deadline, f"no {wanted!r} in {deadline_s:g} s: {self.text!r}"
             assert self._read() or self._process.poll() is None, f"ended without {wanted!r}: {self.text!r}"
+
+    def shows(self, wanted: str, within_s: float) -> bool:
+        """Whether a text was shown or is within so many seconds."""
+        deadline = time.monotonic() + within_s
+        while wanted not in self.text and time.monotonic() < deadline:
+            self._read()
+        return wanted in self.text
 
     def await_reading(self, deadline_s: float = 60.0) -> None:
         """Wait until the process sleeps: Python loses an interruption between a prompt and its read."""

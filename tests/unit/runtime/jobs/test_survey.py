@@ -63,11 +63,12 @@ def test_each_model_is_judged_by_its_completed_configuration(repository: Path) -
     write(repository, "broken", None)
     write(repository, "open", WHOLE.replace("[ 4 ]", "[ 3, -1 ]"))
     write(repository, "text", WHOLE.replace("FP32", "STRING"))
+    write(repository, "mute", None)
     write(repository, "llm", WHOLE.replace('"b"', '"vllm"'))
     write(repository, "typo", "max_batch_size: many")
     (repository / "notes").mkdir()
 
-    completer = Completes({"bare": WHOLE})
+    completer = Completes({"bare": WHOLE, "mute": 'backend: "python"'})
     found = survey(repository, completer)
 
     assert "typo" not in completer.wanted
@@ -75,6 +76,7 @@ def test_each_model_is_judged_by_its_completed_configuration(repository: Path) -
         "bare": "ready",
         "broken": "not supported",
         "llm": "not supported",
+        "mute": "not supported",
         "open": "needs inputs",
         "text": "ready",
         "typo": "not supported",
@@ -85,6 +87,7 @@ def test_each_model_is_judged_by_its_completed_configuration(repository: Path) -
     assert "--shape open:X:3,N" in found["open"].note
     assert "--input-data text:FILE" in found["text"].note
     assert "schedules its requests itself" in found["llm"].note
+    assert "inputs and outputs" in found["mute"].note
     assert found["typo"].note.startswith("config.pbtxt:1: is not a model configuration")
     assert found["whole"].max_batch == 16
 
