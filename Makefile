@@ -12,7 +12,7 @@ PROMETHEUS := .tools/prometheus
 PYTEST := $(PY) -m pytest -q --dist loadfile --no-loadscope-reorder
 # Unit tests compute: one worker a core of a small host. Tests of servers mostly wait: three workers share two cores.
 UNIT := OPENBLAS_NUM_THREADS=1 $(PYTEST) --numprocesses 2
-SERVERS := $(PYTEST) --numprocesses 3
+SERVERS := $(PYTEST) --numprocesses 2
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
 PIP := -m pip install $(PATIENT)

@@ -68,16 +68,23 @@ class Answers:
 class ClosedLoop:
     """Keeps `concurrency` requests in flight from entry to exit: each answer sends the next request in turn.
 
-    `streamed` for a decoupled model: the next request follows the last answer. After a failed request every
-    call raises: RequestRefused with the server's message if it answered with an error, EngineError if no
-    answer came.
+    `streamed` for a decoupled model: the next request follows the last answer. `ends` says after which of the
+    requests the loop may end, by default after any: a server would keep a sequence that is cut off. After a
+    failed request every call raises: RequestRefused with the server's message if it answered with an error,
+    EngineError if no answer came.
     """
 
     def __init__(
-        self, target: str, requests: Sequence[bytes], concurrency: int, *, streamed: bool = False
+        self,
+        target: str,
+        requests: Sequence[bytes],
+        concurrency: int,
+        *,
+        streamed: bool = False,
+        ends: Sequence[bool] | None = None,
     ) -> None:
         self._target = target
-        self._requests = itertools.cycle(requests)
+        self._requests = itertools.cycle(zip(requests, ends or [True] * len(requests), strict=True))
         self._concurrency = concurrency
         self._changed = threading.Condition()
         self._ended: list[float] = []
@@ -140,9 +147,10 @@ class ClosedLoop:
             return Answers(np.array(self._ended[first:]), 1000.0 * np.array(self._latency_s[first:]), firsts)
 
     def _send(self) -> None:
-        self._call(next(self._requests)).add_done_callback(partial(self._done, time.monotonic()))
+        request, may_end = next(self._requests)
+        self._call(request).add_done_callback(partial(self._done, time.monotonic(), may_end))
 
-    def _done(self, sent: float, answer: Answer) -> None:
+    def _done(self, sent: float, may_end: bool, answer: Answer) -> None:
         now = time.monotonic()
         error = answer.exception()
         with self._changed:
@@ -153,7 +161,7 @@ class ClosedLoop:
                     self._first_s.append(answer.result() - sent)
             elif self._failure is None:
                 self._failure = _failure(self._target, error)
-            again = not self._stopping and self._failure is None
+            again = self._failure is None and not (self._stopping and may_end)
             if not again:
                 self._under_way -= 1
             if not again or 0 < self._awaited <= len(self._ended):

@@ -198,7 +198,7 @@ class Bench:
         """Return a closed loop of this traffic on one of the server's endpoints."""
         target = f"{self._server.host}:{self._server.grpc_port}"
         bodies = [_named(r, endpoint) for r in traffic.requests]
-        return ClosedLoop(target, bodies, concurrency, streamed=traffic.streamed)
+        return ClosedLoop(target, bodies, concurrency, streamed=traffic.streamed, ends=traffic.ends())
 
     def _read(self, endpoint: str, loop: ClosedLoop) -> _Reading:
         return _Reading(

@@ -26,6 +26,10 @@ class Traffic:
     streamed: bool = False
     in_sequence: bool = False
 
+    def ends(self) -> tuple[bool, ...]:
+        """Return after which requests the traffic may end: with the last one of a sequence."""
+        return tuple(not self.in_sequence or r.parameters["sequence_end"].bool_param for r in self.requests)
+
     def in_flight(self, batch: int) -> int:
         """Return how many requests keep the server busy with batches of `batch`."""
         return 1 if self.in_sequence else in_flight(batch)

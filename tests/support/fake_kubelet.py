@@ -1,6 +1,6 @@
 """A kubelet for tests: runs the pods of a fake cluster as processes of this host, each at its own address.
 
-A pod's address is one of 127.88.0.0/16, so that every pod has Triton's own ports. The first quota mechanism
+A pod's address is a loopback one, so that every pod has Triton's own ports. The first quota mechanism
 that works here holds a limit of CPU, as the kubelet does by a cgroup.
 """
 
@@ -31,6 +31,8 @@ from launchers.triton import labels, program
 
 _TICK_S = 0.02
 _PROBE_S = 0.2
+_NETWORK = f"127.{16 + os.getpid() % 200}"
+"""Of this process: another one's pods have the same ports at the same time."""
 _addresses = itertools.count(1)
 
 
@@ -123,7 +125,7 @@ class FakeKubelet:
         )
         number = next(_addresses)
         folder = Path(tempfile.mkdtemp(dir=self.folder))
-        run = _Run(pod, f"127.88.{number // 250}.{number % 250 + 1}", folder, Group.of(server.spec))
+        run = _Run(pod, f"{_NETWORK}.{number // 250}.{number % 250 + 1}", folder, Group.of(server.spec))
         self._mount(run, key[1])
         self._start(run)
         return run
