@@ -10,7 +10,7 @@ PROMETHEUS := .tools/prometheus
 # The tests of a file share a worker, and so their servers; files are run in their order. All workers must collect
 # equal names, so no name may hold a time or the order of a set.
 PYTEST := $(PY) -m pytest -q --dist loadfile --no-loadscope-reorder
-# Unit tests compute: one worker a core of a small host. Tests of servers mostly wait: three workers share two cores.
+# One worker a core of a small host; tests of servers wait in part, but a third worker gained them one minute only.
 UNIT := OPENBLAS_NUM_THREADS=1 $(PYTEST) --numprocesses 2
 SERVERS := $(PYTEST) --numprocesses 2
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
