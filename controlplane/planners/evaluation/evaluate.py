@@ -87,7 +87,7 @@ def evaluate(
             continue
         curves = layout_curves(latency, layout, terms.quantile)
         for curve, ((i, j), queue) in zip(curves, layout.columns(), strict=True):
-            if layout.turns[i, j]:
+            if queue.partition.turns:
                 continue
             key = _pool_key(queue)
             members.setdefault(key, []).append((name, i, j))

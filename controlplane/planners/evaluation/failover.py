@@ -64,8 +64,8 @@ def evaluate_changed(
     curves = layout_curves(device.latency, changed, terms.quantile)
     found.wait_for_turns(changed, curves, terms.queues)
     at, pools = [], []
-    for own, ((n, j), _) in zip(curves, changed.columns(), strict=True):
-        if changed.turns[n, j]:
+    for own, ((n, j), queue) in zip(curves, changed.columns(), strict=True):
+        if queue.partition.turns:
             continue
         at.append((n, j))
         first_guest = len(changed.queues[n]) - len(guest)

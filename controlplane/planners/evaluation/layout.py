@@ -97,12 +97,6 @@ class Layout:
         return [((i, j), queue) for i, own in enumerate(self.queues) for j, queue in enumerate(own)]
 
     @property
-    def turns(self) -> BoolArray:
-        """Where a column's partition serves other models too, one at a time."""
-        same = self.partition[:, :, None] == self.partition[:, None, :]
-        return np.asarray(self.mask & ((same & self.mask[:, None, :]).sum(axis=2) > 1))
-
-    @property
     def all_busy(self) -> Slots:
         """The question to a latency model in which every queue of a GPU is busy: the worst case."""
         slots = Slots.of(self.model, self.batch, self.percent, self.mask)

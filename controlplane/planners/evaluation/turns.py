@@ -33,7 +33,8 @@ def layout_times(latency: LatencyModel, layout: Layout, rule: Rule, quantile: fl
         alone = _rate(layout.batch, cycle)
         load = np.divide(layout.rate, alone, out=np.zeros_like(alone), where=alone > 0)
         together = _per_partition(layout, load)
-        capacity = np.divide(layout.rate, together, out=alone, where=layout.turns & (together > 0))
+        in_turns = _per_partition(layout, np.ones_like(load)) > 1
+        capacity = np.divide(layout.rate, together, out=alone, where=in_turns & (together > 0))
     return Times(execution, capacity, _per_partition(layout, execution))
 
 
@@ -68,8 +69,8 @@ def turn_waits(
     """
     partitions: dict[tuple[int, int], list[int]] = {}
     columns = layout.columns()
-    for n, ((i, j), queue) in enumerate(columns):
-        if layout.turns[i, j]:
+    for n, ((i, _), queue) in enumerate(columns):
+        if queue.partition.turns:
             partitions.setdefault((i, queue.index), []).append(n)
     for own in partitions.values():
         places = [columns[n][0] for n in own]

@@ -81,7 +81,7 @@ def _broken(
 def _reason(layout: Layout, found: Evaluation, rule: Rule, i: int, j: int) -> str:
     rate, capacity, slo = layout.rate[i, j], found.times.capacity_rps[i, j], layout.slo_ms[i, j]
     round_ms, p99 = found.times.round_ms[i, j], found.p99_ms[i, j]
-    several = bool(layout.turns[i, j])
+    several = layout.queues[i][j].partition.turns
     if rate > capacity * (1.0 + SLACK):
         return f"{rate:.5g}/s arrive and {capacity:.5g}/s can be served"
     if rule is not Rule.P99:
