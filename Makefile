@@ -7,12 +7,9 @@ PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
 PROMETHEUS := .tools/prometheus
-# The tests of a file share a worker, and so their servers; files are run in their order. All workers must collect
-# equal names, so no name may hold a time or the order of a set.
-PYTEST := $(PY) -m pytest -q --dist loadfile --no-loadscope-reorder
-# One worker a core of a small host; tests of servers wait in part, but a third worker gained them one minute only.
-UNIT := OPENBLAS_NUM_THREADS=1 $(PYTEST) --numprocesses 2
-SERVERS := $(PYTEST) --numprocesses 2
+# One worker a core. The tests of a file share a worker, and so their servers; files are run in their order. Both
+# workers must collect equal names, so no name may hold a time or the order of a set.
+PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
 PIP := -m pip install $(PATIENT)
@@ -106,7 +103,7 @@ test-packages: host-packages
 
 # The inner loop: style, types, imports and the unit tests that do not compute for seconds.
 check: setup lint
-	$(UNIT) -m "unit and not slow and not soak"
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not slow and not soak"
 
 # Each part with the time it took and its slowest tests; the first failure ends the run. Two threads of BLAS would
 # mostly wait for each other's core.
@@ -117,8 +114,8 @@ test: setup test-packages
 	timed format .venv/bin/ruff format --check .; \
 	timed types .venv/bin/mypy; \
 	timed imports .venv/bin/lint-imports; \
-	timed unit env $(UNIT) --durations 20 -m "unit and not soak"; \
-	timed servers $(SERVERS) --durations 20 -m "(e2e or docker or browser) and not soak"
+	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak"; \
+	timed servers $(PYTEST) --durations 20 -m "(e2e or docker or browser) and not soak"
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup

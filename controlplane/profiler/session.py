@@ -16,10 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from statistics import median
 
-import filelock
-
 from controlplane.domain.device import Device
-from controlplane.domain.errors import FleetBusy
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
@@ -30,6 +27,7 @@ from controlplane.profiler.load import off_core
 from controlplane.profiler.point import Bench, Watched
 from controlplane.profiler.subject import Subject
 from controlplane.profiler.sweep import Point, needed_s, point_seconds
+from controlplane.profiler.temporary import exclusive, running
 from controlplane.render.repository import profiling_tree
 from controlplane.render.source import SourceModel
 
@@ -97,20 +95,10 @@ class Profiler:
     @contextlib.contextmanager
     def exclusive(self, place: Place) -> Iterator[None]:
         """Lock the device, stop servers of earlier measurements, and keep this process off its core."""
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(self.scratch / f"{place.name}.lock", timeout=0)
-        try:
-            lock.acquire()
-        except filelock.Timeout:
-            raise FleetBusy(f"another program is measuring on {place.name}; wait for it to end") from None
-        try:
-            for server in self.launcher.servers(self.fleet(place)):
-                self.launcher.stop(server, drain_s=0)
-            self.launcher.sweep(self.fleet(place))
-            with off_core(place.core):
-                yield
-        finally:
-            lock.release()
+        busy = f"another program is measuring on {place.name}; wait for it to end"
+        lock_file = self.scratch / f"{place.name}.lock"
+        with exclusive(self.launcher, self.fleet(place), lock_file, busy), off_core(place.core):
+            yield
 
     @contextlib.contextmanager
     def serving(
@@ -133,12 +121,8 @@ class Profiler:
             percent=percent,
             options=self.options,
         )
-        server = self.launcher.start(spec, deadline_s=START_S)
-        try:
+        with running(self.launcher, spec, deadline_s=START_S) as server:
             yield server
-        finally:
-            # No request is in flight: every load has had its last answer.
-            self.launcher.stop(server, drain_s=0)
 
     def _environment(self, source: SourceModel, place: Place) -> Environment:
         idle = self.launcher.reading(place.name)

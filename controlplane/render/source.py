@@ -45,6 +45,18 @@ def source_models(repository: Path) -> tuple[str, ...]:
     return tuple(sorted(p.name for p in repository.iterdir() if _is_model(p)))
 
 
+def all_models(repository: Path) -> tuple[str, ...]:
+    """Return what `source_models` does. Raises InputError if there is no model too."""
+    found = source_models(repository)
+    if not found:
+        others = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
+        bare = f"; folders without one: {others}" if others else ""
+        raise InputError(
+            f"has no model (a folder with a config.pbtxt or a version){bare}", file=str(repository)
+        )
+    return found
+
+
 def _is_model(folder: Path) -> bool:
     if not folder.is_dir() or folder.name.startswith("."):
         return False

@@ -18,6 +18,7 @@ from controlplane.files.fleets import state_root
 from controlplane.files.measurements import nsight
 from controlplane.profiler.session import Profiler
 from controlplane.profiler.subject import Wishes
+from controlplane.render.source import all_models
 from controlplane.report import profile_line
 from controlplane.report.tables.plan_table import counted
 from controlplane.runtime.clock import SystemClock
@@ -29,7 +30,6 @@ from controlplane.runtime.jobs.profile import (
     profile_models,
     profile_neighbours,
     read_subjects,
-    source_models,
 )
 
 
@@ -101,18 +101,17 @@ def profile(
     """
     options.of_this_host(launcher)
     counters = _counters(nsys, ncu or [], models or [])
+    wanted = models or all_models(repository)
     wishes = Wishes(
         percents=options.numbers(percents, "--percents", float),
         batches=options.numbers(batches, "--batches", int),
         budget_s=budget,
-        inputs=model_inputs(
-            shape or [], input_data or [], models or source_models(repository), value_range or []
-        ),
+        inputs=model_inputs(shape or [], input_data or [], wanted, value_range or []),
     )
     place = wiring.place(device)
     started_by, own = wiring.launcher(launcher), options.server_options(triton_arg, env)
-    complete_or_refuse(wiring.completer(started_by, own), repository, models or source_models(repository))
-    subjects = read_subjects(repository, models or [], place, wishes)
+    complete_or_refuse(wiring.completer(started_by, own), repository, wanted)
+    subjects = read_subjects(repository, wanted, place, wishes)
     failed: dict[str, Failed] = {}
     written: list[Written] = []
     gained: Mapping[Path, int] = {}

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-import filelock
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
-from controlplane.domain.errors import EngineError, FleetBusy, InputError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.completed import write_completed
 from controlplane.monitor import inference, triton
 from controlplane.ports import Launcher
+from controlplane.profiler.temporary import exclusive, running
 from controlplane.render.config import completed_config
 from controlplane.render.source import read_written, to_complete
 
@@ -65,39 +65,22 @@ class Completer:
     def _serving(self, repository: Path) -> Iterator[Server]:
         """Run a server that completes, alone on its repository, and stop it at the end."""
         fleet = f"complete-{sha256(str(repository).encode()).hexdigest()[:10]}"
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(self.scratch / f"{fleet}.lock", timeout=0)
-        try:
-            lock.acquire()
-        except filelock.Timeout:
-            raise FleetBusy(
-                f"another command completes the configurations of {repository}; wait for it to end"
-            ) from None
-        try:
-            self._clear(fleet)
-            spec = ServerSpec(
-                labels=Labels(fleet, "complete", "complete", Role.PROFILE, "r1"),
-                repository=str(repository),
-                endpoints=(),
-                device=self.device,
-                percent=100.0,
-                reloads=True,
-                completes=True,
-                options=self.options,
-            )
-            server = self.launcher.start(spec, deadline_s=_START_S)
-            try:
-                yield server
-            finally:
-                self.launcher.stop(server, drain_s=0)
-        finally:
-            lock.release()
-
-    def _clear(self, fleet: str) -> None:
-        """End what an interrupted command left running."""
-        for server in self.launcher.servers(fleet):
-            self.launcher.stop(server, drain_s=0)
-        self.launcher.sweep(fleet)
+        spec = ServerSpec(
+            labels=Labels(fleet, "complete", "complete", Role.PROFILE, "r1"),
+            repository=str(repository),
+            endpoints=(),
+            device=self.device,
+            percent=100.0,
+            reloads=True,
+            completes=True,
+            options=self.options,
+        )
+        busy = f"another command completes the configurations of {repository}; wait for it to end"
+        with (
+            exclusive(self.launcher, fleet, self.scratch / f"{fleet}.lock", busy),
+            running(self.launcher, spec, deadline_s=_START_S) as server,
+        ):
+            yield server
 
 
 def complete_or_refuse(completer: Completer, repository: Path, models: Sequence[str]) -> None:

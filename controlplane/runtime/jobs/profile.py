@@ -59,18 +59,6 @@ class Failed:
     refused: RequestSet | None = None
 
 
-def source_models(repository: Path) -> list[str]:
-    """Return the models of a repository. Raises InputError without any."""
-    found = list(source.source_models(repository))
-    if not found:
-        others = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
-        bare = f"; folders without one: {others}" if others else ""
-        raise InputError(
-            f"has no model (a folder with a config.pbtxt or a version){bare}", file=str(repository)
-        )
-    return found
-
-
 def read_subjects(
     repository: Path, models: Sequence[str], place: Place, wishes: Wishes
 ) -> tuple[Subject, ...]:
@@ -79,7 +67,7 @@ def read_subjects(
     Raises InputError for a model that is missing or cannot be measured with these options, and for inputs of
     a model that is not measured.
     """
-    wanted = tuple(dict.fromkeys(models or source_models(repository)))
+    wanted = tuple(dict.fromkeys(models or source.all_models(repository)))
     for model in wanted:
         if not (repository / model).is_dir():
             known = source.source_models(repository)

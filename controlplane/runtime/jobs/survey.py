@@ -10,7 +10,7 @@ from controlplane.domain.survey import Finding, Readiness
 from controlplane.domain.tensors import TensorSpec
 from controlplane.profiler.requests import input_specs, requests_for
 from controlplane.render.config import batch_limit, is_complete, keeps_sequences
-from controlplane.render.source import SourceModel, read_source, read_written, source_models
+from controlplane.render.source import SourceModel, all_models, read_source, read_written
 from controlplane.runtime.jobs.completing import Completer
 
 
@@ -19,12 +19,7 @@ def survey(repository: Path, completer: Completer) -> tuple[Finding, ...]:
 
     Raises InputError where there is no model, and as `Completer.complete` does.
     """
-    models = source_models(repository)
-    if not models:
-        raise InputError(
-            "has no model: each model is a folder with a config.pbtxt or a version (a folder named 1)",
-            file=str(repository),
-        )
+    models = all_models(repository)
     unreadable = {model: problem for model in models if (problem := _unreadable(repository, model))}
     readable = [model for model in models if model not in unreadable]
     refused = unreadable | {

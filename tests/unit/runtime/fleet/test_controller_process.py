@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,19 @@ def files(tmp_path: Path) -> FleetFiles:
     made = FleetFiles(tmp_path, "f")
     made.directory.mkdir(parents=True)
     return made
+
+
+@contextmanager
+def holder(files: FleetFiles) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has the controller's lock."""
+    asking = [sys.executable, "-c", HOLD, str(controller_process._lock(files).lock_file)]
+    with subprocess.Popen(asking, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
 
 
 def test_there_is_one_and_it_is_found(files: FleetFiles) -> None:
@@ -67,10 +82,7 @@ def test_a_pid_that_is_somebody_elses_by_now_is_nobodys_controller(files: FleetF
             told.write_text(f"{innocent.pid}\n")
             with controller_process._lock(files):  # before its holder wrote a pid
                 assert controller_process.pid(files) is None
-            asking = [sys.executable, "-c", HOLD, str(controller_process._lock(files).lock_file)]
-            with subprocess.Popen(asking, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as controller:
-                assert controller.stdout is not None
-                controller.stdout.readline()
+            with holder(files) as controller:
                 assert controller_process.pid(files) == controller.pid
                 assert controller_process.stop(files)
             assert innocent.poll() is None
@@ -83,20 +95,15 @@ def test_a_process_that_only_looks_at_the_lock_is_not_taken_for_the_controller(f
     with (
         open(path, "w") as looked_at,
         subprocess.Popen(["sleep", "60"], pass_fds=(looked_at.fileno(),)) as looking,
-        subprocess.Popen(
-            [sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-        ) as controller,
+        holder(files) as controller,
     ):
         try:
-            assert controller.stdout is not None
-            controller.stdout.readline()
             # Without a recorded pid, processes are searched in the order of their pids.
             assert controller_process.pid(files) == controller.pid
             assert controller_process.stop(files)
             assert looking.poll() is None
         finally:
             looking.kill()
-            controller.kill()
 
 
 def test_where_somebody_else_was_quicker_his_is_the_controller(

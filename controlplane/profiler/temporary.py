@@ -1,0 +1,44 @@
+"""Servers that one command starts for itself and stops again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+
+from controlplane.domain.errors import FleetBusy
+from controlplane.domain.fleet import Server, ServerSpec
+from controlplane.ports import Launcher
+
+
+@contextlib.contextmanager
+def exclusive(launcher: Launcher, fleet: str, lock_file: Path, busy: str) -> Iterator[None]:
+    """Have the fleet for this command alone, without what an interrupted one left running.
+
+    Raises FleetBusy with the message `busy` where another command has the lock.
+    """
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(lock_file, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise FleetBusy(busy) from None
+    try:
+        for server in launcher.servers(fleet):
+            launcher.stop(server, drain_s=0)
+        launcher.sweep(fleet)
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def running(launcher: Launcher, spec: ServerSpec, *, deadline_s: float) -> Iterator[Server]:
+    """Run a server and stop it at the end, at once: its requests have been answered by then."""
+    server = launcher.start(spec, deadline_s=deadline_s)
+    try:
+        yield server
+    finally:
+        launcher.stop(server, drain_s=0)
