@@ -203,7 +203,7 @@ class _Run:
             load[list(route.servers)] += requests[list(route.streams)].sum() / len(route.servers)
         capacity = np.array([s.capacity_rps for s in self._part.servers])
         used = load / capacity
-        load = capacity * [used[list(self._part.turn(s))].sum() for s in self._part.servers]
+        load = capacity * [used[list(own)].sum() for own in self._part.turns()]
         found = {}
         for route in routes:
             there = list(route.servers)

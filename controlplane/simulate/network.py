@@ -149,12 +149,12 @@ class Component:
     routes: tuple[Route, ...]
     power_w: tuple[FloatArray, ...]
 
-    def turn(self, server: Server) -> range:
-        """The servers of its partition, of which one runs at a time."""
-        mates = [
-            n for n, s in enumerate(self.servers) if (s.gpu, s.partition) == (server.gpu, server.partition)
-        ]
-        return range(mates[0], mates[-1] + 1)
+    def turns(self) -> tuple[range, ...]:
+        """For each server the servers of its partition, of which one runs at a time."""
+        partitions = [(s.gpu, s.partition) for s in self.servers]
+        last = {partition: n for n, partition in enumerate(partitions)}
+        first = {partition: n for n, partition in reversed(list(enumerate(partitions)))}
+        return tuple(range(first[partition], last[partition] + 1) for partition in partitions)
 
 
 def components(

@@ -34,7 +34,7 @@ class Loop:
         self._servers["bit"] = [s.bit for s in servers]
         self._servers["first"] = last - [s.instances for s in servers]
         self._servers["last"] = last
-        turns = [part.turn(s) for s in servers]
+        turns = part.turns()
         self._servers["turn_first"] = [own.start for own in turns]
         self._servers["turn_last"] = [own.stop for own in turns]
         self._servers["batch"] = [s.batch for s in servers]

@@ -62,7 +62,6 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
             watch = replace(watch, answered_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
-
         watches[partition] = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
     return replace(state, now_s=now, watches=watches, stood_s=now if missed else state.stood_s)
 
