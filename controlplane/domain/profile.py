@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from controlplane.domain import units
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,10 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where and when a profile was measured, and the GPU's power before; None where it does not apply."""
+    """Where and when a profile was measured, and the GPU's power before; None where it does not apply.
+
+    `tool`: the program that measured, where it was not `ctl profile`.
+    """
 
     gpu: str | None = None
     driver: str | None = None
@@ -92,6 +96,7 @@ class Environment:
     host: str | None = None
     date: str | None = None
     idle_w: float | None = None
+    tool: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ class Profile:
     execution, `request_ms` the processor time of handling one request (None: unknown, or not within a share),
     `max_batch` the largest batch the model serves. `inputs` are the requests it was measured with, None where
     that is unknown. `repeats` are points of earlier sessions beside those of later ones. `answers`: of a
-    decoupled model.
+    decoupled model. `options` are the user's, with which its servers ran.
     """
 
     model: str
@@ -158,10 +163,17 @@ class Profile:
     inputs: RequestSet | None = None
     repeats: tuple[Repeat, ...] = ()
     answers: AnswerTimes | None = None
+    options: ServerOptions = NO_OPTIONS
 
     def __post_init__(self) -> None:
         units.safe_name(self.model, "model")
         units.safe_name(self.device, "device")
+
+    @property
+    def only_percent(self) -> float | None:
+        """The one share that the points know; None where they know several, or there is no point."""
+        percents = {p.percent for p in self.points}
+        return percents.pop() if len(percents) == 1 else None
 
     @property
     def largest_batch(self) -> int:

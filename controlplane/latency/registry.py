@@ -9,6 +9,7 @@ from importlib import import_module
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Profile
+from controlplane.latency.one_share import without_guesses
 from controlplane.latency.protocol import LatencyModel
 from controlplane.latency.request_times import with_request_times
 
@@ -46,4 +47,4 @@ def build(name: str, device: Device, profiles: Mapping[str, Profile]) -> Latency
         near = get_close_matches(name, FITS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(FITS)}"
         raise InputError(f"there is no latency model {name!r}; {hint}", field="latency")
-    return with_request_times(fit(profiles, device), profiles)
+    return with_request_times(without_guesses(fit(profiles, device), profiles), profiles)

@@ -13,8 +13,8 @@ MOST_REPEATS = 110
 def with_repeats(now: Profile, before: Profile | None) -> Profile:
     """The new profile with its points beside those of the former one, and the repeats that it had.
 
-    Sessions are comparable with the same requests on the same host, GPU, driver and backend: where one
-    changed, none is kept.
+    Sessions are comparable with the same requests and server options on the same host, GPU, driver and
+    backend: where one changed, none is kept.
     """
     if before is None or _setting(before) != _setting(now):
         return now
@@ -29,4 +29,5 @@ def with_repeats(now: Profile, before: Profile | None) -> Profile:
 
 def _setting(profile: Profile) -> tuple[object, ...]:
     told = profile.environment
-    return told.host, told.gpu, told.driver, told.backend, profile.max_batch, profile.inputs
+    place = told.host, told.gpu, told.driver, told.backend
+    return *place, profile.max_batch, profile.inputs, profile.options

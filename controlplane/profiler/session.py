@@ -80,6 +80,7 @@ class Profiler:
             points=(),
             max_batch=int(source.config.max_batch_size),
             inputs=subject.inputs,
+            options=self.options,
         )
         if resume:
             partial = read_partial(self.profiles, place.device.name, source.name)
@@ -264,4 +265,5 @@ def resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) ->
 def _identity(profile: Profile) -> tuple[object, ...]:
     """Return what all points of one profile must have in common."""
     requests = None if profile.inputs is None else profile.inputs.sha256
-    return profile.environment.host, profile.environment.backend, profile.max_batch, requests
+    where = profile.environment
+    return where.host, where.backend, profile.max_batch, requests, profile.options

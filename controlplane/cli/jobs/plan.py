@@ -34,6 +34,7 @@ from controlplane.runtime.jobs.plan import (
     blind_types,
     explain_workload,
     make_plan,
+    models_of_one_share,
     refuse_violations,
 )
 
@@ -176,6 +177,11 @@ def plan(
             f"warning: the latency model {made.latency_model} knows no interference on {kind}: it is in no "
             "catalogue, and neighbours count as free; measure pairs (`ctl profile --colocation SECONDS`) and "
             "plan with --latency ours"
+        )
+    for model, kind, percent in models_of_one_share(planned):
+        say(
+            f"warning: {model} was measured at {percent:g} % of {kind} only, so it gets no smaller share: "
+            f"`ctl profile {model} --device {kind}` measures more shares"
         )
     check_planned(made, parsed, document, cores, say, accepted=all_cores)
     # With --json, stdout is the plan alone, which `ctl apply` reads.

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import completers, options, wiring
+from controlplane.cli.measured_elsewhere import Elsewhere, unknown_lines, write_elsewhere
 from controlplane.cli.model_inputs import model_inputs
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import progress_bar, say, warn
@@ -89,6 +90,28 @@ def profile(
         list[str] | None,
         typer.Option(help="Nsight Compute's CSV for one model on the whole GPU; 8:FILE is batch 8."),
     ] = None,
+    from_perf_analyzer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Measure nothing: take perf_analyzer's CSV for one model; 8:FILE was run with -b 8."
+        ),
+    ] = None,
+    from_model_analyzer: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Measure nothing: take Model Analyzer's metrics-model-inference.csv for one model."
+        ),
+    ] = None,
+    from_aiperf: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Measure nothing: take profile_export_aiperf.json for one model; 1:FILE is batch 1."
+        ),
+    ] = None,
+    measured_at: Annotated[
+        float | None,
+        typer.Option(help="The share, in percent, at which other tools measured. [100]", min=1.0, max=100.0),
+    ] = None,
     triton_arg: options.TritonArg = None,
     env: options.Env = None,
     resume: Annotated[bool, typer.Option(help="Continue an interrupted run.")] = True,
@@ -99,6 +122,24 @@ def profile(
     Prints the file of each profile as it is written. If a model cannot be measured, its server's message is
     shown, the other models are measured, and the exit code is 4.
     """
+    elsewhere = Elsewhere(from_perf_analyzer or (), from_model_analyzer or (), from_aiperf or ())
+    if elsewhere.tools:
+        measuring = {
+            "--percents": percents,
+            "--batches": batches,
+            "--shape": shape,
+            "--range": value_range,
+            "--input-data": input_data,
+            "--colocation": colocation,
+            "--nsys": nsys,
+            "--ncu": ncu,
+            "--triton-arg": triton_arg,
+            "--env": env,
+        }
+        options.refuse(f"is for a measurement, and {elsewhere.tools[0]} has made it", measuring)
+        _import(elsewhere, models or (), device, measured_at or 100.0, profiles, json)
+        return
+    options.refuse("is for measurements of other tools", {"--measured-at": measured_at})
     options.of_this_host(launcher)
     counters = _counters(nsys, ncu or [], models or [])
     wanted = models or all_models(repository)
@@ -138,6 +179,23 @@ def profile(
             f"{len(measured)} of {counted(len(subjects), 'model')} profiled; the reasons for "
             f"{', '.join(sorted(failed))} are above"
         )
+
+
+def _import(
+    elsewhere: Elsewhere, models: Sequence[str], device: str, percent: float, profiles: Path, json: bool
+) -> None:
+    """Write the profile of other tools' measurements; say what they cannot tell."""
+    one, runs = write_elsewhere(
+        elsewhere, models, device=device, percent=percent, profiles=profiles.resolve()
+    )
+    if json:
+        print_json({"profiles": [written_document(one, 0)]})
+    else:
+        _print_line(
+            f"{one.path}: {counted(len(one.profile.points), 'point')} from {' and '.join(elsewhere.tools)}"
+        )
+    for line in unknown_lines(one.profile, runs):
+        say(f"warning: {line}")
 
 
 def _print_line(line: str) -> None:

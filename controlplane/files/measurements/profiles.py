@@ -23,6 +23,7 @@ from controlplane.domain.profile import (
     Repeat,
     RequestSet,
 )
+from controlplane.domain.server_options import ServerOptions
 from controlplane.files.documents import SCHEMA_VERSION, Document, Strict, read
 from controlplane.files.writing import write_json
 
@@ -37,6 +38,7 @@ class _Environment(Strict):
     host: str | None = None
     date: str | None = None
     idle_w: Annotated[float, Field(ge=0)] | None = None
+    tool: str | None = None
 
 
 class _Point(Strict):
@@ -77,6 +79,11 @@ class _AnswerTimes(Strict):
     last_ms: Annotated[float, Field(ge=0)]
 
 
+class _Options(Strict):
+    triton_args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+
+
 class _Repeat(Strict):
     percent: float
     batch: int
@@ -102,6 +109,7 @@ class _Profile(Strict):
     inputs: _RequestSet | None = None
     repeats: list[_Repeat] = Field(default_factory=list)
     answers: _AnswerTimes | None = None
+    options: _Options = _Options()
 
 
 def profile_path(directory: Path, device: str, model: str) -> Path:
@@ -128,6 +136,8 @@ def read_profile(path: Path) -> Profile:
     for i, repeat in enumerate(parsed.repeats):
         with document.at("repeats", i):
             repeats.append(Repeat(**repeat.model_dump()))
+    with document.at("options"):
+        options = ServerOptions(tuple(parsed.options.triton_args), tuple(parsed.options.env.items()))
     with document.at():
         return Profile(
             model=parsed.model,
@@ -146,6 +156,7 @@ def read_profile(path: Path) -> Profile:
             inputs=None if parsed.inputs is None else RequestSet(**parsed.inputs.model_dump()),
             repeats=tuple(repeats),
             answers=None if parsed.answers is None else AnswerTimes(**parsed.answers.model_dump()),
+            options=options,
         )
 
 
@@ -195,6 +206,7 @@ def profile_document(profile: Profile) -> dict[str, Any]:
     """Return a profile as the JSON of its file."""
     document = asdict(replace(profile, points=(), colocation=()))
     document["share_kind"] = str(profile.share_kind)
+    document["options"] = {"triton_args": list(profile.options.triton_args), "env": dict(profile.options.env)}
     document["points"] = [_values(point) for point in profile.points]
     document["colocation"] = [
         _values(pair) | {"neighbours": [_values(one) for one in pair.neighbours]}

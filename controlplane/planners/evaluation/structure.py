@@ -126,6 +126,13 @@ def _served(
     if served.model not in profiles:
         yield Violation(partition.id, f"{served.model} has no profile on this type of device")
         return
+    only = profiles[served.model].only_percent
+    if only is not None and partition.percent < only - SLACK:
+        yield Violation(
+            partition.id,
+            f"{served.model} was measured at {only:g} % only, and its share is {partition.percent:g} %: "
+            f"`ctl profile {served.model}` measures smaller ones",
+        )
     largest = min(LARGEST_BATCH, profiles[served.model].largest_batch)
     if not 1 <= served.batch <= largest:
         yield Violation(partition.id, f"batch {served.batch} is outside 1 to {largest}")

@@ -252,6 +252,17 @@ def _profiled(directory: Path) -> list[str]:
     return sorted(p.name for p in directory.iterdir() if p.is_dir()) if directory.is_dir() else []
 
 
+def models_of_one_share(planned: Planned) -> tuple[tuple[str, str, float], ...]:
+    """Return (model, GPU type, percent) of each workload's model that was measured at one share only."""
+    wanted = sorted({w.model for w in planned.request.workloads})
+    return tuple(
+        (model, kind, only)
+        for kind, device in sorted(planned.request.devices.items())
+        for model in wanted
+        if model in device.profiles and (only := device.profiles[model].only_percent) is not None
+    )
+
+
 _INTERFERENCE = ("alpha_f", "alpha_sch", "beta_sch")
 """The coefficients of a device with which neighbours slow each other down in iGniter's model."""
 

@@ -138,10 +138,11 @@ def profile_neighbours(
 def with_fits(profile: Profile, counters: Counters = NO_COUNTERS) -> Profile:
     """Return the profile with the fits of iGniter's and the default model, and their holdout errors.
 
-    iGniter's fit holds Eq 11 and the figures of the GPU's counters, earlier ones included.
+    iGniter's fit holds Eq 11 and the figures of the GPU's counters, earlier ones included. Points at one
+    share, or too few of them, give no Eq 11.
     """
     assessed = crossval.assess(profile)
-    if len(profile.points) < igniter.FEWEST_POINTS:
+    if len(profile.points) < igniter.FEWEST_POINTS or profile.only_percent is not None:
         return assessed
     known = dict(profile.fits.get(igniter.NAME, {}))
     if counters.trace is not None:

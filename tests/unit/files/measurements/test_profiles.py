@@ -9,6 +9,7 @@ import pytest
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile, Repeat
+from controlplane.domain.server_options import ServerOptions
 from controlplane.files.measurements.profiles import (
     partial_path,
     profile_document,
@@ -41,6 +42,7 @@ PROFILE = Profile(
     memory_mb=120,
     max_batch=32,
     repeats=(Repeat(20, 1, 10.4, 10.5), Repeat(50, 4, 9.0, 9.2)),
+    options=ServerOptions(("--log-verbose=1",), (("HF_HOME", "/models"),)),
 )
 
 

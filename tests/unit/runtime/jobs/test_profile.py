@@ -13,6 +13,7 @@ import pytest
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import EngineError, FleetBusy, InputError, MissingTool, NotNow, RequestRefused
 from controlplane.domain.profile import Environment, Measurement, Profile, RequestSet
+from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.measurements.profiles import read_profile
 from controlplane.profiler.requests import Inputs
 from controlplane.profiler.session import Place, Profiler, resumed
@@ -155,6 +156,16 @@ def test_points_measured_with_other_inputs_are_not_resumed() -> None:
     assert resumed(fresh, partial, wanted).points == points
     assert resumed(fresh, replace(partial, inputs=RequestSet(None, 1, "other")), wanted) == fresh
     assert resumed(fresh, replace(partial, inputs=None), wanted) == fresh
+
+
+def test_points_measured_with_other_server_options_are_not_resumed() -> None:
+    own = ServerOptions(("--log-verbose=1",), (("OMP_NUM_THREADS", "2"),))
+    points = (Measurement(100.0, 1, 2.0),)
+    fresh = Profile("m", "cpu", ShareKind.CPU_QUOTA, Environment(), (), options=own)
+    partial, wanted = replace(fresh, points=points), [Point(100.0, 1)]
+    assert resumed(fresh, partial, wanted).points == points
+    assert resumed(fresh, replace(partial, options=NO_OPTIONS), wanted) == fresh
+    assert resumed(replace(fresh, options=NO_OPTIONS), partial, wanted).points == ()
 
 
 def test_lines_name_the_model_the_words_and_the_way_out() -> None:

@@ -1,0 +1,81 @@
+"""`ctl profile` on files of other tools: no server starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from controlplane.cli.main import run
+from controlplane.cli.schemas import schema
+from controlplane.files.measurements.profiles import read_profile
+
+pytestmark = pytest.mark.unit
+
+DATA = Path(__file__).parents[3] / "data" / "elsewhere"
+SPEC = """schema_version: 1
+gpus: [{type: t4}]
+workloads: [{name: w, model: resnet, slo_ms: 400, rate_rps: 2}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path
+
+
+def test_a_plan_from_perf_analyzers_points_takes_the_whole_gpu_and_asks_for_more_shares(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--device", "t4", "--from-perf-analyzer"]
+    assert run(["profile", "resnet", *given, f"4:{DATA / 'perf_analyzer.csv'}"]) == 0
+    told = capsys.readouterr()
+    assert "profiles/t4/resnet.json: 1 point from perf_analyzer" in told.out
+    assert "plans give it no smaller share" in told.err.replace("\n", " ")
+    assert "--measured-at 50" in told.err.replace("\n", " ")
+    assert "write memory_mb in the spec" in told.err.replace("\n", " ")
+
+    (directory / "spec.yaml").write_text(SPEC)
+    assert run(["plan", "spec.yaml", "--json"]) == 0
+    told = capsys.readouterr()
+    plan = json.loads(told.out)
+    assert [p["percent"] for g in plan["gpus"] for p in g["partitions"]] == [100.0]
+    assert plan["verified"]
+    assert "resnet was measured at 100 % of t4 only" in told.err
+
+
+def test_files_of_several_tools_and_shares_make_one_profile(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    analyzer = str(DATA / "metrics-model-inference-server.csv")
+    assert run(["profile", "resnet50", "--device", "t4", "--from-model-analyzer", analyzer, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(schema("profile")).validate(document)
+    assert document["profiles"][0]["points"] == 2
+    half = ["--from-perf-analyzer", f"1:{DATA / 'perf_analyzer_documented.csv'}", "--measured-at", "50"]
+    assert run(["profile", "resnet50", "--device", "t4", *half]) == 0
+    made = read_profile(directory / "profiles" / "t4" / "resnet50.json")
+    assert [(p.percent, p.batch) for p in made.points] == [(50, 1), (100, 1), (100, 8)]
+    assert "no smaller share" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["m", "--from-perf-analyzer", "f.csv"], "must be BATCH:FILE; 8:FILE was measured with -b 8"),
+        (["m", "--from-aiperf", "1:none.json"], "none.json"),
+        (["m", "n", "--from-aiperf", "1:f.json"], "name the one MODEL"),
+        (["m", "--measured-at", "50"], "--measured-at: is for measurements of other tools"),
+        (["m", "--from-aiperf", "1:f.json", "--batches", "1"], "--batches: is for a measurement"),
+    ],
+)
+def test_wrong_command_lines_are_refused(
+    arguments: list[str], said: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["profile", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not (directory / "profiles").exists()
