@@ -8,15 +8,21 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from controlplane.cli.stderr import say
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster, Endpoints
-from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Gateway
 from controlplane.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from controlplane.domain.plan import Plan
+    from controlplane.runtime.fleet.in_cluster import FleetInCluster
+    from launchers.kubernetes.leading.orders import FleetOrders
 
 TOKEN_FILE = "TRISECT_GATEWAY_TOKEN_FILE"
 """The token of the gateway's replicas. Set in a controller's pod, for the commands in it too."""
@@ -39,6 +45,49 @@ def replicas(fleet: str) -> Gateway:
     pods = GatewayPods(ClusterApi(ClusterPlace()), fleet)
     pods.refresh()
     return ReplicatedGateway(pods.addresses, _token())
+
+
+def fleet_of_controllers(files: FleetFiles, place: Cluster) -> FleetInCluster | None:
+    """Return a fleet that controllers in the cluster keep; None where none runs for it there.
+
+    Raises InputError where this host's gateway and controller already serve it.
+    """
+    from controlplane.runtime.fleet.in_cluster import FleetInCluster
+
+    orders = _orders(files.fleet, place)
+    if not place.installed:
+        if not orders.controllers():
+            return None
+        if files.exists():
+            raise InputError(
+                f"fleet {files.fleet!r} runs with the gateway and the controller of this host, and the "
+                "cluster now has controllers for it too: `ctl destroy` the fleet first",
+                field="--fleet",
+            )
+    return FleetInCluster(files, orders, say)
+
+
+def kept_fleet(files: FleetFiles) -> FleetInCluster | None:
+    """Return a fleet that was applied to controllers in a cluster; None for any other one."""
+    settings = files.settings()
+    if settings is None or not settings.cluster.installed:
+        return None
+    return fleet_of_controllers(files, settings.cluster)
+
+
+def by_leader(files: FleetFiles, *command: str) -> None:
+    """Where controllers in a cluster keep a fleet, run `ctl` in the leader's pod and exit with its code."""
+    settings = files.settings()
+    if settings is not None and settings.cluster.installed:
+        told = ("ctl", *command, "--fleet", files.fleet)
+        raise typer.Exit(_orders(files.fleet, settings.cluster).run_by_leader(*told))
+
+
+def _orders(fleet: str, place: Cluster) -> FleetOrders:
+    from launchers.kubernetes.api import ClusterPlace
+    from launchers.kubernetes.leading.orders import FleetOrders
+
+    return FleetOrders(ClusterPlace(place.context, place.namespace), fleet)
 
 
 def lead(
@@ -81,7 +130,7 @@ def lead(
     os._exit(0)  # a normal exit waits for a start under way
 
 
-def _settings(fleet: Any, repository: Path, plan: Plan) -> FleetSettings:
+def _settings(fleet: Any, repository: Path, plan: Plan, devices: Mapping[str, str]) -> FleetSettings:
     from controlplane.runtime.fleet import preflight
 
     return preflight.settings(
@@ -91,6 +140,7 @@ def _settings(fleet: Any, repository: Path, plan: Plan) -> FleetSettings:
         output=fleet.files.directory / "rendered",
         endpoints=Endpoints("0.0.0.0"),
         cluster=_HERE,
+        known=devices,
     )
 
 

@@ -246,6 +246,19 @@ class _Applied(_Converged):
     listening: _Listening
 
 
+class _Committed(_Versioned):
+    fleet: str
+    generation: int
+    plan: str
+    partitions: int
+    message: str
+
+
+class _Manifest(_Versioned):
+    fleet: str
+    manifest: dict[str, Any]
+
+
 class _Restart(TypedDict):
     seconds_ago: float
     reason: str
@@ -358,8 +371,8 @@ _DOCUMENTS: dict[str, Any] = {
     "plan": PLAN,
     "simulate": _Simulate,
     "compare": _Compare,
-    "render": _Render,
-    "apply": _DryRun | _Applied,
+    "render": _Render | _Manifest,
+    "apply": _DryRun | _Applied | _Committed | _Manifest,
     "status": _Status,
     "top": _Status,
     "wait": _Wait,
@@ -367,7 +380,7 @@ _DOCUMENTS: dict[str, Any] = {
     "report": _Report,
     "events": _Events,
     "redirect": _Redirect,
-    "rollback": _Converged,
+    "rollback": _Converged | _Committed,
     "limit": _LimitSet | _LimitList | _LimitRemoved,
     "token": _TokenCreated | _TokenList | _TokenRevoked,
     "serve": _Serve,

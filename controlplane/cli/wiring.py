@@ -214,6 +214,12 @@ def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
     Raises InputError where no fleet has that name.
     """
     settings = _recorded(FleetFiles(state_root(), name))
+    if settings.cluster.installed:
+        raise InputError(
+            f"controllers in the cluster keep fleet {name!r}: apply, status, events, redirect, rollback and "
+            "destroy work from here, other commands in the leader's pod (`kubectl exec`)",
+            field="--fleet",
+        )
     found = fleet(name, launcher_name=LauncherName(settings.launcher), cluster=settings.cluster)
     return found, settings
 

@@ -86,10 +86,15 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
-    """A device of a cluster: a GPU's product name, or `cpu` for a core, and the launcher's name for it."""
+    """A device: a GPU's product name, or `cpu` for a core, and the launcher's name for it.
+
+    In a cluster also its node, and that node's labels.
+    """
 
     product: str
     name: str
+    node: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,10 +209,14 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The place of a fleet on Kubernetes; None: the kubeconfig's current context, the context's namespace."""
+    """The place of a fleet on Kubernetes; None: the kubeconfig's current context, the context's namespace.
+
+    `installed`: gateway and controllers run there too, and the fleet's plan is its Fleet object's.
+    """
 
     context: str | None = None
     namespace: str | None = None
+    installed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,13 +74,17 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """The shadow of a partition, on GPU `gpu`: percent = active percent + extra percent."""
+    """The shadow of a partition, on GPU `gpu`: percent = active percent + extra percent.
+
+    With `other_node`, that GPU must be on another node than the partition's.
+    """
 
     policy: ShadowPolicy
     gpu: str
     extra_percent: float
     percent: float
     memory_mb: float | None = None
+    other_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +117,14 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGpu:
-    """One GPU of a plan."""
+    """One GPU of a plan, on a node with the labels of `node_selector`."""
 
     id: str
     type: str
     partitions: tuple[Partition, ...]
     price_per_hour: float = 0.0
     memory_mb: float | None = None
+    node_selector: tuple[tuple[str, str], ...] = ()
 
     @property
     def percent(self) -> float:

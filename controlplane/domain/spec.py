@@ -11,11 +11,15 @@ from controlplane.domain.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """The GPUs of one type that a plan may use; None: any number, at the type's own price."""
+    """The GPUs of one type that a plan may use; None: any number, at the type's own price.
+
+    In a cluster they are on nodes with the labels of `node_selector`.
+    """
 
     type: str
     count: int | None = None
     price_per_hour: float | None = None
+    node_selector: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         units.safe_name(self.type, "type")

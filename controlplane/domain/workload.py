@@ -32,6 +32,8 @@ class ShadowPlace(StrEnum):
     """Covers a wrong prediction."""
     OTHER_GPU = "other-gpu"
     """Covers a fault of the GPU too."""
+    OTHER_NODE = "other-node"
+    """Covers the loss of the GPU's node too."""
 
 
 @dataclass(frozen=True, slots=True)

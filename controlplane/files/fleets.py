@@ -69,6 +69,7 @@ class _Endpoints(State):
 class _Cluster(State):
     context: str | None = None
     namespace: str | None = None
+    installed: bool = False
 
 
 class _Settings(State):

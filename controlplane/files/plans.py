@@ -68,6 +68,7 @@ class _Shadow(Strict):
     extra_percent: float
     percent: float
     memory_mb: float | None = None
+    other_node: bool = False
 
 
 class _Partition(Strict):
@@ -84,6 +85,7 @@ class _Gpu(Strict):
     type: str
     price_per_hour: float = 0.0
     memory_mb: float | None = None
+    node_selector: dict[str, str] = Field(default_factory=dict)
     partitions: list[_Partition]
 
 
@@ -190,6 +192,7 @@ def _gpu(parsed: _Gpu) -> PlannedGpu:
         type=parsed.type,
         price_per_hour=parsed.price_per_hour,
         memory_mb=parsed.memory_mb,
+        node_selector=tuple(sorted(parsed.node_selector.items())),
         partitions=tuple(
             Partition(
                 id=p.id,
@@ -237,7 +240,7 @@ def _check(document: Document, plan: _Plan) -> None:
                 units.safe_name(partition.id, "id")
                 units.percent(partition.percent, "percent")
             _once(document, partition.id, partition_ids, (*here, "id"))
-            _check_shadow(document, partition, here, every_gpu)
+            _check_shadow(document, partition, gpu.id, here, every_gpu)
             _check_models(document, partition, here)
             _check_workloads(document, partition, here, endpoints)
         total = sum(p.percent for p in gpu.partitions)
@@ -248,13 +251,17 @@ def _check(document: Document, plan: _Plan) -> None:
             )
 
 
-def _check_shadow(document: Document, partition: _Partition, here: Location, gpus: set[str]) -> None:
+def _check_shadow(
+    document: Document, partition: _Partition, gpu: str, here: Location, gpus: set[str]
+) -> None:
     if partition.shadow is None:
         return
     with document.at(*here, "shadow"):
         units.percent(partition.shadow.percent, "percent")
     if partition.shadow.gpu not in gpus:
         document.fail(f"{partition.shadow.gpu!r} is not a GPU of this plan", (*here, "shadow", "gpu"))
+    if partition.shadow.other_node and partition.shadow.gpu == gpu:
+        document.fail(f"{gpu!r} is the partition's own, on the same node", (*here, "shadow", "gpu"))
 
 
 def _check_models(document: Document, partition: _Partition, here: Location) -> None:
@@ -331,20 +338,14 @@ def _gpu_document(gpu: PlannedGpu) -> dict[str, Any]:
         "type": gpu.type,
         "price_per_hour": gpu.price_per_hour,
         "memory_mb": gpu.memory_mb,
+        # Left out where there is none: a plan that needs no cluster has the hash that it always had.
+        **({"node_selector": dict(gpu.node_selector)} if gpu.node_selector else {}),
         "partitions": [
             {
                 "id": p.id,
                 "percent": p.percent,
                 "memory_mb": p.memory_mb,
-                "shadow": None
-                if p.shadow is None
-                else {
-                    "policy": p.shadow.policy.value,
-                    "gpu": p.shadow.gpu,
-                    "extra_percent": p.shadow.extra_percent,
-                    "percent": p.shadow.percent,
-                    "memory_mb": p.shadow.memory_mb,
-                },
+                "shadow": None if p.shadow is None else _shadow_document(p.shadow),
                 "models": [
                     {
                         "model": m.model,
@@ -358,6 +359,17 @@ def _gpu_document(gpu: PlannedGpu) -> dict[str, Any]:
             }
             for p in gpu.partitions
         ],
+    }
+
+
+def _shadow_document(shadow: Shadow) -> dict[str, Any]:
+    return {
+        "policy": shadow.policy.value,
+        "gpu": shadow.gpu,
+        "extra_percent": shadow.extra_percent,
+        "percent": shadow.percent,
+        "memory_mb": shadow.memory_mb,
+        **({"other_node": True} if shadow.other_node else {}),
     }
 
 

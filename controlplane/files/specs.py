@@ -28,6 +28,7 @@ class _Gpu(Strict):
     type: Name
     count: int | None = None
     price_per_hour: float | None = None
+    node_selector: dict[str, Name] = Field(default_factory=dict)
 
 
 class _Shadow(Strict):
@@ -75,7 +76,7 @@ def parse_spec(document: Document) -> Spec:
     gpus = []
     for i, gpu in enumerate(parsed.gpus):
         with document.at("gpus", i):
-            gpus.append(GpuRequest(gpu.type, gpu.count, gpu.price_per_hour))
+            gpus.append(_gpu(gpu))
     _unique(document, "gpus", "type", [g.type for g in gpus])
     models = Counter(w.model for w in parsed.workloads)
     workloads = []
@@ -87,6 +88,12 @@ def parse_spec(document: Document) -> Spec:
     with document.at():
         options = ServerOptions(tuple(parsed.triton_args), tuple(parsed.env.items()))
     return Spec(tuple(gpus), tuple(workloads), options)
+
+
+def _gpu(parsed: _Gpu) -> GpuRequest:
+    return GpuRequest(
+        parsed.type, parsed.count, parsed.price_per_hour, tuple(sorted(parsed.node_selector.items()))
+    )
 
 
 def _workload(parsed: _Workload, *, alone: bool) -> Workload:

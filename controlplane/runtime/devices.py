@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, ShareKind
+from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, HeldDevice, ShareKind
 from controlplane.domain.profile import Profile
 from controlplane.files import catalogue
 from controlplane.files.measurements.profiles import read_profiles
@@ -37,12 +37,16 @@ def host_devices() -> dict[str, tuple[str, ...]]:
     return {CPU_DEVICE: tuple(f"{CPU_DEVICE}-{core}" for core in cores), **by_type(_gpus())}
 
 
-def devices_of(launcher: Launcher) -> dict[str, tuple[str, ...]]:
+def devices_of(launcher: Launcher) -> dict[str, tuple[HeldDevice, ...]]:
     """Return the devices that a launcher can use by type: this host's, or those of its cluster."""
     held = launcher.inventory()
     if held is None:
-        return host_devices()
-    return by_type([(device.product, device.name) for device in held])
+        found = host_devices().items()
+        return {kind: tuple(HeldDevice(kind, name) for name in names) for kind, names in found}
+    by_kind: dict[str, list[HeldDevice]] = {}
+    for device in held:
+        by_kind.setdefault(gpu_type(device.product), []).append(device)
+    return {kind: tuple(devices) for kind, devices in by_kind.items()}
 
 
 def by_type(gpus: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

@@ -8,6 +8,7 @@ options       the settings of all pods
 devices       `NODE/cpu-0`, `NODE/GPU-...`; `nodes` finds them in the cluster
 ends          why a pod ended or does not start; `events` reads ends from a watch
 api           calls of the API server: errors in our words, patience, permissions; `decoding` for its threads
+remote        a command in a pod
 permissions   the rules that a fleet needs
 capabilities  what a cluster has of what a fleet needs
 """

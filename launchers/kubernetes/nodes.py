@@ -28,7 +28,7 @@ def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> Placement:
     if node is None:
         known = ", ".join(sorted(names.object_of(one) for one in api.find_global(Node))) or "none"
         raise InputError(f"the cluster has no node {device.node!r}; it has: {known}", field="device")
-    hostname = ((node.metadata.labels if node.metadata else None) or {}).get(_HOSTNAME, device.node)
+    hostname = dict(_labels(node)).get(_HOSTNAME, device.node)
     if not device.gpu:
         if device.core >= cores(node):
             raise InputError(
@@ -48,16 +48,20 @@ def inventory(api: ClusterApi) -> tuple[HeldDevice, ...]:
     found = sorted(filter(_takes_pods, api.find_global(Node)), key=names.object_of)
     of_nodes = {names.object_of(node): node for node in found}
     cpus = [
-        HeldDevice(CPU_DEVICE, f"{name}/{CPU_DEVICE}-{core}")
+        HeldDevice(CPU_DEVICE, f"{name}/{CPU_DEVICE}-{core}", name, _labels(node))
         for name, node in of_nodes.items()
         for core in range(cores(node))
     ]
     gpus = [
-        HeldDevice(product, f"{device.node}/{device.device}")
+        HeldDevice(product, f"{device.node}/{device.device}", device.node, _labels(of_nodes[device.node]))
         for product, device in sliced_gpus(api)
         if device.node in of_nodes
     ]
     return (*cpus, *gpus)
+
+
+def _labels(node: Node) -> tuple[tuple[str, str], ...]:
+    return tuple(((node.metadata.labels if node.metadata else None) or {}).items())
 
 
 def _takes_pods(node: Node) -> bool:

@@ -42,6 +42,13 @@ CONTROLLER_RULES = (
 )
 """What a controller in the cluster needs beside them."""
 
+USER_RULES = (
+    Rule("trisect.dev", "fleets", ("get", "list", "create", "patch", "delete")),
+    Rule("", "pods", ("get", "list")),
+    Rule("", "pods/exec", ("get", "create")),
+)
+"""What a user needs for a fleet that controllers in the cluster keep; `exec` runs commands in their pods."""
+
 GPU_RULES = (
     Rule("resource.k8s.io", "resourceclaims", ("create", "patch")),
     Rule("resource.k8s.io", "resourceslices", ("list",), cluster_wide=True),

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import gateway_rig as rig
 import pytest
 from ctl_host import ended, plan
 from kube.cluster import Cluster
-from kube.story import PATIENCE_S, RATE_RPS, ClusterHost, partition
+from kube.story import PATIENCE_S, RATE_RPS, Blow, ClusterHost, active, partition, under_load
 
 pytestmark = pytest.mark.kubernetes
 
-AFTERWARDS = 5 * RATE_RPS
-"""Requests after it has happened."""
 WITHOUT_API_S = 60.0
 
 
@@ -36,49 +32,6 @@ def host(
         assert done.returncode == 0, done.stderr
         yield made
     cluster.forget("stories")
-
-
-def under_load(host: ClusterHost, happens: Callable[[rig.Load], None]) -> rig.Load:
-    """Load on the fleet's gateway while something happens, and for a while afterwards."""
-    load = rig.Load(rig.Ports(host.http, host.grpc, host.metrics))
-
-    async def run() -> None:
-        stop = asyncio.Event()
-        unary = asyncio.create_task(load.unary(RATE_RPS, stop))
-        await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > RATE_RPS)
-        await asyncio.to_thread(happens, load)
-        enough = len(load.outcomes) + AFTERWARDS
-        await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > enough)
-        stop.set()
-        await unary
-
-    asyncio.run(run())
-    return load
-
-
-def active(load: rig.Load) -> str:
-    """The pod that answers now."""
-    name = next(o.server for o in reversed(load.outcomes) if o.server is not None)
-    assert name is not None
-    return name
-
-
-@dataclass(frozen=True)
-class Blow:
-    """What happened to a pod, between two times."""
-
-    pod: str
-    began: float
-    ended: float
-
-    def lost(self, load: rig.Load) -> list[rig.Outcome]:
-        """Failed requests that were not in flight then."""
-        return [o for o in load.failed() if o.started > self.ended or o.ended < self.began]
-
-    def redirected_s(self, load: rig.Load) -> float:
-        """Seconds until another pod answered."""
-        others = [o.ended for o in load.outcomes if o.server not in (None, self.pod)]
-        return min(ended for ended in others if ended > self.began) - self.began
 
 
 def kill(pod: str, pids: tuple[int, ...]) -> Blow:

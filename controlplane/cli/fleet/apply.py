@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options, wiring
+from controlplane.cli import cluster, options, wiring
 from controlplane.cli.exits import EXIT_NO
+from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.converged import converged, terms
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
@@ -94,7 +95,9 @@ def apply(
     New servers start and answer a test inference before traffic moves to them; old servers finish their
     requests before they stop. Applying the same plan again changes nothing, and keeps the larger shares to
     which the controller redirected. After an interruption, the next apply continues from what runs. A plan
-    that renames an endpoint in use is refused, unless you confirm it or give --rename-endpoints.
+    that renames an endpoint in use is refused, unless you confirm it or give --rename-endpoints. Where a
+    cluster has controllers for the fleet, this writes its Fleet object, and they apply it; --dry-run prints
+    the object.
     """
     options.refuse("is for --dry-run", {} if dry_run else {"--exit-code": exit_code or None})
     if not allow_violations:
@@ -109,6 +112,42 @@ def apply(
         cores = len(os.sched_getaffinity(0))
         spare_core.check_applied(parsed, document, cores, say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
+    if chosen is options.LauncherName.KUBERNETES:
+        place = wiring.chosen_cluster(fleet, Cluster(context, namespace))
+        kept = cluster.fleet_of_controllers(wiring.fleet_files(fleet), place)
+        if kept is not None:
+            options.refuse(
+                "is set where gateway and controllers of the cluster are installed",
+                {
+                    "--host": host,
+                    "--http-port": http_port,
+                    "--grpc-port": grpc_port,
+                    "--metrics-port": metrics_port,
+                    "--compress-answers": compress_answers,
+                    "--fleet-wide-calls": fleet_wide_calls,
+                    "--tls-cert": tls_cert,
+                    "--tls-key": tls_key,
+                    "--tls-client-ca": tls_client_ca,
+                    "--require-tokens": require_tokens,
+                    "--plain-text": plain_text,
+                    "--audit": audit,
+                    "--max-connections": max_connections,
+                    "--as-planned": as_planned or None,
+                    "--no-serve": no_serve or None,
+                },
+            )
+            if dry_run:
+                committed.show_manifest(fleet, parsed, allow_violations=allow_violations, json=json)
+                return
+            committed.commit(
+                kept,
+                parsed,
+                committed.settings_of(repository, output, place),
+                allow_violations=allow_violations,
+                rename_endpoints=rename_endpoints,
+                json=json,
+            )
+            return
     follow = following.wanted(
         wiring.fleet_files(fleet),
         parsed,
@@ -133,10 +172,10 @@ def apply(
             "max_connections": max_connections,
         },
     )
-    cluster = wiring.chosen_cluster(fleet, Cluster(context, namespace))
-    built = wiring.fleet(fleet, launcher_name=chosen, cluster=cluster)
+    place = wiring.chosen_cluster(fleet, Cluster(context, namespace))
+    built = wiring.fleet(fleet, launcher_name=chosen, cluster=place)
     settings = preflight.settings(
-        parsed, built, repository=repository, output=output, endpoints=endpoints, cluster=cluster
+        parsed, built, repository=repository, output=output, endpoints=endpoints, cluster=place
     )
     if not dry_run and built.launcher.inventory() is None:
         models = sorted({placement.model for _, _, placement in parsed.placements()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from controlplane.cli import options, wiring
+from controlplane.cli import cluster, options, wiring
 from controlplane.cli.output import print_json
 from controlplane.runtime.fleet import controller_process, events
 
@@ -18,8 +18,9 @@ def destroy(
 
     The fleet's history is kept: `ctl events` shows it. A second `ctl destroy` does nothing.
     """
-    found = wiring.fleet_to_end(fleet)
-    if found is None:
+    kept = cluster.kept_fleet(wiring.fleet_files(fleet))
+    found = None if kept is not None else wiring.fleet_to_end(fleet)
+    if kept is None and found is None:
         if json:
             print_json({"fleet": fleet, "destroyed": False})
             return
@@ -27,8 +28,11 @@ def destroy(
         return
     if not yes and not options.agreed(f"Drain and stop fleet {fleet!r}?"):
         raise typer.Exit(0)
-    controller_process.stop(found.files)
-    events.destroy(found)
+    if kept is not None:
+        kept.destroy()
+    elif found is not None:
+        controller_process.stop(found.files)
+        events.destroy(found)
     if json:
         print_json({"fleet": fleet, "destroyed": True})
     else:

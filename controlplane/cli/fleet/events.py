@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options, wiring
+from controlplane.cli import cluster, options, wiring
 from controlplane.cli.output import print_json
 
 
@@ -21,6 +21,9 @@ def events(
     json: options.Json = False,
 ) -> None:
     """Show redirects, violations, plans, restarts and failures of a fleet, oldest first."""
+    given = ("--since", str(since)) if since is not None else ()
+    wanted = ("--limit", str(limit), *given, *(("--json",) if json else ()))
+    cluster.by_leader(wiring.fleet_files(fleet), "events", *wanted)
     found = wiring.recent_events(fleet, since_s=since, limit=limit)
     if json:
         print_json({"fleet": fleet, "events": [asdict(event) for event in found]})

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import completers, options, wiring
+from controlplane.cli import cluster, completers, options, wiring
 from controlplane.cli.output import print_json
 
 
@@ -25,6 +25,7 @@ def redirect(
     All routes change at the same time. Other workloads of the same partition move too. Requests in flight
     finish on the server that has them.
     """
+    cluster.by_leader(wiring.fleet_files(fleet), "redirect", *workload, *(("--json",) if json else ()))
     found, settings = wiring.existing_fleet(fleet)
     routes = found.redirect(workload, settings)
     if json:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from controlplane.cli import options, wiring
+from controlplane.cli import cluster, options, wiring
+from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.converged import converged
 from controlplane.cli.output import print_json
 from controlplane.report.terms_line import terms_line
@@ -20,6 +21,9 @@ def rollback(
     json: options.Json = False,
 ) -> None:
     """Apply the plan that ran before the present one."""
+    if (kept := cluster.kept_fleet(wiring.fleet_files(fleet))) is not None:
+        committed.show_report(fleet, kept.rollback(), json=json)
+        return
     found, _ = wiring.existing_fleet(fleet)
     if not yes and not json and sys.stdin.isatty():
         steps = describe(found.preview_rollback())

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from controlplane.cli import options, wiring
+from controlplane.cli import cluster, options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json, print_json_line
 from controlplane.cli.stderr import warn
@@ -31,6 +31,8 @@ def status(
 ) -> None:
     """Show every server of a fleet: share, role, route, rate, P99 and SLO; and what its controller does."""
     options.refuse("is for one look, not for --watch", {"--check": check or None} if watch else {})
+    flags = {"--json": json, "--watch": watch, "--check": check}
+    cluster.by_leader(wiring.fleet_files(fleet), "status", *(flag for flag, given in flags.items() if given))
     look = wiring.status_source(fleet)
     if json and watch:
         print_looks(fleet, look)

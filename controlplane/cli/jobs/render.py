@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from controlplane.cli import options
+from controlplane.cli.fleet.committed import show_manifest
 from controlplane.cli.output import print_json
 from controlplane.files.plans import read_plan
 from controlplane.runtime.fleet.rendering import render_plan
@@ -13,10 +18,20 @@ def render(
     repository: options.Repository = options.DEFAULT_REPOSITORY,
     output: options.Output = options.DEFAULT_OUTPUT,
     fleet: options.Fleet = options.DEFAULT_FLEET,
+    manifest: Annotated[
+        bool,
+        typer.Option(
+            "--manifest",
+            help="Print PLAN as the Fleet object of a cluster instead, for a repository of manifests.",
+        ),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Write the model repository of each partition of PLAN, as `ctl apply` would; start nothing."""
     parsed, _ = read_plan(plan)
+    if manifest:
+        show_manifest(fleet, parsed, allow_violations=False, json=json)
+        return
     rendered = render_plan(parsed, repository=repository, output=output, fleet=fleet)
     if json:
         print_json({"partitions": {partition: str(one.path) for partition, one in rendered.items()}})

@@ -21,6 +21,7 @@ from controlplane.planners.evaluation.structure import EXTRA_PERCENT
 from controlplane.planners.protocol import Device
 
 _RANK = {ShadowPolicy.HOT: 2, ShadowPolicy.WARM: 1, ShadowPolicy.NONE: 0}
+_FARNESS = {place: rank for rank, place in enumerate(ShadowPlace)}
 
 
 def with_shadows(
@@ -46,14 +47,14 @@ def with_shadows(
             wish = _wish(partition, wishes)
             here = wish.policy is not ShadowPolicy.NONE and wish.place is ShadowPlace.SAME_GPU
             if here and len(gpu.partitions) + len(partitions) < _most_servers(devices[gpu.type]):
-                shadow = _shadow(partition, wish.policy, gpu.id, extras.get(partition.id, 0.0))
+                shadow = _shadow(partition, wish, gpu.id, extras.get(partition.id, 0.0))
                 partition = replace(partition, shadow=shadow)
             partitions.append(partition)
         made.append(replace(gpu, partitions=tuple(partitions)))
     placing = _Elsewhere(made, wishes, layouts, found, devices, terms)
     for i, gpu in enumerate(gpus):
         for j, partition in enumerate(gpu.partitions):
-            if _wish(partition, wishes).place is ShadowPlace.OTHER_GPU:
+            if _wish(partition, wishes).place is not ShadowPlace.SAME_GPU:
                 placing.place(i, j)
     return tuple(made)
 
@@ -62,14 +63,16 @@ def _wish(partition: Partition, wishes: Mapping[str, ShadowWish]) -> ShadowWish:
     """The most careful wish of a partition's workloads."""
     asked = [wishes[w.name] for w in partition.workloads]
     policy = max((a.policy for a in asked), key=_RANK.__getitem__)
-    elsewhere = any(a.place is ShadowPlace.OTHER_GPU and a.policy is not ShadowPolicy.NONE for a in asked)
-    return ShadowWish(policy, ShadowPlace.OTHER_GPU if elsewhere else ShadowPlace.SAME_GPU)
+    places = [a.place for a in asked if a.policy is not ShadowPolicy.NONE]
+    return ShadowWish(policy, max(places, key=_FARNESS.__getitem__, default=ShadowPlace.SAME_GPU))
 
 
-def _shadow(partition: Partition, policy: ShadowPolicy, gpu: str, extra: float) -> Shadow:
+def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float) -> Shadow:
     # An unloaded model takes no memory of its own that was measured.
-    memory = partition.memory_mb if policy is ShadowPolicy.HOT else None
-    return Shadow(policy, gpu, extra, partition.percent + extra, memory)
+    memory = partition.memory_mb if wish.policy is ShadowPolicy.HOT else None
+    # Which GPUs share a node is known where the plan is applied.
+    other_node = wish.place is ShadowPlace.OTHER_NODE
+    return Shadow(wish.policy, gpu, extra, partition.percent + extra, memory, other_node)
 
 
 def _extras_here(
@@ -117,8 +120,8 @@ class _Elsewhere:
     def place(self, i: int, j: int) -> None:
         """Find another GPU of the same type for the shadow of partition j of GPU i, or open one."""
         gpu, partition = self.made[i], self.made[i].partitions[j]
-        device, policy = self.devices[gpu.type], _wish(partition, self.wishes).policy
-        host = self._host(gpu, j, policy)
+        device, wish = self.devices[gpu.type], _wish(partition, self.wishes)
+        host = self._host(gpu, j, wish.policy)
         if host is None:
             used = sum(g.type == gpu.type for g in self.made)
             pool = device.pool
@@ -127,7 +130,7 @@ class _Elsewhere:
             empty = PlannedGpu(f"{gpu.type}-{used}", gpu.type, (), pool.price_per_hour, pool.device.memory_mb)
             self.made.append(empty)
             host = empty, self._extra(device, 100.0 - partition.percent)
-        shadow = _shadow(partition, policy, host[0].id, host[1])
+        shadow = _shadow(partition, wish, host[0].id, host[1])
         partitions = list(gpu.partitions)
         partitions[j] = replace(partition, shadow=shadow)
         self.made[i] = replace(gpu, partitions=tuple(partitions))

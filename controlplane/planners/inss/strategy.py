@@ -67,7 +67,7 @@ class Inss:
                     field=f"gpus.{name}.count",
                 )
         for w in request.workloads:
-            if w.shadow.policy is not ShadowPolicy.NONE and w.shadow.place is ShadowPlace.OTHER_GPU:
+            if w.shadow.policy is not ShadowPolicy.NONE and w.shadow.place is not ShadowPlace.SAME_GPU:
                 raise InputError(
                     f"inss fills every {noun(request.devices)}: a shadow of {w.name} has no room on another "
                     "one; let it stand on the same one (place: same-gpu), or plan with joint",

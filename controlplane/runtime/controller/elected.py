@@ -10,7 +10,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -47,11 +47,11 @@ class Wanted(Protocol):
 class Installation:
     """What a fleet in a cluster has around it.
 
-    `settings` returns the settings of a plan. `look` reads what else of the cluster changes, such as the
-    gateway's replicas.
+    `settings` returns the settings of a plan, given the devices that the object has on record. `look` reads
+    what else of the cluster changes, such as the gateway's replicas.
     """
 
-    settings: Callable[[Plan], FleetSettings]
+    settings: Callable[[Plan, Mapping[str, str]], FleetSettings]
     look: Callable[[], None]
 
 
@@ -123,7 +123,7 @@ class Keeper:
                 "spec.allowViolations",
                 file=_PLAN,
             )
-        settings = self._installation.settings(plan)
+        settings = self._installation.settings(plan, wanted.devices)
         code = plan_hash(plan)
         known = self._fleet.files.settings()
         if known is None and wanted.applied == code:

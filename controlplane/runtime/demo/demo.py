@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
+from controlplane.control.converge.devices import map_devices
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
 from controlplane.domain.fleet import Endpoints, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
@@ -34,10 +35,10 @@ from controlplane.report.tables.demo_table import DemoRow
 from controlplane.report.tables.repair_table import Repair
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.demo import clients, violation
-from controlplane.runtime.devices import host_devices
+from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.execute import Say
-from controlplane.runtime.fleet.fleet import Fleet, map_devices
+from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms
 from controlplane.runtime.jobs.profile import Failed, profile_models, read_subjects
 
@@ -114,7 +115,7 @@ class Demo:
             launcher=self.launcher.name,
             repository=str(self.scene.repository.resolve()),
             output=str(self.scene.output.resolve()),
-            devices=map_devices(plan, host_devices()),
+            devices=map_devices(plan, devices_of(self.launcher)),
             endpoints=self.scene.endpoints,
         )
         self.fleet.apply(plan, settings)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from controlplane.control.converge.actions import (
 )
 from controlplane.control.converge.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
 from controlplane.control.converge.redirect import companions, moves, redirected
-from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
 from controlplane.domain.fleet import Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
@@ -350,26 +349,3 @@ def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action], cause
     ended = f"; ended: {', '.join(gone)}" if gone else ""
     totals = f"{counted(started, 'server')} started, {stopped} stopped, {counted(len(now), 'partition')}"
     return f"plan {plan_hash(plan)} {cause}: {totals}{ended}"
-
-
-def map_devices(plan: Plan, available: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Map a plan's GPU ids to devices: `v100-3` is the fourth v100. `cpu-1` is core 1 of a host.
-
-    In a cluster `cpu-1` is the second of all cores. `available` maps a type to the devices of it. Raises
-    InputError naming what is missing.
-    """
-    mapping = {}
-    for gpu in plan.gpus:
-        devices = available.get(gpu.type, ())
-        if not devices:
-            known = ", ".join(sorted(t for t, found in available.items() if found)) or "none"
-            raise InputError(f"there is no device of type {gpu.type!r}; there are: {known}", field=gpu.id)
-        index = gpu.id.removeprefix(f"{gpu.type}-")
-        by_name = gpu.type == CPU_DEVICE and devices[0].startswith(f"{CPU_DEVICE}-")
-        if by_name and gpu.id in devices:
-            mapping[gpu.id] = gpu.id
-        elif not by_name and index.isdigit() and int(index) < len(devices):
-            mapping[gpu.id] = devices[int(index)]
-        else:
-            raise InputError(f"there are {len(devices)}: {', '.join(devices)}", field=gpu.id)
-    return mapping

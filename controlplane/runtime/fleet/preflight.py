@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from controlplane.control.converge.devices import NOTHING_KNOWN, map_devices
 from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster, Endpoints, Server
@@ -14,18 +15,29 @@ from controlplane.files.fleets import FleetSettings
 from controlplane.ports import Launcher
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.execute import Say
-from controlplane.runtime.fleet.fleet import Fleet, map_devices
+from controlplane.runtime.fleet.fleet import Fleet
 
 
 def settings(
-    plan: Plan, fleet: Fleet, *, repository: Path, output: Path, endpoints: Endpoints, cluster: Cluster
+    plan: Plan,
+    fleet: Fleet,
+    *,
+    repository: Path,
+    output: Path,
+    endpoints: Endpoints,
+    cluster: Cluster,
+    known: Mapping[str, str] = NOTHING_KNOWN,
 ) -> FleetSettings:
-    """Return the settings for a plan. Raises InputError where the host or the cluster lacks a device."""
+    """Return the settings for a plan. Raises InputError where the host or the cluster lacks a device.
+
+    `known` are devices of an earlier plan that this host has no record of.
+    """
+    before = fleet.files.settings()
     return FleetSettings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
         output=str(output.resolve()),
-        devices=map_devices(plan, devices_of(fleet.launcher)),
+        devices=map_devices(plan, devices_of(fleet.launcher), known if before is None else before.devices),
         endpoints=endpoints,
         cluster=cluster,
     )

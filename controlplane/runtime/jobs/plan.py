@@ -104,8 +104,13 @@ def make_plan(
     if improve is not None:
         plan = improve(plan, request)
     used = {(p.model, g.type) for g, _, p in plan.placements()}
+    selectors = {gpu.type: gpu.node_selector for gpu in spec.gpus}
     plan = replace(
-        plan, spec_sha256=document.sha256, profiles=profile_uses(used, every), options=spec.options
+        plan,
+        spec_sha256=document.sha256,
+        profiles=profile_uses(used, every),
+        options=spec.options,
+        gpus=tuple(replace(gpu, node_selector=selectors[gpu.type]) for gpu in plan.gpus),
     )
     return Planned(plan, strategy, request)
 

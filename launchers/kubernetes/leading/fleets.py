@@ -18,6 +18,11 @@ FINALIZER = f"{names.DOMAIN}/servers"
 _APPLIED = "Applied"
 
 
+def applied_condition(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the condition that says whether a generation was applied; empty before there is one."""
+    return next((c for c in status.get("conditions") or () if c.get("type") == _APPLIED), {})
+
+
 class FleetObject:
     """One fleet's object in the namespace; `leader` is the pod that writes its status."""
 
@@ -34,9 +39,7 @@ class FleetObject:
             return None
         self._metadata = found["metadata"]
         spec, status = found.get("spec") or {}, found.get("status") or {}
-        applied = any(
-            c.get("type") == _APPLIED and c.get("status") == "True" for c in status.get("conditions") or ()
-        )
+        applied = applied_condition(status).get("status") == "True"
         return WantedFleet(
             plan=spec.get("plan") or {},
             allow_violations=bool(spec.get("allowViolations")),

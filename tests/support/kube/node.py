@@ -21,7 +21,7 @@ _KUBELET_PORT = 10250
 
 
 class Node:
-    """One node. `kill` ends it as a loss of power would, but for the containers, which go on."""
+    """One node. `kill` ends it, but for the containers, which go on; `lose` as a loss of power would."""
 
     def __init__(self, folder: Path, name: str, number: int, credentials: Credentials) -> None:
         self.name = name
@@ -64,10 +64,21 @@ class Node:
         self.kubelet.end(signal.SIGKILL)
         self.containerd.end(signal.SIGKILL)
 
+    def lose(self) -> None:
+        """Kill it and cut its pods off: nothing answers any more, not even that nothing is there."""
+        self._plug("down")
+        self.kill()
+
     def revive(self) -> None:
+        self._plug("up")
         self.containerd.start()
         self._await_containerd()
         self.kubelet.start()
+
+    def _plug(self, state: str) -> None:
+        """Set the state of the bridge's ports, one for each pod."""
+        for port in (Path("/sys/class/net") / self.subnet.bridge / "brif").iterdir():
+            network.ip("link", "set", port.name, state)
 
     def load(self, archive: Path) -> None:
         """Import an image."""

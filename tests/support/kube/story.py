@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gateway_rig as rig
 from ctl_host import Host
 
 from controlplane.gateway.haproxy import HaproxyGateway
@@ -14,6 +18,8 @@ from kube.cluster import Cluster, is_true
 
 ECHO = Path(__file__).parents[1] / "gateway_models" / "echo"
 RATE_RPS = 200
+AFTERWARDS = 5 * RATE_RPS
+"""Requests after something has happened."""
 PATIENCE_S = 180.0
 
 
@@ -91,3 +97,46 @@ class ClusterHost(Host):
         pod = next(pod for pod in self.pods() if pod["metadata"]["name"] == pod_name)
         container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         return self.cluster.node(pod["spec"]["nodeName"]).pids(container)
+
+
+def under_load(host: ClusterHost, happens: Callable[[rig.Load], None]) -> rig.Load:
+    """Load on the fleet's gateway while something happens, and for a while afterwards."""
+    load = rig.Load(rig.Ports(host.http, host.grpc, host.metrics))
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        unary = asyncio.create_task(load.unary(RATE_RPS, stop))
+        await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > RATE_RPS)
+        await asyncio.to_thread(happens, load)
+        enough = len(load.outcomes) + AFTERWARDS
+        await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > enough)
+        stop.set()
+        await unary
+
+    asyncio.run(run())
+    return load
+
+
+def active(load: rig.Load) -> str:
+    """The pod that answers now."""
+    name = next(o.server for o in reversed(load.outcomes) if o.server is not None)
+    assert name is not None
+    return name
+
+
+@dataclass(frozen=True)
+class Blow:
+    """What happened to a pod, between two times."""
+
+    pod: str
+    began: float
+    ended: float
+
+    def lost(self, load: rig.Load) -> list[rig.Outcome]:
+        """Failed requests that were not in flight then."""
+        return [o for o in load.failed() if o.started > self.ended or o.ended < self.began]
+
+    def redirected_s(self, load: rig.Load) -> float:
+        """Seconds until another pod answered."""
+        others = [o.ended for o in load.outcomes if o.server not in (None, self.pod)]
+        return min(ended for ended in others if ended > self.began) - self.began

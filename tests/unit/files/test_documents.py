@@ -86,7 +86,7 @@ def test_a_model_alone_is_called_by_its_own_name(tmp_path: Path) -> None:
             "shadow: cold",
             11,
             "workloads[1].shadow",
-            "must be a mapping {policy: hot | warm | none, place: same-gpu | other-gpu}, not 'cold'",
+            "must be a mapping {policy: hot | warm | none, place: same-gpu | other-gpu | other-node}, not",
         ),
         (
             "policy: warm",

@@ -9,11 +9,12 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
+from controlplane.control.converge.devices import map_devices
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.files.plans import read_plan
 from controlplane.runtime.controller.actor import Notice
-from controlplane.runtime.devices import host_devices
-from controlplane.runtime.fleet.fleet import Fleet, map_devices
+from controlplane.runtime.devices import devices_of
+from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import Event
 
 
@@ -62,7 +63,7 @@ class Applying:
         settings, before = files.settings(), files.plan()
         if settings is None or before is None:
             raise EngineError(f"fleet {files.fleet!r} is gone")
-        devices = map_devices(plan, host_devices())
+        devices = map_devices(plan, devices_of(self._fleet.launcher))
         self._fleet.apply(plan, replace(settings, devices=devices), cause="following the load")
         used = {gpu.id for gpu in plan.gpus}
         for gpu in before.gpus:

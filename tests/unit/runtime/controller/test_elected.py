@@ -90,7 +90,7 @@ class DoneFleet(Fleet):
 def keeper(directory: Path, wanted: Object) -> tuple[Keeper, Deeds, FleetFiles]:
     deeds, files = Deeds(), FleetFiles(directory, "f")
     fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
-    return Keeper(fleet, wanted, Installation(lambda plan: SETTINGS, lambda: None)), deeds, files
+    return Keeper(fleet, wanted, Installation(lambda plan, devices: SETTINGS, lambda: None)), deeds, files
 
 
 def wanting(plan: Plan = PLAN, **more: Any) -> WantedFleet:

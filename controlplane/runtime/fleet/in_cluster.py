@@ -1,0 +1,144 @@
+"""A fleet that controllers in a cluster keep: apply, roll back and destroy it from outside by its object.
+
+The files here repeat what was asked, so that a rollback knows the plan before. The truth is the object.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.plan import Plan
+from controlplane.domain.wanted import FleetReport
+from controlplane.files.documents import Document
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.manifests import fleet_manifest
+from controlplane.files.plans import plan_hash, plan_of
+from controlplane.planners.replan.differences import endings
+from controlplane.report.ending_line import ending_line
+from controlplane.runtime.fleet.execute import Say
+from controlplane.runtime.fleet.fleet import locked
+
+_POLL_S = 0.5
+_WITHOUT_CONTROLLER_S = 60.0
+"""How long no controller may run: a Deployment replaces its pods in that time."""
+
+
+class Orders(Protocol):
+    """The fleet's object in its cluster. Raises EngineError."""
+
+    def controllers(self) -> tuple[str, ...]:
+        """Return the controllers that run."""
+
+    def plan(self) -> Mapping[str, Any] | None:
+        """Return the document of the plan that is wanted now; None where there is no object."""
+
+    def put(self, manifest: Mapping[str, Any]) -> int:
+        """Make the object as it is here; return its generation."""
+
+    def report(self) -> FleetReport | None:
+        """Return what the controllers reported last."""
+
+    def delete(self) -> None:
+        """Delete the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetInCluster:
+    """One fleet's object, and this host's record of it."""
+
+    files: FleetFiles
+    orders: Orders
+    say: Say
+
+    def apply(
+        self, plan: Plan, settings: FleetSettings, *, allow_violations: bool, rename_endpoints: bool
+    ) -> FleetReport:
+        """Write the object, and return the controllers' report of it.
+
+        Raises InputError for a plan that they refuse, EngineError where they could not apply it: they try
+        again by themselves. InputError, before any change, as `Fleet.apply`.
+        """
+        with locked(self.files):
+            renamed = self._tell_endings(plan)
+            if renamed and not rename_endpoints:
+                raise InputError(
+                    f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: "
+                    "keep them in the spec and plan again, or accept it with --rename-endpoints",
+                    field="endpoints",
+                )
+            generation = self.orders.put(
+                fleet_manifest(self.files.fleet, plan, allow_violations=allow_violations)
+            )
+            before = self.files.plan()
+            self.files.write_settings(settings)
+            changed = before is not None and plan_hash(before) != plan_hash(plan)
+            self.files.write_plans(plan, before if changed else None)
+        self.say(f"generation {generation} of Fleet {self.files.fleet} is written; its controllers apply it")
+        report = self._await_report(generation)
+        if report.applied:
+            return report
+        if report.reason == "Invalid":
+            raise InputError(report.message, field="Fleet")
+        raise EngineError(f"{report.message}; the controllers try again")
+
+    def rollback(self) -> FleetReport:
+        """Write the plan that this host applied before the present one. Raises as `apply`."""
+        settings, previous = self.files.settings(), self.files.previous_plan()
+        if settings is None or previous is None:
+            raise InputError(
+                f"this host applied no plan of fleet {self.files.fleet!r} before the present one: "
+                "apply an earlier plan's file"
+            )
+        return self.apply(previous, settings, allow_violations=True, rename_endpoints=True)
+
+    def destroy(self) -> None:
+        """Delete the object, and return once its servers are drained and stopped."""
+        with locked(self.files):
+            self.orders.delete()
+            self.say(f"Fleet {self.files.fleet} is deleted; its controllers drain and stop the servers")
+            watch = _Watch(self.orders)
+            while self.orders.plan() is not None:
+                watch.pause(self.files.fleet)
+        shutil.rmtree(self.files.directory, ignore_errors=True)
+
+    def _await_report(self, generation: int) -> FleetReport:
+        watch = _Watch(self.orders)
+        while True:
+            report = self.orders.report()
+            if report is not None and report.generation >= generation:
+                return report
+            watch.pause(self.files.fleet)
+
+    def _tell_endings(self, plan: Plan) -> list[str]:
+        """Report the endpoints that a plan ends; return those whose workload stays."""
+        document = self.orders.plan()
+        if not document:
+            return []
+        ended = endings(plan_of(Document("spec.plan", "", document)), plan)
+        for ending in ended:
+            self.say(ending_line(ending))
+        return [ending.endpoint for ending in ended if ending.heirs]
+
+
+class _Watch:
+    """Pauses between looks at an object, for as long as a controller runs."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._alive_s = time.monotonic()
+
+    def pause(self, fleet: str) -> None:
+        """Wait a moment. Raises EngineError where no controller has run for a while."""
+        if self._orders.controllers():
+            self._alive_s = time.monotonic()
+        elif time.monotonic() - self._alive_s > _WITHOUT_CONTROLLER_S:
+            raise EngineError(
+                f"no controller of fleet {fleet!r} runs, so its object waits: `kubectl get pods "
+                "--selector app.kubernetes.io/component=controller` says why"
+            )
+        time.sleep(_POLL_S)
