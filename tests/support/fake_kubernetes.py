@@ -95,6 +95,7 @@ class Store:
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             obj["apiVersion"], obj["kind"] = _KINDS[key[0]]
             obj["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=now, namespace=key[1] or None)
+            obj["metadata"].setdefault("generation", 1)
             return self.put(key, obj, "ADDED")
 
     def get(self, key: Key) -> Json:
@@ -152,11 +153,16 @@ def _merged(old: Any, new: Any) -> Any:
 
 @dataclass
 class FakeCluster:
-    """The API server. `logs` are what containers wrote, by the pod's name."""
+    """The API server. `logs` are what containers wrote, by the pod's name.
+
+    `commands` has the output and the exit code of any command in a pod.
+    """
 
     store: Store = field(default_factory=Store)
     faults: Faults = field(default_factory=Faults)
     logs: dict[str, str] = field(default_factory=dict)
+    commands: dict[str, tuple[str, int]] = field(default_factory=dict)
+    executed: list[tuple[str, list[str]]] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     port: int = 0
 
@@ -245,6 +251,8 @@ class FakeCluster:
                 return await self._watch(request, plural, namespace)
             case "get" if sub == "log":
                 return web.Response(text=self.logs.get(name, ""))
+            case "get" if sub == "exec":
+                return await self._execute(request, name)
             case "get":
                 return web.json_response(self.store.get(key))
             case "list":
@@ -284,6 +292,19 @@ class FakeCluster:
             return web.json_response(body, status=201)
         return web.json_response(self.store.create(key, body), status=201)
 
+    async def _execute(self, request: web.Request, pod: str) -> web.StreamResponse:
+        """Run nothing: write what `commands` has for a pod, and end with its exit code."""
+        socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io",))
+        await socket.prepare(request)
+        self.executed.append((pod, request.query.getall("command")))
+        out, code = self.commands[pod]
+        await socket.send_bytes(b"\x01" + out.encode())
+        causes = [{"reason": "ExitCode", "message": str(code)}]
+        end = {"status": "Failure", "details": {"causes": causes}} if code else {"status": "Success"}
+        await socket.send_bytes(b"\x03" + json.dumps(end).encode())
+        await socket.close()
+        return socket
+
     def _replace(self, key: Key, body: Json) -> web.Response:
         with self.store.lock:
             if body["metadata"]["resourceVersion"] != self.store.get(key)["metadata"]["resourceVersion"]:
@@ -296,7 +317,9 @@ class FakeCluster:
             if applied and key not in self.store.objects:
                 return web.json_response(self.store.create(key, body), status=201)
             changed = {"resize": "spec", "status": "status"}.get(sub)
-            merged = _merged(self.store.get(key), {changed: body[changed]} if changed else body)
+            before = self.store.get(key)
+            merged = _merged(before, {changed: body[changed]} if changed else body)
+            merged["metadata"]["generation"] += merged.get("spec") != before.get("spec")
             return web.json_response(self.store.put(key, merged, "MODIFIED"))
 
     def _delete(self, request: web.Request, key: Key) -> web.Response:

@@ -15,7 +15,7 @@ from controlplane.cli.main import app
 from controlplane.gateway.replicas import agent
 from launchers.kubernetes.objects import gpu
 from launchers.kubernetes.options import VENDOR_IMAGE, PodOptions
-from launchers.kubernetes.permissions import CONTROLLER_RULES, GPU_RULES, RULES
+from launchers.kubernetes.permissions import CONTROLLER_RULES, GPU_RULES, RULES, USER_RULES
 
 pytestmark = pytest.mark.unit
 
@@ -57,6 +57,12 @@ def test_the_controller_has_exactly_the_permissions_it_needs(
 ) -> None:
     needed = [r for r in (*RULES, *CONTROLLER_RULES, *GPU_RULES) if r.cluster_wide == cluster_wide]
     assert rules(role) == {(r.group, r.resource, verb) for r in needed for verb in r.verbs}
+
+
+def test_a_user_has_exactly_the_permissions_that_the_commands_need() -> None:
+    assert rules(one("Role", "trisect-user")) == {
+        (r.group, r.resource, v) for r in USER_RULES for v in r.verbs
+    }
 
 
 def test_the_controller_runs_as_a_known_command() -> None:

@@ -1,0 +1,96 @@
+"""A Fleet object and commands in its leader's pod, from outside, against a served fake of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_kubernetes import FakeCluster, served
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.wanted import FleetReport
+from launchers.kubernetes import remote
+from launchers.kubernetes.api import ClusterApi, ClusterPlace
+from launchers.kubernetes.leading.fleets import FleetObject
+from launchers.kubernetes.leading.orders import FleetOrders
+
+pytestmark = pytest.mark.unit
+
+CONTROLLER = {"app.kubernetes.io/component": "controller", "trisect.dev/fleet": "f"}
+
+
+def manifest(percent: int) -> dict[str, object]:
+    return {
+        "apiVersion": "trisect.dev/v1alpha1",
+        "kind": "Fleet",
+        "metadata": {"name": "f"},
+        "spec": {"plan": {"percent": percent}, "allowViolations": False},
+    }
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    with served() as (made, _):
+        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config")))
+        made.faults.token = "good"
+        yield made
+
+
+@pytest.fixture
+def orders(cluster: FakeCluster) -> FleetOrders:
+    return FleetOrders(ClusterPlace(), "f")
+
+
+def add_controller(cluster: FakeCluster, name: str, phase: str = "Running") -> None:
+    pod = {"metadata": {"name": name, "labels": CONTROLLER}, "spec": {"containers": []}}
+    cluster.store.create(("pods", "trisect", name), {**pod, "status": {"phase": phase}})
+
+
+def test_a_changed_plan_is_a_new_generation_and_an_equal_one_is_none(orders: FleetOrders) -> None:
+    assert orders.plan() is None
+    assert [orders.put(manifest(p)) for p in (30, 30, 40)] == [1, 1, 2]
+    assert orders.plan() == {"percent": 40}
+    orders.delete()
+    assert orders.plan() is None
+
+
+def test_the_controllers_report_is_read(orders: FleetOrders) -> None:
+    orders.put(manifest(30))
+    assert orders.report() is None
+    said = FleetReport(1, True, "Applied", "4 servers", "abc", 2, {"cpu-0": "a/cpu-0"})
+    FleetObject(ClusterApi(ClusterPlace()), "f", "c-1").report(said)
+    assert orders.report() == said
+
+
+def test_a_command_runs_in_the_leaders_pod(
+    cluster: FakeCluster, orders: FleetOrders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("c-1", "c-2"):
+        add_controller(cluster, name)
+        cluster.commands[name] = (f"from {name}\n", 1)
+    orders.put(manifest(30))
+    FleetObject(ClusterApi(ClusterPlace()), "f", "c-2").report(FleetReport(1, True, "Applied", ""))
+    assert orders.run_by_leader("ctl", "status", "--check") == 1
+    assert cluster.executed == [("c-2", ["ctl", "status", "--check"])]
+    assert capsys.readouterr().out == "from c-2\n"
+
+
+def test_without_a_running_controller_the_way_out_is_named(cluster: FakeCluster, orders: FleetOrders) -> None:
+    add_controller(cluster, "c-1", "Pending")
+    assert orders.controllers() == ()
+    with pytest.raises(EngineError, match="no controller of fleet 'f' runs in namespace trisect"):
+        orders.run_by_leader("ctl", "status")
+
+
+def test_a_missing_rule_is_named(cluster: FakeCluster, orders: FleetOrders) -> None:
+    add_controller(cluster, "c-1")
+    cluster.faults.denied = {("get", "pods/exec")}
+    with pytest.raises(EngineError, match=r'resources: \["pods/exec"\], verbs: \[get, create\]'):
+        orders.run_by_leader("ctl", "status")
+
+
+def test_a_command_that_did_not_start_is_an_error() -> None:
+    assert remote.exit_code({"status": "Success"}) == 0
+    with pytest.raises(EngineError, match="no such file"):
+        remote.exit_code({"status": "Failure", "message": "ctl: no such file"})
