@@ -133,6 +133,11 @@ class Places:
         return self.sockets / "haproxy.sock"
 
     @property
+    def exporter_socket(self) -> Path:
+        """HAProxy's metrics, as its own exporter writes them."""
+        return self.sockets / "exporter.sock"
+
+    @property
     def control_socket(self) -> Path:
         """The facade's control interface."""
         return self.sockets / "control.sock"

@@ -147,6 +147,7 @@ def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         http_fd=-1,
         grpc_fd=-1,
         runtime_socket=str(places.runtime_socket),
+        exporter_socket=str(places.exporter_socket),
         facade_http_port=settings.facade_http_port,
         facade_grpc_port=settings.facade_grpc_port,
         models_map=str(places.models_map),

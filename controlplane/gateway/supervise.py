@@ -290,6 +290,7 @@ class Supervisor:
                 *("--audit", str(self._places.audit)),
                 *("--plan", str(self._places.plan)),
                 *("--controller", str(self._places.controller_socket)),
+                *("--exporter", str(self._places.exporter_socket)),
                 *("--log-fd", str(log_fd)),
             ],
             descriptors=(log_fd,),

@@ -18,147 +18,28 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.registry import Collector
 
-from controlplane.domain.errors import TrisectError
-from controlplane.domain.fleet import Backend
 from controlplane.files.clients import operates_with, read_clients
-from controlplane.files.gateway import ProtectionFields, SlotsRecord, read_settings, read_slots
+from controlplane.files.gateway import ProtectionFields, read_settings
 from controlplane.files.remembered import Remembered
-from controlplane.monitor import exposition
 from controlplane.monitor.audit import AuditLog
-from controlplane.monitor.metrics import CONTROLLER_UP, Page
-from controlplane.monitor.promises import Promises
-from controlplane.monitor.records import Losses, parse
+from controlplane.monitor.pages import Handler, Pages, sources
 from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
-from controlplane.monitor.totals import Totals
-from controlplane.monitor.unlogged import BACKENDS, Unlogged
-from controlplane.monitor.windows import Windows
+from controlplane.monitor.state import Addresses, Monitor
+from controlplane.monitor.unlogged import BACKENDS
 
 _AT_ONCE = 512
 _GATHER_S = 0.05
 _FOLLOWER_LIMIT_BYTES = 16 * 2**20
 _SCRAPE_S = 3.0
-_LARGEST_PAGE_BYTES = 4 * 2**20
 _UNLOGGED_EVERY_S = 5.0
 """A thousand endpoints have six thousand backends; HAProxy writes some hundred rows in a millisecond."""
 _TIDY_BEATS = 5
-_CONTROLLERS_PAGE = "http://controller/metrics"
-"""The host's name means nothing: the connection is a Unix socket."""
-_UNKNOWN = "unknown"
-_NO_SERVER = "none"
-
-
-class Addresses:
-    """The servers by address. An address keeps its server until another server has it."""
-
-    def __init__(self, slots: Path) -> None:
-        self._table = Remembered(slots, partial(read_slots, slots))
-        self._taken: SlotsRecord | None = None
-        self._servers: dict[tuple[str, int], str] = {}
-        self.present: tuple[Backend, ...] = ()
-        self.endpoints: Mapping[str, Sequence[str]] = {}
-        self.routes: Mapping[str, Sequence[str]] = {}
-
-    def refresh(self) -> None:
-        """Read the table again if it has changed."""
-        with contextlib.suppress(OSError, TrisectError):
-            table = self._table.get()
-            if table is not self._taken:
-                self._take(table)
-
-    def server(self, host: str, port: int) -> str:
-        """Return the name of the server that listens there."""
-        found = self._servers.get((host, port))
-        if found is None:
-            self.refresh()
-            found = self._servers.get((host, port), _UNKNOWN if port else _NO_SERVER)
-        return found
-
-    def _take(self, table: SlotsRecord) -> None:
-        self._taken = table
-        present: dict[str, Backend] = {}
-        for slot in table.slots:
-            for backend in (*slot.route.members, *((slot.route.backup,) if slot.route.backup else ())):
-                present[backend.server] = backend
-                for port in (backend.http_port, backend.grpc_port):
-                    self._servers[backend.host, port] = backend.server
-        self.present = tuple(present.values())
-        self.routes = {
-            slot.endpoint: [member.server for member in slot.route.members]
-            for slot in table.slots
-            if not slot.draining
-        }
-        carried = table.carried()
-        self.endpoints = {f"{p}_{index}": e for index, e in carried.items() if e for p in "hg"}
-
-
-def read_promises(plan: Path) -> Promises:
-    """Return the promises of an applied plan; none without the file. Raises InputError for a broken one."""
-    from controlplane.files.plans import read_applied
-
-    return Promises.of(read_applied(plan)) if plan.exists() else Promises()
-
-
-class Monitor:
-    """The monitor's data."""
-
-    def __init__(self, addresses: Addresses, secret: str = "", plan: Path | None = None) -> None:
-        self.addresses = addresses
-        self._opening = secret.encode() + b" " if secret else b""
-        self.windows = Windows()
-        self.losses = Losses()
-        self.unlogged = Unlogged()
-        self.totals = Totals()
-        self.promises = Promises()
-        self._plan = Remembered(plan, partial(read_promises, plan)) if plan is not None else None
-
-    def refresh(self) -> None:
-        """Read the routes and the plan again if they have changed; a broken plan leaves the last promises."""
-        self.addresses.refresh()
-        if self._plan is not None:
-            with contextlib.suppress(OSError, TrisectError):
-                self.promises = self._plan.get()
-
-    def own(self, datagram: bytes) -> bytes | None:
-        """Return the line in a datagram of this gateway; None for one of any other sender."""
-        return datagram.removeprefix(self._opening).rstrip() if datagram.startswith(self._opening) else None
-
-    def take(self, line: bytes) -> None:
-        """Count one line of the log."""
-        record = parse(line)
-        if record is None:
-            return
-        self.losses.count(record.sender, record.number)
-        if record.endpoint:
-            server = self.addresses.server(record.host, record.port)
-            self.windows.add(record.not_after(time.time()), server)
-            self.totals.add(record, server, self.promises.by_endpoint)
-
-    def answer(self, question: Mapping[str, Any]) -> Any:
-        """Answer one query of `controlplane.monitor.telemetry`."""
-        now = time.time()
-        match question:
-            case {"windows": seconds}:
-                return [asdict(window) for window in self.windows.by_endpoint(now, float(seconds)).values()]
-            case {"servers": seconds}:
-                found = self.windows.by_server(now, float(seconds))
-                return [(server, asdict(window)) for (_, server), window in found.items()]
-            case {"seconds": count}:
-                until = int(now)
-                return [asdict(second) for second in self.windows.each_second(until - int(count), until)]
-            case {"counts": _}:
-                return {**self.losses.counts(), "unlogged": self.unlogged.total}
-        return None
 
 
 class Log:
@@ -227,53 +108,6 @@ class Log:
             self._loop.add_reader(self._log, self._woken)
         else:  # leave time to answer queries
             self._loop.call_soon(self._drain)
-
-
-class _Page(Collector):
-    def __init__(self, metrics: list[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> list[Metric]:
-        return self._metrics
-
-
-async def _metrics(
-    monitor: Monitor, haproxy: Path, session: aiohttp.ClientSession, controller: aiohttp.ClientSession
-) -> bytes:
-    monitor.refresh()
-    present = [server for server in monitor.addresses.present if server.metrics_port is not None]
-    pages = await asyncio.gather(*(_page(session, server) for server in present))
-    guard = await _read(controller, _CONTROLLERS_PAGE)
-    minute = monitor.windows.by_endpoint(time.time(), 60.0)
-    rows = await _statistics(haproxy, "show stat")
-    page = Page()
-    exposition.write_own(page, monitor.totals, monitor.losses, minute, monitor.promises)
-    page.add(CONTROLLER_UP, float(guard is not None))
-    routes, carried = monitor.addresses.routes, monitor.addresses.endpoints
-    answered = [(s, p) for s, p in zip(present, pages, strict=True) if p is not None]
-
-    def write() -> bytes:
-        exposition.write_routes(page, routes)
-        exposition.write_haproxy(page, rows, carried)
-        registry = CollectorRegistry()
-        registry.register(_Page(list(exposition.tritons(answered))))
-        return page.text().encode() + (guard or "").encode() + generate_latest(registry)
-
-    # In a thread, since the pages of many servers are long and the log must be read meanwhile.
-    return await asyncio.to_thread(write)
-
-
-async def _page(session: aiohttp.ClientSession, server: Backend) -> str | None:
-    return await _read(session, f"http://{server.host}:{server.metrics_port}/metrics")
-
-
-async def _read(session: aiohttp.ClientSession, address: str) -> str | None:
-    try:
-        async with session.get(address) as answer:
-            page = await answer.content.read(_LARGEST_PAGE_BYTES)
-            return page.decode(errors="replace")
-    except (aiohttp.ClientError, OSError, TimeoutError):
-        return None
 
 
 async def _statistics(path: Path, command: str) -> list[dict[str, str]]:
@@ -347,24 +181,23 @@ async def _run(places: argparse.Namespace) -> None:
                     await writer.drain()
             writer.close()
 
-        timeout = aiohttp.ClientTimeout(total=_SCRAPE_S)
-        controllers = aiohttp.UnixConnector(str(places.controller or ""))
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            aiohttp.ClientSession(timeout=timeout, connector=controllers) as controller,
-        ):
+        async with sources(places.controller, places.exporter) as found:
+            pages = Pages(monitor, found)
 
-            async def metrics(request: web.Request) -> web.Response:
-                authorization = request.headers.get("Authorization", "")
-                if given.protection.tokens and not operates_with(
-                    authorization, _common_name(request), clients.get()
-                ):
-                    return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
-                body = await _metrics(monitor, haproxy, session, controller)
-                return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
+            def served(page: Handler) -> Handler:
+                async def answer(request: web.Request) -> web.StreamResponse:
+                    authorization = request.headers.get("Authorization", "")
+                    if given.protection.tokens and not operates_with(
+                        authorization, _common_name(request), clients.get()
+                    ):
+                        return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
+                    return await page(request)
+
+                return answer
 
             app = web.Application()
-            app.router.add_get("/metrics", metrics)
+            app.router.add_get("/metrics", served(pages.fleet))
+            app.router.add_get("/metrics/haproxy", served(pages.haproxy))
             runner = web.AppRunner(app, access_log=None)
             await runner.setup()
             await web.TCPSite(runner, given.host, given.metrics_port, ssl_context=tls).start()
@@ -393,7 +226,7 @@ def main() -> int:
     for name in ("settings", "slots", "haproxy", "listen", "clients", "certificate", "audit"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     # Not required: the supervisor that starts this process may be of an earlier version.
-    for name in ("plan", "controller"):
+    for name in ("plan", "controller", "exporter"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--log-fd", type=int, required=True, help="the UDP socket, inherited")
     asyncio.run(_run(parser.parse_args()))

@@ -16,18 +16,6 @@ from controlplane.monitor.promises import Promises
 from controlplane.monitor.records import Losses
 from controlplane.monitor.totals import Totals, placed
 
-_PROXY = {
-    "scur": metrics.SESSIONS,
-    "qcur": metrics.QUEUED,
-    "stot": metrics.SERVED,
-    "econ": metrics.REFUSED,
-    "eresp": metrics.BROKEN,
-    "wretr": metrics.RETRIED,
-    "wredis": metrics.MOVED,
-    "bin": metrics.RECEIVED,
-    "bout": metrics.SENT,
-}
-
 
 def write_own(
     page: Page, totals: Totals, losses: Losses, minute: Mapping[str, LatencyWindow], promises: Promises
@@ -58,24 +46,10 @@ def write_routes(page: Page, routes: Mapping[str, Iterable[str]]) -> None:
             page.add(metrics.ROUTE, 1, endpoint, partition, role)
 
 
-def write_haproxy(
-    page: Page, rows: Iterable[Mapping[str, str]], endpoints: Mapping[str, Sequence[str]]
-) -> None:
-    """Add HAProxy's counters of what is in use. `endpoints`: those whose requests go through a backend.
-
-    They cannot be told apart there: the label lists them, joined by commas.
-    """
-    for row in rows:
-        proxy, server = row["pxname"], row["svname"]
-        slot = proxy.startswith(("g_", "h_"))
-        if (slot and proxy not in endpoints) or row["status"].startswith("MAINT"):
-            continue
-        labels = (proxy, server, ",".join(endpoints.get(proxy, ())))
-        for column, family in _PROXY.items():
-            if row.get(column):
-                page.add(family, float(row[column]), *labels)
-        if slot and server != "BACKEND":
-            page.add(metrics.UP, 1.0 if row["status"].startswith("UP") else 0.0, *labels)
+def write_slots(page: Page, endpoints: Mapping[str, Sequence[str]]) -> None:
+    """Add the endpoints of each of HAProxy's backends, whose requests cannot be told apart there."""
+    for proxy, names in endpoints.items():
+        page.add(metrics.SLOT, 1, proxy, ",".join(names))
 
 
 def tritons(pages: Sequence[tuple[Backend, str]]) -> Iterator[Metric]:

@@ -81,19 +81,12 @@ LINES = Family("trisect_telemetry_lines_total", Kind.COUNTER, "Lines of the gate
 LOST = Family("trisect_telemetry_lines_lost_total", Kind.COUNTER, "Lines of the log that never came.")
 CONTROLLER_UP = Family("trisect_controller_up", Kind.GAUGE, "1 where the fleet's controller answers.")
 
-_SLOT = ("proxy", "server", "endpoint")
-SESSIONS = Family("trisect_gateway_requests", Kind.GAUGE, "Requests on a server of the gateway now.", _SLOT)
-QUEUED = Family("trisect_gateway_queued_requests", Kind.GAUGE, "Requests waiting for it.", _SLOT)
-SERVED = Family("trisect_gateway_sessions_total", Kind.COUNTER, "Requests it ever had.", _SLOT)
-REFUSED = Family("trisect_gateway_connection_errors_total", Kind.COUNTER, "Failed connections to it.", _SLOT)
-BROKEN = Family("trisect_gateway_response_errors_total", Kind.COUNTER, "Answers that broke off.", _SLOT)
-RETRIED = Family("trisect_gateway_retries_total", Kind.COUNTER, "Requests sent again.", _SLOT)
-MOVED = Family(
-    "trisect_gateway_redispatches_total", Kind.COUNTER, "Requests sent to another server instead.", _SLOT
+SLOT = Family(
+    "trisect_gateway_slot_info",
+    Kind.GAUGE,
+    "1, with the endpoints of each of HAProxy's backends in use, joined by commas.",
+    ("proxy", "endpoint"),
 )
-RECEIVED = Family("trisect_gateway_received_bytes_total", Kind.COUNTER, "Bytes from clients.", _SLOT)
-SENT = Family("trisect_gateway_sent_bytes_total", Kind.COUNTER, "Bytes to clients.", _SLOT)
-UP = Family("trisect_gateway_server_up", Kind.GAUGE, "1 where requests may go.", _SLOT)
 
 EVENTS = _controller("trisect_events_total", Kind.COUNTER, "Events of the controller.", "kind", "level")
 REDIRECTS = _controller("trisect_redirects_total", Kind.COUNTER, "Redirects by the controller.", "partition")
@@ -198,6 +191,15 @@ def reference() -> str:
         "and `role`. Labels name endpoints, partitions and roles, which stay when a plan is applied again;",
         "no label has a revision, so re-plans add no series. The metrics of the controller are absent while",
         "none runs; `trisect_controller_up` is 0 then.",
+        "",
+        "HAProxy's own metrics, by its native exporter and under its official names (`haproxy_*`), are on",
+        "the same port under `/metrics/haproxy`, where HAProxy was built with it (`haproxy -vv`: `+PROMEX`).",
+        "By default the process, the frontends and the servers in use are there; a query such as",
+        "`?scope=backend` is passed on to HAProxy. Its label `proxy` names a backend;",
+        "`trisect_gateway_slot_info` has that backend's endpoints:",
+        "",
+        '    sum by (endpoint) (rate(haproxy_server_http_responses_total{code="5xx"}[5m])',
+        "      * on (proxy) group_left (endpoint) trisect_gateway_slot_info)",
         "",
         "| metric | type | labels | from | meaning |",
         "|---|---|---|---|---|",

@@ -50,6 +50,7 @@ class HaproxyFrame:
     http_fd: int
     grpc_fd: int
     runtime_socket: str
+    exporter_socket: str
     facade_http_port: int
     facade_grpc_port: int
     models_map: str

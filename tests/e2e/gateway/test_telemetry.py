@@ -210,7 +210,31 @@ def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     assert sum(s.value for s in ours) == len(load.outcomes)
     assert {(s.labels["partition"], s.labels["role"]) for s in ours} == {("W1-1", "active")}
     assert {s.labels["protocol"] for s in ours} == {"http", "grpc"}
-    proxies = families["trisect_gateway_sessions"]
-    assert {s.labels["endpoint"] for s in proxies if s.labels["proxy"] == "g_0"} == {"echo"}
+    slots = families["trisect_gateway_slot_info"]
+    assert {s.labels["endpoint"] for s in slots if s.labels["proxy"] == "g_0"} == {"echo"}
     assert [(s.labels["partition"], s.labels["role"]) for s in successes] == [("W1-1", "active")]
     assert families["trisect_telemetry_lines_lost"][0].value == 0
+
+
+def test_haproxys_own_metrics_are_on_the_same_port(fresh: Running, pair: Pair) -> None:
+    made, ports = fresh
+    made.commit({"echo": Route((pair["one"].backend,))})
+    load = rig.Load(ports)
+    asyncio.run(load.at_once(20))
+
+    def read(query: str = "") -> dict[str, list[Sample]]:
+        address = f"http://{rig.HOST}:{ports.metrics}/metrics/haproxy{query}"
+        with urllib.request.urlopen(address, timeout=60) as page:
+            told = text_string_to_metric_families(page.read().decode())
+            return {family.name: family.samples for family in told}
+
+    found = read()
+    responses = found["haproxy_server_http_responses"]
+    answered = {proxy: 0.0 for proxy in sorted({s.labels["proxy"] for s in responses})}
+    for sample in responses:
+        answered[sample.labels["proxy"]] += sample.value
+    assert answered.keys() == {"h_0", "g_0", "facade_http", "facade_grpc"}, "servers in use only"
+    assert answered["h_0"] + answered["g_0"] >= len(load.outcomes)
+    assert "haproxy_process_start_time_seconds" in found
+    assert "haproxy_backend_status" not in found
+    assert "haproxy_backend_status" in read("?scope=backend")

@@ -38,7 +38,8 @@ def scraping(fleet: Guarded, directory: Path) -> Iterator[str]:
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(DEPLOY / "prometheus" / "alerts.yml")]
-    config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{fleet.metrics}"]}]
+    for job in config["scrape_configs"]:
+        job["static_configs"] = [{"targets": [f"127.0.0.1:{fleet.metrics}"]}]
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
     (port,) = free_ports(1)
     with (directory / "prometheus.log").open("wb") as log:

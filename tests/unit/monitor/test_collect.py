@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.monitor.collect import Addresses, Monitor
+from controlplane.monitor.state import Addresses, Monitor
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway import SlotRecord, SlotsRecord, Traits
 from controlplane.gateway.slots import Phase, SlotTable, assign
-from controlplane.monitor.exposition import tritons, write_haproxy
+from controlplane.monitor.exposition import tritons, write_slots
 from controlplane.monitor.metrics import Page
 
 pytestmark = pytest.mark.unit
@@ -44,32 +44,14 @@ def test_a_row_is_labelled_with_every_endpoint_whose_requests_it_counts() -> Non
         assert endpoint in carried[int(slot)]
 
 
-def test_a_slot_that_carries_nothing_has_no_row() -> None:
+def test_a_backend_in_use_is_told_with_its_endpoints() -> None:
     endpoints = {f"{p}_{i}": e for i, e in record(table()).carried().items() if e for p in "hg"}
-    rows = [
-        {"pxname": f"g_{i}", "svname": s, "status": "UP", "stot": str(10 * i)}
-        for i in range(6)
-        for s in ("s0", "BACKEND")
-    ]
-    rows.append({"pxname": "http", "svname": "FRONTEND", "status": "OPEN", "stot": "7"})
     page = Page()
-    write_haproxy(page, rows, endpoints)
-    families = {family.name: family.samples for family in text_string_to_metric_families(page.text())}
-    told = {(s.labels["proxy"], s.labels["endpoint"]): s.value for s in families["trisect_gateway_sessions"]}
+    write_slots(page, endpoints)
+    (family,) = text_string_to_metric_families(page.text())
+    told = {s.labels["proxy"]: s.labels["endpoint"] for s in family.samples}
     assert told == {
-        ("g_0", "m,a"): 0,
-        ("g_1", "m,a"): 10,
-        ("g_2", "m,a"): 20,
-        ("g_4", "b"): 40,
-        ("g_5", "x"): 50,
-        ("http", ""): 7,
-    }
-    assert {s.labels["proxy"] for s in families["trisect_gateway_server_up"]} == {
-        "g_0",
-        "g_1",
-        "g_2",
-        "g_4",
-        "g_5",
+        f"{p}_{i}": e for p in "hg" for i, e in [(0, "m,a"), (1, "m,a"), (2, "m,a"), (4, "b"), (5, "x")]
     }
 
 

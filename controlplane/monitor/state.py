@@ -1,0 +1,127 @@
+"""What the monitor knows: servers behind the routes, requests that ended, promises of the plan."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from controlplane.domain.errors import TrisectError
+from controlplane.domain.fleet import Backend
+from controlplane.files.gateway import SlotsRecord, read_slots
+from controlplane.files.remembered import Remembered
+from controlplane.monitor.promises import Promises
+from controlplane.monitor.records import Losses, parse
+from controlplane.monitor.totals import Totals
+from controlplane.monitor.unlogged import Unlogged
+from controlplane.monitor.windows import Windows
+
+_UNKNOWN = "unknown"
+_NO_SERVER = "none"
+
+
+class Addresses:
+    """The servers by address. An address keeps its server until another server has it."""
+
+    def __init__(self, slots: Path) -> None:
+        self._table = Remembered(slots, partial(read_slots, slots))
+        self._taken: SlotsRecord | None = None
+        self._servers: dict[tuple[str, int], str] = {}
+        self.present: tuple[Backend, ...] = ()
+        self.endpoints: Mapping[str, Sequence[str]] = {}
+        self.routes: Mapping[str, Sequence[str]] = {}
+
+    def refresh(self) -> None:
+        """Read the table again if it has changed."""
+        with contextlib.suppress(OSError, TrisectError):
+            table = self._table.get()
+            if table is not self._taken:
+                self._take(table)
+
+    def server(self, host: str, port: int) -> str:
+        """Return the name of the server that listens there."""
+        found = self._servers.get((host, port))
+        if found is None:
+            self.refresh()
+            found = self._servers.get((host, port), _UNKNOWN if port else _NO_SERVER)
+        return found
+
+    def _take(self, table: SlotsRecord) -> None:
+        self._taken = table
+        present: dict[str, Backend] = {}
+        for slot in table.slots:
+            for backend in (*slot.route.members, *((slot.route.backup,) if slot.route.backup else ())):
+                present[backend.server] = backend
+                for port in (backend.http_port, backend.grpc_port):
+                    self._servers[backend.host, port] = backend.server
+        self.present = tuple(present.values())
+        self.routes = {
+            slot.endpoint: [member.server for member in slot.route.members]
+            for slot in table.slots
+            if not slot.draining
+        }
+        carried = table.carried()
+        self.endpoints = {f"{p}_{index}": e for index, e in carried.items() if e for p in "hg"}
+
+
+def read_promises(plan: Path) -> Promises:
+    """Return the promises of an applied plan; none without the file. Raises InputError for a broken one."""
+    from controlplane.files.plans import read_applied
+
+    return Promises.of(read_applied(plan)) if plan.exists() else Promises()
+
+
+class Monitor:
+    """The monitor's data."""
+
+    def __init__(self, addresses: Addresses, secret: str = "", plan: Path | None = None) -> None:
+        self.addresses = addresses
+        self._opening = secret.encode() + b" " if secret else b""
+        self.windows = Windows()
+        self.losses = Losses()
+        self.unlogged = Unlogged()
+        self.totals = Totals()
+        self.promises = Promises()
+        self._plan = Remembered(plan, partial(read_promises, plan)) if plan is not None else None
+
+    def refresh(self) -> None:
+        """Read the routes and the plan again if they have changed; a broken plan leaves the last promises."""
+        self.addresses.refresh()
+        if self._plan is not None:
+            with contextlib.suppress(OSError, TrisectError):
+                self.promises = self._plan.get()
+
+    def own(self, datagram: bytes) -> bytes | None:
+        """Return the line in a datagram of this gateway; None for one of any other sender."""
+        return datagram.removeprefix(self._opening).rstrip() if datagram.startswith(self._opening) else None
+
+    def take(self, line: bytes) -> None:
+        """Count one line of the log."""
+        record = parse(line)
+        if record is None:
+            return
+        self.losses.count(record.sender, record.number)
+        if record.endpoint:
+            server = self.addresses.server(record.host, record.port)
+            self.windows.add(record.not_after(time.time()), server)
+            self.totals.add(record, server, self.promises.by_endpoint)
+
+    def answer(self, question: Mapping[str, Any]) -> Any:
+        """Answer one query of `controlplane.monitor.telemetry`."""
+        now = time.time()
+        match question:
+            case {"windows": seconds}:
+                return [asdict(window) for window in self.windows.by_endpoint(now, float(seconds)).values()]
+            case {"servers": seconds}:
+                found = self.windows.by_server(now, float(seconds))
+                return [(server, asdict(window)) for (_, server), window in found.items()]
+            case {"seconds": count}:
+                until = int(now)
+                return [asdict(second) for second in self.windows.each_second(until - int(count), until)]
+            case {"counts": _}:
+                return {**self.losses.counts(), "unlogged": self.unlogged.total}
+        return None
