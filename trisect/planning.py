@@ -102,9 +102,7 @@ def simulate(
     each for all workloads or as `WORKLOAD=...`; empty means as the spec says. Raises InputError naming the
     option.
     """
-    return simulation.run(
-        plan, profiles=Path(profiles), truth=truth, arrivals=arrivals, seconds=seconds, seed=seed
-    )
+    return simulation.run(plan, simulation.Asked(Path(profiles), truth, arrivals, seconds, seed))
 
 
 def profiles(device: str, directory: Path | str = PROFILES) -> Mapping[str, Profile]:

@@ -173,6 +173,39 @@ class _Simulate(_Versioned):
     totals: _SimulatedTotals
 
 
+class _GuardedWorkload(TypedDict):
+    name: str
+    slo_ms: float
+    requests: int
+    late_percent: float
+    late_percent_without: float
+    holds: bool
+    holds_without: bool
+
+
+class _Fault(TypedDict):
+    fault: str
+    at_s: float
+    redirected_s: float | None
+    late_s: int
+    late_s_without: int
+
+
+class _GuardsEvent(TypedDict):
+    at_s: float
+    subject: str
+    reason: str
+
+
+class _SimulateGuarded(_Versioned):
+    seed: int
+    seconds: float
+    workloads: list[_GuardedWorkload]
+    faults: list[_Fault]
+    events: list[_GuardsEvent]
+    totals: _SimulatedTotals
+
+
 class _Truth(TypedDict):
     name: str
     title: str
@@ -369,7 +402,7 @@ _DOCUMENTS: dict[str, Any] = {
     "validate": _Validated | _ValidatedFleet,
     "train": _Train,
     "plan": PLAN,
-    "simulate": _Simulate,
+    "simulate": _Simulate | _SimulateGuarded,
     "compare": _Compare,
     "render": _Render | _Manifest,
     "apply": _DryRun | _Applied | _Committed | _Manifest,

@@ -11,14 +11,14 @@ import numpy as np
 
 from controlplane.domain.plan import Plan
 from controlplane.domain.units import MILLIS_PER_SECOND, non_negative, positive
-from controlplane.latency.protocol import FloatArray, IntArray, LatencyModel
+from controlplane.latency.protocol import FloatArray, LatencyModel
 from controlplane.simulate import quantiles
-from controlplane.simulate.arrivals import ArrivalStream, Demand, Trace
+from controlplane.simulate.arrivals import Demand, Trace
+from controlplane.simulate.arriving import Arriving
 from controlplane.simulate.network import (
     Component,
     Conditions,
     components,
-    seed_of,
 )
 from controlplane.simulate.result import (
     Answer,
@@ -110,14 +110,7 @@ class _Run:
         self._part = part
         self._settings = settings
         self._loop = loop
-        demands = settings.demands or {}
-        self._streams = [
-            ArrivalStream(
-                demands.get(s.name, Demand.of(s.placement.arrivals, s.rate_rps)),
-                np.random.default_rng(seed_of(settings.seed, s.name)),
-            )
-            for s in part.streams
-        ]
+        self._arriving = Arriving(part, settings.demands or {}, settings.seed)
         self._points: list[tuple[float, FloatArray]] = []
 
     def run(self) -> None:
@@ -128,36 +121,13 @@ class _Run:
         before = self._loop.counts.copy()
         for i in range(1, parts + 1):
             until = end * i / parts
-            self._loop.advance(*self._window(until), until)
+            self._loop.advance(*self._arriving.window(until), until)
             if self._settings.timeline_points and i % (parts // self._settings.timeline_points) == 0:
                 counted = self._loop.counts - before
                 before = self._loop.counts.copy()
                 seen = [[quantiles.quantile_ms(row, q) for q in (0.5, 0.99)] for row in counted]
                 self._points.append((until / MILLIS_PER_SECOND, np.array(seen)))
         self._loop.close(end)
-
-    def _window(self, until: float) -> tuple[FloatArray, IntArray, IntArray]:
-        """Return all arrivals before `until`, their workloads, and the bounds of each route's part."""
-        times: list[FloatArray] = []
-        owners: list[IntArray] = []
-        bounds = [0]
-        for route in self._part.routes:
-            some = [self._streams[s].until(until) for s in route.streams]
-            owner = [np.full(t.size, s, dtype=np.int64) for t, s in zip(some, route.streams, strict=True)]
-            if len(some) == 1:
-                times.append(some[0])
-                owners.append(owner[0])
-            else:
-                together = np.concatenate(some)
-                order = np.argsort(together, kind="stable")
-                times.append(together[order])
-                owners.append(np.concatenate(owner)[order])
-            bounds.append(bounds[-1] + times[-1].size)
-        edges = np.array(bounds, dtype=np.int64)
-        if len(times) == 1:
-            return times[0], owners[0], edges
-        whole = np.concatenate(times) if times else np.empty(0)
-        return whole, np.concatenate(owners) if owners else np.empty(0, np.int64), edges
 
     def workloads(self) -> list[WorkloadOutcome]:
         seconds = self._settings.seconds

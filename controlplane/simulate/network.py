@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -167,9 +167,34 @@ def components(
     partition with several models that are not greedy servers of one instance, and for more than
     MAX_MODELS_PER_GPU models on a GPU.
     """
-    gpus = [_gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(plan.gpus)]
-    by_place = {(s.gpu, s.partition, s.model): s for servers, _ in gpus for s in servers}
+    gpus = [gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(plan.gpus)]
+    streams, homes = _streams(plan, gpus)
     groups = _Groups()
+    for name, places in homes.items():
+        for place in places:
+            groups.join(("gpu", place[0]), ("workload", name))
+    found: dict[object, list[int]] = {}
+    for i in range(len(plan.gpus)):
+        found.setdefault(groups.root(("gpu", i)), []).append(i)
+    return tuple(_component(members, gpus, streams, homes) for members in found.values())
+
+
+def whole(
+    plan: Plan, gpus: Sequence[PlannedGpu], truth: Mapping[str, LatencyModel], conditions: Conditions
+) -> Component:
+    """Return all of a plan as one component; `gpus` are the plan's with further partitions.
+
+    Raises InputError as `components` does.
+    """
+    servers = [gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(gpus)]
+    return _component(list(range(len(gpus))), servers, *_streams(plan, servers))
+
+
+def _streams(
+    plan: Plan, gpus: Sequence[tuple[list[Server], FloatArray]]
+) -> tuple[dict[str, Stream], dict[str, list[tuple[int, str, str]]]]:
+    """Return each workload, and the servers that it is placed in by GPU, partition and model."""
+    by_place = {(s.gpu, s.partition, s.model) for servers, _ in gpus for s in servers}
     homes: dict[str, list[tuple[int, str, str]]] = {}
     streams: dict[str, Stream] = {}
     index = {id(gpu): i for i, gpu in enumerate(plan.gpus)}
@@ -184,11 +209,7 @@ def components(
         known = streams.get(placement.name)
         rate = placement.rate_rps / placement.client_batch + (known.rate_rps if known else 0.0)
         streams[placement.name] = Stream(placement.name, rate, placement.slo_ms, placement)
-        groups.join(("gpu", place[0]), ("workload", placement.name))
-    found: dict[object, list[int]] = {}
-    for i in range(len(plan.gpus)):
-        found.setdefault(groups.root(("gpu", i)), []).append(i)
-    return tuple(_component(members, gpus, streams, homes) for members in found.values())
+    return streams, homes
 
 
 def _component(
@@ -212,7 +233,7 @@ def _component(
     )
 
 
-def _gpu_servers(
+def gpu_servers(
     index: int, gpu: PlannedGpu, truth: Mapping[str, LatencyModel], conditions: Conditions
 ) -> tuple[list[Server], FloatArray]:
     """Return the servers of one GPU, and its power with each set of them busy."""

@@ -11,12 +11,13 @@ from controlplane.cli import options
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say, warn
+from controlplane.domain.plan import Plan
 from controlplane.files.plans import read_plan
 from controlplane.files.writing import write_text
 from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.simulation_table import simulation_table
 from controlplane.runtime.jobs.compiling import say_when_compiling
-from controlplane.runtime.jobs.simulate import run
+from controlplane.runtime.jobs.simulate import Asked, run, with_guard
 
 _TIMELINE_POINTS = 40
 
@@ -47,23 +48,37 @@ def simulate(
     ] = None,
     report: options.Report = None,
     json: options.Json = False,
+    guard: Annotated[
+        bool,
+        typer.Option(
+            "--guard", help="Simulate the controller's guard too, and compare with a fleet without it."
+        ),
+    ] = False,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --guard: slow:PARTITION*FACTOR@SECOND, crash:PARTITION@SECOND or lost:GPU@SECOND; "
+            "may be repeated."
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a workload misses its SLO.")] = False,
 ) -> None:
     """Predict the latencies of each workload of PLAN by simulation.
 
-    Simulates random arrivals, Triton's dynamic batcher, and the interference of partitions on one GPU.
+    Simulates random arrivals, Triton's dynamic batcher, and the interference of partitions on one GPU. With
+    --guard the controller's own decisions run on simulated time: what faults and a wrong --truth break, and
+    how soon it is repaired.
     """
+    options.refuse("is for --guard", {} if guard else {"--fault": fault or None})
+    options.refuse("is not for --guard", {"--plot": plot, "--report": report} if guard else {})
     say_when_compiling(say)
     simulated = read_plan(plan)[0]
-    result = run(
-        simulated,
-        profiles=profiles,
-        truth=truth,
-        arrivals=arrivals or [],
-        seconds=seconds,
-        seed=seed,
-        timeline_points=_TIMELINE_POINTS if plot is not None else 0,
-    )
+    points = _TIMELINE_POINTS if plot is not None else 0
+    asked = Asked(profiles, truth, arrivals or [], seconds, seed, points)
+    if guard:
+        _show_guarded(simulated, asked, fault or [], json=json, check=check)
+        return
+    result = run(simulated, asked)
     if plot is not None:
         from controlplane.report.plots.simulation_plot import plot_simulation
 
@@ -76,6 +91,22 @@ def simulate(
         print_json(result.document())
     else:
         show(simulation_table(result, simulated.quantile))
-    if check and result.breaks:
-        warn(f"{counted(result.breaks, 'workload')} of {len(result.workloads)} would miss the SLO")
+    _check(result.breaks if check else 0, len(result.workloads))
+
+
+def _show_guarded(plan: Plan, asked: Asked, faults: list[str], *, json: bool, check: bool) -> None:
+    from controlplane.report.tables.guard_table import guard_table
+    from controlplane.simulate.closed_loop.faults import parse
+
+    found = with_guard(plan, asked, [parse(text, plan) for text in faults])
+    if json:
+        print_json(found.document())
+    else:
+        show(guard_table(found))
+    _check(found.breaks if check else 0, len(found.guarded.workloads))
+
+
+def _check(breaks: int, workloads: int) -> None:
+    if breaks:
+        warn(f"{counted(breaks, 'workload')} of {workloads} would miss the SLO")
         raise typer.Exit(EXIT_NO)

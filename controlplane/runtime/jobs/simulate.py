@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
@@ -16,6 +17,8 @@ from controlplane.latency import registry
 from controlplane.latency.protocol import LatencyModel
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.simulate.arrivals import Demand, Trace, read_trace
+from controlplane.simulate.closed_loop.faults import Fault
+from controlplane.simulate.closed_loop.outcome import WithAndWithout
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, noise_of
 from controlplane.simulate.result import SimulationResult
@@ -26,22 +29,42 @@ _MAX_REQUESTS = 1e9
 _SCALED = re.compile(r"(?P<name>[^*]+)\*(?P<factor>[0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
-def run(
-    plan: Plan,
-    *,
-    profiles: Path,
-    truth: str | None,
-    arrivals: Sequence[str],
-    seconds: float,
-    seed: int,
-    timeline_points: int = 0,
-) -> SimulationResult:
-    """Simulate a plan with the profiles' jitter and front-end time.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of a simulation.
 
     `truth` is a latency model's name, `NAME*1.1` for one 10 % slower, or a folder of profiles; None: the
     plan's own model. `arrivals` holds `poisson`, `constant` or a trace's file, each for all workloads or as
-    `WORKLOAD=...`. Raises InputError naming the option.
+    `WORKLOAD=...`.
     """
+
+    profiles: Path
+    truth: str | None
+    arrivals: Sequence[str]
+    seconds: float
+    seed: int
+    timeline_points: int = 0
+
+
+def run(plan: Plan, asked: Asked) -> SimulationResult:
+    """Simulate a plan with the profiles' jitter and front-end time. Raises InputError naming the option."""
+    return simulate(plan, *_world(plan, asked))
+
+
+def with_guard(plan: Plan, asked: Asked, faults: Sequence[Fault]) -> WithAndWithout:
+    """Simulate a plan's fleet with its faults twice: with the guard, and without. Raises as `run` does."""
+    from controlplane.simulate.closed_loop.run import run as serve  # imports numba
+
+    models, settings, conditions = _world(plan, asked)
+    guarded, alone = (
+        serve(plan, models, settings, conditions, faults, guard=guard) for guard in (True, False)
+    )
+    return WithAndWithout(asked.seed, asked.seconds, guarded, alone)
+
+
+def _world(plan: Plan, asked: Asked) -> tuple[dict[str, LatencyModel], Settings, Conditions]:
+    """Return the truth by GPU type, the requests, and what is in no plan."""
+    seconds = asked.seconds
     expected = sum(p.rate_rps / p.client_batch for _, _, p in plan.placements()) * seconds
     if expected > _MAX_REQUESTS:
         raise InputError(
@@ -49,12 +72,15 @@ def run(
             field="--seconds",
         )
     types = sorted({gpu.type for gpu in plan.gpus})
-    measured = {kind: known_profiles(kind, profiles) for kind in types}
+    measured = {kind: known_profiles(kind, asked.profiles) for kind in types}
     settings = Settings(
-        seconds=seconds, seed=seed, demands=_demands(plan, arrivals), timeline_points=timeline_points
+        seconds=seconds,
+        seed=asked.seed,
+        demands=_demands(plan, asked.arrivals),
+        timeline_points=asked.timeline_points,
     )
-    models = {kind: _truth(truth, plan, kind, measured[kind]) for kind in types}
-    return simulate(plan, models, settings, conditions_of(measured))
+    models = {kind: _truth(asked.truth, plan, kind, measured[kind]) for kind in types}
+    return models, settings, conditions_of(measured)
 
 
 def conditions_of(measured: Mapping[str, Mapping[str, Profile]]) -> Conditions:

@@ -125,8 +125,10 @@ def test_what_a_verb_prints_is_valid(arguments: Sequence[str], capsys: pytest.Ca
 def test_a_simulation_and_a_rendering_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "spec.yaml", "--strategy", "igniter", "-o", "plan.json"]) == 0
     capsys.readouterr()
-    assert run(["simulate", "plan.json", "--seconds", "2", "--json"]) == 0
-    check("simulate", json.loads(capsys.readouterr().out))
+    first = json.loads(Path("plan.json").read_text())["gpus"][0]["partitions"][0]["id"]
+    for options in ([], ["--guard", "--fault", f"crash:{first}@1"]):
+        assert run(["simulate", "plan.json", "--seconds", "2", "--json", *options]) == 0
+        check("simulate", json.loads(capsys.readouterr().out))
     assert run(["render", "plan.json", "--repository", "models", "--json"]) == 2
     check("error", json.loads(capsys.readouterr().out))
 

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.runtime.jobs.simulate import run
+from controlplane.runtime.jobs.simulate import Asked, run
 
 pytestmark = pytest.mark.unit
 
@@ -21,8 +21,8 @@ def plan(rate_rps: float) -> Plan:
 
 def test_more_requests_than_anybody_waits_for_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--seconds: 5e\+09 requests .* shorter time"):
-        run(plan(50.0), profiles=tmp_path, truth=None, arrivals=[], seconds=1e8, seed=1)
-    told = run(plan(50.0), profiles=tmp_path, truth="ours*1.", arrivals=[], seconds=2.0, seed=1)
+        run(plan(50.0), Asked(tmp_path, None, [], 1e8, 1))
+    told = run(plan(50.0), Asked(tmp_path, "ours*1.", [], 2.0, 1))
     assert told.workloads[0].requests > 50
 
 
@@ -38,11 +38,11 @@ def test_more_requests_than_anybody_waits_for_are_refused_at_once(tmp_path: Path
 def test_a_truth_that_is_none_is_named(tmp_path: Path, truth: str, says: str) -> None:
     asked = truth.format(folder=tmp_path)
     with pytest.raises(InputError, match=says):
-        run(plan(50.0), profiles=tmp_path, truth=asked, arrivals=[], seconds=1.0, seed=1)
+        run(plan(50.0), Asked(tmp_path, asked, [], 1.0, 1))
 
 
 def test_arrivals_that_are_no_text_are_named(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"trace\.csv: is not UTF-8"):
-        run(plan(50.0), profiles=tmp_path, truth=None, arrivals=[str(trace)], seconds=1.0, seed=1)
+        run(plan(50.0), Asked(tmp_path, None, [str(trace)], 1.0, 1))

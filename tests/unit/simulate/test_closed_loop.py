@@ -1,0 +1,139 @@
+"""The guard in the loop: the controller's decisions about a simulated fleet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from controlplane.control.guard.state import STEP_PERCENT, Limits
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Partition, Plan, ServedModel, Shadow
+from controlplane.domain.workload import ShadowPolicy
+from controlplane.simulate.closed_loop.faults import Fault, Kind, parse
+from controlplane.simulate.closed_loop.outcome import Outcome
+from controlplane.simulate.closed_loop.run import START_S, run
+from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.network import Conditions, Noise
+from controlplane.simulate.truth import KnownService
+
+pytestmark = pytest.mark.unit
+
+TRUTH = {"t4": KnownService({"a": tuple(4.0 + 1.0 * k for k in range(1, 9)), "b": (6.0,)}, {("a", "b"): 0.2})}
+NOISY = Conditions(noise={("t4", "a"): Noise(jitter=0.05), ("t4", "b"): Noise(jitter=0.05)})
+SECONDS = 40.0
+
+
+def shadowed(plan: Plan, policy: ShadowPolicy = ShadowPolicy.HOT, other: str | None = None) -> Plan:
+    """The plan with a shadow of every partition, on GPU `other` or on its own."""
+
+    def covered(gpu: str, partition: Partition) -> Partition:
+        shadow = Shadow(policy, other or gpu, STEP_PERCENT, partition.percent + STEP_PERCENT)
+        return replace(partition, percent=40.0, shadow=shadow)
+
+    gpus = (replace(g, partitions=tuple(covered(g.id, p) for p in g.partitions)) for g in plan.gpus)
+    return replace(plan, gpus=tuple(gpus))
+
+
+@pytest.fixture
+def plan(plan_of) -> Plan:
+    """Two partitions of one GPU, and one that stands by elsewhere."""
+    rows = (
+        ("t4-0", "wa-1", ServedModel("a", 8), [("wa", 200.0)]),
+        ("t4-0", "wb-1", ServedModel("b", 1), [("wb", 50.0)]),
+    )
+    return shadowed(plan_of(*rows, ("t4-1", "wc-1", ServedModel("a", 8), [("wc", 50.0)]), slo_ms=60.0))
+
+
+def served(plan: Plan, *faults: Fault, guard: bool = True) -> Outcome:
+    return run(plan, TRUTH, Settings(SECONDS), NOISY, faults, guard=guard)
+
+
+def lost(outcome: Outcome, workload: str) -> float:
+    (one,) = (w for w in outcome.workloads if w.name == workload)
+    return float(one.late.sum())
+
+
+def test_a_fleet_without_faults_serves_as_the_simulator_says(plan: Plan) -> None:
+    alone = simulate(plan, TRUTH, Settings(SECONDS), NOISY)
+    for guard in (True, False):
+        outcome = served(plan, guard=guard)
+        assert [w.sent.sum() for w in outcome.workloads] == [w.requests for w in alone.workloads]
+        late = [w.violations_percent for w in alone.workloads]
+        assert [w.late_percent for w in outcome.workloads] == pytest.approx(late)
+        assert not [h for h in outcome.happened if h.redirect]
+
+
+def test_a_slow_server_is_left_for_its_shadow(plan: Plan) -> None:
+    fault = Fault(Kind.SLOW, "wa-1", 20.0, 3.0)
+    (guarded,), (alone,) = (served(plan, fault, guard=guard).repairs for guard in (True, False))
+    assert guarded.redirected_s is not None
+    assert guarded.redirected_s < 5.0
+    assert guarded.late_s < 10
+    assert alone.redirected_s is None
+    assert alone.late_s > 15
+
+
+def test_a_crash_loses_nothing_where_a_shadow_stands_by(plan: Plan) -> None:
+    calm = lost(served(plan), "wa")
+    outcome = served(plan, Fault(Kind.CRASH, "wa-1", 20.0))
+    assert lost(outcome, "wa") <= calm + 5
+    after = [h.at_s - 20.0 for h in outcome.happened if h.subject == "wa-1" and "stands by" in h.text]
+    assert after == [pytest.approx(START_S + Limits().back_off_s, abs=0.5)], "the next shadow"
+
+
+@pytest.mark.parametrize("policy", [ShadowPolicy.NONE, ShadowPolicy.WARM])
+def test_a_crash_without_a_hot_shadow_is_repaired_by_the_guard_alone(
+    plan: Plan, policy: ShadowPolicy
+) -> None:
+    bare = shadowed(plan, policy)
+    fault = Fault(Kind.CRASH, "wa-1", 20.0)
+    (guarded,), (alone,) = (served(bare, fault, guard=guard).repairs for guard in (True, False))
+    assert guarded.late_s <= START_S + 3
+    assert alone.late_s == SECONDS - 20
+
+
+def test_shadows_elsewhere_cover_a_lost_gpu(plan: Plan) -> None:
+    elsewhere = shadowed(plan, other="t4-1")
+    fault = Fault(Kind.LOST, "t4-0", 20.0)
+    covered, bare = (served(one, fault) for one in (elsewhere, shadowed(plan, ShadowPolicy.NONE)))
+    assert covered.repairs[0].late_s <= 2
+    assert bare.repairs[0].late_s == SECONDS - 20
+
+
+def test_what_happens_to_one_gpu_does_not_change_another(plan: Plan) -> None:
+    calm, hit = (
+        served(plan),
+        served(plan, Fault(Kind.CRASH, "wa-1", 20.0), Fault(Kind.SLOW, "wb-1", 30.0, 4.0)),
+    )
+    for outcome in (calm, hit):
+        assert [w.name for w in outcome.workloads] == ["wa", "wb", "wc"]
+    np.testing.assert_array_equal(calm.workloads[2].sent, hit.workloads[2].sent)
+    np.testing.assert_array_equal(calm.workloads[2].late, hit.workloads[2].late)
+
+
+def test_a_fault_is_read_and_written_alike(plan: Plan) -> None:
+    for text in ("slow:wa-1*1.5@600", "crash:wb-1@0.5", "lost:t4-1@60"):
+        assert str(parse(text, plan)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("slow:wa-1@600", "is not slow:PARTITION"),
+        ("crash:wa-1*2@600", "is not slow:PARTITION"),
+        ("burn:wa-1@600", "is not slow:PARTITION"),
+        ("crash:wa@600", "no partition 'wa'; it has wa-1, wb-1, wc-1"),
+        ("lost:gpu@600", "no GPU 'gpu'; it has t4-0, t4-1"),
+        ("slow:wa-1*0@600", "greater than 0"),
+    ],
+)
+def test_a_wrong_fault_is_named(plan: Plan, text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        parse(text, plan)
+
+
+def test_a_fault_after_the_end_is_refused(plan: Plan) -> None:
+    with pytest.raises(InputError, match="after the end, 40 s"):
+        served(plan, Fault(Kind.CRASH, "wa-1", 40.0))
