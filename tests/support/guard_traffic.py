@@ -123,11 +123,14 @@ def p99_s(traffic: Traffic, requests: int) -> float:
     return float(np.quantile(stream.chunk(requests)[1], 0.99))
 
 
+sequential._learn = numba.njit(sequential._learn)
 scan_late = numba.njit(sequential.scan)
+highest = numba.njit(sequential.highest)
+enough = numba.njit(signals.enough)
 service._known = numba.njit(service._known)
 service._learn_mean = numba.njit(service._learn_mean)
 service._learn_first = numba.njit(service._learn_first)
-service._learn_thresholds = numba.njit(service._learn_thresholds)
+service._learn_block = numba.njit(service._learn_block)
 service._weigh_block = numba.njit(service._weigh_block)
 scan_batches = numba.njit(service.scan)
 count_arrivals = numba.njit(arrivals.scan)
@@ -141,7 +144,7 @@ class Guard:
         late, record = sequential.fresh(promise), service.Service()
         self.promise = promise
         self.late = np.array(late.scores)
-        self.learned = np.array([late.size, late.size_squared, 0.0, 0.0, -math.inf])
+        self.learned = np.array([late.size, late.size_squared, 0.0, 0.0, -math.inf, *late.open])
         self.arrived = np.array(late.arrived)
         self.rates = np.full(len(signals.MEMORIES), promise.rate_rps)
         self.memories = np.array([signals.memory_s(promise, memory) for memory in signals.MEMORIES])
@@ -155,7 +158,8 @@ class Guard:
         """Nothing is held against the server any more; what was learned is kept."""
         self.late[:] = 0.0
         self.learned[3] = 0.0
-        self.batches[0][service._SCORE] = 0.0
+        self.learned[5:] = 0.0
+        self.batches[0][:] = service.restart(self._record()).chart
 
     def alarm(self, ended: Floats, took: Floats) -> int:
         """The last request of the first look that raises an alarm; -1 for none in these requests."""
@@ -186,7 +190,10 @@ class Guard:
         return service.Service(*(tuple(part) for part in self.batches))
 
     def _evidence(self) -> sequential.Evidence:
-        return sequential.Evidence(tuple(self.late), *self.learned, tuple(self.arrived))
+        size, size_squared, clusters, cluster, last_s, *ended = self.learned
+        late, arrived = tuple(self.late), tuple(self.arrived)
+        ended = (ended[0], ended[1], ended[2])
+        return sequential.Evidence(late, size, size_squared, clusters, cluster, last_s, ended, arrived)
 
 
 @numba.njit
@@ -199,12 +206,14 @@ def _hear(
     scales: tuple[float, float],
     looks: tuple[int, int],
 ) -> tuple[int, bool, bool]:
-    """`signals.listen` over arrays, look by look: the end, whether late answers alone are an alarm, and
-    whether batches certainly take longer."""
+    """`signals.update` over arrays, look by look: the end, whether late answers and slower batches together
+    are an alarm, and whether batches certainly take longer.
+    """
     ended, took = requests
     slo_s, rarity, height, window_s = limits
     learned, arrived, rates, memories = queue
     look, to = looks
+    scale = min(max(learned[1] / learned[0], scales[0]), scales[1])
     chart, counts, means, thresholds, first = batches
     while to < len(ended):
         at, to = to, min(to + look, len(ended))
@@ -212,7 +221,8 @@ def _hear(
         while to < len(ended) and ended[to] - ended[to - 1] <= service.GAP_S:
             to += 1
         counted = took[at:to].copy()
-        scan_batches(chart, counts, means, thresholds, first, ended[at:to], counted, (height, 1.0))
+        calm = highest(late) < service.HOLD * rarity * scale
+        scan_batches(chart, counts, means, thresholds, first, ended[at:to], counted, (height, 1.0, calm))
         passed_s = max(ended[to - 1] - ended[max(0, at - 1)], 1e-6)
         for j in range(len(rates)):
             kept = math.exp(-passed_s / memories[j])
@@ -224,6 +234,8 @@ def _hear(
         score = chart[service._SCORE]
         if score >= service.HOLD * height:
             learned[:3] = before
-        if alarm >= 0 or score >= height:
-            return to, alarm >= 0, score >= height
+        scale = min(max(learned[1] / learned[0], here[0]), here[1])
+        broken = alarm >= 0 or enough(highest(late) / (rarity * scale), score / height)
+        if broken or score >= height:
+            return to, broken, score >= height
     return to, False, False

@@ -271,7 +271,7 @@ class _Turn:
                 watch, Topic.TRAFFIC, Level.WARNING, f"more traffic than planned: {overrun}"
             )
             return _forget(watch)
-        if starves(self.seen.host, active) and not signals.certainly_slower(watch):
+        if starves(self.seen.host, watch.unexplained) and not signals.certainly_slower(watch):
             reason = f"{self._slowness(watch, active)}; other work has its core: a larger share is no faster"
             return _forget_late(self._report_once(watch, Topic.HOST, Level.WARNING, reason))
         standby = watch.standby
@@ -339,6 +339,7 @@ class _Turn:
             _forget(watch),
             active=target,
             services=tuple(service.Service() for _ in watch.services),
+            unexplained=1.0,
             standby=None,
             down=False,
             answered_s=now,

@@ -47,6 +47,6 @@ def unexplained(host: HostSeen | None, server: ServerSeen) -> float:
     return max(LEAST_UNEXPLAINED, (1.0 - server.delays.starved) * (1.0 - steal))
 
 
-def starves(host: HostSeen | None, server: ServerSeen) -> bool:
+def starves(host: HostSeen | None, unexplained_part: float) -> bool:
     """Return whether late answers are no evidence: the host is contended and explains a part of them."""
-    return bool(contention(host)) and unexplained(host, server) < UNEXPLAINED
+    return bool(contention(host)) and unexplained_part < UNEXPLAINED

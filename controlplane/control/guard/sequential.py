@@ -14,9 +14,10 @@ p = 1 %. Asking that this be rare over a horizon of n requests gives the height 
 c is half of E[size^2] / E[size], which the large clusters dominate. A queue at the
 planned utilisation u has (u / (1 - u))^2 + 1 by nature: its backlog above a high level is a random walk with
 Poisson variance and the drift of the spare capacity. Arrivals of dispersion d have d times that
-(`arrivals`). What is learned counts between that and four times that,
-so that a server that is always slow cannot make slow normal. A chart with a small k detects a small excess
-after a while, one with a large k a large excess at once.
+(`arrivals`). What is learned counts between that and four times that, so that a server that is always slow
+cannot make slow normal. Clusters are learned when the chart of 2 % is back at zero, so that a violation does
+not raise the height of its own alarm. A chart with a small k detects a small excess after a while, one with a
+large k a large excess at once.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ EXCESS = 0.01
 
 REFERENCES = (0.0125, 0.02, 0.05, 0.15)
 """Shares at which the charts have no drift. One near sqrt(p * q) detects a share of q soonest."""
+
+LEARNING = 1
+"""The chart at whose zero the clusters before are learned: that of twice the promised share."""
 
 HORIZON_S = 7 * 86400.0
 MARGIN = 1.25
@@ -100,8 +104,10 @@ class Promise:
 class Evidence:
     """The evidence of the requests so far on one promise.
 
-    `scores` are the charts, in requests. `size`, `size_squared` are moving means over the `clusters` seen;
-    `cluster` requests of the one under way exceeded, the latest at `last_s`. `arrived` counts arrivals.
+    `scores` are the charts, in requests. `size`, `size_squared` are moving means over the `clusters` learned;
+    `cluster` requests of the one under way exceeded, the latest at `last_s`. `open` are the clusters that
+    ended and are not learned yet: their number, and the sums of their sizes and squares. `arrived` counts
+    arrivals.
     """
 
     scores: tuple[float, ...]
@@ -110,6 +116,7 @@ class Evidence:
     clusters: float = 0.0
     cluster: float = 0.0
     last_s: float = -math.inf
+    open: tuple[float, float, float] = (0.0, 0.0, 0.0)
     arrived: tuple[float, ...] = arrivals.FRESH
 
 
@@ -121,17 +128,22 @@ def fresh(promise: Promise) -> Evidence:
 
 def restart(evidence: Evidence) -> Evidence:
     """Return the evidence with charts at zero; what was learned of clusters stays."""
-    return replace(evidence, scores=(0.0,) * len(REFERENCES), cluster=0.0)
+    return replace(evidence, scores=(0.0,) * len(REFERENCES), cluster=0.0, open=(0.0, 0.0, 0.0))
 
 
 def strength(evidence: Evidence, promise: Promise) -> float:
     """Return the highest chart as a part of its alarm's height."""
     if not any(evidence.scores):
         return 0.0
-    height = promise.rarity * scale(evidence, promise)
-    return max(
-        score * (1.0 - EXCESS / k) / height for score, k in zip(evidence.scores, REFERENCES, strict=True)
-    )
+    return highest(evidence.scores) / (promise.rarity * scale(evidence, promise))
+
+
+def highest(scores: Sequence[float]) -> float:
+    """Return the highest chart as a part of the alarm's height at a rarity and a scale of 1."""
+    most = 0.0
+    for j in range(len(REFERENCES)):
+        most = max(most, scores[j] * (1.0 - EXCESS / REFERENCES[j]))
+    return most
 
 
 def scale(evidence: Evidence, promise: Promise) -> float:
@@ -174,6 +186,7 @@ def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tu
         evidence.clusters,
         evidence.cluster,
         evidence.last_s,
+        *evidence.open,
     ]
     alarm = scan(
         scores,
@@ -185,9 +198,18 @@ def weigh(evidence: Evidence, promise: Promise, answers: Sequence[Answer]) -> tu
         promise.rarity,
         0,
     )
-    size, size_squared, clusters, cluster, last_s = learned
-    arrived = evidence.arrived
-    return Evidence(tuple(scores), size, size_squared, clusters, cluster, last_s, arrived), alarm >= 0
+    size, size_squared, clusters, cluster, last_s, *ended = learned
+    after = replace(
+        evidence,
+        scores=tuple(scores),
+        size=size,
+        size_squared=size_squared,
+        clusters=clusters,
+        cluster=cluster,
+        last_s=last_s,
+        open=(ended[0], ended[1], ended[2]),
+    )
+    return after, alarm >= 0
 
 
 def scan(
@@ -200,10 +222,11 @@ def scan(
     rarity: float,
     start: int,
 ) -> int:
-    """Carry `scores` and `learned` (size, its square, clusters, cluster, last_s) over requests from `start`.
+    """Carry `scores` and `learned` over requests from `start`.
 
-    Returns the index of the request that raised the alarm, -1 for none. Plain arithmetic on anything
-    that can be indexed, so that the bench compiles this function and runs it over weeks of traffic.
+    `learned` is size, its square, clusters, cluster, last_s and the three of `open`. Returns the index of the
+    request that raised the alarm, -1 for none. Plain arithmetic on anything that can be indexed, so that the
+    bench compiles this function and runs it over weeks of traffic.
     """
     for i in range(start, len(ended_s)):
         above = exceeded[i]
@@ -211,11 +234,9 @@ def scan(
             learned[3] += 1.0
             learned[4] = ended_s[i]
         elif learned[3] > 0.0 and ended_s[i] - learned[4] > slo_s:
-            size = learned[3]
-            learned[2] += 1.0
-            weight = max(1.0 / (learned[2] + PRIOR_CLUSTERS), 1.0 / MEMORY_CLUSTERS)
-            learned[0] += weight * (size - learned[0])
-            learned[1] += weight * (size * size - learned[1])
+            learned[5] += 1.0
+            learned[6] += learned[3]
+            learned[7] += learned[3] * learned[3]
             learned[3] = 0.0
         height = rarity * min(max(learned[1] / learned[0], scales[0]), scales[1])
         alarm = False
@@ -225,4 +246,16 @@ def scan(
             alarm = alarm or (above and scores[j] * (1.0 - EXCESS / k) >= height)
         if alarm:
             return i
+        if learned[5] > 0.0 and scores[LEARNING] == 0.0:
+            _learn(learned)
     return -1
+
+
+def _learn(learned: MutableSequence[float]) -> None:
+    """Move the means of the clusters' sizes by those that ended."""
+    number = learned[5]
+    learned[2] += number
+    weight = min(1.0, number * max(1.0 / (learned[2] + PRIOR_CLUSTERS), 1.0 / MEMORY_CLUSTERS))
+    learned[0] += weight * (learned[6] / number - learned[0])
+    learned[1] += weight * (learned[7] / number - learned[1])
+    learned[5] = learned[6] = learned[7] = 0.0

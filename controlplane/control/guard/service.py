@@ -16,8 +16,11 @@ slow one; alone it adds ln 22, however long it took: a host that stalls for seco
 A host that is short of cores delays every batch, and the kernel counts for how long. A batch counts without
 that part (`host.unexplained`), in the record and against it.
 
-An answer counts with the time that it would have taken without the stalls, or the longest batch, of its busy
-period. A slowdown that breaks nothing for a while becomes the server's record.
+The record learns only when the score is back at zero, so that a slow server does not become its own measure.
+A slowdown that breaks nothing for a while becomes the record.
+
+An answer counts with the time that it would have taken without the stalls of its busy period, and had its
+longest batch been delayed no more than the second longest: one slow batch is an accident, two are not.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ SHARES = (0.1, 0.01)
 
 TAIL_SHARE = 0.001
 """The share above a third threshold, by a Pareto tail through the two."""
+
+LEAST_SLOWER = 1.1
+"""A block that takes less than this many times its usual time is no slower one, however small the spread."""
 
 LEAST_TAIL = 1.1
 """The least quotient of the third threshold and the second, for times with hardly any spread."""
@@ -87,8 +93,9 @@ STALLS = 6
 OUTLIER = 8.0
 """One batch counts for at most this many times its usual time: a stall says little of the others."""
 
-_SCORE, _FREE, _SINCE, _EXCESS, _STALLS = range(5)
+_SCORE, _FREE, _SINCE, _STALLED, _STALLS = range(5)
 _SLOW_TOOK, _SLOW_USUAL, _TOOK, _USUAL, _REQUESTS, _ESTIMATED, _BLOCKS, _ABOVE = range(5, 13)
+_LONGEST, _SECOND, _OPEN, _OVER, _FAR_OVER = range(13, 18)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +103,16 @@ class Service:
     """A server's record of one queue, and the chart against the server.
 
     `chart`: the score; when the server was last free; since when the score is above HOLD; how much longer
-    than usual the stalls, or the longest batch, of the busy period took; how far the stalls are ahead of one
-    every STALL_S; the time and the usual time of the blocks since the score left zero, and of the open block,
-    with its requests and whether a usual time is an estimate; the blocks of the record; whether the last
-    block was above the second threshold. `means` are the usual times of each size in seconds, `thresholds`
-    the ratios that 10 % and 1 % of the blocks exceed, `first` the first ratios, the largest first. `open` are
-    the answers of a batch that may not be complete.
+    than usual the stalls of the busy period took; how far the stalls are ahead of one every STALL_S; the time
+    and the usual time of the blocks since the score left zero, and of the open block, with its requests and
+    whether a usual time is an estimate; the blocks of the record; whether the last block was above the second
+    threshold; how much longer than usual the longest and the second longest batch of the busy period took;
+    the blocks that are not learned yet, and how many of them exceeded each threshold. `means` are the usual
+    times of each size in seconds, `thresholds` the ratios that 10 % and 1 % of the blocks exceed, `first` the
+    first ratios, the largest first. `open` are the answers of a batch that may not be complete.
     """
 
-    chart: tuple[float, ...] = (0.0, -math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 8)
+    chart: tuple[float, ...] = (0.0, -math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 13)
     counts: tuple[float, ...] = (0.0,) * SIZES
     means: tuple[float, ...] = (0.0,) * SIZES
     thresholds: tuple[float, ...] = (0.0,) * len(SHARES)
@@ -157,16 +165,26 @@ def usual_s(service: Service, limit: int) -> tuple[float, ...]:
 
 def restart(service: Service) -> Service:
     """Return the record with a score of zero."""
-    return replace(service, chart=(0.0, *service.chart[1:]))
+    chart = list(service.chart)
+    for place in (_SCORE, _OPEN, _OVER, _FAR_OVER):
+        chart[place] = 0.0
+    return replace(service, chart=tuple(chart))
 
 
 def weigh(
-    service: Service, answers: Sequence[Answer], rate_rps: float, now_s: float, unexplained: float = 1.0
+    service: Service,
+    answers: Sequence[Answer],
+    rate_rps: float,
+    now_s: float,
+    unexplained: float = 1.0,
+    *,
+    calm: bool = True,
 ) -> tuple[Service, list[Answer]]:
     """Return the record after these answers, in the order they ended, and the answers that count.
 
     Failed requests do not count; the others count with the times that they would have taken without a stall.
-    `unexplained` is the part of a batch's time that the host cannot explain.
+    `unexplained` is the part of a batch's time that the host cannot explain. The record learns only while it
+    is `calm`: while late answers are hardly evidence either.
     """
     heard = [*service.open, *(a for a in answers if not a.failed)]
     if not heard:
@@ -181,7 +199,7 @@ def weigh(
     counts, means, thresholds = list(service.counts), list(service.means), list(service.thresholds)
     latencies = [a.latency_ms / 1000.0 for a in heard]
     ends = [a.ended_s for a in heard]
-    scan(chart, counts, means, thresholds, first, ends, latencies, (height(rate_rps), unexplained))
+    scan(chart, counts, means, thresholds, first, ends, latencies, (height(rate_rps), unexplained, calm))
     after = Service(tuple(chart), tuple(counts), tuple(means), tuple(thresholds), tuple(first), waiting)
     return after, [a._replace(latency_ms=1000.0 * s) for a, s in zip(heard, latencies, strict=True)]
 
@@ -194,12 +212,12 @@ def scan(
     first: MutableSequence[float],
     ended_s: Sequence[float],
     latency_s: MutableSequence[float],
-    limits: tuple[float, float],
+    limits: tuple[float, float, bool],
 ) -> None:
     """Carry the record and the chart over whole batches; take the longest delay off `latency_s`.
 
-    `limits` are the alarm's score and the part of a batch's time that the host cannot explain, which is the
-    time that counts. Plain arithmetic, so that the bench compiles it.
+    `limits` are the alarm's score, the part of a batch's time that the host cannot explain, which is the time
+    that counts, and whether the record may learn. Plain arithmetic, so that the bench compiles it.
     """
     begin = 0
     while begin < len(ended_s):
@@ -215,17 +233,20 @@ def scan(
         usual_s = means[known] * size / known if known > 0 else math.inf
         excess_s = took_s - usual_s / own
         if arrived >= chart[_FREE]:
-            chart[_EXCESS] = 0.0
+            chart[_STALLED] = chart[_LONGEST] = chart[_SECOND] = 0.0
         if took_s * own > STALL * usual_s:
             # A host that stalls so often is no excuse any more: the server itself may be slow.
             due_s = max(chart[_STALLS], ended_s[begin])
             if due_s - ended_s[begin] <= STALL_S * (STALLS - 1):
                 chart[_STALLS] = due_s + STALL_S
-                chart[_EXCESS] += excess_s
+                chart[_STALLED] += excess_s
+        elif excess_s > chart[_LONGEST]:
+            chart[_SECOND] = chart[_LONGEST]
+            chart[_LONGEST] = excess_s
         else:
-            chart[_EXCESS] = max(chart[_EXCESS], excess_s)
+            chart[_SECOND] = max(chart[_SECOND], excess_s)
         for i in range(begin, last + 1):
-            latency_s[i] -= chart[_EXCESS]
+            latency_s[i] -= chart[_STALLED] + chart[_LONGEST] - chart[_SECOND]
         if took_s > 0.0:
             if known > 0:
                 chart[_TOOK] += took_s * own
@@ -233,10 +254,10 @@ def scan(
                 chart[_REQUESTS] += last + 1 - begin
                 if known < size:
                     chart[_ESTIMATED] = 1.0
-            if chart[_SINCE] == math.inf:
+            if chart[_SCORE] == 0.0 and limits[2]:
                 _learn_mean(counts, means, size, took_s * own)
             if chart[_REQUESTS] >= BLOCK:
-                _weigh_block(chart, counts, thresholds, first, ended_s[last], limits[0])
+                _weigh_block(chart, counts, thresholds, first, ended_s[last], (limits[0], limits[2]))
         chart[_FREE] = ended_s[last]
         begin = last + 1
 
@@ -247,15 +268,16 @@ def _weigh_block(
     thresholds: MutableSequence[float],
     first: MutableSequence[float],
     ended_s: float,
-    alarm: float,
+    limits: tuple[float, bool],
 ) -> None:
-    """Carry the chart over one block, and the record unless the score is high."""
+    """Carry the chart over one block, and the record where it may learn and the score is not high."""
+    alarm, learns = limits
     ratio = chart[_TOOK] / chart[_USUAL]
     if chart[_BLOCKS] >= LEARN_BLOCKS:
         exceeded = 0
         rare = thresholds[1] * max(LEAST_TAIL, thresholds[1] / thresholds[0])
         for threshold in (thresholds[0], thresholds[1], rare):
-            if ratio > threshold:
+            if ratio > max(threshold, LEAST_SLOWER):
                 exceeded += 1
         if chart[_ABOVE] == 0.0:
             exceeded = min(exceeded, 2)
@@ -268,12 +290,14 @@ def _weigh_block(
         chart[_SLOW_USUAL] += chart[_USUAL]
     if chart[_SCORE] < HOLD * alarm:
         chart[_SINCE] = math.inf
-        _learn_thresholds(chart, thresholds, first, ratio)
+        if learns:
+            _learn_block(chart, thresholds, first, ratio)
     elif chart[_SINCE] == math.inf:
         chart[_SINCE] = ended_s
     elif ended_s - chart[_SINCE] > ACCEPT_S:
         chart[_SINCE] = math.inf
         chart[_BLOCKS] = chart[_SCORE] = 0.0
+        chart[_OPEN] = chart[_OVER] = chart[_FAR_OVER] = 0.0
         for k in range(SIZES):
             counts[k] = 0.0
     chart[_TOOK] = chart[_USUAL] = chart[_REQUESTS] = chart[_ESTIMATED] = 0.0
@@ -299,13 +323,13 @@ def _learn_mean(
     counts[size] += 1.0
 
 
-def _learn_thresholds(
+def _learn_block(
     chart: MutableSequence[float],
     thresholds: MutableSequence[float],
     first: MutableSequence[float],
     ratio: float,
 ) -> None:
-    """Move the thresholds by one block.
+    """Count one block against the thresholds, and move these once the score is back at zero.
 
     An estimated usual time is too long and ratios to it too small, so such a block lowers no threshold.
     """
@@ -313,14 +337,18 @@ def _learn_thresholds(
         if chart[_ESTIMATED] == 0.0:
             _learn_first(chart, thresholds, first, ratio)
         return
-    step = max(STEP, 1.0 / chart[_BLOCKS])
+    if chart[_ESTIMATED] == 0.0:
+        chart[_OPEN] += 1.0
     for j in range(len(SHARES)):
         if ratio > thresholds[j]:
-            thresholds[j] *= math.exp(step * (1.0 - SHARES[j]))
-        elif chart[_ESTIMATED] == 0.0:
-            thresholds[j] *= math.exp(-step * SHARES[j])
-    if chart[_ESTIMATED] == 0.0:
-        chart[_BLOCKS] += 1.0
+            chart[_OVER + j] += 1.0
+    if chart[_SCORE] == 0.0:
+        step = max(STEP, 1.0 / chart[_BLOCKS])
+        for j in range(len(SHARES)):
+            thresholds[j] *= math.exp(step * (chart[_OVER + j] - SHARES[j] * chart[_OPEN]))
+            chart[_OVER + j] = 0.0
+        chart[_BLOCKS] += chart[_OPEN]
+        chart[_OPEN] = 0.0
 
 
 def _learn_first(

@@ -23,9 +23,14 @@ HANG_SLOS = 2.0
 
 OVER_PLAN = 1.1
 
-LATE = 0.2
-"""The part of the evidence of late answers that is enough where batches certainly take longer than before:
-some seven answers at 100 req/s and an SLO of 50 ms. Slower batches alone break no promise."""
+SHARED = 0.8
+"""The part of the evidence of late answers that batches which certainly take longer replace: some seven late
+answers are enough then, at 100 req/s and an SLO of 50 ms. Slower batches alone break no promise."""
+
+LATE = 1.0 - SHARED
+
+RECENT = 15.0
+"""The number of late answers over which the host's part in them is averaged: single readings are noisy."""
 
 _NAMED = 3
 """The number of endpoints of a queue that a message names; it counts the others."""
@@ -80,6 +85,7 @@ def update(
     before_s, now_s = ticks_s
     evidence, rates, services = [], [], []
     broken = False
+    unexplained_part = watch.unexplained
     queued = max(0, seen.in_flight - watch.in_flight)
     known = zip(watch.evidence, watch.rates_rps, watch.services, watch.partition.promises, strict=True)
     for old, rate, record, promise in known:
@@ -87,8 +93,11 @@ def update(
         mine = [a for a in answers if a.endpoint in endpoints]
         counted: Sequence[Answer] = mine
         if promise.instances == 1:
-            record, counted = service.weigh(record, mine, promise.rate_rps, now_s, counted_part)
+            calm = sequential.strength(old, promise) < service.HOLD
+            record, counted = service.weigh(record, mine, promise.rate_rps, now_s, counted_part, calm=calm)
         weighed, alarm = sequential.weigh(sequential.count(old, promise, mine), promise, counted)
+        late = sum(a.latency_ms > promise.slo_ms for a in mine)
+        unexplained_part += (1.0 - math.exp(-late / RECENT)) * (counted_part - unexplained_part)
         if service.strength(record, promise.rate_rps) >= service.HOLD:
             # Clusters behind a slow server are larger than natural ones.
             weighed = replace(weighed, size=old.size, size_squared=old.size_squared, clusters=old.clusters)
@@ -112,6 +121,7 @@ def update(
         else watch.answered_s,
         broken_s=now_s if broken and settled and watch.broken_s is None else watch.broken_s,
         alarm_s=now_s if broken and settled else watch.alarm_s,
+        unexplained=unexplained_part,
         in_flight=seen.in_flight,
         failed_in_a_row=failed,
     )
@@ -120,11 +130,16 @@ def update(
 def slow(
     record: Service, evidence: Evidence, promise: Promise, rate_rps: float, unexplained: float = 1.0
 ) -> bool:
-    """Return whether batches certainly take longer than before, and make answers late or will do so."""
-    if service.strength(record, promise.rate_rps) < 1.0:
-        return False
-    late = sequential.strength(evidence, promise) >= LATE
-    return late or will_break(record, promise, rate_rps, unexplained)
+    """Return whether batches that take longer make answers late, or certainly take longer and will do so."""
+    slower = service.strength(record, promise.rate_rps)
+    if enough(sequential.strength(evidence, promise), slower):
+        return True
+    return slower >= 1.0 and will_break(record, promise, rate_rps, unexplained)
+
+
+def enough(late: float, slower: float) -> bool:
+    """Return whether the evidence of late answers and of slower batches together is an alarm."""
+    return late >= 1.0 - SHARED * slower
 
 
 def certainly_slower(watch: Watch) -> bool:

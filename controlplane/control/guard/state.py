@@ -188,6 +188,7 @@ class Watch:
     promise. Times: `answered_s`, the active server's last answer, or the last look without an open request;
     `broken_s`, the first alarm on which nothing was done yet, and `alarm_s`, the latest one; `settled_s`,
     before which only a dead server is left; `died_s`, the last death of a server that had served.
+    `unexplained` is the part of recent late answers' time that the host cannot explain.
     """
 
     partition: GuardedPartition
@@ -202,6 +203,7 @@ class Watch:
     broken_s: float | None = None
     alarm_s: float = -math.inf
     in_flight: int = 0
+    unexplained: float = 1.0
     failed_in_a_row: int = 0
     probed_s: float = -math.inf
     died_s: float = -math.inf

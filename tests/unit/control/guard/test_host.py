@@ -56,8 +56,13 @@ def test_the_host_explains_what_other_work_and_other_machines_take(
     assert unexplained(HostSeen(1.0, steal), ServerSeen(Health.READY)) == 1.0
 
 
-def test_a_server_at_its_quota_is_not_starved() -> None:
+def test_a_host_that_explains_a_fifth_starves_and_one_with_time_does_not() -> None:
     contended = HostSeen(waiting=0.9)
-    assert starves(contended, ServerSeen(Health.READY, delays=Delays(0.4, 0.1)))
-    assert not starves(contended, ServerSeen(Health.READY, delays=Delays(0.1, 0.6)))
-    assert not starves(HostSeen(waiting=0.1), ServerSeen(Health.READY, delays=Delays(0.4, 0.1)))
+    assert starves(contended, 0.6)
+    assert not starves(contended, 0.9)
+    assert not starves(HostSeen(waiting=0.1), 0.6)
+
+
+def test_a_server_at_its_quota_is_not_starved() -> None:
+    at_its_quota = ServerSeen(Health.READY, delays=Delays(0.1, 0.6))
+    assert not starves(HostSeen(waiting=0.9), unexplained(HostSeen(waiting=0.9), at_its_quota))

@@ -76,6 +76,21 @@ def test_clusters_are_learned_and_raise_the_height() -> None:
     assert sequential.scale(evidence, SLOW) <= sequential.LARGEST_SCALE * SLOW.natural_scale
 
 
+def test_a_violation_does_not_raise_the_height_of_its_own_alarm() -> None:
+    """Clusters of three, each followed by a calm: a tenth of the requests are late."""
+    fresh = sequential.fresh(SLOW)
+    cluster = answers(SLOW, [True] * 3 + [False] * 27)
+    evidence, heights = fresh, set()
+    for i in range(40):
+        shifted = [a._replace(ended_s=a.ended_s + 6.0 * i) for a in cluster]
+        evidence, broken = sequential.weigh(evidence, SLOW, shifted)
+        heights.add(sequential.scale(evidence, SLOW))
+        if broken:
+            break
+    assert broken
+    assert heights == {sequential.scale(fresh, SLOW)}
+
+
 def test_what_is_always_slow_cannot_teach_that_slow_is_normal() -> None:
     evidence = sequential.Evidence((0.0,) * 4, size=1e6, size_squared=1e12)
     assert sequential.scale(evidence, SLOW) == sequential.UNPREDICTED_SCALE * SLOW.natural_scale
@@ -113,6 +128,7 @@ def test_looks_of_any_size_weigh_as_one_scan_does() -> None:
     every = answers(FAST, above)
     evidence = sequential.fresh(FAST)
     scores, learned = list(evidence.scores), [evidence.size, evidence.size_squared, 0.0, 0.0, -math.inf]
+    learned += evidence.open
     read = 0
     while read < len(every):
         look = every[read : read + draw.randrange(40)]
@@ -128,10 +144,10 @@ def test_looks_of_any_size_weigh_as_one_scan_does() -> None:
             0,
         )
         assert broken == (at >= 0)
-        assert evidence == sequential.Evidence(tuple(scores), *learned)
+        assert evidence == sequential.Evidence(tuple(scores), *learned[:5], open=(*learned[5:],))
         if broken:
             evidence = sequential.restart(evidence)
-            scores, learned[3] = [0.0] * len(scores), 0.0
+            scores, learned[3], learned[5:] = [0.0] * len(scores), 0.0, evidence.open
         read += len(look)
 
 

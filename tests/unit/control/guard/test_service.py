@@ -196,3 +196,35 @@ def test_a_batch_size_that_is_new_to_the_record_raises_no_alarm_once_it_is_known
     for start in range(100, 1000, 10):
         record = weigh(record, full(10, float(start), 8))
         assert service.strength(record, RATE_RPS) < 0.5
+
+
+def test_a_slower_server_does_not_become_its_own_measure() -> None:
+    """A record of eight seconds, and batches that take 1.5 times as long from then on."""
+    for seed in range(20):
+        queue = Queue(random.Random(seed))
+        record = weigh(service.Service(), queue.answers(800))
+        strengths = []
+        for _ in range(20):
+            record = weigh(record, queue.answers(15, slowdown=1.5))
+            strengths.append(service.strength(record, RATE_RPS))
+        assert max(strengths) == 1.0
+
+
+def test_times_with_hardly_any_spread_are_no_evidence() -> None:
+    same = [Answer(float(i), 10.0 + 0.001 * (i % 3), False, "w", "s") for i in range(2000)]
+    record = weigh(service.Service(), same)
+    longer = [a._replace(ended_s=a.ended_s + 5000.0, latency_ms=10.5) for a in same[:200]]
+    assert weigh(record, longer).score == 0.0
+
+
+def test_two_slow_batches_of_a_busy_period_are_no_accident() -> None:
+    """The second is not taken off the answers."""
+    usual = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
+    record = weigh(service.Service(), usual)
+    one = [Answer(1000.0, 28.0, False, "w", "s"), Answer(1000.01, 36.0, False, "w", "s")]
+    two = [one[0], Answer(1000.028, 54.0, False, "w", "s")]
+    taken = []
+    for answers in (one, two):
+        _, counted = service.weigh(record, answers, RATE_RPS, 1001.0)
+        taken.append(answers[-1].latency_ms - counted[-1].latency_ms)
+    assert taken == pytest.approx([18.0, 0.0], abs=0.5)

@@ -39,8 +39,14 @@ def test_slower_batches_need_a_few_late_answers() -> None:
 
 def test_a_few_late_answers_without_slower_batches_are_no_alarm() -> None:
     assert not signals.slow(service.Service(), late(7), PROMISE, 100.0)
-    almost = record(0.99 * SURE.score)
-    assert not signals.slow(almost, late(7), PROMISE, 100.0)
+
+
+def test_the_less_certain_slower_batches_are_the_more_late_answers_are_needed() -> None:
+    needed = []
+    for certainty in (1.0, 0.75, 0.5, 0.25):
+        doubtful = record(certainty * SURE.score)
+        needed.append(next(n for n in range(100) if signals.slow(doubtful, late(n), PROMISE, 100.0)))
+    assert needed == [7, 13, 20, 26]
 
 
 def test_a_verdict_from_batch_times_waits_for_what_requests_carry() -> None:

@@ -1,0 +1,83 @@
+"""A verdict comes in bounded time where too many answers are late and the host explains none of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from quota_server import Case, Outcome, outcome
+
+from controlplane.control.guard import sequential
+from controlplane.control.guard.sequential import Promise
+from controlplane.domain.observation import Answer
+
+PROMISE = Promise("w", 50.0, 100.0, utilisation=0.6)
+PATTERNS = st.lists(st.booleans(), min_size=20, max_size=100).filter(lambda p: sum(p) >= 0.1 * len(p))
+SCALES = st.floats(1.0, 100.0)
+
+
+@settings(deadline=None)
+@given(PATTERNS, SCALES)
+def test_a_share_of_late_answers_is_an_alarm_after_so_many_answers(
+    pattern: list[bool], learned: float
+) -> None:
+    """Whatever their order, and whatever was learned before."""
+    evidence = sequential.Evidence((0.0,) * 4, size=1.0, size_squared=learned)
+    share = sum(pattern) / len(pattern)
+    height = PROMISE.rarity * sequential.scale(evidence, PROMISE) / (1.0 - sequential.EXCESS / 0.05)
+    bound = (height + len(pattern)) / (share - 0.05) + len(pattern)
+    heard, now_s = 0, 0.0
+    while heard <= bound:
+        answers = []
+        for late in pattern:
+            now_s += 0.01
+            answers.append(Answer(now_s, 80.0 if late else 20.0, False, "w", "s"))
+        evidence, broken = sequential.weigh(evidence, PROMISE, answers)
+        heard += len(pattern)
+        if broken:
+            return
+    raise AssertionError(f"no alarm after {heard} answers, {share:.0%} of them late")
+
+
+SHARE, FOR_S, WITHIN_S = 0.2, 4.0, 4.0
+
+
+def excess_s(case: Case, seen: Outcome) -> float:
+    """When more than SHARE of the answers of FOR_S since the cut were late for the first time."""
+    after = [(end, 1000.0 * (end - due) > case.slo_ms) for end, due in seen.answers if end >= case.cut_s]
+    first = late = 0
+    for last, (end, is_late) in enumerate(after):
+        late += is_late
+        while after[first][0] < end - FOR_S:
+            late -= after[first][1]
+            first += 1
+        if end - case.cut_s >= FOR_S and late > SHARE * (last - first + 1):
+            return end
+    return math.inf
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.builds(
+        Case,
+        st.integers(0, 10**6),
+        st.floats(1.5, 4.0),
+        st.floats(1.0, 1.5),
+        st.tuples(st.floats(0.0, 0.1), st.just(0.05)),
+        st.floats(0.0, 1.0),
+    )
+)
+# Thresholds and cluster sizes were learned from the violation itself: hundreds late, no verdict.
+@example(Case(11, clump=1.5, starved=(0.05, 0.05)))
+@example(Case(38, starved=(0.05, 0.05)))
+@example(Case(3, clump=2.0, starved=(0.05, 0.05)))
+def test_a_server_at_a_cut_quota_is_left_in_bounded_time_however_contended_the_host_looks(case: Case) -> None:
+    seen = outcome(case)
+    assert seen.redirected_s <= excess_s(case, seen) + WITHIN_S
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_server_whose_quota_is_not_cut_is_left_alone(seed: int) -> None:
+    assert outcome(Case(seed, slowdown=1.0)).redirected_s == math.inf

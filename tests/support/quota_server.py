@@ -1,0 +1,186 @@
+"""A server at a quota on simulated time, under the whole guard, look by look until it redirects.
+
+One thread serves Triton's greedy batches. It may run for a part of each period of 10 ms, and other work has
+its core for a part of the rest. Its waits are counted as the kernel counts them, and read as seldom as the
+controller reads them. Arrivals may come in clumps.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controlplane.control.guard import decisions, signals
+from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer, Redirect
+from controlplane.domain.fleet import Delays, QuotaUse
+from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, ServerSeen
+from controlplane.domain.workload import ShadowPolicy
+
+PERIOD_S = 0.01
+LOOK_S, HURRIED_LOOK_S = 0.2, 0.05
+READ_S, HURRIED_READ_S, WINDOW_S = 1.0, 0.1, 0.25
+LOG_S = 0.05
+"""The time until the monitor hands on a line."""
+SLICE_S = 0.002
+"""The mean time that the thread runs until other work gets its core."""
+LEVEL_S = 0.1
+"""The time for which other work has the core for the same part."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A queue, and a cut after which a request takes `slowdown` times as long.
+
+    `clump` is the mean number of requests that arrive together. `starved` are the mean and the deviation of
+    the part of its ready time in which other work has the server's core; `waiting` is the gateway's.
+    `utilisation` is the plan's.
+    """
+
+    seed: int
+    slowdown: float = 1.5
+    clump: float = 1.0
+    starved: tuple[float, float] = (0.0, 0.0)
+    waiting: float = 0.2
+    rate_rps: float = 100.0
+    slo_ms: float = 50.0
+    quota: float = 0.5
+    work_s: float = 0.0025
+    overhead_s: float = 0.0008
+    batch: int = 8
+    utilisation: float = 0.6
+    cut_s: float = 8.0
+    until_s: float = 20.0
+
+    @property
+    def cut_quota(self) -> float:
+        other = min(self.rate_rps * self.overhead_s, 0.4 * self.quota)
+        return other + (self.quota - other) / self.slowdown
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answers (end and arrival, seconds), and when the guard redirected; infinite where it did not."""
+
+    answers: list[tuple[float, float]]
+    redirected_s: float
+
+
+class _Thread:
+    """The thread that serves, and the kernel's counters of it."""
+
+    def __init__(self, case: Case, chance: random.Random) -> None:
+        self._chance, self._case = chance, case
+        self.quota = case.quota
+        self._left_s, self._period = 0.0, -1
+        self._ran_s = self._waited_s = self._throttled_s = 0.0
+        self._counted = [(0.0, 0.0, 0.0, 0.0)]
+        levels = math.ceil(2.0 * case.until_s / LEVEL_S)
+        self._starved = [min(0.9, max(0.0, chance.gauss(*case.starved))) for _ in range(levels)]
+
+    def run(self, at_s: float, work_s: float) -> float:
+        """The time at which this much work has run."""
+        while work_s > 1e-9:
+            period = math.floor(at_s / PERIOD_S + 1e-9)
+            if period > self._period:
+                self._period, self._left_s = period, self.quota * PERIOD_S
+            ends_s = (self._period + 1) * PERIOD_S
+            if self._left_s <= 1e-9:
+                self._throttled_s += ends_s - at_s
+                self._waited_s += ends_s - at_s
+                at_s = ends_s
+                continue
+            ran_s = min(work_s, self._left_s, self._chance.expovariate(1.0 / SLICE_S), ends_s - at_s + 1e-9)
+            at_s, work_s = at_s + ran_s, work_s - ran_s
+            self._left_s -= ran_s
+            self._ran_s += ran_s
+            starved = self._starved[min(int(at_s / LEVEL_S), len(self._starved) - 1)]
+            if starved > 0.0 and work_s > 1e-9:
+                waited_s = self._chance.expovariate(1.0) * ran_s * starved / (1.0 - starved)
+                at_s += waited_s
+                self._waited_s += waited_s
+        self._counted.append((at_s, self._ran_s, self._waited_s, self._throttled_s))
+        return at_s
+
+    def use(self, at_s: float) -> QuotaUse:
+        """The counters at the last end of a batch."""
+        _, *counted = self._counted[bisect_right(self._counted, (at_s, math.inf)) - 1]
+        return QuotaUse(1, *counted)
+
+
+class _Counters:
+    """The delays that the controller knows of."""
+
+    def __init__(self, thread: _Thread) -> None:
+        self._thread = thread
+        self._readings: list[tuple[float, QuotaUse]] = []
+        self.delays: Delays | None = None
+
+    def read(self, now_s: float, every_s: float) -> None:
+        if self._readings and now_s - self._readings[-1][0] < every_s:
+            return
+        self._readings.append((now_s, self._thread.use(now_s)))
+        while len(self._readings) > 2 and now_s - self._readings[1][0] >= WINDOW_S:
+            self._readings.pop(0)
+        self.delays = self._readings[-1][1].since(self._readings[0][1]) or self.delays
+
+
+def outcome(case: Case) -> Outcome:
+    """The run of one case."""
+    chance = random.Random(case.seed)
+    thread = _Thread(case, chance)
+    answers = _served(case, thread, chance)
+    counters, state = _Counters(thread), _first_state(case)
+    now_s, heard = 0.0, 0
+    while now_s < case.until_s:
+        hurried = signals.suspicion(state.watches["w"]) > 0.25
+        now_s += HURRIED_LOOK_S if hurried else LOOK_S
+        counters.read(now_s, HURRIED_READ_S if hurried else READ_S)
+        fresh = []
+        while heard < len(answers) and answers[heard][0] <= now_s - LOG_S:
+            ended_s, due_s = answers[heard]
+            fresh.append(Answer(ended_s, 1000.0 * (ended_s - due_s), False, "w", "active"))
+            heard += 1
+        active = ServerSeen(Health.READY, delays=counters.delays, inferences={"w": 1.0})
+        servers = {"active": active, "shadow": ServerSeen(Health.READY)}
+        seen = FleetSeen(now_s, tuple(fresh), servers, HostSeen(case.waiting))
+        state, effects = decisions.tick(state, seen)
+        if any(isinstance(effect, Redirect) for effect in effects):
+            return Outcome(answers, now_s)
+    return Outcome(answers, math.inf)
+
+
+def _served(case: Case, thread: _Thread, chance: random.Random) -> list[tuple[float, float]]:
+    due = list(_arrivals(case, chance))
+    answers: list[tuple[float, float]] = []
+    first, end = 0, 0.0
+    while first < len(due):
+        end = max(due[first], end)
+        if end >= case.cut_s:
+            thread.quota = case.cut_quota
+        size = 1
+        while size < case.batch and first + size < len(due) and due[first + size] <= end:
+            size += 1
+        end = thread.run(end, size * case.work_s + case.overhead_s)
+        answers += [(end, at) for at in due[first : first + size]]
+        first += size
+    return answers
+
+
+def _arrivals(case: Case, chance: random.Random) -> Iterator[float]:
+    at = 0.0
+    while at < case.until_s:
+        at += chance.expovariate(case.rate_rps / case.clump)
+        yield at
+        while chance.random() < 1.0 - 1.0 / case.clump:
+            yield at
+
+
+def _first_state(case: Case) -> GuardState:
+    promise = Promise("w", case.slo_ms, case.rate_rps, batch=case.batch, utilisation=case.utilisation)
+    partition = GuardedPartition("w", "g0", 40.0, (promise,), ShadowPolicy.HOT, "g0", 10.0)
+    placed = PlacedServer("active", "g0", 40.0, 0.0), PlacedServer("shadow", "g0", 50.0, 0.0)
+    return decisions.begin((partition,), {"w": placed}, Limits())
