@@ -24,7 +24,7 @@ CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated"
 
 
 def interrupted(tmp_path: Path, sent: signal.Signals, *arguments: str) -> tuple[int, str, str]:
-    """Interrupt a verb while it reads a file without an end; return its exit code, stdout and stderr."""
+    """Interrupt a verb while it reads a file that has not ended; return its exit code, stdout and stderr."""
     endless = tmp_path / "endless"
     os.mkfifo(endless)
     command = [sys.executable, "-c", CTL, *(a.format(endless) for a in arguments)]
@@ -36,7 +36,8 @@ def interrupted(tmp_path: Path, sent: signal.Signals, *arguments: str) -> tuple[
         try:
             with endless.open("w"):  # returns when the verb has opened the file
                 process.send_signal(sent)
-                out, err = process.communicate(timeout=60)
+            # Now the file ends: Python sees a signal that came just before a read only when the read returns.
+            out, err = process.communicate(timeout=60)
         finally:
             process.kill()
     return process.returncode, out, err
