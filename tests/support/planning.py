@@ -63,6 +63,17 @@ def on_grid(device: Device, grid: ShareGrid) -> Device:
     return replace(device, pool=replace(device.pool, device=replace(device.pool.device, grid=grid)))
 
 
+@cache
+def cores(copies: int, count: int | None = None) -> Device:
+    """GPUs cut into five like a core, with so many copies of every model: `alexnet-0` and so on."""
+    kind, profiles = catalogue.device("v100"), catalogue.profiles("v100")
+    assert kind is not None
+    names = {f"{model}-{n}": model for model in profiles for n in range(copies)}
+    copied = {name: replace(profiles[model], model=name) for name, model in names.items()}
+    device = Device(GpuPool(kind, count, 3.06), latency_registry.build("ours", kind, copied), copied)
+    return on_grid(device, ShareGrid(20.0, 20.0))
+
+
 def request(
     workloads: Sequence[Workload], *, latency: str = "igniter", rule: Rule = Rule.HALF_SLO, **more: object
 ) -> PlanRequest:

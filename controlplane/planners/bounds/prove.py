@@ -24,9 +24,11 @@ _SAME_COST = 1e-6
 def prove(plan: Plan, request: PlanRequest) -> Plan:
     """The plan for `request` with what is proven of it, or a cheaper plan that is proven best.
 
-    More than `exact.MOST_WORKLOADS` workloads are left as they are. *Best* means: over the ways and contents
-    of `gpu_contents`, with the best batch at each share.
+    More than `exact.MOST_WORKLOADS` workloads are left as they are, and so are plans in which models take
+    turns. *Best* means: over the ways and contents of `gpu_contents`, with the best batch at each share.
     """
+    if any(partition.turns for _, partition in plan.partitions()):
+        return plan
     started = request.clock.monotonic()
     in_requests = InRequests.of(request)
     question = in_requests.request

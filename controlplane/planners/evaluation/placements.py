@@ -8,6 +8,9 @@ from controlplane.domain.plan import Partition, Placement, PlannedGpu, ServedMod
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planners.protocol import Device
 
+PROCESS = "process_mb"
+"""The device's coefficient for the memory of a process without models."""
+
 
 def placement_of(workload: Workload, rate_rps: float) -> Placement:
     """A workload, or the part of it with this rate, as a plan places it."""
@@ -49,6 +52,20 @@ def memory_of(workload: Workload, device: Device) -> float | None:
     if workload.memory_mb is not None:
         return workload.memory_mb
     return device.profiles[workload.model].memory_mb
+
+
+def memory_together(workloads: Sequence[Workload], device: Device) -> float | None:
+    """Memory in MB of one server for the models of these workloads; None where one is unknown.
+
+    What a process takes without a model counts once, where the device says how much that is.
+    """
+    each: dict[str, float] = {}
+    for workload in workloads:
+        memory_mb = memory_of(workload, device)
+        if memory_mb is None:
+            return None
+        each[workload.model] = max(each.get(workload.model, 0.0), memory_mb)
+    return sum(each.values()) - device.pool.device.hardware.get(PROCESS, 0.0) * (len(each) - 1)
 
 
 def memory_with_shadow(workload: Workload, device: Device) -> float:

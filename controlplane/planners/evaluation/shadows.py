@@ -44,7 +44,7 @@ def with_shadows(
     for gpu in gpus:
         partitions: list[Partition] = []
         for partition in gpu.partitions:
-            wish = _wish(partition, wishes)
+            wish = wish_of(partition, wishes)
             here = wish.policy is not ShadowPolicy.NONE and wish.place is ShadowPlace.SAME_GPU
             if here and len(gpu.partitions) + len(partitions) < _most_servers(devices[gpu.type]):
                 shadow = _shadow(partition, wish, gpu.id, extras.get(partition.id, 0.0))
@@ -54,12 +54,12 @@ def with_shadows(
     placing = _Elsewhere(made, wishes, layouts, found, devices, terms)
     for i, gpu in enumerate(gpus):
         for j, partition in enumerate(gpu.partitions):
-            if _wish(partition, wishes).place is not ShadowPlace.SAME_GPU:
+            if wish_of(partition, wishes).place is not ShadowPlace.SAME_GPU:
                 placing.place(i, j)
     return tuple(made)
 
 
-def _wish(partition: Partition, wishes: Mapping[str, ShadowWish]) -> ShadowWish:
+def wish_of(partition: Partition, wishes: Mapping[str, ShadowWish]) -> ShadowWish:
     """The most careful wish of a partition's workloads."""
     asked = [wishes[w.name] for w in partition.workloads]
     policy = max((a.policy for a in asked), key=_RANK.__getitem__)
@@ -83,7 +83,7 @@ def _extras_here(
         (i, j)
         for i, gpu in enumerate(layout.gpus)
         for j, p in enumerate(gpu.partitions)
-        if _wish(p, wishes).place is ShadowPlace.SAME_GPU
+        if wish_of(p, wishes).place is ShadowPlace.SAME_GPU
     ]
     if not asked:
         return {}
@@ -120,7 +120,7 @@ class _Elsewhere:
     def place(self, i: int, j: int) -> None:
         """Find another GPU of the same type for the shadow of partition j of GPU i, or open one."""
         gpu, partition = self.made[i], self.made[i].partitions[j]
-        device, wish = self.devices[gpu.type], _wish(partition, self.wishes)
+        device, wish = self.devices[gpu.type], wish_of(partition, self.wishes)
         host = self._host(gpu, j, wish.policy)
         if host is None:
             used = sum(g.type == gpu.type for g in self.made)

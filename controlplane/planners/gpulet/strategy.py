@@ -17,7 +17,13 @@ from controlplane.latency.models import gpulet as model
 from controlplane.latency.models.gpulet import Gpulet as GpuletModel
 from controlplane.planners.evaluation.estimates import LARGEST_BATCH
 from controlplane.planners.evaluation.finalise import Draft, finalise_cheapest
-from controlplane.planners.evaluation.placements import gpu_of, memory_of, placement_of
+from controlplane.planners.evaluation.placements import (
+    PROCESS,
+    gpu_of,
+    memory_of,
+    memory_together,
+    placement_of,
+)
 from controlplane.planners.gpulet import elastic, scheme
 from controlplane.planners.gpulet.gpulets import Cluster, Demand, Gpu, Gpulet
 from controlplane.planners.gpulet.scheme import CODE, PAPER, Reading, Scheme
@@ -28,8 +34,6 @@ from controlplane.planners.serving.client_batches import refusal
 
 NORMAL_FROM_RPS = 550
 """Above this rate the authors take a tenth more in place of the 99th percentile."""
-PROCESS = "process_mb"
-"""The device's coefficient for the memory of a process without models."""
 
 Place = Callable[[Sequence[Demand], Cluster, Sizing], Cluster | None]
 """Places demands; None where one has no place."""
@@ -181,9 +185,7 @@ def _partition(
         part = resident.throughput / total[resident.demand.key]
         placements.append(placement_of(workload, workload.rate_rps * part))
         served[workload.model] = max(served.get(workload.model, 0), resident.batch)
-    process_mb = device.pool.device.hardware.get(PROCESS, 0.0)
-    known = [m for r in piece.residents if (m := memory_of(workloads[r.demand.key], device)) is not None]
-    memory_mb = sum(known) - process_mb * (len(known) - 1) if known else None
+    memory_mb = memory_together([workloads[r.demand.key] for r in piece.residents], device)
     models = tuple(ServedModel(name, batch) for name, batch in served.items())
     name = placements[0].name
     return Partition(name, float(piece.percent), models, tuple(placements), memory_mb=memory_mb)

@@ -8,6 +8,7 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.planners.evaluation.finalise import Draft, finalise
 from controlplane.planners.joint.choice import Choice
 from controlplane.planners.joint.context import Context
+from controlplane.planners.joint.turns import Turns
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.replan.reuse import cost_of, reused
 from controlplane.planners.replan.stable_ids import with_stable_ids
@@ -40,18 +41,25 @@ class Joint:
         in_requests = InRequests.of(request)
         context = Context.of(in_requests.request, started)
         draft = Choice(context, self.options.iterations).draft()
-        draft = in_requests.counted_back(_bounded(draft, context))
+        draft = in_requests.counted_back(draft)
+        joined = Turns.of(request, draft, context.stop).fewer(draft)
+        fresh = self._finalised(joined, context, request)
+        if joined is not draft and not fresh.verified:  # a shadow found no room on the GPUs that are left
+            fresh = self._finalised(draft, context, request)
         if request.previous is None:
-            return finalise(self.name, request, draft, started)
-        renamed = replace(draft, gpus=with_stable_ids(draft.gpus, request.previous))
-        fresh = finalise(self.name, request, renamed, started)
+            return fresh
         gpus = reused(request.previous, request)
         if gpus is None:
             return fresh
-        same = finalise(self.name, request, replace(draft, gpus=gpus, infeasible=()), started)
+        same = self._finalised(replace(draft, gpus=gpus, infeasible=()), context, request)
         # What runs now moves nothing: it stays unless another plan costs less.
         worth = (len(fresh.infeasible), cost_of(fresh.gpus))
         return same if same.verified and (0, cost_of(same.gpus)) <= worth else fresh
+
+    def _finalised(self, draft: Draft, context: Context, request: PlanRequest) -> Plan:
+        if request.previous is not None:
+            draft = replace(draft, gpus=with_stable_ids(draft.gpus, request.previous))
+        return finalise(self.name, request, _bounded(draft, context), context.started)
 
 
 def strategy(iterations: int | None = None) -> Joint:
@@ -62,4 +70,6 @@ def strategy(iterations: int | None = None) -> Joint:
 def _bounded(draft: Draft, context: Context) -> Draft:
     lost = {i.workload for i in draft.infeasible}
     placed = [w for w in context.workloads if w.name not in lost]
-    return draft.bounded(lower_bound(placed, context.gpu_types), context.request.devices)
+    # The bound is one of plans without turns, which may cost less.
+    bound = min(lower_bound(placed, context.gpu_types), context.cost(draft.gpus))
+    return draft.bounded(bound, context.request.devices)
