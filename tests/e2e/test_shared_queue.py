@@ -1,9 +1,10 @@
-"""Workloads of one model in one partition: one queue behind the gateway, an endpoint each, one fate."""
+"""Endpoints of one partition, in one queue or of models that take turns, move together."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,27 +31,42 @@ def together(name: str, *endpoints: str, percent: float = 40.0, shadow: bool = T
     return made
 
 
-PLAN = rig.plan(together("P", "b", "a"), together("Q", "c", percent=20, shadow=False))
+def in_turns(name: str, *endpoints: str, percent: float = 20.0) -> dict[str, Any]:
+    """A partition with a model for each endpoint; the models after the first are copies of it."""
+    made = rig.partition(name, percent, rate_rps=RATE_RPS, slo_ms=2000.0)
+    (pattern,), models = made["workloads"], ["spin", *(f"spin-{e}" for e in endpoints[1:])]
+    made["models"] = [{"model": model, "batch": 4} for model in models]
+    made["workloads"] = [
+        {**pattern, "name": e, "endpoint": e, "model": model}
+        for e, model in zip(endpoints, models, strict=True)
+    ]
+    return made
+
+
+PLAN = rig.plan(together("P", "b", "a"), in_turns("Q", "c", "d"))
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with rig.guarded(tmp_path_factory.mktemp("shared")) as made:
+        made.models = made.directory / "models"
+        for model in ("spin", "spin-d"):
+            shutil.copytree(rig.MODELS / "spin", made.models / model)
         yield made
 
 
 @pytest.fixture
 def fleet(host: Guarded) -> Guarded:
-    """`a` and `b` in one queue with a shadow ready, `c` by itself, whatever the test before left."""
+    """`a` and `b` in one queue, `c` and `d` in turns, with shadows ready, whatever the test before left."""
 
     def covered() -> bool:
         rows = json.loads((host.files / "gateway" / "slots.json").read_text())["slots"]
-        return {r["endpoint"] for r in rows if r["backup"] and not r["draining"]} == {"a", "b"}
+        return {r["endpoint"] for r in rows if r["backup"] and not r["draining"]} == set("abcd")
 
     applied = host.directory / "plan.json"
     if not applied.exists() or json.loads(applied.read_text()) != PLAN:
         host.apply(PLAN)
-    rig.await_true(covered, 60.0, "a shadow stands by for both")
+    rig.await_true(covered, 60.0, "a shadow stands by for each")
     return host
 
 
@@ -97,7 +113,7 @@ def test_the_gateway_knows_who_executes_for_whom(fleet: Guarded) -> None:
     # In a pool it counts what one model's endpoints have in flight together.
     rows = json.loads((fleet.files / "gateway" / "slots.json").read_text())["slots"]
     active = {r["endpoint"]: r["executes"] for r in rows if not r["draining"]}
-    assert active == {"a": "a", "b": "a", "c": "c"}
+    assert active == {"a": "a", "b": "a", "c": "c", "d": "d"}
 
 
 def test_two_endpoints_in_one_queue_move_together_and_lose_nothing(fleet: Guarded) -> None:
@@ -119,6 +135,18 @@ def test_two_endpoints_in_one_queue_move_together_and_lose_nothing(fleet: Guarde
             assert rows[one]["rate_rps"] > 0 < rows[one]["p99_ms"]
         again = {e: inferences(fleet, e) for e in ("a", "b")}
         assert all(again[e] >= counted[e] for e in again), "counters never run backwards"
+        await_answers(clients, since_s=time.time())
+    assert [load.failed() for load in clients] == [[], []]
+
+
+def test_two_models_that_take_turns_move_together_and_lose_nothing(fleet: Guarded) -> None:
+    before = fleet.active("c")
+    assert before == fleet.active("d")
+    with loads(fleet, "c", "d") as clients:
+        await_answers(clients)
+        moved = fleet.ctl("redirect", "d")
+        assert moved.returncode == 0, moved.stderr
+        assert fleet.active("c") == fleet.active("d") != before
         await_answers(clients, since_s=time.time())
     assert [load.failed() for load in clients] == [[], []]
 
