@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Neighbour
-from controlplane.monitor import triton
 from controlplane.profiler.neighbours import Tenant, TenantGroup, tenant_groups
-from controlplane.profiler.point import LATE_S, LEAST_BATCHES, Bench
+from controlplane.profiler.point import LATE_S, LEAST_BATCHES, Bench, executed
 from controlplane.profiler.session import Place, Profiler, endpoint_of
 from controlplane.profiler.subject import Subject
 from controlplane.profiler.traffic import Traffic
@@ -38,7 +37,8 @@ class Neighbourhood:
             raise InputError("name at least one model to measure beside others", field="models")
         known = {subject.source.name: subject for subject in subjects}
         limits = {model: batch_limit(s.source.config) for model, s in known.items()}
-        every = list(tenant_groups(limits, self.place.device.grid))
+        single = {model for model, s in known.items() if s.source.composing}
+        every = [_one_batch(group, single) for group in tenant_groups(limits, self.place.device.grid)]
         found: dict[str, list[ColocationPoint]] = {model: [] for model in known}
         clock, began_s = self.profiler.clock, self.profiler.clock.monotonic()
         with self.profiler.exclusive(self.place):
@@ -74,6 +74,11 @@ class Neighbourhood:
         return points
 
 
+def _one_batch(group: TenantGroup, single: Collection[str]) -> TenantGroup:
+    """Return the group with one batch of those models of which a server can have only one."""
+    return tuple(replace(t, batches=t.batches[:1]) if t.model in single else t for t in group)
+
+
 def _times_ms(
     group: TenantGroup,
     benches: Sequence[Bench],
@@ -95,9 +100,10 @@ def _times_ms(
         for loop, first, batch in zip(loops, answered, batches, strict=True):
             loop.wait_for(first + LEAST_BATCHES * batch, deadline_s=LATE_S)
         after = [b.statistics(e) for b, e in zip(benches, endpoints, strict=True)]
+        answers = [loop.answers(first) for loop, first in zip(loops, answered, strict=True)]
     return [
-        triton.mean_execution_ms(triton.difference(old, new), batch)
-        for old, new, batch in zip(before, after, batches, strict=True)
+        executed((old, new), own, seen, batch).mean_ms
+        for old, new, own, seen, batch in zip(before, after, traffic, answers, batches, strict=True)
     ]
 
 

@@ -60,6 +60,16 @@ class _Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Executed:
+    """The executions of one batch size: mean and deviation, how many, and their part of all executions."""
+
+    mean_ms: float
+    std_ms: float | None
+    count: int
+    formed: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Usage:
     received: float | None
     throttled: float | None
@@ -114,31 +124,24 @@ class Bench:
                     raise EngineError(f"{endpoint}: too few batches of {batch} within {LATE_S:.0f} s")
             after = self._read(endpoint, loop)
             answers = loop.answers(before.answered)
-        window = triton.difference(before.statistics, after.statistics)
-        mean_ms = triton.mean_execution_ms(window, batch)
-        executions = window.batches[batch].executions
         usage = self._usage(before, after)
         capacity_rps = rate_rps(answers, batch)
-        if traffic.streamed:
-            # Such a model may answer long after its execution has returned.
-            mean_ms = max(mean_ms, 1000.0 * batch / capacity_rps)
+        done = executed(traffic, (*counted, after.statistics), answers, batch)
         return Watched(
             point=Measurement(
                 percent=self._server.spec.percent,
                 batch=batch,
-                execution_ms=mean_ms,
+                execution_ms=done.mean_ms,
                 concurrency=concurrency,
-                std_ms=deviation_ms(counted, batch),
-                n=executions,
+                std_ms=done.std_ms,
+                n=done.count,
                 capacity_rps=None if traffic.in_sequence else capacity_rps,
                 throttled=usage.throttled,
                 host_busy=usage.host_busy,
                 power_w=_mean(r.power_w for r in readings),
                 clock_mhz=_mean(r.sm_clock_mhz for r in readings),
             ),
-            trust=Trust(
-                None if traffic.in_sequence else usage.received, formed=executions / window.executions
-            ),
+            trust=Trust(None if traffic.in_sequence else usage.received, formed=done.formed),
         )
 
     def lone(self, endpoint: str, traffic: Traffic, seconds: float) -> Lone:
@@ -225,6 +228,25 @@ class Bench:
             throttled=min(1.0, throttled / periods) if periods and throttled is not None else None,
             host_busy=None if used_s is None else min(1.0, max(0.0, others_s / passed_s / cores)),
         )
+
+
+def executed(traffic: Traffic, counted: Sequence[ModelStatistics], answers: Answers, batch: int) -> Executed:
+    """Return the executions of a batch, from Triton's counters and the ends of the answers.
+
+    The batches of an ensemble's steps are the steps' own: a batch of the whole takes the time between the
+    ends of two. On one share that is the work of all steps, whether they overlap or not. Raises EngineError
+    where no such batch was formed.
+    """
+    cycle_ms = 1000.0 * batch / rate_rps(answers, batch)
+    if traffic.in_steps:
+        ends_s = answers.ended_s[batch - 1 :: batch]
+        return Executed(cycle_ms, float(1000.0 * np.std(np.diff(ends_s))), ends_s.size - 1, 1.0)
+    window = triton.difference(counted[0], counted[-1])
+    mean_ms = triton.mean_execution_ms(window, batch)
+    executions = window.batches[batch].executions
+    # A decoupled model may answer long after its execution has returned.
+    mean_ms = max(mean_ms, cycle_ms) if traffic.streamed else mean_ms
+    return Executed(mean_ms, deviation_ms(counted, batch), executions, executions / window.executions)
 
 
 def _named(request: ModelInferRequest, endpoint: str) -> bytes:

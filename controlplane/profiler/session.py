@@ -153,7 +153,7 @@ class _Run:
         self._done_before = len(points) - len(self._left)
         self._began_s = profiler.clock.monotonic()
         self._budget_s = subject.budget_s
-        starts = 1 + len({p.percent for p in points})
+        starts = 1 + self._starts(points)
         self._seconds = point_seconds(subject.budget_s, len(points), starts)
 
     def finish(self) -> Profile:
@@ -163,14 +163,26 @@ class _Run:
         if alone or self._profile.frontend_ms is None:
             self._alone(top, alone)
         for percent in sorted({p.percent for p in self._left}, reverse=True):
-            together = [p for p in self._left if p.percent == percent and p != top]
-            if together:
+            for together in self._groups([p for p in self._left if p.percent == percent and p != top]):
                 self._together(percent, together)
         self._show_progress(f"{self._source.name}: done")
         points = tuple(sorted(self._profile.points, key=lambda m: (m.percent, m.batch)))
         # The median, since a few points' deviations are outliers.
         jitters = [m.std_ms / m.execution_ms for m in points if m.std_ms is not None]
         return replace(self._profile, points=points, jitter=median(jitters) if jitters else None)
+
+    def _groups(self, points: Sequence[Point]) -> list[list[Point]]:
+        """Return the points of one share that are measured on one server.
+
+        Models that a model executes keep their names, so each batch needs a server of its own.
+        """
+        if self._source.composing:
+            return [[point] for point in points]
+        return [list(points)] if points else []
+
+    def _starts(self, points: Sequence[Point]) -> int:
+        """Return how many servers measure these points."""
+        return len(points) if self._source.composing else len({p.percent for p in points})
 
     def _alone(self, top: Point, points: Sequence[Point]) -> None:
         """Measure the largest point with one endpoint, as in service, for memory and front-end time too."""
@@ -226,7 +238,7 @@ class _Run:
         """Return whether the budget has no time for a repetition."""
         known = {(m.percent, m.batch) for m in self._profile.points}
         left = [p for p in self._left if (p.percent, p.batch) not in known]
-        starts = len({p.percent for p in left})
+        starts = self._starts(left)
         return self._passed_s() + needed_s(len(left), starts, self._seconds) > self._budget_s
 
     def _passed_s(self) -> float:

@@ -8,6 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
+from controlplane.render.composing import is_ensemble
 
 BATCH_LIMIT = 32
 """The largest dynamic batch of any plan: TensorRT engines are commonly built for it."""
@@ -74,12 +75,6 @@ def check_servable(config: ModelConfig, file: str) -> None:
             file=file,
             field="backend",
         )
-    if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
-        raise InputError(
-            "is an ensemble: its steps must run in one server, and a plan cannot place models together yet; "
-            "plan the models of its steps and call them one after another",
-            file=file,
-        )
     named = {gpu for group in config.instance_group for gpu in group.gpus}
     listed = config.parameters["gpu_device_ids"].string_value if "gpu_device_ids" in config.parameters else ""
     if len(named) > 1 or "," in listed:
@@ -107,11 +102,14 @@ def served_config(
 
     With a queue delay of 0 the one preferred size limits the dynamic batch but accepts a larger request, so
     max_batch_size stays as in the source. The sequence batcher of a model is not changed. `turns`: of all
-    models of the server one executes at a time.
+    models of the server one executes at a time. An ensemble executes nothing itself: it only gets its name.
     """
     config = ModelConfig()
     config.CopyFrom(source)
     config.name = endpoint
+    if is_ensemble(source):
+        whole: str = text_format.MessageToString(config)
+        return HEADER + whole
     _set_batching(config, served)
     _set_instances(config, served.instances, gpu_type)
     if turns:

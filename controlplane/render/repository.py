@@ -7,6 +7,7 @@ partition's shadow reads the same repository.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from controlplane.domain import units
@@ -14,6 +15,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, ServedModel
 from controlplane.domain.tree import Link, Tree
 from controlplane.render.alias import alias_config, check_shareable
+from controlplane.render.composing import is_ensemble
 from controlplane.render.config import keeps_sequences, served_config
 from controlplane.render.source import CONFIG_NAME, SourceModel, read_source
 
@@ -93,16 +95,54 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
                     field="endpoint",
                 )
             entries |= _directory(endpoint, config, source)
+        inner = _composing(source, served[model], gpu_type, turns=partition.turns)
+        if taken := _differing(entries, inner):
+            raise InputError(
+                f"model {model!r} executes {taken!r} in partition {partition.id!r}, where an endpoint or a "
+                "further model has that name: name the endpoint differently in the spec, and plan again",
+                field="endpoint",
+            )
+        entries |= inner
     return Tree(entries)
 
 
+def _composing(
+    source: SourceModel, served: ServedModel, gpu_type: str, *, turns: bool
+) -> dict[str, str | Link]:
+    """Return the folders of the models that a model executes, under their own names and with its batch.
+
+    `turns` hold for the steps of an ensemble, which executes nothing itself. A model that calls others has
+    the turn while it waits for them, so they take none.
+    """
+    entries: dict[str, str | Link] = {}
+    in_turn = turns and is_ensemble(source.config)
+    for one in source.composing:
+        as_served = replace(served, model=one.name)
+        config = served_config(
+            one.config, endpoint=one.name, served=as_served, gpu_type=gpu_type, turns=in_turn
+        )
+        entries |= _directory(one.name, config, one)
+        entries |= _composing(one, as_served, gpu_type, turns=in_turn)
+    return entries
+
+
+def _differing(entries: Mapping[str, str | Link], more: Mapping[str, str | Link]) -> str | None:
+    """Return the model whose folder is in both and differs; None where there is none."""
+    return next(
+        (path.split("/")[0] for path, entry in more.items() if entries.get(path, entry) != entry), None
+    )
+
+
 def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_type: str) -> Tree:
-    """Return a repository to measure one model: one endpoint for each batch, as in a plan with that batch."""
+    """Return a repository to measure one model: one endpoint for each batch, as in a plan with that batch.
+
+    Models that execute others have one endpoint: the others have their own names, and so one batch.
+    """
     entries: dict[str, str | Link] = {}
     for endpoint, batch in endpoints.items():
         served = ServedModel(source.name, batch)
         config = served_config(source.config, endpoint=endpoint, served=served, gpu_type=gpu_type)
-        entries |= _directory(endpoint, config, source)
+        entries |= _directory(endpoint, config, source) | _composing(source, served, gpu_type, turns=False)
     return Tree(entries)
 
 

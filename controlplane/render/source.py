@@ -7,6 +7,7 @@ where that is kept (`files.completed`).
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,20 +16,24 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.files.completed import read_completed
-from controlplane.render.composing import called_models
-from controlplane.render.config import check_servable, is_complete, parse_config
+from controlplane.render.composing import composing_models
+from controlplane.render.config import check_servable, is_complete, keeps_sequences, parse_config
 
 CONFIG_NAME = "config.pbtxt"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """A model of the user's repository. `others` names everything in its folder except config.pbtxt."""
+    """A model of the user's repository. `others` names everything in its folder except config.pbtxt.
+
+    `composing` are the models that it executes itself, each with its own.
+    """
 
     name: str
     directory: str
     config: ModelConfig
     others: tuple[str, ...]
+    composing: tuple[SourceModel, ...] = ()
 
 
 def source_models(repository: Path) -> tuple[str, ...]:
@@ -89,11 +94,32 @@ def to_complete(repository: Path, model: str) -> bool:
 
 
 def read_source(repository: Path, model: str) -> SourceModel:
-    """Read one model of a source repository.
+    """Read one model of a source repository, with the models that it executes.
 
     Raises InputError, naming file and line, for an invalid name, a missing folder or version, a configuration
     that is broken, or missing and not completed, and for a model that cannot be served in a partition.
     """
+    return _read(repository, model, ())
+
+
+def with_composing(repository: Path, models: Sequence[str]) -> tuple[str, ...]:
+    """Return these models and all that they execute, by their written configurations and code.
+
+    Raises InputError for a configuration that cannot be read, and as `composing_models` does.
+    """
+    found: dict[str, None] = {}
+    left = list(models)
+    while left:
+        model = left.pop(0)
+        directory = repository.resolve() / units.safe_name(model, "model")
+        if model not in found and directory.is_dir():
+            left.extend(composing_models(directory, read_written(directory), str(directory / CONFIG_NAME)))
+        found[model] = None
+    return tuple(found)
+
+
+def _read(repository: Path, model: str, above: tuple[str, ...]) -> SourceModel:
+    """Read a model that those `above` execute."""
     units.safe_name(model, "model")
     directory = repository.resolve() / model
     if not directory.is_dir():
@@ -104,25 +130,38 @@ def read_source(repository: Path, model: str) -> SourceModel:
     file = directory / CONFIG_NAME
     config = _config(directory)
     check_servable(config, str(file))
-    _refuse_callers(directory)
     others = tuple(sorted(p.name for p in directory.iterdir() if _is_part(p)))
     if not any(_is_version(directory / name) for name in others):
         raise InputError(
             "has no version: put the model's files into a folder named 1 inside", file=str(directory)
         )
-    return SourceModel(model, str(directory), config, others)
+    names = composing_models(directory, config, str(file))
+    composing = tuple(_composing(repository, name, (*above, model), str(file)) for name in names)
+    return SourceModel(model, str(directory), config, others, composing)
 
 
-def _refuse_callers(directory: Path) -> None:
-    """Raise InputError for a model whose code executes other models."""
-    called = called_models(directory)
-    if called is not None:
-        names = f" ({', '.join(called)})" if called else ""
+def _composing(repository: Path, model: str, above: tuple[str, ...], file: str) -> SourceModel:
+    """Read a model that the last one of `above` executes, whose configuration is `file`."""
+    if model in above:
+        raise InputError(f"executes itself: {' -> '.join((*above, model))}", file=file)
+    try:
+        found = _read(repository, model, above)
+    except InputError as error:
+        raise InputError(f"executes {model!r}, and {error}", file=file) from None
+    reason = (
+        "keeps state between requests (sequence_batching)"
+        if keeps_sequences(found.config)
+        else "answers a request several times (decoupled)"
+        if found.config.model_transaction_policy.decoupled
+        else None
+    )
+    if reason is not None:
         raise InputError(
-            f"executes other models itself{names}: they must run in its server, and a plan cannot place "
-            "models together yet; plan those models and let the client call them one after another",
-            file=str(directory),
+            f"executes {model!r}, which {reason}: no time of the whole follows; plan the models apart and "
+            "let the client call them one after another",
+            file=file,
         )
+    return found
 
 
 def _config(directory: Path) -> ModelConfig:

@@ -18,6 +18,7 @@ from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
+from controlplane.render.source import with_composing
 from controlplane.report.terms_line import terms_line
 from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
 from controlplane.runtime.fleet.execute import commands, describe
@@ -178,7 +179,8 @@ def apply(
         parsed, built, repository=repository, output=output, endpoints=endpoints, cluster=place
     )
     if not dry_run and built.launcher.inventory() is None:
-        models = sorted({placement.model for _, _, placement in parsed.placements()})
+        planned = sorted({placement.model for _, _, placement in parsed.placements()})
+        models = with_composing(repository, planned)
         complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()

@@ -19,7 +19,7 @@ from controlplane.files.fleets import state_root
 from controlplane.files.measurements import nsight
 from controlplane.profiler.session import Profiler
 from controlplane.profiler.subject import Wishes
-from controlplane.render.source import all_models
+from controlplane.render.source import all_models, with_composing
 from controlplane.report import profile_line
 from controlplane.report.tables.plan_table import counted
 from controlplane.runtime.clock import SystemClock
@@ -151,7 +151,7 @@ def profile(
     )
     place = wiring.place(device)
     started_by, own = wiring.launcher(launcher), options.server_options(triton_arg, env)
-    complete_or_refuse(wiring.completer(started_by, own), repository, wanted)
+    complete_or_refuse(wiring.completer(started_by, own), repository, with_composing(repository, wanted))
     subjects = read_subjects(repository, wanted, place, wishes)
     failed: dict[str, Failed] = {}
     written: list[Written] = []

@@ -62,6 +62,9 @@ def _unreadable(repository: Path, model: str) -> str | None:
 
 
 def _note(source: SourceModel, inputs: Sequence[TensorSpec]) -> str:
+    if source.composing:
+        names = ", ".join(one.name for one in source.composing)
+        return f"executes {names}: measured as a whole, with them in its server"
     if keeps_sequences(source.config):
         return "keeps sequences: each stays on its server, and a server that dies takes its sequences along"
     texts = [spec.name for spec in inputs if spec.datatype == "BYTES" and not spec.optional]

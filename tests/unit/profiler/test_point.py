@@ -5,7 +5,8 @@ import pytest
 
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
 from controlplane.profiler.load import Answers, poisson_times
-from controlplane.profiler.point import deviation_ms, rate_rps
+from controlplane.profiler.point import deviation_ms, executed, rate_rps
+from controlplane.profiler.traffic import Traffic
 
 pytestmark = pytest.mark.unit
 
@@ -41,3 +42,11 @@ def test_poisson_times_are_seeded_ascending_and_at_the_rate() -> None:
     assert times == sorted(times)
     assert len(times) == pytest.approx(10_000, rel=0.05)
     assert np.std(np.diff(times)) == pytest.approx(1 / 200, rel=0.1)
+
+
+def test_a_batch_of_an_ensemble_takes_the_time_between_the_ends_of_two() -> None:
+    ends_s = np.repeat([1.0, 1.4, 2.0, 2.5], 4)
+    answers = Answers(ends_s, np.zeros(16))
+    done = executed(Traffic((), in_steps=True), [counters(0, 0), counters(16, 90)], answers, 4)
+    assert (done.mean_ms, done.count, done.formed) == (pytest.approx(500.0), 3, 1.0)
+    assert done.std_ms == pytest.approx(np.std([400.0, 600.0, 500.0]))

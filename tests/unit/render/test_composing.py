@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.render.composing import called_models
-from controlplane.render.source import read_source
+from controlplane.render.composing import Calls, called_models
+from controlplane.render.source import read_source, with_composing
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +30,7 @@ def write(directory: Path, code: str) -> Path:
 
 
 def test_called_models_are_found_by_name(tmp_path: Path) -> None:
-    assert called_models(write(tmp_path, CALLER)) == ("detect",)
+    assert called_models(write(tmp_path, CALLER)) == Calls(("detect",), computed=True)
 
 
 def test_code_that_only_mentions_the_call_calls_none(tmp_path: Path) -> None:
@@ -41,7 +41,58 @@ def test_code_that_cannot_be_parsed_calls_none(tmp_path: Path) -> None:
     assert called_models(write(tmp_path, "def (")) is None
 
 
-def test_a_model_that_executes_others_is_refused_with_the_reason(tmp_path: Path) -> None:
-    write(tmp_path, CALLER)
-    with pytest.raises(InputError, match=r"executes other models itself \(detect\)"):
+TENSORS = """
+input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]
+output [ { name: "Y", data_type: TYPE_FP32, dims: [ 1 ] } ]
+"""
+STEPS = """platform: "ensemble" max_batch_size: 4 ensemble_scheduling {
+  step [ { model_name: "detect" model_version: -1 }, { model_name: "classify" model_version: -1 } ] }
+"""
+
+
+def add(repository: Path, name: str, config: str) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(config + TENSORS)
+
+
+def test_the_steps_of_an_ensemble_are_read_with_it(tmp_path: Path) -> None:
+    add(tmp_path, "e", STEPS)
+    add(tmp_path, "outer", STEPS.replace("detect", "e"))
+    for name in ("detect", "classify"):
+        add(tmp_path, name, 'backend: "b" max_batch_size: 8')
+    outer = read_source(tmp_path, "outer")
+    assert [one.name for one in outer.composing] == ["classify", "e"]
+    assert [one.name for one in outer.composing[1].composing] == ["classify", "detect"]
+    assert set(with_composing(tmp_path, ["outer"])) == {"outer", "e", "detect", "classify"}
+
+
+def test_computed_names_have_to_be_declared(tmp_path: Path) -> None:
+    directory = write(tmp_path, CALLER)
+    (directory / "config.pbtxt").write_text('backend: "python"' + TENSORS)
+    for name in ("detect", "classify"):
+        add(tmp_path, name, 'backend: "b"')
+    with pytest.raises(InputError, match=r"executes models besides detect whose names its code computes"):
         read_source(tmp_path, "m")
+    declared = 'parameters { key: "composing_models" value { string_value: "detect, classify" } }'
+    (directory / "config.pbtxt").write_text('backend: "python"' + TENSORS + declared)
+    assert [one.name for one in read_source(tmp_path, "m").composing] == ["classify", "detect"]
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (None, "executes 'detect', and .*there is no such model directory"),
+        ('backend: "b" sequence_batching { }', "executes 'detect', which keeps state between requests"),
+        ('backend: "b" model_transaction_policy { decoupled: true }', "answers a request several times"),
+        (STEPS.replace("detect", "e"), "executes itself: e -> detect -> e"),
+    ],
+)
+def test_steps_that_cannot_be_served_are_refused_with_the_reason(
+    tmp_path: Path, step: str | None, said: str
+) -> None:
+    add(tmp_path, "e", STEPS.replace("classify", "detect"))
+    if step is not None:
+        add(tmp_path, "detect", step)
+        add(tmp_path, "classify", 'backend: "b"')
+    with pytest.raises(InputError, match=said):
+        read_source(tmp_path, "e")

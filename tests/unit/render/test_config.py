@@ -89,7 +89,6 @@ def test_a_broken_configuration_names_its_line() -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ('platform: "ensemble" ensemble_scheduling { }', "cannot place models together"),
         ("instance_group [ { gpus: [ 0, 1 ] } ]", "several GPUs"),
         ("instance_group [ { gpus: [ 0 ] }, { gpus: [ 1 ] } ]", "several GPUs"),
         ('parameters { key: "gpu_device_ids" value { string_value: "0,1" } }', "several GPUs"),

@@ -209,3 +209,29 @@ def test_only_one_partition_may_serve_a_model_with_sequences(repository: Path) -
     ) as told:
         refuse_pooled_sequences(plan("W1-1", "W1-2"), repository)
     assert exit_code(told.value) == EXIT_INPUT
+
+
+def test_an_ensemble_is_served_with_its_steps_and_the_plans_batch(repository: Path) -> None:
+    steps = 'step [ { model_name: "m" model_version: -1 }, { model_name: "other" model_version: -1 } ]'
+    (repository / "e" / "1").mkdir(parents=True)
+    (repository / "e" / "config.pbtxt").write_text(
+        f'platform: "ensemble" max_batch_size: 8 {TENSORS} ensemble_scheduling {{ {steps} }}'
+    )
+    (repository / "other" / "config.pbtxt").write_text(f'backend: "b" max_batch_size: 2 {TENSORS}')
+    tree = render_partition(partition("E", model="e", batch=4), gpu_type="cpu", repository=repository)
+    whole, one, other = (_config(tree, name) for name in ("E", "m", "other"))
+    assert (whole.name, len(whole.instance_group), whole.HasField("dynamic_batching")) == ("E", 0, False)
+    assert one.dynamic_batching.preferred_batch_size == [4]
+    assert other.dynamic_batching.preferred_batch_size == [2]
+    assert one.instance_group[0].kind == other.instance_group[0].kind
+    assert tree.entries["m/1"] == Link(str(repository / "m" / "1"))
+
+
+def test_an_endpoint_named_as_a_step_is_refused(repository: Path) -> None:
+    (repository / "e" / "1").mkdir(parents=True)
+    (repository / "e" / "config.pbtxt").write_text(
+        f'platform: "ensemble" max_batch_size: 8 {TENSORS} '
+        'ensemble_scheduling { step [ { model_name: "m" model_version: -1 } ] }'
+    )
+    with pytest.raises(InputError, match="model 'e' executes 'm' in partition 'P1'"):
+        render_partition(partition("m", model="e"), gpu_type="cpu", repository=repository)
