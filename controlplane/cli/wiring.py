@@ -24,6 +24,7 @@ from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
+    from controlplane.domain.device import DeviceLimits
     from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
     from controlplane.profiler.session import Place
     from controlplane.report.tables.status_table import Status
@@ -258,6 +259,13 @@ def place(device: str) -> Place:
             return Place(known_device(kind), device)
     known = ", ".join(name for devices in available.values() for name in devices)
     raise InputError(f"this host has no device {device!r}; it has: {known}", field="--device")
+
+
+def driver_limits(of: Place) -> DeviceLimits | None:
+    """Return what the driver of a GPU says of it; None for a core."""
+    from launchers.gpu import gpus
+
+    return gpus.limits(of.name)
 
 
 def main_device() -> str:

@@ -65,7 +65,8 @@ class Device:
     """A device type and its measured properties.
 
     `hardware` holds the coefficients of the type itself by their names in the paper's table
-    (P, F, p_idle, B_pcie, alpha_f, alpha_sch, beta_sch for iGniter); absent ones count as no effect.
+    (P, F, p_idle, B_pcie, alpha_f, alpha_sch, beta_sch for iGniter); absent ones count as no effect. f_idle
+    is the clock of an idle device, for people.
     """
 
     name: str
@@ -105,6 +106,21 @@ class DeviceReading:
     driver: str | None = None
     power_w: float | None = None
     sm_clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """What a GPU's driver says of it while it is idle; None where it does not say."""
+
+    product: str
+    driver: str
+    memory_mb: float
+    power_limit_w: float | None = None
+    max_clock_mhz: float | None = None
+    idle_power_w: float | None = None
+    idle_clock_mhz: float | None = None
+    pcie_generation: int | None = None
+    pcie_lanes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def _times_ms(
         after = [b.statistics(e) for b, e in zip(benches, endpoints, strict=True)]
         answers = [loop.answers(first) for loop, first in zip(loops, answered, strict=True)]
     return [
-        executed((old, new), own, seen, batch).mean_ms
+        executed(own, (old, new), seen, batch).mean_ms
         for old, new, own, seen, batch in zip(before, after, traffic, answers, batches, strict=True)
     ]
 

@@ -10,15 +10,21 @@ from pathlib import Path
 from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, HeldDevice, ShareKind
 from controlplane.domain.profile import Profile
 from controlplane.files import catalogue
+from controlplane.files.measurements.devices import read_device
 from controlplane.files.measurements.profiles import read_profiles
 from controlplane.ports import Launcher
 
 _MAKERS = {"nvidia", "tesla", "geforce", "quadro", ""}
 
 
-def known_device(name: str) -> Device:
-    """Return a device type from the catalogue, else one with the defaults of its kind."""
+def known_device(name: str, profiles: Path | None = None) -> Device:
+    """Return a device type from the catalogue, else as measured, else one with the defaults of its kind.
+
+    `profiles` is the directory with the device files. Raises InputError for one that is broken.
+    """
     found = catalogue.device(name)
+    if found is None and profiles is not None and name != CPU_DEVICE:
+        found = read_device(profiles, name)
     if found is not None:
         return found
     if name == CPU_DEVICE:

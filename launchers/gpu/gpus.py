@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.domain.device import DeviceReading
+from controlplane.domain.device import DeviceLimits, DeviceReading
 from controlplane.domain.errors import InputError
 
 _PREFIX = "GPU-"
@@ -71,6 +71,32 @@ def reading(device: str) -> DeviceReading:
             _text(nvml.nvmlSystemGetDriverVersion()),
             None if power is None else power / 1000,
             None if clock is None else float(clock),
+        )
+
+
+def limits(device: str) -> DeviceLimits | None:
+    """Return what a GPU's driver says of it; None for a core or without a driver.
+
+    The PCIe link is the widest and fastest that GPU and host support: an idle one is slowed down.
+    """
+    if not is_gpu(device):
+        return None
+    with _nvml() as nvml:
+        if nvml is None:
+            return None
+        handle = nvml.nvmlDeviceGetHandleByUUID(device)
+        milliwatts = _or_none(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        idle_milliwatts = _or_none(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+        return DeviceLimits(
+            product=_text(nvml.nvmlDeviceGetName(handle)),
+            driver=_text(nvml.nvmlSystemGetDriverVersion()),
+            memory_mb=nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**20,
+            power_limit_w=None if milliwatts is None else milliwatts / 1000,
+            max_clock_mhz=_or_none(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
+            idle_power_w=None if idle_milliwatts is None else idle_milliwatts / 1000,
+            idle_clock_mhz=_or_none(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            pcie_generation=_or_none(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+            pcie_lanes=_or_none(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
         )
 
 

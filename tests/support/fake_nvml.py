@@ -26,6 +26,11 @@ class FakeGpu:
     name: str = "Tesla V100-SXM2-16GB"
     memory: int = 16160 * 2**20
     mig: int | None = None
+    power_mw: int = 250_000
+    clock_mhz: int = 1530
+    power_limit_mw: int | None = 300_000
+    max_clock_mhz: int = 1530
+    pcie: tuple[int, int] = (3, 16)
 
 
 class FakeNvml:
@@ -71,10 +76,24 @@ class FakeNvml:
         return gpu.mig, gpu.mig
 
     def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:
-        return 250_000
+        return gpu.power_mw
 
     def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:
-        return 1530
+        return gpu.clock_mhz
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: FakeGpu) -> int:
+        if gpu.power_limit_mw is None:
+            raise NVMLError_NotSupported
+        return gpu.power_limit_mw
+
+    def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, kind: int) -> int:
+        return gpu.max_clock_mhz
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, gpu: FakeGpu) -> int:
+        return gpu.pcie[0]
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, gpu: FakeGpu) -> int:
+        return gpu.pcie[1]
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "550.54.15"

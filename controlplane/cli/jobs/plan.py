@@ -175,8 +175,8 @@ def plan(
     for kind in blind_types(planned):
         say(
             f"warning: the latency model {made.latency_model} knows no interference on {kind}: it is in no "
-            "catalogue, and neighbours count as free; measure pairs (`ctl profile --colocation SECONDS`) and "
-            "plan with --latency ours"
+            "catalogue, and neighbours count as free; measure models beside each other: `ctl profile "
+            "--colocation SECONDS`"
         )
     for model, kind, percent in models_of_one_share(planned):
         say(

@@ -28,6 +28,7 @@ from controlplane.runtime.jobs.profile import (
     Counters,
     Failed,
     Written,
+    describe_device,
     profile_models,
     profile_neighbours,
     read_subjects,
@@ -150,6 +151,9 @@ def profile(
         inputs=model_inputs(shape or [], input_data or [], wanted, value_range or []),
     )
     place = wiring.place(device)
+    described = describe_device(profiles.resolve(), place.device.name, wiring.driver_limits(place))
+    if described is not None:
+        say(f"{place.device.name} is in no catalogue: its memory, power and clocks are in {described}")
     started_by, own = wiring.launcher(launcher), options.server_options(triton_arg, env)
     complete_or_refuse(wiring.completer(started_by, own), repository, with_composing(repository, wanted))
     subjects = read_subjects(repository, wanted, place, wishes)

@@ -34,8 +34,8 @@ def of_power(profile: Profile, curve: Mapping[str, float]) -> dict[str, float]:
     free = [p for p in measured if (p.clock_mhz or 0.0) >= _FULL_CLOCK * top_mhz]
     if idle_w is None or not free:
         return {}
-    ability = _ability(curve, np.array([p.percent for p in free]), np.array([float(p.batch) for p in free]))
-    slope, offset = _line(ability, np.array([(p.power_w or 0.0) - idle_w for p in free]))
+    solo = ability(curve, np.array([p.percent for p in free]), np.array([float(p.batch) for p in free]))
+    slope, offset = _line(solo, np.array([(p.power_w or 0.0) - idle_w for p in free]))
     return {"alpha_power": slope, "beta_power": offset}
 
 
@@ -44,13 +44,13 @@ def of_cache(percent_of_batch: Mapping[int, float], curve: Mapping[str, float]) 
     if not percent_of_batch:
         return {}
     batch = np.array(sorted(percent_of_batch), dtype=np.float64)
-    ability = _ability(curve, np.full(batch.size, 100.0), batch)
-    slope, offset = _line(ability, np.array([percent_of_batch[int(b)] for b in batch]))
+    solo = ability(curve, np.full(batch.size, 100.0), batch)
+    slope, offset = _line(solo, np.array([percent_of_batch[int(b)] for b in batch]))
     return {"alpha_cacheutil": slope, "beta_cacheutil": offset}
 
 
-def _ability(k: Mapping[str, float], percent: FloatArray, batch: FloatArray) -> FloatArray:
-    """1000 b / k_act, with Eq 11's k_act."""
+def ability(k: Mapping[str, float], percent: FloatArray, batch: FloatArray) -> FloatArray:
+    """Return the solo processing ability 1000 b / k_act, with Eq 11's k_act."""
     active = (k["k1"] * batch**2 + k["k2"] * batch + k["k3"]) / (percent + k["k4"]) + k["k5"]
     return np.asarray(1000.0 * batch / active)
 

@@ -71,7 +71,7 @@ def active_curve(profile: Profile, hardware: Hardware) -> Curve:
 
 
 def _with_interference(model: Igniter, colocated: Colocated) -> Igniter:
-    """Fit alpha_cache (models,) and Delta_sch for two workloads; alpha_sch, the growth with more, stays."""
+    """Fit alpha_cache (models,) and Delta_sch for two workloads; the growth with more is `_changed`'s."""
     count = len(model.models)
     quiet = _changed(model, np.zeros(count), 0.0)
     base = _times(quiet, colocated)
@@ -88,12 +88,16 @@ def _with_interference(model: Igniter, colocated: Colocated) -> Igniter:
 
 
 def _changed(model: Igniter, alpha_cache: FloatArray, delay: float) -> Igniter:
-    """Return the model with this alpha_cache and Delta_sch(2) = `delay`."""
+    """Return the model with this alpha_cache and Delta_sch(2) = `delay`.
+
+    Delta_sch grows with further workloads as the device's alpha_sch says, else as with the second one.
+    """
     hardware = model.hardware
+    growth = hardware.alpha_sch or delay
     return replace(
         model,
         coefficients=replace(model.coefficients, alpha_cache=alpha_cache),
-        hardware=replace(hardware, beta_sch=delay - 2.0 * hardware.alpha_sch),
+        hardware=replace(hardware, alpha_sch=growth, beta_sch=delay - 2.0 * growth),
     )
 
 

@@ -80,7 +80,7 @@ def structure(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
                 yield from _partition(partition, device.profiles)
                 yield from _shadow(gpu, partition, by_id)
     yield from _servers(plan, devices)
-    yield from _memory(plan)
+    yield from _memory(plan, devices)
 
 
 def _shares(gpu: PlannedGpu, device: DeviceType) -> Iterator[Violation]:
@@ -244,13 +244,17 @@ def _servers(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
             yield Violation(gpu.id, f"runs {count} servers, those standing by included; it takes {most}")
 
 
-def _memory(plan: Plan) -> Iterator[Violation]:
+def _memory(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
+    """Judge by the plan's own figure of a GPU's memory, else by the type's."""
     needed: Counter[str] = Counter()
     for gpu, partition in plan.partitions():
         needed[gpu.id] += int(partition.memory_mb or 0)
         if partition.shadow is not None:
             needed[partition.shadow.gpu] += int(partition.shadow.memory_mb or 0)
     for gpu in plan.gpus:
-        if gpu.memory_mb is not None and needed[gpu.id] > gpu.memory_mb:
+        has_mb = gpu.memory_mb
+        if has_mb is None and gpu.type in devices:
+            has_mb = devices[gpu.type].pool.device.memory_mb
+        if has_mb is not None and needed[gpu.id] > has_mb:
             needs = f"needs {needed[gpu.id]} MB with all shadows"
-            yield Violation(gpu.id, f"{needs} and has {gpu.memory_mb:g} MB")
+            yield Violation(gpu.id, f"{needs} and has {has_mb:g} MB")

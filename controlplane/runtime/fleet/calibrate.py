@@ -210,7 +210,7 @@ def _all_rows(watched: Sequence[_Watched], plan: Plan, profiles: Path, at_s: flo
 def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
     others = _neighbours(one, every)
     known = known_profiles(one.gpu.type, profiles)
-    latency = registry.build(plan.latency_model, known_device(one.gpu.type), known)
+    latency = registry.build(plan.latency_model, known_device(one.gpu.type, profiles), known)
     # Models of one partition have their share together.
     busy = min(sum(w.busy for w in every if w.partition.id == one.partition.id), 1.0)
     rows = []

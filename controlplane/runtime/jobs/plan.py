@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controlplane.domain.device import CPU_DEVICE, GpuPool, ShareKind
+from controlplane.domain.device import CPU_DEVICE, Device, GpuPool, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violation
 from controlplane.domain.profile import Factor, Profile
@@ -138,7 +138,8 @@ def devices_for(
         if models & set(every[gpu.type]):
             # All profiles, not only the spec's: interference measured on other models improves the fit, and
             # `verify` must use the same fit for any plan.
-            devices[gpu.type] = _device(gpu, every[gpu.type], latency_model, cores, factors)
+            kind = known_device(gpu.type, profiles)
+            devices[gpu.type] = _device(gpu, kind, every[gpu.type], latency_model, cores, factors)
     names = {m for found in every.values() for m in found}
     for i, workload in enumerate(spec.workloads):
         if workload.model not in names:
@@ -220,18 +221,19 @@ def devices_of(plan: Plan, profiles: Path) -> dict[str, PlanningDevice]:
                 field=missing[0],
             )
         request = GpuRequest(gpu.type, None, gpu.price_per_hour)
-        devices[gpu.type] = _device(request, known, plan.latency_model, None, factors)
+        kind = known_device(gpu.type, profiles)
+        devices[gpu.type] = _device(request, kind, known, plan.latency_model, None, factors)
     return devices
 
 
 def _device(
     gpu: GpuRequest,
+    device: Device,
     profiles: Mapping[str, Profile],
     latency_model: str,
     cores: int | None,
     factors: Sequence[Factor],
 ) -> PlanningDevice:
-    device = known_device(gpu.type)
     count = gpu.count
     if count is None and gpu.type == CPU_DEVICE and cores is not None:
         # One core stays free for the gateway and other processes of the host.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from controlplane.domain.device import Device, DeviceLimits, ShareKind
 from controlplane.domain.errors import (
     EngineError,
     FleetBusy,
@@ -15,10 +16,13 @@ from controlplane.domain.errors import (
     RequestRefused,
 )
 from controlplane.domain.profile import KernelTrace, Profile, RequestSet
+from controlplane.files import catalogue
 from controlplane.files.documents import nearest
+from controlplane.files.measurements.devices import write_device
 from controlplane.files.measurements.profiles import profile_path, read_profile, read_profiles, write_profile
 from controlplane.latency.models import counters as coefficients
 from controlplane.latency.models import crossval, igniter, igniter_refit
+from controlplane.latency.models.measured_device import described, with_interference, without_counters
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.neighbours import merged
 from controlplane.profiler.repeats import with_repeats
@@ -111,7 +115,9 @@ def profile_models(
         except EngineError as error:
             yield Failed(subject.source.name, str(error))
             continue
-        fitted = with_fits(with_repeats(measured, earlier.get(subject.source.name)), counters)
+        repeated = with_repeats(measured, earlier.get(subject.source.name))
+        device = known_device(place.device.name, profiler.profiles)
+        fitted = with_fits(repeated, counters, device)
         path = write_profile(profiler.profiles, fitted)
         yield Written(fitted, path, profiler.clock.monotonic() - began_s, spinning(fitted))
 
@@ -128,19 +134,33 @@ def profile_neighbours(
         if subject.source.name not in known:
             raise InputError("has no profile yet: measure it alone first", field=subject.source.name)
     found = Neighbourhood(profiler, place).measure(subjects, budget_s=budget_s)
-    gained = {}
+    device = known_device(place.device.name, profiler.profiles)
     for model, points in found.items():
-        profile = replace(known[model], colocation=merged(known[model].colocation, points))
-        gained[write_profile(profiler.profiles, with_fits(profile))] = len(points)
-    return gained
+        joined = replace(known[model], colocation=merged(known[model].colocation, points))
+        known[model] = with_fits(joined, device=device)
+    if catalogue.device(device.name) is None and device.share_kind is ShareKind.MPS_PERCENT:
+        device, known = with_interference(device, known)
+        write_device(profiler.profiles, device)
+    return {write_profile(profiler.profiles, known[model]): len(points) for model, points in found.items()}
 
 
-def with_fits(profile: Profile, counters: Counters = NO_COUNTERS) -> Profile:
+def describe_device(profiles: Path, name: str, limits: DeviceLimits | None) -> Path | None:
+    """Write what a GPU's driver says of it to its device file, beside what was fitted before.
+
+    Returns the file; None for a type of the catalogue, and where there is no driver.
+    """
+    if limits is None or catalogue.device(name) is not None:
+        return None
+    return write_device(profiles, described(known_device(name, profiles), limits))
+
+
+def with_fits(profile: Profile, counters: Counters = NO_COUNTERS, device: Device | None = None) -> Profile:
     """Return the profile with the fits of iGniter's and the default model, and their holdout errors.
 
     iGniter's fit holds Eq 11 and the figures of the GPU's counters, earlier ones included. Points at one
-    share, or too few of them, give no Eq 11.
+    share, or too few of them, give no Eq 11. `device` is the profile's, by default as the catalogue knows it.
     """
+    device = device or known_device(profile.device)
     assessed = crossval.assess(profile)
     if len(profile.points) < igniter.FEWEST_POINTS or profile.only_percent is not None:
         return assessed
@@ -148,10 +168,12 @@ def with_fits(profile: Profile, counters: Counters = NO_COUNTERS) -> Profile:
     if counters.trace is not None:
         known |= coefficients.of_trace(counters.trace)
     counted = replace(profile, fits={**profile.fits, igniter.NAME: known})
-    curve = igniter_refit.active_curve(counted, igniter.Hardware.of(known_device(profile.device)))
+    curve = igniter_refit.active_curve(counted, igniter.Hardware.of(device))
     known |= curve.coefficients
     known |= coefficients.of_power(profile, curve.coefficients)
     known |= coefficients.of_cache(counters.cache_percent, curve.coefficients)
+    if device.share_kind is ShareKind.MPS_PERCENT and catalogue.device(device.name) is None:
+        known |= without_counters(replace(counted, fits={igniter.NAME: known}), curve.coefficients)
     return replace(
         assessed,
         fits={**assessed.fits, igniter.NAME: known},

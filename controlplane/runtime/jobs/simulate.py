@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.profile import Profile
@@ -79,7 +80,8 @@ def _world(plan: Plan, asked: Asked) -> tuple[dict[str, LatencyModel], Settings,
         demands=_demands(plan, asked.arrivals),
         timeline_points=asked.timeline_points,
     )
-    models = {kind: _truth(asked.truth, plan, kind, measured[kind]) for kind in types}
+    kinds = {kind: known_device(kind, asked.profiles) for kind in types}
+    models = {kind: _truth(asked.truth, plan, kinds[kind], measured[kind]) for kind in types}
     return models, settings, conditions_of(measured)
 
 
@@ -89,13 +91,14 @@ def conditions_of(measured: Mapping[str, Mapping[str, Profile]]) -> Conditions:
     return Conditions(noise=noise_of(measured), max_batch=most)
 
 
-def _truth(option: str | None, plan: Plan, kind: str, profiles: Mapping[str, Profile]) -> LatencyModel:
-    device = known_device(kind)
+def _truth(option: str | None, plan: Plan, device: Device, profiles: Mapping[str, Profile]) -> LatencyModel:
+    kind = device.name
     name, factor = option or plan.latency_model, 1.0
     if option is not None and Path(option).is_dir():
         if not read_profiles(Path(option), kind):
             raise InputError(f"has no profile of {kind}", file=option, field="--truth")
-        return registry.build(registry.DEFAULT, device, known_profiles(kind, Path(option)))
+        theirs = known_device(kind, Path(option))
+        return registry.build(registry.DEFAULT, theirs, known_profiles(kind, Path(option)))
     scaled = _SCALED.fullmatch(name)
     if scaled is not None:
         name, factor = scaled["name"], float(scaled["factor"])

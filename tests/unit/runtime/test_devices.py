@@ -5,7 +5,9 @@ import sys
 import pytest
 from fake_nvml import FakeGpu, FakeNvml
 
+from controlplane.domain.device import DeviceLimits
 from controlplane.runtime.devices import by_type, gpu_type, host_devices
+from launchers.gpu import gpus
 
 pytestmark = pytest.mark.unit
 
@@ -44,3 +46,16 @@ def test_without_a_driver_there_are_only_cores(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(sys.modules, "pynvml", NoDriver())
     assert list(host_devices()) == ["cpu"]
+
+
+def test_the_drivers_answers_are_a_gpus_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = FakeGpu("GPU-1", "Tesla T4", 15360 * 2**20, None, 9_500, 300, 70_000, 1590, (3, 8))
+    old = FakeGpu("GPU-2", power_limit_mw=None)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(idle, old))
+    assert gpus.limits("GPU-1") == DeviceLimits(
+        "Tesla T4", "550.54.15", 15360.0, 70.0, 1590, 9.5, 300, pcie_generation=3, pcie_lanes=8
+    )
+    found = gpus.limits("GPU-2")
+    assert found is not None
+    assert found.power_limit_w is None
+    assert gpus.limits("cpu-0") is None

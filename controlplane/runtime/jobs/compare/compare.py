@@ -189,7 +189,7 @@ def _model(name: str, kind: str, profiles: Path, factor: float) -> LatencyModel:
     """Return a latency model of a GPU type; a process that simulates several plans fits it once."""
     if factor != 1.0:
         return Scaled(_model(name, kind, profiles, 1.0), factor)
-    return latency_registry.build(name, known_device(kind), _profiles(kind, profiles))
+    return latency_registry.build(name, known_device(kind, profiles), _profiles(kind, profiles))
 
 
 @functools.cache

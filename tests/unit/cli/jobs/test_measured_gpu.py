@@ -1,0 +1,62 @@
+"""Plans for a GPU that is in no catalogue, from its device file and profiles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from controlplane.cli.main import run
+from controlplane.domain.device import MPS_GRID, Device, ShareKind
+from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.files.measurements.devices import write_device
+from controlplane.files.measurements.profiles import write_profile
+from controlplane.files.plans import read_plan
+from controlplane.runtime.jobs.plan import verify_plan
+
+pytestmark = pytest.mark.unit
+
+SPEC = """schema_version: 1
+gpus: [{{type: t4, count: {count}}}]
+workloads:
+  - {{name: a, model: m, slo_ms: 100, rate_rps: 5, memory_mb: 9000, isolated: true, shadow: {{policy: none}}}}
+  - {{name: b, model: m, slo_ms: 100, rate_rps: 5, memory_mb: 9000, isolated: true, shadow: {{policy: none}}}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    points = tuple(
+        Measurement(percent, batch, (1.0 + batch) * 100.0 / percent)
+        for percent in (10.0, 50.0, 100.0)
+        for batch in (1, 4, 16)
+    )
+    write_profile(tmp_path / "profiles", Profile("m", "t4", ShareKind.MPS_PERCENT, Environment(), points))
+    write_device(
+        tmp_path / "profiles", Device("t4", ShareKind.MPS_PERCENT, MPS_GRID, 15360.0, hardware={"P": 70.0})
+    )
+    return tmp_path
+
+
+def test_a_plan_that_overfills_the_memory_is_refused(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "spec.yaml").write_text(SPEC.format(count=1))
+    assert run(["plan", "spec.yaml", "--json"]) == 3
+    assert len(json.loads(capsys.readouterr().out)["infeasible"]) == 1
+
+    (directory / "spec.yaml").write_text(SPEC.format(count=2))
+    assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
+    document = json.loads((directory / "plan.json").read_text())
+    one, two = document["gpus"]
+    assert [gpu["memory_mb"] for gpu in (one, two)] == [15360.0] * 2
+    together = {**one, "memory_mb": None, "partitions": [*one["partitions"], *two["partitions"]]}
+    (directory / "plan.json").write_text(json.dumps({**document, "gpus": [together]}))
+    violations = verify_plan(read_plan(directory / "plan.json")[0], directory / "profiles")
+    assert "needs 18000 MB with all shadows and has 15360 MB" in [v.reason for v in violations]
+    capsys.readouterr()
+    assert run(["apply", "plan.json", "--yes", "--fleet", "never"]) == 2
+    assert "needs 18000 MB" in capsys.readouterr().err
