@@ -127,7 +127,8 @@ class RateSeen:
     """The rate of a workload in inferences per second: planned, seen now, and what is forecast.
 
     Unknown figures are None. `dispersion` is the variance of a second's requests over their mean: 1 for
-    Poisson arrivals. `bursty`: it is larger, beyond chance.
+    Poisson arrivals. `bursty`: it is larger, beyond chance. `bursts_rps`: the part of the upper bound that is
+    there for bursts, because the plan's queues are not for this dispersion.
     """
 
     workload: str
@@ -137,6 +138,7 @@ class RateSeen:
     upper_rps: float | None
     dispersion: float
     bursty: bool
+    bursts_rps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

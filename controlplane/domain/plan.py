@@ -55,6 +55,7 @@ class Placement:
     predicted: Prediction = Prediction()
     client_batch: int = 1
     isolated: bool = False
+    dispersion: float = 1.0
 
     @property
     def requests_rps(self) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from controlplane.domain import units
+from controlplane.domain.errors import InputError
 
 
 class Arrivals(StrEnum):
@@ -13,6 +14,10 @@ class Arrivals(StrEnum):
 
     POISSON = "poisson"
     CONSTANT = "constant"
+
+
+MAX_DISPERSION = 64.0
+"""Beyond that a queue's P99 needs longer simulations than a planner has time for."""
 
 
 class ShadowPolicy(StrEnum):
@@ -49,7 +54,8 @@ class Workload:
     """One line of a spec. The SLO is the P99 of a request, from its arrival at the gateway to its last byte.
 
     Rates count inferences. `endpoint` is the name that clients call. `client_batch` is the batch they send.
-    An `isolated` workload shares its queue with no other.
+    `dispersion`: the variance of the arrivals in a time over their mean, 1 for Poisson arrivals; larger ones
+    have gaps of a gamma distribution. An `isolated` workload shares its queue with no other.
     Raises InputError, naming the field, for a value out of range.
     """
 
@@ -63,6 +69,7 @@ class Workload:
     memory_mb: float | None = None
     client_batch: int = 1
     isolated: bool = False
+    dispersion: float = 1.0
 
     def __post_init__(self) -> None:
         units.safe_name(self.name, "name")
@@ -73,3 +80,12 @@ class Workload:
         if self.memory_mb is not None:
             units.positive(self.memory_mb, "memory_mb")
         units.at_least_one(self.client_batch, "client_batch")
+        check_dispersion(self.dispersion, self.arrivals)
+
+
+def check_dispersion(dispersion: float, arrivals: Arrivals) -> None:
+    """Raise InputError, naming the field, unless arrivals can have this dispersion."""
+    if not 1.0 <= dispersion <= MAX_DISPERSION:
+        raise InputError(f"must be 1 (Poisson) to {MAX_DISPERSION:g}, not {dispersion:g}", field="dispersion")
+    if dispersion > 1.0 and arrivals is Arrivals.CONSTANT:
+        raise InputError("belongs to arrivals: poisson; constant arrivals have no bursts", field="dispersion")

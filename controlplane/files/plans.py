@@ -26,7 +26,7 @@ from controlplane.domain.plan import (
     Violation,
 )
 from controlplane.domain.server_options import ServerOptions
-from controlplane.domain.workload import Arrivals, ShadowPolicy
+from controlplane.domain.workload import MAX_DISPERSION, Arrivals, ShadowPolicy
 from controlplane.files.documents import SCHEMA_VERSION, Document, Location, Strict, read
 from controlplane.files.writing import finite_or_none, to_json, write_json
 
@@ -53,6 +53,7 @@ class _Placement(Strict):
     predicted: _Prediction = _Prediction()
     client_batch: int = 1
     isolated: bool = False
+    dispersion: Annotated[float, Field(ge=1.0, le=MAX_DISPERSION)] = 1.0
 
 
 class _ServedModel(Strict):
@@ -211,6 +212,7 @@ def _gpu(parsed: _Gpu) -> PlannedGpu:
                         predicted=Prediction(**w.predicted.model_dump()),
                         client_batch=w.client_batch,
                         isolated=w.isolated,
+                        dispersion=w.dispersion,
                     )
                     for w in p.workloads
                 ),
@@ -384,6 +386,7 @@ def _placement_document(placement: Placement) -> dict[str, Any]:
         "slo_ms": placement.slo_ms,
         "client_batch": placement.client_batch,
         "isolated": placement.isolated,
+        **({"dispersion": placement.dispersion} if placement.dispersion > 1.0 else {}),
         "predicted": {
             "execution_ms": finite_or_none(predicted.execution_ms),
             "mean_ms": finite_or_none(predicted.mean_ms),

@@ -41,6 +41,7 @@ class _Workload(Strict):
     model: Name
     slo_ms: float
     rate_rps: float
+    dispersion: float = 1.0
     arrivals: Annotated[Arrivals, Field(strict=False)] = Arrivals.POISSON
     endpoint: Name | None = None
     shadow: _Shadow = _Shadow()
@@ -110,6 +111,7 @@ def _workload(parsed: _Workload, *, alone: bool) -> Workload:
         memory_mb=parsed.memory_mb,
         client_batch=parsed.client_batch,
         isolated=parsed.isolated,
+        dispersion=parsed.dispersion,
     )
 
 

@@ -56,8 +56,13 @@ class Demand:
             raise InputError("must be in the order of their times", field="knots")
 
     @staticmethod
-    def of(arrivals: Arrivals, rate_rps: float) -> Demand:
-        """Return a plan's arrivals at a rate."""
+    def of(arrivals: Arrivals, rate_rps: float, dispersion: float = 1.0) -> Demand:
+        """Return a plan's arrivals at a rate.
+
+        The dispersion of renewals tends to the squared coefficient of variation of their gaps.
+        """
+        if dispersion > 1.0:
+            return Demand(rate_rps=rate_rps, gaps=Gaps.GAMMA, cv=math.sqrt(dispersion))
         return Demand(rate_rps=rate_rps, gaps=Gaps(arrivals.value))
 
 

@@ -18,7 +18,7 @@ class Arriving:
         self._routes = part.routes
         self._streams = [
             ArrivalStream(
-                demands.get(s.name, Demand.of(s.placement.arrivals, s.rate_rps)),
+                demands.get(s.name, Demand.of(s.placement.arrivals, s.rate_rps, s.placement.dispersion)),
                 np.random.default_rng(seed_of(seed, s.name)),
             )
             for s in part.streams

@@ -18,7 +18,6 @@ import time
 import numpy as np
 from numba import njit
 
-from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing import largest_rate, solve
 
 PARTS, PART = 20, 1_000_000
@@ -170,7 +169,7 @@ def speed() -> None:
     rate = rng.uniform(0.2, 0.9, 10_000) * capacity
     rows = {
         "solve, Poisson, 10^4 points": lambda: solve(rate, service, batch),
-        "solve, constant, 10^4 points": lambda: solve(rate, service, batch, arrivals=Arrivals.CONSTANT),
+        "solve, constant, 10^4 points": lambda: solve(rate, service, batch, dispersion=0.0),
         "solve, pools of 3, 100 points": lambda: solve(rate[:100], service[:100], batch[:100], 3),
         "largest_rate, Poisson, 10^3 points": lambda: largest_rate(60.0, service[:1000], batch[:1000]),
     }

@@ -82,3 +82,15 @@ def test_a_larger_pool_waits_no_longer_at_the_same_load(times, load, servers):
         [one * servers, one * (servers + 1)], times, len(times), [servers, servers + 1]
     ).p99_ms
     assert more <= fewer * 1.03
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from((2.0, 4.0, 8.0, 16.0)), st.floats(0.2, 0.9), st.integers(0, 2**32 - 1))
+def test_bursty_arrivals_wait_no_longer_than_is_said(dispersion, load, seed):
+    # Lindley's recursion as a running minimum, on a stream of its own.
+    gaps = np.random.default_rng(seed).gamma(1.0 / dispersion, dispersion / load, 1_000_000)
+    walk = np.concatenate(([0.0], np.cumsum(1.0 - gaps[1:])))
+    sojourn = 1.0 + walk - np.minimum.accumulate(walk)
+    said = solve(1000.0 * load, [1.0], 1, dispersion=dispersion).p99_ms[0]
+    assert np.quantile(sojourn, 0.99) <= said * 1.02
+    assert said <= np.quantile(sojourn, 0.99) * 1.5

@@ -81,9 +81,9 @@ def answers(run: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     service = 1.0 + np.cumsum(rng.uniform(0.1, 0.6, (batch.size, 32)), axis=1)
     load = np.array([0.5, 0.9, 0.7, 0.95, 0.3, 0.8, 0.9, 0.6])
     rate = load * servers * batch / service[np.arange(batch.size), batch - 1]
-    constant = np.arange(batch.size) == batch.size - 1
-    gaps = rng.exponential(1.0, batch_queue.POOL)
-    return batch_queue.solve_all(rate, batch_queue.Queues(service, batch, servers, constant, 0.99, gaps))
+    dispersion = np.where(np.arange(batch.size) == batch.size - 1, 0.0, 1.0)
+    gaps = {0.0: np.ones(batch_queue.CONSTANT), 1.0: rng.exponential(1.0, batch_queue.POOL)}
+    return batch_queue.solve_all(rate, batch_queue.Queues(service, batch, servers, dispersion, 0.99, gaps))
 
 
 def test_interpreted_and_compiled_queues_agree_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,8 @@ class Forecast:
     """Surely exceeded at the horizon: the lower bound that starts an increase."""
     lower: FloatArray
     upper: FloatArray
+    bursts: FloatArray
+    """The part of `upper` that holds bursts which the plan's queues do not."""
 
 
 def forecast(state: LoadState) -> Forecast:
@@ -97,11 +99,11 @@ def forecast(state: LoadState) -> Forecast:
     size = np.array([w.client_batch for w in state.workloads], dtype=np.float64)
     present = estimate(state.seconds, 0.0).lower(limits.trigger_z) * size
     level, expected = (np.where(near.known, rate, np.nan) * size for rate in (near.level, near.expected))
-    sure, lower, upper = (
-        (rate + bursts(state.seconds, rate, limits.burst_z)) * size
-        for rate in (near.lower(limits.trigger_z), near.lower(limits.upper_z), upper)
-    )
-    return Forecast(level, expected, present, sure, lower, upper)
+    planned = np.array([w.dispersion for w in state.workloads], dtype=np.float64)
+    bounds = (near.lower(limits.trigger_z), near.lower(limits.upper_z), upper)
+    margins = [bursts(state.seconds, rate, planned, limits.burst_z) * size for rate in bounds]
+    sure, lower, upper = (rate * size + more for rate, more in zip(bounds, margins, strict=True))
+    return Forecast(level, expected, present, sure, lower, upper, margins[-1])
 
 
 def _heard(state: LoadState, arrivals: Sequence[PerWorkload | None]) -> LoadState:

@@ -124,13 +124,13 @@ def is_bursty(rates: Rates) -> BoolArray:
     return np.asarray(rates.dispersion > _BY_CHANCE, dtype=np.bool_)
 
 
-def bursts(rates: Rates, rate_rps: FloatArray, z: float) -> FloatArray:
+def bursts(rates: Rates, rate_rps: FloatArray, planned: FloatArray, z: float) -> FloatArray:
     """What a step brings above a rate by bursts, at a bound of `z` deviations; 0 for Poisson arrivals.
 
-    A queue model for Poisson arrivals covers their own fluctuation. Only the variance beyond it is added, and
-    only as far as it is not due to chance.
+    A plan's queues hold the fluctuation of the dispersion that it was `planned` for. Only the variance beyond
+    that is added, and only as far as it is not due to chance.
     """
-    excess = np.maximum(rates.dispersion - _BY_CHANCE, 0.0)
+    excess = np.maximum(rates.dispersion - np.maximum(planned, _BY_CHANCE), 0.0)
     known = np.where(np.isfinite(rate_rps), rate_rps, 0.0)
     return np.asarray(z * np.sqrt(excess * known / rates.step_s))
 

@@ -63,12 +63,16 @@ class LoadLimits:
 
 @dataclass(frozen=True, slots=True)
 class FollowedWorkload:
-    """A workload, its endpoint, the rate that the running plan is for, and the inferences in a request."""
+    """A workload, its endpoint, and what the running plan is for: a rate of inferences and a dispersion.
+
+    `client_batch`: inferences in a request.
+    """
 
     name: str
     endpoint: str
     planned_rps: float
     client_batch: int = 1
+    dispersion: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +237,9 @@ def followed_workloads(plan: Plan) -> tuple[FollowedWorkload, ...]:
     found: dict[str, FollowedWorkload] = {}
     for _, _, w in plan.placements():
         before = found[w.name].planned_rps if w.name in found else 0.0
-        found[w.name] = FollowedWorkload(w.name, w.endpoint, before + w.rate_rps, w.client_batch)
+        found[w.name] = FollowedWorkload(
+            w.name, w.endpoint, before + w.rate_rps, w.client_batch, w.dispersion
+        )
     return tuple(found.values())
 
 

@@ -7,11 +7,12 @@ is t(k) in ms for k = 1..b.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
+from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.latency.queueing import kernel as kernels
 
 Point = tuple[float, float, float]
@@ -23,8 +24,10 @@ LONGEST = 16384
 """The largest number of chain states; only a utilisation above 0.999 needs more."""
 POOL = kernels.SETTLED + 32768
 """Simulated arrivals of a pool."""
-SCHEDULE = 2560
-"""Evaluated arrivals of a constant stream."""
+CONSTANT = kernels.SETTLED + 2560
+"""Arrivals of a constant stream."""
+BURSTY = kernels.SETTLED + 262144
+"""Simulated arrivals of a bursty stream: its clusters are fewer than its requests."""
 FAIR, UNFAIR = 0.75, 0.85
 """Up to the first load a simulation is not corrected, from the second on fully."""
 STEP = 43
@@ -40,25 +43,26 @@ LINE = 1024
 class Queues:
     """N queues: `service` (N, B), the others (N,).
 
-    `gaps`: the arrival gaps for pools, exponential with mean 1; empty without a pool.
+    `dispersion`: 0 for constant arrivals, 1 for Poisson ones, above for bursty ones. `gaps`: by dispersion,
+    the arrival gaps with mean 1 of what is simulated; none for a single server with Poisson arrivals.
     """
 
     service: FloatArray
     batch: IntArray
     servers: IntArray
-    constant: BoolArray
+    dispersion: FloatArray
     quantile: float
-    gaps: FloatArray
+    gaps: Mapping[float, FloatArray]
 
     def point(self, n: int, rate: float) -> Point:
         """Return the sojourn times in queue `n` at this rate."""
         b, servers = int(self.batch[n]), int(self.servers[n])
-        service = self.service[n, :b]
-        if self.constant[n]:
-            return constant_point(rate, service, servers, self.quantile)
+        service, dispersion = self.service[n, :b], float(self.dispersion[n])
+        if dispersion != 1.0:
+            return stream_point(rate, service, servers, self.quantile, self.gaps[dispersion])
         if servers == 1:
             return poisson_point(rate, service, self.quantile)
-        return pool_point(rate, service, servers, self.quantile, self.gaps)
+        return pool_point(rate, service, servers, self.quantile, self.gaps[dispersion])
 
 
 def solve_all(rate: FloatArray, queues: Queues) -> FloatArray:
@@ -160,14 +164,14 @@ def pool_point(rate: float, service: FloatArray, servers: int, quantile: float, 
     return _point(np.maximum(ran, own.min()) * unit)
 
 
-def constant_point(rate: float, service: FloatArray, servers: int, quantile: float) -> Point:
-    """As `pool_point`, for arrivals 1 / rate apart: nothing is random, so the schedule itself is run."""
+def stream_point(rate: float, service: FloatArray, servers: int, quantile: float, gaps: FloatArray) -> Point:
+    """As `pool_point`, for arrivals that are not Poisson: the stream itself is run."""
     if not rate > 0.0:
         return _idle(service)
     unit = float(service[-1])
     if rate * unit >= SATURATED * service.size * servers:
         return OVERLOADED
-    ran = _run(np.ones(kernels.SETTLED + SCHEDULE), rate * unit, service / unit, servers, quantile)
+    ran = _run(gaps, rate * unit, service / unit, servers, quantile)
     return OVERLOADED if ran is None else _point(ran * unit)
 
 

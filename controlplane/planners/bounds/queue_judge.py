@@ -106,7 +106,7 @@ class QueueJudge:
             curves,
             batch,
             np.array([i.servers for i in asked]),
-            np.array([i.constant for i in asked]),
+            np.array([0.0 if i.constant else 1.0 for i in asked]),
             np.array([p.frontend_ms or 0.0 for p in profiles]),
             np.array([p.jitter or 0.0 for p in profiles]),
         )

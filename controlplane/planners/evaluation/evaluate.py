@@ -126,7 +126,7 @@ def pool_waits(
         curves,
         batch,
         count,
-        np.array([of.constant[at] for of, at in servers], dtype=np.bool_),
+        np.array([of.dispersion[at] for of, at in servers], dtype=np.float64),
         np.array([of.frontend_ms[at] for of, at in servers]),
         np.array([of.jitter[at] for of, at in servers]),
         queues,

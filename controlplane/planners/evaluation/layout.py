@@ -35,12 +35,23 @@ def queues_of(gpu: PlannedGpu) -> list[ServedQueue]:
     ]
 
 
+def _dispersion(workloads: Sequence[Placement]) -> float:
+    """The dispersion of the arrivals at one queue: independent streams add up in variance and in mean.
+
+    Several constant streams together are not constant; they count as Poisson ones.
+    """
+    if len(workloads) == 1 and workloads[0].arrivals is Arrivals.CONSTANT:
+        return 0.0
+    total = sum(w.rate_rps for w in workloads)
+    return sum(w.dispersion * w.rate_rps for w in workloads) / total if total > 0.0 else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Arrays of shape (GPUs, columns); a column is one of a GPU's `queues`, `mask` False where there is none.
 
     `partition` is the index of a column's partition on its GPU. `rate` (inferences per second) and `slo_ms`
-    are the sum and the strictest of a queue's workloads. `constant`: its arrivals are. `client_batch`:
+    are the sum and the strictest of a queue's workloads, `dispersion` that of its arrivals. `client_batch`:
     inferences in each request, of which a batch holds whole ones. `frontend_ms`: time outside the queue.
     `jitter`: relative deviation of a batch's time.
     """
@@ -54,7 +65,7 @@ class Layout:
     percent: FloatArray
     rate: FloatArray
     slo_ms: FloatArray
-    constant: BoolArray
+    dispersion: FloatArray
     client_batch: IntArray
     frontend_ms: FloatArray
     jitter: FloatArray
@@ -75,7 +86,7 @@ class Layout:
             percent=np.full(shape, 100.0),
             rate=np.zeros(shape),
             slo_ms=np.full(shape, np.inf),
-            constant=np.zeros(shape, dtype=np.bool_),
+            dispersion=np.ones(shape),
             client_batch=np.ones(shape, dtype=np.int64),
             frontend_ms=np.zeros(shape),
             jitter=np.zeros(shape),
@@ -87,7 +98,7 @@ class Layout:
             found.percent[at] = queue.partition.percent
             found.rate[at] = sum(w.rate_rps for w in workloads)
             found.slo_ms[at] = min((w.slo_ms for w in workloads), default=np.inf)
-            found.constant[at] = len(workloads) == 1 and workloads[0].arrivals is Arrivals.CONSTANT
+            found.dispersion[at] = _dispersion(workloads)
             found.client_batch[at] = max((w.client_batch for w in workloads), default=1)
             found.frontend_ms[at], found.jitter[at] = profile.frontend_ms or 0.0, profile.jitter or 0.0
         return found

@@ -23,6 +23,7 @@ def placement_of(workload: Workload, rate_rps: float) -> Placement:
         workload.arrivals,
         client_batch=workload.client_batch,
         isolated=workload.isolated,
+        dispersion=workload.dispersion,
     )
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from controlplane.domain.workload import Arrivals
-from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
+from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.latency.queueing.turns import ClassTimes, bound_turns
 
 JITTER_P99 = 2.326
@@ -31,19 +30,23 @@ class Queues:
     turns: dict[bytes, ClassTimes] = field(default_factory=dict)
 
     def solve(
-        self, rate: FloatArray, curves: FloatArray, batch: IntArray, servers: IntArray, constant: BoolArray
+        self,
+        rate: FloatArray,
+        curves: FloatArray,
+        batch: IntArray,
+        servers: IntArray,
+        dispersion: FloatArray,
     ) -> FloatArray:
         """Mean and P99 of each row's queue, (n, 2); see `latency.queueing`."""
         from controlplane.latency import queueing
 
         beyond = np.arange(curves.shape[1]) >= batch[:, None]
-        question = np.column_stack([rate, batch, servers, constant, np.where(beyond, 0.0, curves)])
+        question = np.column_stack([rate, batch, servers, dispersion, np.where(beyond, 0.0, curves)])
         keys = [row[: 4 + b].tobytes() for row, b in zip(question, batch.tolist(), strict=True)]
         rows = {key: n for n, key in enumerate(keys) if key not in self.known}
         if rows:
             new = np.array(list(rows.values()))
-            arrivals = [Arrivals.CONSTANT if c else Arrivals.POISSON for c in constant[new].tolist()]
-            solved = queueing.solve(rate[new], curves[new], batch[new], servers[new], arrivals)
+            solved = queueing.solve(rate[new], curves[new], batch[new], servers[new], dispersion[new])
             pairs = zip(solved.mean_ms.tolist(), solved.p99_ms.tolist(), strict=True)
             self.known.update(zip(rows, pairs, strict=True))
         return np.array([self.known[key] for key in keys])
@@ -61,7 +64,7 @@ def waits(
     curves: FloatArray,
     batch: IntArray,
     servers: IntArray,
-    constant: BoolArray,
+    dispersion: FloatArray,
     frontend_ms: FloatArray,
     jitter: FloatArray,
     queues: Queues | None = None,
@@ -69,6 +72,6 @@ def waits(
     """The queue of each row: `latency.queueing`, plus the time outside it and a batch's own spread."""
     if not rate.size:
         return Waits(np.empty(0), np.empty(0))
-    solved = (queues or Queues()).solve(rate, curves, batch, servers, constant)
+    solved = (queues or Queues()).solve(rate, curves, batch, servers, dispersion)
     own = curves[np.arange(rate.size), batch - 1]
     return Waits(solved[:, 0] + frontend_ms, solved[:, 1] + frontend_ms + JITTER_P99 * jitter * own)

@@ -187,7 +187,7 @@ def _predicted(w: Placement) -> dict[str, float]:
 
 
 def _settings(w: Placement | Workload) -> tuple[object, ...]:
-    return w.endpoint, w.model, w.slo_ms, w.arrivals, w.client_batch, w.isolated
+    return w.endpoint, w.model, w.slo_ms, w.arrivals, w.dispersion, w.client_batch, w.isolated
 
 
 def specified(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Violation]:

@@ -65,7 +65,8 @@ def turn_waits(
 ) -> Iterator[tuple[list[tuple[int, int]], Waits]]:
     """The columns of each partition with several models, and their waits.
 
-    `curves` is from `layout_curves`. Constant arrivals count as Poisson ones, which come in thicker clumps.
+    `curves` is from `layout_curves`. Constant arrivals count as Poisson ones, which come in thicker clumps;
+    of bursty arrivals no bound is known, so their waits are infinite.
     """
     partitions: dict[tuple[int, int], list[int]] = {}
     columns = layout.columns()
@@ -75,6 +76,10 @@ def turn_waits(
     for own in partitions.values():
         places = [columns[n][0] for n in own]
         rate = [float(layout.rate[at] / layout.client_batch[at]) for at in places]
+        if any(layout.dispersion[at] > 1.0 for at in places):
+            unknown = np.full(len(own), np.inf)
+            yield places, Waits(unknown, unknown)
+            continue
         bound = queues.bound_turns(rate, [curves[n] for n in own])
         frontend_ms = np.array([layout.frontend_ms[at] for at in places])
         spread_ms = max(layout.jitter[at] * curves[n][-1] for at, n in zip(places, own, strict=True))

@@ -55,7 +55,7 @@ class QueueCheck:
     rate: FloatArray
     slo_ms: FloatArray
     servers: IntArray
-    constant: BoolArray
+    dispersion: FloatArray
     model: IntArray
     share: IntArray
     batch: IntArray
@@ -76,7 +76,7 @@ class QueueCheck:
             rate=np.array([i.rate_rps for i in items], dtype=np.float64),
             slo_ms=np.array([i.slo_ms for i in items], dtype=np.float64),
             servers=np.array([i.servers for i in items], dtype=np.int64),
-            constant=np.array([i.constant for i in items], dtype=np.bool_),
+            dispersion=np.array([0.0 if i.constant else 1.0 for i in items]),
             model=np.zeros(count, dtype=np.int64),
             share=np.zeros(count, dtype=np.int64),
             batch=np.ones(count, dtype=np.int64),
@@ -159,7 +159,7 @@ class QueueCheck:
         slowest = np.zeros((one.size, LARGEST_BATCH))
         np.maximum.at(slowest, queue, self.curve[item])
         lead = item[one]
-        pool = self.rate[lead] * count, slowest, self.batch[lead], count, self.constant[lead]
+        pool = self.rate[lead] * count, slowest, self.batch[lead], count, self.dispersion[lead]
         p99: FloatArray = waits(*pool, outside[lead], jitter[lead], self.queues).p99_ms[queue]
         return p99
 

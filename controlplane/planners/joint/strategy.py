@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.domain.plan import Plan, Rule
 from controlplane.planners.evaluation.finalise import Draft, finalise
+from controlplane.planners.joint.bursts import with_bursts
 from controlplane.planners.joint.choice import Choice
 from controlplane.planners.joint.context import Context
 from controlplane.planners.joint.turns import Turns
@@ -40,7 +41,7 @@ class Joint:
         started = request.clock.monotonic()
         in_requests = InRequests.of(request)
         context = Context.of(in_requests.request, started)
-        draft = Choice(context, self.options.iterations).draft()
+        draft = with_bursts(in_requests.request, lambda asked: self._draft(asked, context))
         draft = in_requests.counted_back(draft)
         joined = Turns.of(request, draft, context.stop).fewer(draft)
         fresh = self._finalised(joined, context, request)
@@ -55,6 +56,11 @@ class Joint:
         # What runs now moves nothing: it stays unless another plan costs less.
         worth = (len(fresh.infeasible), cost_of(fresh.gpus))
         return same if same.verified and (0, cost_of(same.gpus)) <= worth else fresh
+
+    def _draft(self, request: PlanRequest, context: Context) -> Draft:
+        """The draft for Poisson arrivals."""
+        own = context if request is context.request else Context.of(request, context.started)
+        return Choice(own, self.options.iterations).draft()
 
     def _finalised(self, draft: Draft, context: Context, request: PlanRequest) -> Plan:
         if request.previous is not None:

@@ -44,7 +44,7 @@ class Turns:
     """The search for one question.
 
     `gpu_types` and `queues` as in `Context`, but batches count inferences. `apart` are the workloads that
-    join no other: those with servers in a pool, and the isolated ones. `workloads` and `wishes`, for
+    join no other: those with servers in a pool, bursty and isolated ones. `workloads` and `wishes`, for
     shadows, are by workload.
     """
 
@@ -60,7 +60,8 @@ class Turns:
     def of(request: PlanRequest, draft: Draft, stop: Stop) -> Turns:
         """For a draft that answers the request; `stop` returns True once the time is over."""
         servers = Counter(w.name for g in draft.gpus for p in g.partitions for w in p.workloads)
-        apart = frozenset(w.name for w in request.workloads if w.isolated or servers[w.name] > 1)
+        alone = (w for w in request.workloads if w.isolated or w.dispersion > 1.0 or servers[w.name] > 1)
+        apart = frozenset(w.name for w in alone)
         types = gpu_types(request.devices, request.rule, request.quantile)
         workloads = {w.name: w for w in request.workloads}
         wishes = {w.name: w.shadow for w in request.workloads}

@@ -155,7 +155,7 @@ def _asked(plan: Plan) -> dict[str, dict[str, float | str]]:
 
 
 def _terms(w: Placement | Workload, rate_rps: float) -> dict[str, float | str]:
-    fields = ("model", "endpoint", "slo_ms", "arrivals", "client_batch")
+    fields = ("model", "endpoint", "slo_ms", "arrivals", "dispersion", "client_batch")
     asked: dict[str, float | str] = {name: getattr(w, name) for name in fields}
     return asked | {"rate_rps": rate_rps, "isolated": str(w.isolated).lower()}
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.domain.plan import Rule
-from controlplane.domain.workload import Arrivals
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planners.serving import waiting_times
 from controlplane.planners.serving.gpu_types import AloneTimes, GpuType
@@ -208,12 +207,11 @@ def _calibrate_constant(alone: AloneTimes, items: ItemArrays, batch: IntArray, e
     item, own = items.take(rows), batch[rows, shares]
     sizes = np.minimum(np.arange(1, own.max() + 1), own[:, None])
     curves = alone.execution[item.model[:, None], sizes - 1, shares[:, None]]
-    constant = [Arrivals.CONSTANT] * rows.size
     low, high = np.zeros(rows.size), 0.998 * 1000.0 * own / (item.rate * curves[:, -1])
     for _ in range(10):
         middle = (low + high) / 2.0
         slowed = curves * middle[:, None]
-        p99 = queueing.solve(item.rate * item.servers, slowed, own, item.servers, constant).p99_ms
+        p99 = queueing.solve(item.rate * item.servers, slowed, own, item.servers, dispersion=0.0).p99_ms
         kept = p99 + item.jitter * slowed[:, -1] <= item.queue_slo_ms
         low, high = np.where(kept, middle, low), np.where(kept, high, middle)
     execution[rows, shares] = np.maximum(low, execution[rows, shares])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from controlplane.control.load.state import Direction, Kind, Unheld
+from controlplane.control.load.state import Direction, Kind, Unheld, followed_workloads
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError, TrisectError
 from controlplane.domain.plan import Plan
@@ -101,7 +101,12 @@ def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
     spec, document = files.following.spec()
     available = _on_this_host(spec, all_cores=following.all_cores)
     wanted: Mapping[str, float] = question["rates_rps"]
-    asked = tuple(replace(w, rate_rps=wanted[w.name]) for w in spec.workloads if w.name in wanted)
+    bursty = {w.name: w.dispersion for w in followed_workloads(plan)}
+    asked = tuple(
+        replace(w, rate_rps=wanted[w.name], dispersion=bursty[w.name])
+        for w in spec.workloads
+        if w.name in wanted
+    )
     asked_for = replace(available, workloads=asked)
     devices, every = devices_for(
         asked_for, document, plan.latency_model, profiles=files.following.profiles, cores=0

@@ -82,6 +82,20 @@ def test_a_model_alone_is_called_by_its_own_name(tmp_path: Path) -> None:
             "must be 'poisson' or 'constant', not 'often'",
         ),
         (
+            "arrivals: constant",
+            "dispersion: 0.5",
+            10,
+            "workloads[1].dispersion",
+            "must be 1 (Poisson) to 64, not 0.5",
+        ),
+        (
+            "arrivals: constant",
+            "arrivals: constant\n    dispersion: 4",
+            11,
+            "workloads[1].dispersion",
+            "constant arrivals have no bursts",
+        ),
+        (
             "shadow: {policy: warm, place: other-gpu}",
             "shadow: cold",
             11,

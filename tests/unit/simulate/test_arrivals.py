@@ -113,3 +113,9 @@ def test_a_wrong_trace_is_named(text, words):
 def test_a_wrong_demand_is_named(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         Demand(**wrong)
+
+
+def test_a_bursty_demand_has_the_dispersion_that_was_asked_for():
+    times = arrivals(Demand.of(Arrivals.POISSON, 200.0, dispersion=4.0), 2000) / 1000
+    counts = np.bincount(times.astype(int), minlength=2000)[:2000]
+    assert counts.var() / counts.mean() == pytest.approx(4.0, rel=0.15)

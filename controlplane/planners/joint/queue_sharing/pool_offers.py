@@ -142,8 +142,8 @@ class Pools:
         curve = self.curve(stand)
         curves = np.where(np.isfinite(curve), curve, 0.0) + np.zeros((rate_rps.size, 1))
         outside, jitter = (np.full(rate_rps.size, x or 0.0) for x in (profile.frontend_ms, profile.jitter))
-        constant = np.zeros(rate_rps.size, dtype=np.bool_)
-        return waits(rate_rps, curves, batch, servers, constant, outside, jitter, self.queues).p99_ms
+        poisson = np.ones(rate_rps.size)
+        return waits(rate_rps, curves, batch, servers, poisson, outside, jitter, self.queues).p99_ms
 
     def lowered(self, slo_ms: float, servers: int, stand: int) -> Pools:
         """With pools there that carry less at this SLO and those near: of so many servers, or any."""

@@ -27,6 +27,7 @@ def save(files: FleetFiles, state: LoadState, *, following: str) -> None:
             _finite(found.upper[i]),
             float(state.seconds.dispersion[i]),
             bursty[i],
+            float(found.bursts[i]),
         )
         for i, w in enumerate(state.workloads)
     )

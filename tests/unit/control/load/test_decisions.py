@@ -132,6 +132,21 @@ def test_bursts_are_planned_for() -> None:
     assert 170.0 < planned[1] < 200.0
 
 
+def test_bursts_that_the_plan_holds_are_not_counted_twice() -> None:
+    random, upper = np.random.default_rng(3), []
+    for dispersion in (1.0, 8.0):
+        workloads = (FollowedWorkload("W", "W", 150.0, dispersion=dispersion),)
+        state = begin(workloads, LIMITS, 0.0)
+        for second in range(400):
+            arrivals = (4.0 * float(random.poisson(145.0 / 4.0)),)
+            state, _ = tick(state, LoadSeen(float(second + 1), (arrivals,), workloads), follow=False)
+        found = forecast(state)
+        upper.append((found.upper[0], found.bursts[0]))
+    assert upper[0][1] > 15.0
+    assert upper[1][1] == 0.0
+    assert upper[0][0] - upper[0][1] == pytest.approx(upper[1][0], rel=0.05)
+
+
 def test_a_decrease_waits_for_a_dwell_without_doubt() -> None:
     run = Run((400.0,))
     run.poisson(90, 90.0)

@@ -112,7 +112,7 @@ def test_bursts_are_covered_beyond_what_poisson_arrivals_show() -> None:
     for _ in range(600):
         both = random.poisson(100.0), 4.0 * random.poisson(25.0)
         rates = rates.after(np.array(both, dtype=np.float64))
-    smooth, bursty = bursts(rates, np.full(2, 100.0), 2.0)
+    smooth, bursty = bursts(rates, np.full(2, 100.0), np.ones(2), 2.0)
     # A second of the bursty one has a deviation of 20, one of Poisson arrivals 10, which the queue covers.
     assert (smooth, bursty) == (0.0, pytest.approx(2.0 * np.sqrt(400.0 - 100.0), rel=0.2))
 

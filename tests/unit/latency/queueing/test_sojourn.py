@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing import largest_rate, solve
 
 pytestmark = pytest.mark.unit
@@ -134,13 +133,13 @@ def test_a_line_longer_than_is_kept_counts_as_overloaded():
 def test_constant_arrivals_follow_the_schedule(servers):
     rate = 0.7123 * servers * 4 / AFFINE[3]  # so that no batch ends just as a request arrives
     seen = brute_force(np.full(20_000, 1 / rate), AFFINE, 4, servers)[2000:]
-    result = solve(1000 * rate, AFFINE, 4, servers, Arrivals.CONSTANT)
+    result = solve(1000 * rate, AFFINE, 4, servers, dispersion=0.0)
     assert result.mean_ms[0] == pytest.approx(seen.mean(), rel=0.01)
     assert result.p99_ms[0] == pytest.approx(np.quantile(seen, 0.99), rel=0.01)
 
 
 def test_an_overloaded_queue_takes_for_ever():
-    result = solve([900, 1100], [4.0], 1, arrivals=[Arrivals.POISSON, Arrivals.CONSTANT])
+    result = solve([900, 1100], [4.0], 1, dispersion=[1.0, 0.0])
     assert np.all(np.isinf(result.p99_ms))
     assert result.utilisation == pytest.approx([3.6, 4.4])
 
@@ -150,12 +149,12 @@ def test_no_load_is_a_request_alone():
     assert (result.mean_ms[0], result.p99_ms[0], result.utilisation[0]) == (3.0, 3.0, 0.0)
 
 
-@pytest.mark.parametrize("arrivals", list(Arrivals))
-def test_the_largest_rate_holds_and_a_little_more_does_not(arrivals):
+@pytest.mark.parametrize("dispersion", [0.0, 1.0, 4.0])
+def test_the_largest_rate_holds_and_a_little_more_does_not(dispersion):
     batch = np.array([1, 4, 16])
-    rate = largest_rate(25.0, AFFINE, batch, arrivals=arrivals)
-    assert np.all(solve(rate, AFFINE, batch, arrivals=arrivals).p99_ms <= 25.0)
-    assert np.all(solve(rate * 1.01, AFFINE, batch, arrivals=arrivals).p99_ms > 25.0)
+    rate = largest_rate(25.0, AFFINE, batch, dispersion=dispersion)
+    assert np.all(solve(rate, AFFINE, batch, dispersion=dispersion).p99_ms <= 25.0)
+    assert np.all(solve(rate * 1.01, AFFINE, batch, dispersion=dispersion).p99_ms > 25.0)
 
 
 def test_no_rate_holds_what_a_lone_request_breaks():

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.unit
 def test_a_queue_is_solved_once_and_as_the_queue_itself_would(monkeypatch: pytest.MonkeyPatch) -> None:
     rate, batch = np.array([100.0, 300.0, 100.0]), np.array([1, 4, 1])
     curves = np.array([[5.0, 5.0, 5.0, 5.0], [4.0, 5.0, 6.0, 7.0], [5.0, 9.0, 9.0, 9.0]])
-    servers, constant = np.array([1, 2, 1]), np.zeros(3, dtype=np.bool_)
+    servers, poisson = np.array([1, 2, 1]), np.ones(3)
     expected = queueing.solve(rate, curves, batch, servers)
     solved: list[int] = []
     solve = queueing.solve
@@ -34,7 +34,7 @@ def test_a_queue_is_solved_once_and_as_the_queue_itself_would(monkeypatch: pytes
     monkeypatch.setattr(queueing, "solve", counted)
     queues = Queues()
     for _ in range(2):
-        found = queues.solve(rate, curves, batch, servers, constant)
+        found = queues.solve(rate, curves, batch, servers, poisson)
         np.testing.assert_array_equal(found, np.column_stack([expected.mean_ms, expected.p99_ms]))
     # The first and the third differ beyond their batch only.
     assert solved == [2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,18 @@ def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFile
     assert 25.0 <= unheld["planned_rps"] <= answer["rates_rps"][0] < 300.0
     plan, _ = read_plan(files.following.proposal)
     assert len(plan.gpus) <= 2, "one core stays free"
+
+
+def test_a_plan_for_bursts_is_followed_by_plans_for_bursts(files: FleetFiles) -> None:
+    running = files.plan()
+    assert running is not None
+    gpu = running.gpus[0]
+    bursty = tuple(replace(w, dispersion=2.0) for w in gpu.partitions[0].workloads)
+    partition = replace(gpu.partitions[0], workloads=bursty)
+    files.write_plans(replace(running, gpus=(replace(gpu, partitions=(partition,)),)), None)
+    propose(files, {"direction": Direction.UP, "rates_rps": {"W": 60.0}})
+    plan, _ = read_plan(files.following.proposal)
+    assert {w.dispersion for _, _, w in plan.placements()} == {2.0}
 
 
 def test_less_load_on_one_core_is_no_cheaper(files: FleetFiles) -> None:

@@ -40,6 +40,18 @@ def test_the_forecast_of_a_fleet_replaces_what_was_typed(
     assert told == ["the rates of the spec, since fleet has none: new"]
 
 
+def test_bursts_that_a_fleet_saw_become_a_dispersion_and_no_higher_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    files = FleetFiles(state_root(), "f")
+    files.directory.mkdir(parents=True)
+    seen = RateSeen("seen", 10.0, 40.0, 38.0, 52.5, 4.0, True, bursts_rps=10.0)
+    write_rates(files.rates, RatesSeen(0.0, "yes", (seen,)))
+    found = with_rates(SPEC, "fleet:f", None, print)
+    assert [(w.rate_rps, w.dispersion) for w in found.workloads] == [(42.5, 4.0), (10.0, 1.0)]
+
+
 @pytest.mark.parametrize("source", ["fleet:nothing", "fleet:", "f", "prometheus:http://x"])
 def test_a_source_without_rates_is_refused(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
