@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import os
 import re
@@ -87,12 +89,24 @@ def check(client: Client) -> None:
 
 def operates_with(authorization: str, certificate: str | None, clients: Iterable[Client]) -> bool:
     """Return whether an Authorization header or a certificate's common name is an operator's."""
-    scheme, _, token = authorization.partition(" ")
-    given = hashed(token.strip()) if scheme.lower() == "bearer" else None
+    token = _token_in(authorization)
+    given = None if token is None else hashed(token)
     shown = {("token", given), ("certificate", certificate)} - {("token", None), ("certificate", None)}
     return any(
         c.operator and {("token", c.token_sha256), ("certificate", c.certificate)} & shown for c in clients
     )
+
+
+def _token_in(authorization: str) -> str | None:
+    """Return the token: a bearer's, or what a browser's user gave as the password."""
+    scheme, _, given = authorization.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return given.strip()
+        case "basic":
+            with contextlib.suppress(ValueError):
+                return base64.b64decode(given, validate=True).decode().partition(":")[2]
+    return None
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:

@@ -15,19 +15,16 @@ import io
 import json
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
-from controlplane.files.clients import operates_with, read_clients
-from controlplane.files.gateway import ProtectionFields, read_settings
-from controlplane.files.remembered import Remembered
+from controlplane.files.gateway import read_settings
 from controlplane.monitor.audit import AuditLog
+from controlplane.monitor.page_access import PageAccess
 from controlplane.monitor.pages import Handler, Pages, sources
 from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.state import Addresses, Monitor
@@ -132,33 +129,10 @@ async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
         await asyncio.sleep(_UNLOGGED_EVERY_S if rows else BEAT_S)
 
 
-def _tls(certificate: Path, protection: ProtectionFields) -> ssl.SSLContext:
-    """Return what HAProxy demands of clients on the other ports."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    if protection.client_ca:
-        context.load_verify_locations(protection.client_ca)
-        context.verify_mode = ssl.CERT_OPTIONAL if protection.tokens else ssl.CERT_REQUIRED
-    return context
-
-
-def _common_name(request: web.Request) -> str | None:
-    """Return the name in the certificate that a client has shown, which TLS has verified."""
-    shown = request.get_extra_info("peercert") or {}
-    return next((v for names in shown.get("subject", ()) for k, v in names if k == "commonName"), None)
-
-
 async def _run(places: argparse.Namespace) -> None:
     given = read_settings(places.settings)
     slots, haproxy = places.slots, places.haproxy
-    tls = _tls(places.certificate, given.protection) if given.protection.certificate else None
-
-    def renew_certificate() -> None:
-        if tls is not None:
-            tls.load_cert_chain(places.certificate)
-
-    certificate = Remembered(places.certificate, renew_certificate)
-    clients = Remembered(places.clients, partial(read_clients, places.clients))
+    access = PageAccess(given.protection, places.certificate, places.clients)
     monitor = Monitor(Addresses(slots), given.log_secret, places.plan)
     monitor.refresh()
     loop = asyncio.get_running_loop()
@@ -186,12 +160,7 @@ async def _run(places: argparse.Namespace) -> None:
 
             def served(page: Handler) -> Handler:
                 async def answer(request: web.Request) -> web.StreamResponse:
-                    authorization = request.headers.get("Authorization", "")
-                    if given.protection.tokens and not operates_with(
-                        authorization, _common_name(request), clients.get()
-                    ):
-                        return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
-                    return await page(request)
+                    return access.refusal(request) or await page(request)
 
                 return answer
 
@@ -200,7 +169,7 @@ async def _run(places: argparse.Namespace) -> None:
             app.router.add_get("/metrics/haproxy", served(pages.haproxy))
             runner = web.AppRunner(app, access_log=None)
             await runner.setup()
-            await web.TCPSite(runner, given.host, given.metrics_port, ssl_context=tls).start()
+            await web.TCPSite(runner, given.host, given.metrics_port, ssl_context=access.tls).start()
             questions = await asyncio.start_unix_server(talk, str(places.listen))
             log.listen()
             made_up = asyncio.create_task(_make_up_for(monitor, log, haproxy))
@@ -213,8 +182,7 @@ async def _run(places: argparse.Namespace) -> None:
                 if beats % _TIDY_BEATS == 0:
                     monitor.refresh()
                     monitor.windows.forget(time.time())
-                    with contextlib.suppress(OSError):
-                        certificate.get()
+                    access.renew()
             made_up.cancel()
             questions.close()
             await runner.cleanup()

@@ -1,6 +1,6 @@
 """Faults at random under traffic: what is lost is counted against what was in flight.
 
-No test steps the clock of its host; `tests/unit/gateway` and `tests/unit/monitor` have steps of a fake one.
+The clock that is set is that of the fleet's processes only, and where there is libfaketime.
 """
 
 from __future__ import annotations
@@ -19,49 +19,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+import stepped_clock
 import tritonclient.http as triton_http
 from ctl_host import Host, ended, infer_http, partition, plan
+from steady_clients import CLIENTS, PAUSE_S, Traffic
+from stepped_clock import SteppedClock
 
 pytestmark = pytest.mark.e2e
 
-CLIENTS = 4
-PAUSE_S = 0.05
 NOTICED_S = 3.0
 SERVED_S = 90.0
 """The longest time until the fleet is whole again, on a busy host."""
-
-
-class Traffic:
-    """Clients that send one request after another and count those that fail."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self.done = 0
-        self.failed: list[tuple[float, str]] = []
-        self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
-
-    def __enter__(self) -> Traffic:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-
-    def _run(self) -> None:
-        client = triton_http.InferenceServerClient(f"127.0.0.1:{self._host.http}", network_timeout=60.0)
-        while not self._stop.wait(PAUSE_S):
-            try:
-                infer_http(client, "a")
-                with self._lock:
-                    self.done += 1
-            except Exception as error:
-                with self._lock:
-                    self.failed.append((time.monotonic(), repr(error)))
 
 
 def cost(fault: str) -> float:
@@ -109,6 +77,7 @@ class Storm:
 
     host: Host
     dice: random.Random
+    clock: SteppedClock
     faults: list[tuple[float, str]] = field(default_factory=list)
 
     @property
@@ -131,6 +100,8 @@ class Storm:
             ("truncated file", self.truncate),
             ("killed apply", self.killed_apply),
         ]
+        if stepped_clock.LIBRARY is not None:
+            kinds.append(("clock step", self.step_clock))
         name, fault = self.dice.choice(kinds)
         self.faults.append((time.monotonic(), name))
         fault()
@@ -170,6 +141,10 @@ class Storm:
         path = self.state / self.dice.choice(names)
         with contextlib.suppress(OSError):
             os.truncate(path, self.dice.randrange(path.stat().st_size + 1))
+
+    def step_clock(self) -> None:
+        """An hour forward or back, for all processes of the fleet and all commands."""
+        self.clock.set(self.dice.choice((-3600, 0, 3600)))
 
     def killed_apply(self) -> None:
         command = self.host.command(*self.host.apply_command(PLAN, ports=False))
@@ -233,12 +208,14 @@ def await_whole(host: Host) -> None:
 
 @pytest.mark.parametrize(
     "seconds",
-    [20, pytest.param(1800, marks=[pytest.mark.soak, pytest.mark.timeout(2400)])],
+    [20, *(pytest.param(s, marks=[pytest.mark.soak, pytest.mark.timeout(s + 600)]) for s in (600, 1800))],
 )
 def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) -> None:
     seed = int(os.environ.get("TRISECT_STORM_SEED", "1"))
+    clock = SteppedClock(host.directory)
+    host.environment.update(clock.environment)
     assert host.apply(PLAN, "--no-serve").returncode == 0
-    storm = Storm(host, random.Random(seed))
+    storm = Storm(host, random.Random(seed), clock)
     with Unit(host), Traffic(host) as traffic:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -246,10 +223,7 @@ def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) ->
             time.sleep(storm.dice.uniform(0.5, 4.0))
         await_whole(host)
         healthy_since = time.monotonic()
-        served = traffic.done
-        while traffic.done < served + 100:
-            time.sleep(0.05)
-            assert time.monotonic() < healthy_since + SERVED_S
+        traffic.await_more(100, SERVED_S)
     struck = Counter(name for _, name in storm.faults)
     print(
         f"seed {seed}: {dict(struck)}; {len(traffic.failed)} of {traffic.done + len(traffic.failed)} failed"

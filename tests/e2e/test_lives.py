@@ -1,4 +1,4 @@
-"""A fleet outlives what surrounds it: a newer version's files, and the host itself."""
+"""A fleet outlives what surrounds it: a newer version's files, the host's clock, and the host itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gateway_rig as rig
 import psutil
 import pytest
+import stepped_clock
 import tritonclient.http as triton_http
 from ctl_host import Host, ended, infer_http, partition, plan
+from steady_clients import CLIENTS, Traffic
+from stepped_clock import SteppedClock
+
+from controlplane.gateway.places import Places
+from controlplane.monitor.telemetry import GatewayTelemetry
 
 pytestmark = pytest.mark.e2e
 
@@ -122,3 +129,28 @@ def test_a_fleet_is_served_again_after_the_host_started_cold(host: Host) -> None
             unit.send_signal(signal.SIGTERM)
             unit.wait(30)
     assert serves(host), "without its controller"
+
+
+@pytest.mark.skipif(stepped_clock.LIBRARY is None, reason=stepped_clock.NOT_RUN)
+def test_a_clock_that_is_set_costs_no_request_and_hides_no_death(tmp_path: Path) -> None:
+    clock = SteppedClock(tmp_path)
+    with ended(Host(tmp_path, f"clock{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
+        host.environment.update(clock.environment)
+        assert host.apply(plan(partition("a", 30))).returncode == 0
+        telemetry = GatewayTelemetry(Places.of(host.files / "gateway").monitor_socket)
+        with Traffic(host) as traffic:
+            for ahead_s in (3600, 0, -3600):
+                clock.set(ahead_s)
+                traffic.await_more(20)
+                rig.until(lambda: "a" in telemetry.windows(1.0))
+            assert traffic.failed == []
+            before = routed(host)
+            host.kill("a", "active")
+            rig.until(lambda: routed(host) not in ([], before))
+            traffic.await_more(20)
+        assert len(traffic.failed) <= 2 * CLIENTS, traffic.failed
+
+
+def routed(host: Host) -> list[int]:
+    """The ports of the servers that serve."""
+    return [server["http_port"] for server in host.servers() if server["routed"]]

@@ -15,19 +15,25 @@ from controlplane.cli.stderr import say
 
 def dashboard(
     fleet: options.Fleet = options.DEFAULT_FLEET,
-    port: Annotated[int, typer.Option(help="The page's port on 127.0.0.1.", min=1, max=65535)] = 8004,
+    host: Annotated[
+        str, typer.Option(help="The page's address. Beyond loopback it needs the fleet's certificate.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The page's port.", min=1, max=65535)] = 8004,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
     json: options.Json = False,
 ) -> None:
-    """Serve a live page of a fleet on this host, until interrupted.
+    """Serve a live page of a fleet, until interrupted.
 
-    It only reads, and shows no secrets. From another host: `ssh -L 8004:127.0.0.1:8004 HOST`.
+    It only reads, and shows no secrets. From another host: `ssh -L 8004:127.0.0.1:8004 HOST`, or --host with
+    the gateway's certificate; with tokens, an operator's (in a browser as the password).
     """
+    from controlplane.runtime.dashboard.exposure import page_access
     from controlplane.runtime.dashboard.look import live_document
-    from controlplane.runtime.dashboard.server import serve
+    from controlplane.runtime.dashboard.server import Listening, serve
 
     look = wiring.status_source(fleet)
     files = wiring.fleet_files(fleet)
+    listening = Listening(host, port, page_access(files, host))
 
     def ready(address: str) -> None:
         if json:
@@ -37,4 +43,4 @@ def dashboard(
         if browser:
             webbrowser.open(address)
 
-    asyncio.run(serve(f"Fleet {fleet}", lambda: live_document(files, look), port, ready))
+    asyncio.run(serve(f"Fleet {fleet}", lambda: live_document(files, look), listening, ready))

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError
 from controlplane.domain.plan import Plan
+from controlplane.domain.troubles import Troubles
 from controlplane.domain.wanted import FleetReport, WantedFleet
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetSettings
@@ -64,7 +65,7 @@ class Keeper:
         self._installation = installation
         self._done = 0
         self._again_s = -math.inf
-        self._trouble = ""
+        self._troubles = Troubles(fleet.say)
 
     def begin(self) -> None:
         """Forget the files of an earlier leadership: another leader may have changed the fleet since."""
@@ -84,11 +85,13 @@ class Keeper:
                 return
             if wanted.ending:
                 self._end()
-            elif wanted.generation != self._done and time.monotonic() >= self._again_s:
-                self._bring_about(wanted)
-            self._trouble = ""
+            elif wanted.generation != self._done:
+                if time.monotonic() >= self._again_s:
+                    self._bring_about(wanted)
+                return
+            self._troubles.over()
         except TrisectError as error:
-            self._say_once(str(error))
+            self._troubles.met(error)
 
     def _end(self) -> None:
         """Drain and stop the fleet, then let the object go."""
@@ -107,7 +110,7 @@ class Keeper:
             report = FleetReport(wanted.generation, False, "Invalid", str(error))
         except TrisectError as error:
             self._again_s = time.monotonic() + _AGAIN_S
-            self._say_once(str(error))
+            self._troubles.met(error)
             self._wanted.report(FleetReport(wanted.generation, False, "Failed", str(error)))
             return
         self._wanted.report(report)
@@ -138,11 +141,6 @@ class Keeper:
             message = f"{len(outcome.servers)} servers"
         count = sum(1 for _ in plan.partitions())
         return FleetReport(wanted.generation, True, "Applied", message, code, count, dict(settings.devices))
-
-    def _say_once(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            self._fleet.say(trouble)
 
 
 def lead(keeper: Keeper, guard: Callable[[], None], fleet: Fleet, stop: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""The live page: read-only, on loopback, fed by server-sent events.
+"""The live page: read-only, on loopback or with the gateway's protection, fed by server-sent events.
 
 The fleet is looked at once a second for all viewers together, and only while there are any. A viewer gets a
 document when it differs from the last one.
@@ -11,17 +11,38 @@ import contextlib
 import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from controlplane.domain.errors import GatewayError, TrisectError
+from controlplane.monitor.page_access import PageAccess
 from controlplane.report.page.document import Json
 from controlplane.report.page.html import page
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _EVERY_S = 1.0
 _ALIVE_S = 15.0
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the page listens. `access` is what it demands of its viewers; None on loopback."""
+
+    host: str
+    port: int
+    access: PageAccess | None = None
+
+    @property
+    def address(self) -> str:
+        """The page's address."""
+        secured = self.access is not None and self.access.tls is not None
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if secured else ''}://{host}:{self.port}/"
 
 
 class Feed:
@@ -72,7 +93,7 @@ class Feed:
             return None
 
 
-def application(title: str, look: Callable[[], Json]) -> web.Application:
+def application(title: str, look: Callable[[], Json], access: PageAccess | None) -> web.Application:
     """Return the server's routes: the page and its events."""
     feed = Feed(look)
 
@@ -96,11 +117,14 @@ def application(title: str, look: Callable[[], Json]) -> web.Application:
         return response
 
     async def running(app: web.Application) -> AsyncIterator[None]:
-        looking = asyncio.create_task(feed.run())
+        tasks = [asyncio.create_task(feed.run())]
+        if access is not None:
+            tasks.append(asyncio.create_task(_renewing(access)))
         yield
-        looking.cancel()
+        for task in tasks:
+            task.cancel()
 
-    app = web.Application(middlewares=[_from_here])
+    app = web.Application(middlewares=[_from_here if access is None else _admitted(access)])
     app.router.add_get("/", whole)
     app.router.add_get("/events", stream)
     app.cleanup_ctx.append(running)
@@ -108,27 +132,46 @@ def application(title: str, look: Callable[[], Json]) -> web.Application:
 
 
 @web.middleware
-async def _from_here(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _from_here(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse requests under another name: a page of the web may have its name lead to loopback."""
     if (request.host.rpartition(":")[0] or request.host) not in _LOOPBACK:
         return web.Response(status=421, text="this page is served under its loopback address only\n")
     return await handler(request)
 
 
-async def serve(title: str, look: Callable[[], Json], port: int, ready: Callable[[str], None]) -> None:
+def _admitted(access: PageAccess) -> Middleware:
+    """Refuse viewers without an operator's credential. A wrong name needs no check: TLS refuses it."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return access.refusal(request) or await handler(request)
+
+    return check
+
+
+async def _renewing(access: PageAccess) -> None:
+    while True:
+        access.renew()
+        await asyncio.sleep(_EVERY_S)
+
+
+async def serve(
+    title: str, look: Callable[[], Json], listening: Listening, ready: Callable[[str], None]
+) -> None:
     """Serve until SIGTERM or SIGINT; `ready` gets the address. Raises GatewayError for a taken port."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    runner = web.AppRunner(application(title, look), access_log=None, shutdown_timeout=0.1)
+    access = listening.access
+    runner = web.AppRunner(application(title, look, access), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        tls = None if access is None else access.tls
+        await web.TCPSite(runner, listening.host, listening.port, ssl_context=tls).start()
     except OSError as error:
         await runner.cleanup()
-        raise GatewayError(f"port {port} cannot be used: {error.strerror}; choose another: --port") from error
-    ready(f"http://127.0.0.1:{port}/")
+        problem = f"port {listening.port} cannot be used: {error.strerror}; choose another: --port"
+        raise GatewayError(problem) from error
+    ready(listening.address)
     await stopped.wait()
     await runner.cleanup()

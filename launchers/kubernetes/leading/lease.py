@@ -17,6 +17,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.coordination_v1 import Lease
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.troubles import Troubles
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, Conflict, Gone
 from launchers.kubernetes.leading import election
@@ -38,7 +39,7 @@ class Leadership:
         self._identity = identity
         self._say = say
         self._lease: Lease | None = None
-        self._trouble = ""
+        self._troubles = Troubles(say)
         self.term = 0
 
     def acquire(self, stop: threading.Event) -> bool:
@@ -50,10 +51,10 @@ class Leadership:
                 if self._try(known):
                     self._say(f"{self._identity} leads (term {self.term})")
                     return True
-                self._trouble = ""
+                self._troubles.over()
             except EngineError as error:
                 known = known.unread(time.monotonic())
-                self._report(error)
+                self._troubles.met(error)
             stop.wait(election.LOOK_S)
         return False
 
@@ -62,13 +63,13 @@ class Leadership:
         while not stop.wait(election.RENEW_S):
             try:
                 self._renew()
-                self._trouble = ""
+                self._troubles.over()
             except Conflict:
                 self._say(f"{self._identity} no longer leads: another controller holds the Lease")
                 lost()
                 return
             except EngineError as error:
-                self._report(error)
+                self._troubles.met(error)
         self._free()
 
     def _read(self) -> Record | None:
@@ -105,7 +106,7 @@ class Leadership:
         try:
             self._write("", self.term)
         except EngineError as error:
-            self._report(error)
+            self._troubles.met(error)
 
     def _write(self, holder: str, term: int) -> None:
         """Create the Lease, or replace the one that was read. Raises Conflict where it has changed since."""
@@ -125,12 +126,6 @@ class Leadership:
         if before.spec is not None and (before.spec.leaseTransitions or 0) == term:
             spec.acquireTime = before.spec.acquireTime
         self._lease = self._api.replace(Lease(metadata=before.metadata, spec=spec))
-
-    def _report(self, error: EngineError) -> None:
-        """Say each trouble once."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            self._say(self._trouble)
 
 
 def _record(lease: Lease) -> Record:

@@ -161,6 +161,8 @@ def test_a_failed_apply_is_reported_and_tried_again(tmp_path: Path, monkeypatch:
     made, deeds, _ = keeper(tmp_path, wanted)
     deeds.fails = EngineError("no node takes it")
     made.step()
+    made.step()
+    assert deeds.said == ["no node takes it"]
     assert (wanted.reports[-1].reason, wanted.reports[-1].message) == ("Failed", "no node takes it")
     deeds.fails = None
     made.step()

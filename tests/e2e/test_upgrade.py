@@ -1,0 +1,56 @@
+"""A fleet of an earlier version, upgraded as docs/operations.md says, under traffic."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import former_version
+import gateway_rig as rig
+import pytest
+from ctl_host import Host, ended, partition, plan
+from steady_clients import CLIENTS, Traffic
+
+from controlplane.gateway import processes, supervision
+from controlplane.gateway.places import Places
+
+pytestmark = pytest.mark.e2e
+
+PLAN = plan(partition("a", 30))
+
+
+def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_path: Path) -> None:
+    installed = former_version.install(tmp_path)
+    if installed is None:
+        pytest.skip(former_version.NOT_RUN)
+    with ended(Host(tmp_path, f"upgrade{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
+        host.environment["PYTHONPATH"] = str(installed.path)
+        applied = host.apply(PLAN)
+        assert applied.returncode == 0, applied.stderr
+        places = Places.of(host.files / "gateway")
+        with Traffic(host) as traffic:
+            traffic.await_more(20)
+            installed.upgrade()
+            host.kill_controller()
+            applied = host.apply(PLAN, ports=False)
+            assert applied.returncode == 0, applied.stderr
+            assert places.supervisor_lock.read_text() == supervision.version()
+            for role in (processes.FACADE, processes.MONITOR):
+                _replaced(places, role, signal.SIGTERM)
+            traffic.await_more(20)
+            assert traffic.failed == []
+            _replaced(places, processes.HAPROXY, signal.SIGKILL)
+            traffic.await_more(20)
+        assert len(traffic.failed) <= CLIENTS, traffic.failed
+        assert host.apply(PLAN, ports=False).stdout.strip() == "nothing to do"
+
+
+def _replaced(places: Places, role: str, by: signal.Signals) -> None:
+    """End a process of the gateway, and wait for the one that the supervisor starts."""
+    before = processes.find(places, role)
+    assert before, role
+    for pid in before:
+        os.kill(pid, by)
+    rig.until(lambda: not {*before} & {*processes.find(places, role)} and bool(processes.find(places, role)))
