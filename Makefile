@@ -83,7 +83,7 @@ setup: model_repository/.done
 demo: setup
 	@$(if $(filter docker,$(LAUNCHER)),$(PY) tests/support/docker_demo.py,.venv/bin/ctl demo)
 
-# For tests only, where we may have them: a Docker engine, a browser, two shells, a clock that tests set, and Prometheus with promtool, which is only
+# For tests only, where we may have them: a Docker engine, a browser, two shells, and Prometheus with promtool, which is only
 # unpacked because Debian's package starts a service. Tests that need one say so where there is none.
 test-packages: host-packages
 	@missing=""; \
@@ -91,7 +91,6 @@ test-packages: host-packages
 	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	command -v zsh >/dev/null || missing="$$missing zsh"; \
 	command -v fish >/dev/null || missing="$$missing fish"; \
-	ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || missing="$$missing libfaketime"; \
 	test -z "$$missing" || test "$$(id -u)" != 0 || { \
 	  echo "setup: apt-get install$$missing"; export DEBIAN_FRONTEND=noninteractive; \
 	  $(APT) update >/dev/null || true; \

@@ -131,7 +131,7 @@ def test_a_fleet_is_served_again_after_the_host_started_cold(host: Host) -> None
     assert serves(host), "without its controller"
 
 
-@pytest.mark.skipif(stepped_clock.LIBRARY is None, reason=stepped_clock.NOT_RUN)
+@pytest.mark.skipif(stepped_clock.COMPILER is None, reason=stepped_clock.NOT_RUN)
 def test_a_clock_that_is_set_costs_no_request_and_hides_no_death(tmp_path: Path) -> None:
     clock = SteppedClock(tmp_path)
     with ended(Host(tmp_path, f"clock{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
