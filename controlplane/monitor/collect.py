@@ -160,7 +160,8 @@ async def _run(places: argparse.Namespace) -> None:
 
             def served(page: Handler) -> Handler:
                 async def answer(request: web.Request) -> web.StreamResponse:
-                    return access.refusal(request) or await page(request)
+                    refusal = access.refusal(request)
+                    return await page(request) if refusal is None else refusal
 
                 return answer
 

@@ -144,7 +144,8 @@ def _admitted(access: PageAccess) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        return access.refusal(request) or await handler(request)
+        refusal = access.refusal(request)
+        return await handler(request) if refusal is None else refusal
 
     return check
 
