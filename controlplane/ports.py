@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from controlplane.domain.device import DeviceReading, HeldDevice
-from controlplane.domain.fleet import Backend, Endpoints, QuotaUse, Routes, Server, ServerSpec, ShareUsage
-from controlplane.domain.observation import HostSeen, LatencyWindow, News
+if TYPE_CHECKING:
+    from controlplane.domain.device import DeviceReading, HeldDevice
+    from controlplane.domain.fleet import Backend, Endpoints, QuotaUse, Routes, Server, ServerSpec, ShareUsage
+    from controlplane.domain.observation import HostSeen, LatencyWindow, News
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import Cluster, Endpoints
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
-from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
-from controlplane.ports import Gateway, Launcher
+from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
 from controlplane.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceLimits
     from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
+    from controlplane.ports import Gateway, Launcher
     from controlplane.profiler.session import Place
     from controlplane.report.tables.status_table import Status
     from controlplane.runtime.fleet.fleet import Fleet
@@ -226,21 +226,23 @@ def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
 
 
 def _recorded(files: FleetFiles) -> FleetSettings:
-    from controlplane.files.fleets import fleets
-
     settings = files.settings()
     if settings is None:
-        known = ", ".join(fleets(state_root())) or "none"
-        problem = f"there is no fleet {files.fleet!r}; fleets that were applied: {known}"
-        if files.ended.exists():
-            problem += f"; the history of the destroyed one: `ctl events --fleet {files.fleet}`"
-        raise InputError(problem, field="--fleet")
+        raise _unknown(files)
     if unknown := files.unknown_keys():
         say(
             f"warning: a newer version of ctl applied fleet {files.fleet!r}; this one leaves out "
             f"{', '.join(unknown)}, and loses them with the next apply"
         )
     return settings
+
+
+def _unknown(files: FleetFiles) -> InputError:
+    known = ", ".join(fleets(state_root())) or "none"
+    problem = f"there is no fleet {files.fleet!r}; fleets that were applied: {known}"
+    if files.ended.exists():
+        problem += f"; the history of the destroyed one: `ctl events --fleet {files.fleet}`"
+    return InputError(problem, field="--fleet")
 
 
 def place(device: str) -> Place:
@@ -360,9 +362,9 @@ def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Even
 
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
-    if files.exists() or not files.ended.exists():
-        _recorded(files)
-    else:
+    if not files.exists():
+        if not files.ended.exists():
+            raise _unknown(files)
         say(f"fleet {name!r} was destroyed; its events until then:")
     begin = 0.0 if since_s is None else time.time() - since_s
     return events.events(files, since_s=begin, limit=limit)

@@ -9,7 +9,6 @@ strategy = "igniter"      # for one verb
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,8 @@ def read_config(path: Path, verbs: Collection[str]) -> tuple[Options, Mapping[st
     """
     if not path.exists() and "TRISECT_CONFIG" not in os.environ:
         return {}, {}
+    import tomllib
+
     try:
         content = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:

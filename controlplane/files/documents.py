@@ -68,7 +68,7 @@ class State(BaseModel):
     `schema_version` changes where an older version must not read the file.
     """
 
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 def _keys(model: type[BaseModel]) -> str:

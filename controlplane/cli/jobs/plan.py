@@ -16,7 +16,6 @@ from controlplane.cli.output import print_json
 from controlplane.cli.stderr import progress_bar, say, warn
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
-from controlplane.files.plans import plan_document, read_plan, write_plan
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
@@ -159,7 +158,11 @@ def plan(
         refuse_unknown(explain, {w.name for w in parsed.workloads})
     if what_if and report is None:
         raise InputError("is for --report FILE", field="--what-if")
-    previous = read_plan(against)[0] if against is not None else None
+    previous = None
+    if against is not None:
+        from controlplane.files.plans import read_plan
+
+        previous = read_plan(against)[0]
     cores = len(os.sched_getaffinity(0))
     planned = make_plan(
         parsed,
@@ -201,6 +204,8 @@ def plan(
     if output is not None:
         if not allow_violations:
             refuse_violations(made, document)
+        from controlplane.files.plans import write_plan
+
         write_plan(output, made)
     if plot is not None:
         from controlplane.report.plots.plan_plot import plot_plan
@@ -209,6 +214,8 @@ def plan(
     if report is not None:
         _write_report(planned, report, what_if=what_if)
     if json:  # last: what fails before prints an error in its place
+        from controlplane.files.plans import plan_document
+
         print_json(plan_document(made))
     if made.infeasible:
         raise typer.Exit(EXIT_INFEASIBLE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, InputError
@@ -13,6 +12,8 @@ from controlplane.gateway.runtime_socket import RuntimeSocket
 
 def combined(certificate: Path, key: Path) -> bytes:
     """Return a certificate with its chain and key in one text. Raises InputError where they do not fit."""
+    import ssl  # every verb that looks at the gateway would wait for it
+
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
         text = certificate.read_bytes() + b"\n" + key.read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from controlplane.files import catalogue
 from controlplane.files.documents import Document, nearest
 from controlplane.files.measurements.calibration import read_calibration
 from controlplane.files.measurements.profiles import profile_document
-from controlplane.files.writing import to_json
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated
 from controlplane.planners import registry
@@ -252,7 +252,7 @@ def profile_uses(
 
 
 def _sha256(profile: Profile) -> str:
-    return hashlib.sha256(to_json(profile_document(profile)).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(profile_document(profile)).encode()).hexdigest()
 
 
 def _profiled(directory: Path) -> list[str]:

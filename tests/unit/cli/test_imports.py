@@ -33,5 +33,9 @@ def test_a_fleets_events_import_no_plan_and_no_package_metadata() -> None:
     assert "importlib.metadata" not in imported("controlplane.cli.extras")
 
 
+def test_a_look_at_a_fleet_imports_no_tls_and_no_toml() -> None:
+    assert not {"ssl", "tomllib"} & imported("controlplane.cli.fleet.status")
+
+
 def test_planning_imports_no_compiler_and_no_training() -> None:
     assert not {"numba", "scipy", "torch", "docker", "tritonclient"} & imported("controlplane.cli.jobs.plan")
