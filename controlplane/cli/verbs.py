@@ -81,7 +81,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "compare": Verb(
             "jobs.compare",
-            "Compare strategies on one spec, under several truths.",
+            "Compare strategies on one spec: GPUs and late workloads.",
             "ctl compare examples/twelve.yaml --strategies joint,igniter --report compared.html",
             f"{_WHOLE_FILES}; the same command begins again, and fewer --seconds take less time",
         ),
@@ -111,7 +111,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "wait": Verb(
             "fleet.wait",
-            "Wait until a fleet serves and keeps its promises.",
+            "Wait until a fleet serves and keeps its SLOs.",
             "ctl wait --timeout 120",
             _UNCHANGED,
         ),

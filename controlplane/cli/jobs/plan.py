@@ -123,7 +123,9 @@ def plan(
     seed: Annotated[int, typer.Option(help="Same seed, same plan.", min=0)] = 1,
     bda: Annotated[
         Bda | None,
-        typer.Option(help="For inss: exact tries every batch, paper searches as the paper does [exact]."),
+        typer.Option(
+            help="For inss, the search for batches: `exact` tries each, `paper` does as the paper. [exact]"
+        ),
     ] = None,
     policy: Annotated[
         Path | None,
@@ -132,7 +134,8 @@ def plan(
     as_coded: Annotated[
         bool,
         typer.Option(
-            "--as-coded", help="For gpulet's family: as its authors' code has it where their text differs."
+            "--as-coded",
+            help="For gpulet's strategies: follow their authors' code where it differs from the papers.",
         ),
     ] = False,
     allow_violations: options.AllowViolations = False,

@@ -40,6 +40,10 @@ from controlplane.runtime.jobs.profile import Written
 pytestmark = pytest.mark.unit
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+SMALL = """schema_version: 1
+gpus: [{type: v100}]
+workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 50}]
+"""
 CONFIG = """name: "resnet50" backend: "python" max_batch_size: 32
 input [{ name: "IN" data_type: TYPE_FP32 dims: [1] }]
 output [{ name: "OUT" data_type: TYPE_FP32 dims: [1] }]
@@ -48,10 +52,11 @@ output [{ name: "OUT" data_type: TYPE_FP32 dims: [1] }]
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a spec, a model, and the files of a fleet without servers."""
+    """A working directory with two specs, a model, and the files of a fleet without servers."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "spec.yaml").write_text((EXAMPLES / "twelve.yaml").read_text())
+    (tmp_path / "small.yaml").write_text(SMALL)
     alexnet = catalogue.profiles("v100")["alexnet"]
     write_profile(tmp_path, replace(alexnet, points=alexnet.points[:12], colocation=()))
     (tmp_path / "models" / "resnet50" / "1").mkdir(parents=True)
@@ -101,7 +106,7 @@ def test_an_unknown_document_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         ("doctor",),
         ("validate", "--profile", "v100/alexnet.json"),
         ("plan", "spec.yaml", "--strategy", "igniter"),
-        ("compare", "spec.yaml", "--strategies", "igniter", "--truths", "measured", "--seconds", "1"),
+        ("compare", "small.yaml", "--strategies", "igniter", "--truths", "measured", "--seconds", "1"),
         ("events",),
         ("token", "create", "web", "--endpoint", "search"),
         ("token", "list"),

@@ -278,7 +278,7 @@ def test_a_plan_that_cannot_be_written_prints_one_document(
         raise EngineError("plan.json: cannot be written: No space left on device")
 
     (directory / "spec.yaml").write_text(SPEC)
-    monkeypatch.setattr("controlplane.cli.jobs.plan.write_plan", full)
+    monkeypatch.setattr("controlplane.files.plans.write_plan", full)
     assert run(["plan", "spec.yaml", "--json", "-o", "plan.json"]) == 4
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "engine"
 

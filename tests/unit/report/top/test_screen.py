@@ -84,7 +84,7 @@ class Screen:
 
 def play(fleet: Fleet, scene: Callable[[Screen], Awaitable[None]]) -> signal.Signals | None:
     """Run the screen while a scene is played; return its result."""
-    app = Top(Watched("shop", fleet.look, fleet.redirect, every_s=0.02))
+    app = Top(Watched("shop", fleet.look, fleet.redirect, every_s=0.2))
 
     async def played() -> None:
         async with app.run_test(size=(200, 40)) as pilot:
