@@ -4,7 +4,7 @@ process/     plain processes of this host
 docker/      containers of the local Docker engine
 kubernetes/  pods of a cluster
 
-A launcher is built from rooms that do not know it:
+A launcher is built from packages that do not know it:
 
 triton/      one Triton: labels, command line, ports, readiness, why a start failed; every launcher needs it
 watch        ends of servers and GPU faults as one `controlplane.ports.Watch`

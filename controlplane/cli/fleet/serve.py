@@ -27,7 +27,7 @@ def serve(
         bool,
         typer.Option(
             "--elected",
-            help="In a pod: keep the fleet as its Fleet object wants it, while this one of several leads.",
+            help="In a pod: apply what the fleet's Fleet object asks for, while this replica is the elected leader.",
         ),
     ] = False,
     repository: Annotated[
