@@ -27,11 +27,11 @@ def serve(
         bool,
         typer.Option(
             "--elected",
-            help="In a pod: apply what the fleet's Fleet object asks for, while this replica is the elected leader.",
+            help="In a pod: apply what the fleet's Fleet object asks for, while this replica is the leader.",
         ),
     ] = False,
     repository: Annotated[
-        Path | None, typer.Option(help="With --elected: the models, as $TRISECT_MODELS has them.")
+        Path | None, typer.Option(help="With --elected: where the models are, written as TRISECT_MODELS.")
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the events on stdout, one JSON document a line.")

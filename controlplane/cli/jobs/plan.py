@@ -135,7 +135,7 @@ def plan(
         bool,
         typer.Option(
             "--as-coded",
-            help="For gpulet's strategies: follow their authors' code where it differs from the papers.",
+            help="For gpulet's strategies: follow the authors' code where it differs from the papers.",
         ),
     ] = False,
     allow_violations: options.AllowViolations = False,
