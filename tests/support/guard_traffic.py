@@ -20,7 +20,9 @@ from controlplane.control.guard.sequential import Promise
 Floats = npt.NDArray[np.float64]
 
 CHUNK = 200_000
-LOOK_S = 0.2
+LOOK_S, HURRIED_LOOK_S = 0.2, 0.05
+SUSPICIOUS = 0.25
+"""The evidence, of 1 for an alarm, from which on the controller looks more often."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Guard:
         p, to = self.promise, 0
         height = service.height(p.rate_rps)
         window_s = arrivals.window_s(p.rate_rps, p.slo_ms / 1000.0)
-        look = max(1, round(LOOK_S * p.rate_rps))
+        looks = max(1, round(LOOK_S * p.rate_rps)), max(1, round(HURRIED_LOOK_S * p.rate_rps))
         while to < len(ended):
             to, late, certain = _hear(
                 self.late,
@@ -175,7 +177,7 @@ class Guard:
                 (ended, took),
                 (p.slo_ms / 1000.0, p.rarity, height, window_s),
                 (p.natural_scale, p.largest_scale),
-                (look, to),
+                (*looks, to),
             )
             if not late and not (certain and signals.slow(self._record(), self._evidence(), p, p.rate_rps)):
                 continue
@@ -204,7 +206,7 @@ def _hear(
     requests: tuple[Floats, Floats],
     limits: tuple[float, float, float, float],
     scales: tuple[float, float],
-    looks: tuple[int, int],
+    looks: tuple[int, int, int],
 ) -> tuple[int, bool, bool]:
     """`signals.update` over arrays, look by look: the end, whether late answers and slower batches together
     are an alarm, and whether batches certainly take longer.
@@ -212,11 +214,14 @@ def _hear(
     ended, took = requests
     slo_s, rarity, height, window_s = limits
     learned, arrived, rates, memories = queue
-    look, to = looks
+    seldom, often, to = looks
     scale = min(max(learned[1] / learned[0], scales[0]), scales[1])
     chart, counts, means, thresholds, first = batches
     while to < len(ended):
-        at, to = to, min(to + look, len(ended))
+        suspicious = (
+            highest(late) > SUSPICIOUS * rarity * scale or chart[service._SCORE] > SUSPICIOUS * height
+        )
+        at, to = to, min(to + (often if suspicious else seldom), len(ended))
         before = learned[:3].copy()
         while to < len(ended) and ended[to] - ended[to - 1] <= service.GAP_S:
             to += 1
