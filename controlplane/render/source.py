@@ -20,6 +20,8 @@ from controlplane.render.composing import composing_models
 from controlplane.render.config import check_servable, is_complete, keeps_sequences, parse_config
 
 CONFIG_NAME = "config.pbtxt"
+FROM_ELSEWHERE = "copy or mount a model repository that is in s3://, gs:// or as://"
+"""The way out where a repository is no local directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,7 @@ def source_models(repository: Path) -> tuple[str, ...]:
     """
     if not repository.is_dir():
         raise InputError(
-            "is not a directory; name a local model repository with --repository (copy or mount one that is "
-            "in s3://, gs:// or as://)",
+            f"is not a directory; name a local model repository with --repository; {FROM_ELSEWHERE}",
             file=str(repository),
         )
     return tuple(sorted(p.name for p in repository.iterdir() if _is_model(p)))

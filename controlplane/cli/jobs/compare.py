@@ -8,7 +8,7 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar
+from controlplane.cli.stderr import progress_bar, say
 from controlplane.domain.errors import InputError
 from controlplane.files.documents import nearest
 from controlplane.files.writing import write_text
@@ -50,6 +50,7 @@ def compare(
         from controlplane.report.page.html import page
 
         write_text(report, page("Strategies compared", {"title": "Strategies compared", **document}))
+        say(f"{report}: written")
     if json:
         print_json(document)
     else:

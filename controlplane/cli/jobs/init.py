@@ -14,6 +14,7 @@ from controlplane.cli.stderr import say
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.survey import Readiness
 from controlplane.files.writing import write_text
+from controlplane.render.source import FROM_ELSEWHERE
 from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.survey_table import survey_document, survey_table
 from controlplane.runtime.jobs.skeleton import skeleton
@@ -45,10 +46,9 @@ def init(
     """
     options.of_this_host(launcher)
     if not repository.is_dir():
-        problem = (
-            "is not a local directory; copy or mount a model repository that is in s3://, gs:// or as://"
+        raise InputError(
+            f"is not a local directory; {FROM_ELSEWHERE}", file=str(repository), field="REPOSITORY"
         )
-        raise InputError(problem, file=str(repository), field="REPOSITORY")
     if output.exists() and not force:
         raise InputError("exists already; --force replaces it, -o names another", file=str(output))
     own = options.server_options(triton_arg, env)

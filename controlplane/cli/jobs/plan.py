@@ -210,12 +210,15 @@ def plan(
         from controlplane.files.plans import write_plan
 
         write_plan(output, made)
+        say(f"{output}: written")
     if plot is not None:
         from controlplane.report.plots.plan_plot import plot_plan
 
         plot_plan(made, plot)
+        say(f"{plot}: written")
     if report is not None:
         _write_report(planned, report, what_if=what_if)
+        say(f"{report}: written")
     if json:  # last: what fails before prints an error in its place
         from controlplane.files.plans import plan_document
 

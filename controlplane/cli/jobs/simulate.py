@@ -83,10 +83,12 @@ def simulate(
         from controlplane.report.plots.simulation_plot import plot_simulation
 
         plot_simulation(result, plot)
+        say(f"{plot}: written")
     if report is not None:
         from controlplane.runtime.jobs.report import simulation_report
 
         write_text(report, simulation_report(simulated, result, profiles))
+        say(f"{report}: written")
     if json:
         print_json(result.document())
     else:

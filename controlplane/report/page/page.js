@@ -24,6 +24,13 @@ function draw(found) {
   };
 }
 
+/** Lead keyboards past what stands above the table that the page is about. */
+function skipTo(title) {
+  const link = document.querySelector(".skip");
+  link.href = `#${title.id}`;
+  link.textContent = `Skip to: ${title.textContent}`;
+}
+
 /** Follow a fleet: each event is a new document. The browser connects again by itself. */
 function follow(found, redraw) {
   const state = el("p", { class: "soft", role: "status", id: "state" });
@@ -40,4 +47,6 @@ function follow(found, redraw) {
 
 const found = JSON.parse(document.getElementById("document").textContent);
 const redraw = draw(found);
+const about = document.getElementById("workloads-title") || document.querySelector("h2");
+if (about) skipTo(about);
 if (found.live) follow(found, redraw);

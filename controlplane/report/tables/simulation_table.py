@@ -42,7 +42,10 @@ def simulation_table(result: SimulationResult, planned_at: float | None = None) 
         gpus.add_row(g.id, f"{g.busy_percent:.0f}", f"{g.power_w:.0f}" if g.power_w else "–")
     held = len(result.workloads) - result.breaks
     line = f"{held} of {len(result.workloads)} hold their P99 over {result.seconds:g} s (seed {result.seed})"
-    lines = [Text(line)]
+    lines = [
+        Text(line),
+        Text("use: rate over capacity; busy: the time in which any server of a device runs a batch"),
+    ]
     if planned_at is not None:
         planned = f"the plan's P99 has them at their {at_quantile(planned_at)}"
         lines.append(Text(f"executions take their median time here; {planned}"))

@@ -58,6 +58,6 @@ def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
         case OpenBreaker(partition, until_s):
             return Event(wall_s, "critical", "breaker", partition, f"no start for {until_s - now_s:.0f} s")
         case Report(level, subject, reason):
-            return Event(wall_s, str(level), "said", subject, reason)
+            return Event(wall_s, str(level), "notice", subject, reason)
         case Load() | Probe():
             return None

@@ -80,7 +80,7 @@ def force(
     history = History(fleet.files.history)
     controller_process.start_detached(fleet.files)
     for partition, _ in placed:
-        _await(history, "said", partition.id, 0.0, "stands by")
+        _await(history, "notice", partition.id, 0.0, "stands by")
     stop = threading.Event()
     with ThreadPoolExecutor(len(placed)) as pool, _set_at_end(stop):
         streams = np.random.default_rng(seed).spawn(len(placed))
@@ -92,11 +92,11 @@ def force(
         cut_s = time.time()
         fleet.launcher.resize(hit.server, hit.server.spec.percent * hit.part)
         moved = _await(history, "redirect", hit.partition.id, cut_s)
-        guarded = _await(history, "said", hit.partition.id, moved.at_s, "stands by")
+        guarded = _await(history, "notice", hit.partition.id, moved.at_s, "stands by")
         stop.wait(_AFTER_S)
         stop.set()
         seen = clients[hit.placement.endpoint].result()
-    said = next(e.reason for e in history.events(since_s=moved.at_s) if e.kind == "said")
+    said = next(e.reason for e in history.events(since_s=moved.at_s) if e.kind == "notice")
     return _repair(hit, seen, cut_s, moved, said, guarded)
 
 

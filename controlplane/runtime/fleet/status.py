@@ -149,7 +149,7 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry, window_s
         trouble = str(error)
     try:
         history = History(fleet.files.history)
-        redirects, warnings = history.latest("redirect", _LEVELS), history.latest("said", _WARNINGS)
+        redirects, warnings = history.latest("redirect", _LEVELS), history.latest("notice", _WARNINGS)
     except EngineError as error:
         history_trouble = str(error)
     told = read_guarding(fleet.files.guarding) if controller is not None else ()

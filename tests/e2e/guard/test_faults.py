@@ -79,7 +79,7 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
         moved_s = time.time()
         hot.await_answers(40, since_s=moved_s)
         warm.await_answers(40, since_s=moved_s)
-    said = [e for e in fleet.events() if e.kind == "said" and e.at_s >= hit_s and e.level == "critical"]
+    said = [e for e in fleet.events() if e.kind == "notice" and e.at_s >= hit_s and e.level == "critical"]
     assert [e.subject for e in said if "a fault of the whole core" in e.reason] == [first]
     assert len(said) == 1, "one event, not one a server"
     assert hot.unexplained(hit_s, dead_s) == []

@@ -122,6 +122,58 @@ def test_a_name_opens_its_reasons_by_keyboard(opened: Opened) -> None:
     assert page.locator("tr.details").count() == 0
 
 
+def compared(name: str, gpus: int, *late: str) -> dict[str, object]:
+    truths = {"measured": {"late": list(late), "late_percent": 0.0, "power_w": None}}
+    return {
+        "name": name,
+        "gpus": gpus,
+        "cost_per_hour": 3.0 * gpus,
+        "planning_ms": 10.0,
+        "infeasible": [],
+        "predicted_late": [],
+        "utilisation": None,
+        "truths": truths,
+    }
+
+
+@pytest.mark.parametrize(
+    ("strategies", "says"),
+    [
+        (
+            [compared("cheap", 1, "a"), compared("safe", 2), compared("dear", 3)],
+            "safe needs 2 GPUs and keeps every limit; cheap needs 1 GPU and has 1 of 2 workloads late",
+        ),
+        (
+            [compared("cheap", 1, "a", "b"), compared("better", 2, "a")],
+            "no plan keeps every limit: better needs 2 GPUs and has the fewest, 1 of 2 workloads late",
+        ),
+        ([compared("cheap", 1, "a", "b")], "every plan leaves all workloads late or not served."),
+    ],
+)
+def test_a_comparison_says_its_outcome(
+    strategies: list[dict[str, object]], says: str, chromium: Browser, tmp_path: Path
+) -> None:
+    file = tmp_path / "compared.html"
+    document = {
+        "title": "Compared",
+        "workloads": 2,
+        "noun": "GPU",
+        "priced": True,
+        "seconds": 10,
+        "refused": [],
+    }
+    truth = {"name": "measured", "title": "As measured", "meaning": "as it was"}
+    file.write_text(page_of("Compared", document | {"truths": [truth], "strategies": strategies}))
+    with browser.opened(chromium, address_of(file), width=390) as found:
+        assert says in found.page.inner_text(".verdict")
+        assert found.complaints == []
+        assert axe_violations(found.page) == []
+        # On a narrow screen the late workloads are in view.
+        late = found.page.get_by_role("columnheader", name="Late: as measured").bounding_box()
+        assert late is not None
+        assert late["x"] + late["width"] < 390
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_is_accessible_and_fits(chromium: Browser, report: Path, width: int, scheme: str) -> None:

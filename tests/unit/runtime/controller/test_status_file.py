@@ -29,7 +29,7 @@ pytestmark = pytest.mark.unit
 def test_history_is_bounded_and_read_oldest_first(tmp_path: Path) -> None:
     history = History(tmp_path / "h.sqlite", keep=300)
     assert history.events() == ()
-    every = [Event(float(i), "info", "said", "w", str(i)) for i in range(600)]
+    every = [Event(float(i), "info", "notice", "w", str(i)) for i in range(600)]
     for i in range(0, 600, 20):
         history.write(*every[i : i + 20])
     kept = history.events(limit=10_000)
@@ -41,7 +41,7 @@ def test_history_is_bounded_and_read_oldest_first(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "in-the-way").write_text("")
     history = History(tmp_path / "in-the-way" / "h.sqlite")
-    history.write(Event(1.0, "info", "said", "w", "x"))
+    history.write(Event(1.0, "info", "notice", "w", "x"))
     assert history.lost == 1
 
 
@@ -50,18 +50,18 @@ def test_a_locked_history_holds_nobody_up_and_gets_what_was_told_meanwhile(
 ) -> None:
     monkeypatch.setattr(history_module, "_PATIENCE_S", 60.0)
     history = History(tmp_path / "h.sqlite")
-    history.write(Event(0.0, "info", "said", "w", "before"))
+    history.write(Event(0.0, "info", "notice", "w", "before"))
     log = EventLog(history)
     with contextlib.closing(sqlite3.connect(tmp_path / "h.sqlite")) as other:
         other.execute("BEGIN EXCLUSIVE")
         began_s = time.monotonic()
         for i in range(30):
-            log.write(Event(float(i), "info", "said", "w", str(i)))
+            log.write(Event(float(i), "info", "notice", "w", str(i)))
         assert time.monotonic() - began_s < 30.0, "one that waits for the other writer has a minute"
         other.rollback()
     log.close()
     assert [e.reason for e in history.events()] == ["before", *map(str, range(30))]
-    log.write(Event(31.0, "info", "said", "w", "late"))
+    log.write(Event(31.0, "info", "notice", "w", "late"))
     assert history.events()[-1].reason == "late", "also what is told while the controller ends"
 
 

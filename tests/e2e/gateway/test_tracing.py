@@ -1,0 +1,129 @@
+"""A client's trace context reaches Triton unchanged, and Triton exports its spans where `triton_args` say."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import json
+import os
+import threading
+from collections.abc import Iterator
+
+import gateway_rig as rig
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc as tg
+
+from controlplane.domain.fleet import Route
+from controlplane.domain.server_options import ServerOptions
+
+pytestmark = pytest.mark.e2e
+BODY = json.dumps({"inputs": [{"name": "INPUT", "shape": [1], "datatype": "FP32", "data": [1.0]}]}).encode()
+
+
+class Collector:
+    """An OTLP receiver that keeps what servers export."""
+
+    def __init__(self) -> None:
+        bodies: list[bytes] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._bodies = bodies
+        self._server = http.server.ThreadingHTTPServer((rig.HOST, 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://{rig.HOST}:{self._server.server_port}/v1/traces"
+
+    def has(self, trace: str, parent: str) -> bool:
+        """Whether a span of this trace was exported that names this parent."""
+        spans = [
+            span
+            for body in self._bodies
+            for resource in json.loads(body)["resourceSpans"]
+            for scope in resource["scopeSpans"]
+            for span in scope["spans"]
+        ]
+        return any((s["traceId"], s.get("parentSpanId")) == (trace, parent) for s in spans)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[rig.Ports]:
+    """A gateway before a Triton that traces every request."""
+    settings = (
+        "mode=opentelemetry",
+        "rate=1",
+        "level=TIMESTAMPS",
+        f"opentelemetry,url={collector.url}",
+        "opentelemetry,bsp_schedule_delay=100",
+    )
+    # As a spec's `triton_args`, which refuse what Trisect sets itself.
+    options = ServerOptions(tuple(f"--trace-config={setting}" for setting in settings))
+    with (
+        rig.tritons(tmp_path_factory.mktemp("tritons"), options.triton_args, one={"echo": "echo"}) as running,
+        rig.a_gateway(tmp_path_factory.mktemp("gateway")) as (gateway, found),
+    ):
+        gateway.commit({"echo": Route((running["one"].backend,))})
+        yield found
+
+
+def http_routed(ports: rig.Ports, context: str) -> None:
+    _post(ports, context, BODY)
+
+
+def http_by_the_facade(ports: rig.Ports, context: str) -> None:
+    """HAProxy cannot read the model's name in a compressed body."""
+    _post(ports, context, gzip.compress(BODY), {"Content-Encoding": "gzip"})
+
+
+def grpc_routed(ports: rig.Ports, context: str) -> None:
+    with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+        client.infer("echo", [_tensor()], headers={"traceparent": context})
+
+
+def grpc_by_the_facade(ports: rig.Ports, context: str) -> None:
+    with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+        headers = {"traceparent": context}
+        client.infer("echo", [_tensor()], headers=headers, compression_algorithm="gzip")
+
+
+@pytest.mark.parametrize("call", [http_routed, http_by_the_facade, grpc_routed, grpc_by_the_facade])
+def test_a_servers_span_belongs_to_the_clients_trace(call, ports: rig.Ports, collector: Collector) -> None:
+    trace, parent = os.urandom(16).hex(), os.urandom(8).hex()
+    call(ports, f"00-{trace}-{parent}-01")
+    rig.until(lambda: collector.has(trace, parent))
+
+
+def _post(ports: rig.Ports, context: str, body: bytes, headers: dict[str, str] | None = None) -> None:
+    answer = requests.post(
+        f"http://{rig.HOST}:{ports.http}/v2/models/echo/infer",
+        body,
+        headers={"traceparent": context, "Content-Type": "application/json", **(headers or {})},
+        timeout=60,
+    )
+    answer.raise_for_status()
+
+
+def _tensor() -> tg.InferInput:
+    tensor = tg.InferInput("INPUT", [1], "FP32")
+    tensor.set_data_from_numpy(np.ones(1, dtype=np.float32))
+    return tensor
