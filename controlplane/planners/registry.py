@@ -29,6 +29,7 @@ STRATEGIES: Mapping[str, _Entry] = {
     "inss": _Entry("inss.strategy", options=("iterations", "bda", "policy")),
     "ffd+": _Entry("greedy.first_fit", "plain"),
     "ffd++": _Entry("greedy.first_fit", "validated"),
+    "gslice+": _Entry("greedy.gslice"),
     "sbp": _Entry("gpulet.strategy", "sbp", ("as_coded",)),
     "greedy-best-fit": _Entry("gpulet.strategy", "greedy_best_fit", ("as_coded",)),
     "gpulet": _Entry("gpulet.strategy", "gpulet", ("as_coded",)),

@@ -50,9 +50,10 @@ class Greedy:
 
     def plan(self, request: PlanRequest) -> Plan:
         """The cheapest of the plans on one GPU type each, as the paper extends it to several types."""
-        return finalise_cheapest(self.name, request, self._on)
+        return finalise_cheapest(self.name, request, self.draft_on)
 
-    def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
+    def draft_on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
+        """The placement on one GPU type."""
         unserved = {w.name: why for w in workloads if (why := refusal(w, device)) is not None}
         known = [w for w in workloads if w.name not in unserved]
         eq = device.latency
