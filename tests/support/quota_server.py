@@ -35,9 +35,9 @@ LEVEL_S = 0.1
 class Case:
     """A queue, and a cut after which a request takes `slowdown` times as long.
 
-    `clump` is the mean number of requests that arrive together. `starved` are the mean and the deviation of
-    the part of its ready time in which other work has the server's core; `waiting` is the gateway's.
-    `utilisation` is the plan's.
+    Since the cut `traffic` times as many requests arrive, `clump` of them together in the mean. `starved` are
+    the mean and the deviation of the part of its ready time in which other work has the server's core;
+    `waiting` is the gateway's. `utilisation` is the plan's.
     """
 
     seed: int
@@ -52,6 +52,7 @@ class Case:
     overhead_s: float = 0.0008
     batch: int = 8
     utilisation: float = 0.6
+    traffic: float = 1.0
     cut_s: float = 8.0
     until_s: float = 20.0
 
@@ -173,7 +174,8 @@ def _served(case: Case, thread: _Thread, chance: random.Random) -> list[tuple[fl
 def _arrivals(case: Case, chance: random.Random) -> Iterator[float]:
     at = 0.0
     while at < case.until_s:
-        at += chance.expovariate(case.rate_rps / case.clump)
+        rate_rps = case.rate_rps * (case.traffic if at >= case.cut_s else 1.0)
+        at += chance.expovariate(rate_rps / case.clump)
         yield at
         while chance.random() < 1.0 - 1.0 / case.clump:
             yield at

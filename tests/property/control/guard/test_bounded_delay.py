@@ -81,3 +81,11 @@ def test_a_server_at_a_cut_quota_is_left_in_bounded_time_however_contended_the_h
 @pytest.mark.parametrize("seed", range(5))
 def test_a_server_whose_quota_is_not_cut_is_left_alone(seed: int) -> None:
     assert outcome(Case(seed, slowdown=1.0)).redirected_s == math.inf
+
+
+@pytest.mark.parametrize("traffic", [1.2, 1.5, 2.0])
+def test_more_traffic_than_planned_moves_none_of_it(traffic: float) -> None:
+    """At twice the planned rate nine of ten answers are late."""
+    for seed in range(5):
+        case = Case(seed, slowdown=1.0, traffic=traffic, starved=(0.05, 0.05))
+        assert outcome(case).redirected_s == math.inf
