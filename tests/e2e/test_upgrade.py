@@ -21,7 +21,6 @@ pytestmark = pytest.mark.e2e
 PLAN = plan(partition("a", 30))
 
 
-@pytest.mark.timeout(300)
 def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_path: Path) -> None:
     installed = former_version.install(tmp_path)
     if installed is None:
