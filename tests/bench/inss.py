@@ -1,7 +1,8 @@
 """InSS beside its paper: two RTX 2060 Super and two RTX 2060, its six models, rates that walk as in its code.
 
-.venv/bin/python tests/bench/inss.py             two minutes: batches, figures 15 and 17, online
+.venv/bin/python tests/bench/inss.py             two minutes: batches, figures 15 to 17, online
 .venv/bin/python tests/bench/inss.py --seeds 5   more walks
+.venv/bin/python tests/bench/inss.py --heavy     a minute: figures 21 to 23 alone
 
 Everybody plans with its own latency model; the truth is the model `ours`, fitted on the same measurements.
 Nothing is tuned to come near the figures.
@@ -13,8 +14,8 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,12 @@ START = {
     "efficientnet": 250.0,
 }
 """Rates where the authors' evaluation begins."""
+HEAVY_START = {**START, "resnet18": 150.0, "vgg19": 80.0}
+"""The rates of the two further models are assumed: those of ResNet50 and VGG16."""
 GPUS = ("rtx2060s", "rtx2060s", "rtx2060", "rtx2060")
+FIVE_GPUS = (*GPUS, "rtx2060")
+"""The paper does not name the type of the fifth GPU: the smaller one is assumed."""
+SIX_GPUS = ("rtx2060s", "rtx2060s", "rtx2060s", "rtx2060", "rtx2060", "rtx2060")
 SECONDS, STRIDE_S, STRIDE_RPS = 200, 10, 20.0
 OVER_TIME_S = 20
 FIG_15 = {
@@ -70,6 +76,35 @@ FIG_17 = {
     "gslice-like": 2.636,
     "igniter": 2.872,
 }
+FIG_16 = {
+    "inss": (4201, 5482),
+    "gpulet-like": (3330, 4420),
+    "gslice-like": (2924, 3516),
+    "igniter": (1327, 1972),
+}
+"""The lowest and the highest of 50 points over 200 s."""
+FIG_21 = {
+    "inss, 4 GPUs": 4016.7,
+    "inss, 5 GPUs": 5215.2,
+    "gpulet-like": 4290.4,
+    "gslice-like": 4210.2,
+    "igniter": 1861.0,
+}
+FIG_22 = {
+    "inss, 4 GPUs": 0.728,
+    "inss, 5 GPUs": 0.210,
+    "gpulet-like": 1.859,
+    "gslice-like": 4.529,
+    "igniter": 3.830,
+}
+FIG_23 = {
+    "inss, 4 GPUs": (42, 100, 54, 14, 36, 49, 48, 66),
+    "inss, 5 GPUs": (53, 100, 100, 52, 72, 28, 30, 77),
+    "gpulet-like": (20, 60, 40, 80, 60, 40, 40, 60),
+    "gslice-like": (40, 80, 100, 20, 40, 80, 80, 60),
+    "igniter": (12, 42, 60, 6, 18, 14, 14, 54),
+}
+"""Percent of a GPU for each of `HEAVY_START`'s models, in the paper's order: A R V M M1 E R1 V1."""
 
 
 def walk(seed: int, start: Mapping[str, float] = START) -> list[dict[str, float]]:
@@ -85,8 +120,8 @@ def walk(seed: int, start: Mapping[str, float] = START) -> list[dict[str, float]
     return steps
 
 
-def problem_of(rates: Mapping[str, float], told: Surfaces) -> Problem:
-    return instances.paper(told, list(rates), list(rates.values()), GPUS)
+def problem_of(rates: Mapping[str, float], told: Surfaces, gpus: Sequence[str] = GPUS) -> Problem:
+    return instances.paper(told, list(rates), list(rates.values()), gpus)
 
 
 @dataclass(frozen=True)
@@ -98,11 +133,15 @@ class Decided:
 
 
 def gpus_of(
-    rates: Mapping[str, float], gpu: np.ndarray, units: np.ndarray, batch: np.ndarray
+    rates: Mapping[str, float],
+    gpu: np.ndarray,
+    units: np.ndarray,
+    batch: np.ndarray,
+    there: Sequence[str] = GPUS,
 ) -> tuple[PlannedGpu, ...]:
     """A plan's GPUs from an assignment of `problem_of`."""
     asked, found = workloads(rates), []
-    for k, kind in enumerate(GPUS):
+    for k, kind in enumerate(there):
         device = devices()[kind]
         grid = device.pool.device.grid.percents()
         here = [(asked[i], grid[int(units[i]) - 1], int(batch[i])) for i in np.flatnonzero(gpu == k)]
@@ -111,7 +150,7 @@ def gpus_of(
             for w, percent, b in here
         ]
         if parts:
-            found.append(gpu_of(k - GPUS.index(kind), device, parts))
+            found.append(gpu_of(k - there.index(kind), device, parts))
     return tuple(found)
 
 
@@ -119,32 +158,38 @@ def half_slo(rates: Mapping[str, float]) -> dict[str, float]:
     return {name: instances.MODELS[name].slo_ms / 2.0 for name in rates}
 
 
-def inss(rates: Mapping[str, float], told: Surfaces, policy: Weights | None = None) -> Decided:
+def inss(
+    rates: Mapping[str, float], told: Surfaces, policy: Weights | None = None, there: Sequence[str] = GPUS
+) -> Decided:
     """Place, polish, enumerate; the first of a batch waits as long as its own batch's time allows."""
-    problem = problem_of(rates, told)
+    problem = problem_of(rates, told, there)
     found = place(problem, CLOCK, policy=policy)
     outcome = goodput(problem, found.gpu, found.units)
     execution = np.where(
         found.batch > 0, 1000.0 * outcome.batch / np.maximum(outcome.capacity_rps, 1e-9), 0.0
     )
     wait = dict(zip(rates, (problem.slos_ms - execution).tolist(), strict=True))
-    return Decided(gpus_of(rates, found.gpu, found.units, found.batch), wait)
+    return Decided(gpus_of(rates, found.gpu, found.units, found.batch, there), wait)
 
 
 def baseline(
-    rates: Mapping[str, float], put: Callable[[Problem], tuple[np.ndarray, np.ndarray]], bda: bool
+    rates: Mapping[str, float],
+    put: Callable[[Problem], tuple[np.ndarray, np.ndarray]],
+    *,
+    bda: bool = False,
+    there: Sequence[str] = GPUS,
 ) -> Decided:
     """GSLICE-like and gpulet-like: half-SLO batches and waits; with BDA, Eq 2 decides both."""
-    problem = problem_of(rates, surfaces().without_interference())
+    problem = problem_of(rates, surfaces().without_interference(), there)
     gpu, units = put(problem)
     if not bda:
-        return Decided(
-            gpus_of(rates, gpu, units, inss_baselines.batches(problem, gpu, units)), half_slo(rates)
-        )
+        batch = inss_baselines.batches(problem, gpu, units)
+        return Decided(gpus_of(rates, gpu, units, batch, there), half_slo(rates))
     outcome = goodput(problem, gpu, units)
     execution = 1000.0 * outcome.batch / np.maximum(outcome.capacity_rps, 1e-9)
     wait = np.where(gpu >= 0, problem.slos_ms - execution, 0.0)
-    return Decided(gpus_of(rates, gpu, units, outcome.batch), dict(zip(rates, wait.tolist(), strict=True)))
+    wait_ms = dict(zip(rates, wait.tolist(), strict=True))
+    return Decided(gpus_of(rates, gpu, units, outcome.batch, there), wait_ms)
 
 
 def planned(rates: Mapping[str, float], name: str, latency: str, rule: Rule) -> Decided:
@@ -160,15 +205,24 @@ def planned(rates: Mapping[str, float], name: str, latency: str, rule: Rule) -> 
     return Decided(tuple(gpus), half_slo(rates))
 
 
-METHODS: Mapping[str, Callable[[Mapping[str, float]], Decided]] = {
+Method = Callable[[Mapping[str, float]], Decided]
+Methods = Mapping[str, Method]
+METHODS: Methods = {
     "inss": lambda rates: inss(rates, surfaces(), built_in_policy()),
     "inss, search alone": lambda rates: inss(rates, surfaces()),
     "inss w/o interference": lambda rates: inss(rates, surfaces().without_interference()),
     "bda-gpulet": lambda rates: baseline(rates, inss_baselines.gpulet, bda=True),
-    "gpulet-like": lambda rates: baseline(rates, inss_baselines.gpulet, bda=False),
-    "gslice-like": lambda rates: baseline(rates, inss_baselines.gslice, bda=False),
+    "gpulet-like": lambda rates: baseline(rates, inss_baselines.gpulet),
+    "gslice-like": lambda rates: baseline(rates, inss_baselines.gslice),
     "igniter": lambda rates: planned(rates, "igniter", "igniter", Rule.HALF_SLO),
     "joint": lambda rates: planned(rates, "joint", "ours", Rule.P99),
+}
+HEAVY_METHODS: Methods = {
+    "inss, 4 GPUs": lambda rates: inss(rates, surfaces(), built_in_policy()),
+    "inss, 5 GPUs": lambda rates: inss(rates, surfaces(), built_in_policy(), FIVE_GPUS),
+    "gpulet-like": lambda rates: baseline(rates, inss_baselines.gpulet, there=SIX_GPUS),
+    "gslice-like": lambda rates: baseline(rates, inss_baselines.gslice, there=SIX_GPUS),
+    "igniter": METHODS["igniter"],
 }
 
 
@@ -244,48 +298,101 @@ class Seen:
         return 100.0 * (1.0 - self.good / asked) if asked else math.nan
 
 
-def figures(seeds: int) -> None:
-    """Figures 15 and 17."""
-    walks = [walk(seed) for seed in range(seeds)]
-    offered = np.mean([sum(step.values()) for steps in walks for step in steps])
-    print(
-        f"\nfigures 15 and 17: {seeds} walks of {SECONDS} s; {offered:.0f} requests/s are offered on the mean"
+@dataclass(frozen=True)
+class Figures:
+    """The paper's figures of one cluster: capacity and late percent by method, and the share by model."""
+
+    named: str
+    start: Mapping[str, float]
+    methods: Methods
+    capacity: Mapping[str, float]
+    late: Mapping[str, float]
+    over_time: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    share: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+SIX_MODELS = Figures("figures 15 to 17", START, METHODS, FIG_15, FIG_17, FIG_16)
+EIGHT_MODELS = Figures("figures 21 to 23", HEAVY_START, HEAVY_METHODS, FIG_21, FIG_22, share=FIG_23)
+
+
+@dataclass
+class Found:
+    """What a method decided over its walks: capacities decided and true, GPUs, shares and CPU seconds."""
+
+    capacity: list[tuple[float, float]] = field(default_factory=list)
+    gpus: list[int] = field(default_factory=list)
+    percent: list[list[float]] = field(default_factory=list)
+    spent_s: float = 0.0
+    seen: Mapping[tuple[bool, Gaps], Seen] = field(
+        default_factory=lambda: {
+            (w, law): Seen() for w in (True, False) for law in (Gaps.CONSTANT, Gaps.POISSON)
+        }
     )
-    print("capacity: b/t by the truth, of the batch decided and of the one the wait gathers (its fig 18);")
+
+
+def found_by(
+    decide: Callable[[Mapping[str, float]], Decided], walks: Sequence[Sequence[dict[str, float]]]
+) -> Found:
+    """What a method decides for every step of the walks, and the requests of these steps."""
+    found = Found()
+    decide(walks[0][0])
+    for seed, steps in enumerate(walks):
+        for at, rates in enumerate(steps):
+            began = time.process_time()
+            decided = decide(rates)
+            found.spent_s += time.process_time() - began
+            found.capacity.append((capacity_rps(decided.gpus), capacity_rps(true_batches(decided))))
+            found.gpus.append(len(decided.gpus))
+            taken = {p.models[0].model: p.percent for g in decided.gpus for p in g.partitions}
+            found.percent.append([taken.get(name, 0.0) for name in rates])
+            for (waits, law), sums in found.seen.items():
+                chosen = waiting(decided) if waits else decided.gpus
+                sums.add(chosen, rates, law, STRIDE_S, 1000 * seed + at)
+    return found
+
+
+def figures(seeds: int, paper: Figures) -> None:
+    """Capacity, lateness and shares beside the paper's."""
+    walks = [walk(seed, paper.start) for seed in range(seeds)]
+    offered = np.mean([sum(step.values()) for steps in walks for step in steps])
+    print(f"\n{paper.named}: {seeds} walks of {SECONDS} s; {offered:.0f} requests/s are offered on the mean")
+    print(
+        "capacity: b/t by the truth, of the batch decided and of the one the wait gathers (its fig 18), and"
+    )
+    print("the lowest and highest true one over time (its fig 16); its own in brackets;")
     print("violations in % of placed models' requests: batches wait (w) as in the paper or do not (g) as in")
     print("Triton; arrivals even (e), as in its code, or Poisson (p); goodput under w p")
     print(
-        f"{'':22s} {'decided':>7s} {'true':>6s} {'to inss':>8s} {'fig 15':>7s} {'to inss':>8s} |"
-        f" {'w e':>5s} {'w p':>5s} {'g e':>5s} {'g p':>5s} {'fig 17':>6s} |"
+        f"{'':22s} {'decided':>7s} {'true':>6s} {'to inss':>8s} {'[paper]':>7s} {'[to inss]':>9s}"
+        f" {'over time':>11s} {'[paper]':>9s} |"
+        f" {'w e':>5s} {'w p':>5s} {'g e':>5s} {'g p':>5s} {'[paper]':>7s} |"
         f" {'goodput/s':>9s} {'rejected %':>10s} {'GPUs':>5s} {'CPU ms':>7s}"
     )
+    shares, reference = {}, next(iter(paper.methods))
     first = math.nan
-    for name, decide in METHODS.items():
-        decide(walks[0][0])
-        capacity, gpus, spent = [], [], 0.0
-        seen = {(w, law): Seen() for w in (True, False) for law in (Gaps.CONSTANT, Gaps.POISSON)}
-        for seed, steps in enumerate(walks):
-            for at, rates in enumerate(steps):
-                began = time.process_time()
-                decided = decide(rates)
-                spent += time.process_time() - began
-                capacity.append((capacity_rps(decided.gpus), capacity_rps(true_batches(decided))))
-                gpus.append(len(decided.gpus))
-                for (waits, law), sums in seen.items():
-                    chosen = waiting(decided) if waits else decided.gpus
-                    sums.add(chosen, rates, law, STRIDE_S, 1000 * seed + at)
-        mean, true = np.mean(capacity, axis=0)
-        first = true if name == "inss" else first
-        paper, late = FIG_15.get(name), FIG_17.get(name)
-        told = " ".join(f"{sums.violations_percent:5.2f}" for sums in seen.values())
-        one = seen[True, Gaps.POISSON]
+    for name, decide in paper.methods.items():
+        found = found_by(decide, walks)
+        shares[name] = np.mean(found.percent, axis=0)
+        mean, true = np.mean(found.capacity, axis=0)
+        first = true if name == reference else first
+        theirs, over_time = paper.capacity.get(name), [t for _, t in found.capacity]
+        ratio = None if theirs is None else theirs / paper.capacity[reference]
+        low, high = paper.over_time.get(name, ("", ""))
+        late = " ".join(f"{sums.violations_percent:5.2f}" for sums in found.seen.values())
+        one = found.seen[True, Gaps.POISSON]
         print(
-            f"{name:22s} {mean:7.0f} {true:6.0f} {true / first:8.2f} {_or_dash(paper, 7, 0)}"
-            f" {_or_dash(None if paper is None else paper / FIG_15['inss'], 8, 2)} |"
-            f" {told} {_or_dash(late, 6, 2)} |"
-            f" {one.good / len(capacity) / STRIDE_S:9.0f} {100 * one.rejected / one.requests:10.2f}"
-            f" {np.mean(gpus):5.2f} {1000 * spent / len(capacity):7.1f}"
+            f"{name:22s} {mean:7.0f} {true:6.0f} {true / first:8.2f} {_or_dash(theirs, 7, 0)}"
+            f" {_or_dash(ratio, 9, 2)} {min(over_time):5.0f}-{max(over_time):5.0f} {low!s:>4s}-{high!s:>4s} |"
+            f" {late} {_or_dash(paper.late.get(name), 7, 2)} |"
+            f" {one.good / len(over_time) / STRIDE_S:9.0f} {100 * one.rejected / one.requests:10.2f}"
+            f" {np.mean(found.gpus):5.2f} {1000 * found.spent_s / len(over_time):7.1f}"
         )
+    if paper.share:
+        print("\nshares in % of a GPU, mean over time, by model and together; [the paper's fig 23]")
+        print(f"{'':22s} " + " ".join(f"{name[:11]:>11s}" for name in paper.start) + f" {'together':>11s}")
+        for name, mine in shares.items():
+            pairs = zip((*mine, mine.sum()), (*paper.share[name], sum(paper.share[name])), strict=True)
+            print(f"{name:22s} " + " ".join(f"{own:5.0f} [{theirs:3.0f}]" for own, theirs in pairs))
 
 
 def _or_dash(value: float | None, width: int, digits: int) -> str:
@@ -414,10 +521,14 @@ def main() -> None:
     """All of it."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--seeds", type=int, default=2, help="walks of each kind")
+    asked.add_argument("--heavy", action="store_true", help="only eight models, on up to six GPUs")
     given = asked.parse_args()
+    if given.heavy:
+        figures(given.seeds, EIGHT_MODELS)
+        return
     batches()
     searches()
-    figures(given.seeds)
+    figures(given.seeds, SIX_MODELS)
     online(given.seeds)
 
 

@@ -181,7 +181,8 @@ def await_rate(host: Host) -> None:
 def test_a_doubled_rate_is_followed_and_no_request_fails(host: Host) -> None:
     (doubled,) = followed(host, (50.0, BATCHES_S))
     # Mostly another batch alone; a smeared step may pass for the begin of a ramp, which takes a core more.
-    assert {batch for _, _, batch in doubled.layout} == {2}, "single requests hold 25/s, not 50"
+    batches, cores = ({one[at] for one in doubled.layout} for at in (2, 0))
+    assert batches == {2} or len(cores) == 2, "single requests of one core hold 25/s, not 50"
     assert any("25/s planned: " in reason for reason in doubled.events)
 
 

@@ -83,9 +83,9 @@ class Forecast:
 
 
 def forecast(state: LoadState) -> Forecast:
-    """The rates at the horizon, by the last seconds, and above that by the trend of the minutes.
+    """The rates at the horizon, by the last seconds; above that by the trend of the minutes and the days.
 
-    The minutes look as far ahead as a plan is to last, the seconds as far as it takes to change one. Bounds
+    Minutes and days look as far ahead as a plan is to last, seconds as far as it takes to change one. Bounds
     include bursts: they are for the rate of a second, `level` and `expected` for the mean.
     """
     limits = state.limits
@@ -96,6 +96,7 @@ def forecast(state: LoadState) -> Forecast:
     upper, later = near.upper(limits.upper_z), far.upper(limits.upper_z)
     # Falling minutes say nothing against what the last seconds show.
     upper = np.where(far.known, np.maximum(upper, later), upper)
+    upper = np.maximum(upper, state.days.highest(state.now_s, limits.dwell_s, near.upper(limits.upper_z)))
     size = np.array([w.client_batch for w in state.workloads], dtype=np.float64)
     present = estimate(state.seconds, 0.0).lower(limits.trigger_z) * size
     level, expected = (np.where(near.known, rate, np.nan) * size for rate in (near.level, near.expected))
@@ -110,13 +111,14 @@ def _heard(state: LoadState, arrivals: Sequence[PerWorkload | None]) -> LoadStat
     """With the counts of further seconds."""
     count = len(state.workloads)
     missing = (float("nan"),) * count
-    seconds, minutes, minute = state.seconds, state.minutes, state.minute
-    for second in arrivals:
-        seconds = seconds.after(np.array(missing if second is None else second, dtype=np.float64))
+    seconds, minutes, minute, days = state.seconds, state.minutes, state.minute, state.days
+    for ago, second in zip(range(len(arrivals) - 1, -1, -1), arrivals, strict=True):
+        counts = np.array(missing if second is None else second, dtype=np.float64)
+        seconds, days = seconds.after(counts), days.after(counts, state.now_s - ago)
         minute = (*minute, missing if second is None else second)
         if len(minute) == _MINUTE:
             minutes, minute = minutes.after(_sum_of(np.array(minute).reshape(_MINUTE, count))), ()
-    return replace(state, seconds=seconds, minutes=minutes, minute=minute)
+    return replace(state, seconds=seconds, minutes=minutes, minute=minute, days=days)
 
 
 def _sum_of(minute: FloatArray) -> FloatArray:
@@ -176,7 +178,17 @@ def _decrease(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, 
         for i, w in enumerate(state.workloads)
         if wanted[i] < planned[i]
     ]
-    return _ask(replace(state, tried_s=now_s), Direction.DOWN, wanted, _few(reasons))
+    state = replace(state, tried_s=now_s)
+    return _ask(state, Direction.DOWN, wanted, _few(reasons), _move_price(state))
+
+
+def _move_price(state: LoadState) -> float:
+    """What a share that starts anew for a cheaper plan counts, in its cost.
+
+    A plan is expected to last as long as the one before has lasted. A move puts requests at risk, so it
+    counts as if its share ran twice for a dwell.
+    """
+    return state.limits.dwell_s / max(state.now_s - state.changed_s, state.limits.dwell_s)
 
 
 def _least(state: LoadState) -> FloatArray:
@@ -190,10 +202,10 @@ def _least(state: LoadState) -> FloatArray:
 
 
 def _ask(
-    state: LoadState, direction: Direction, wanted: FloatArray, reason: str
+    state: LoadState, direction: Direction, wanted: FloatArray, reason: str, move_price: float = 1.0
 ) -> tuple[LoadState, tuple[Effect, ...]]:
     number = state.number + 1
-    ask = Propose(number, direction, tuple(wanted.tolist()), reason)
+    ask = Propose(number, direction, tuple(wanted.tolist()), reason, move_price)
     return replace(state, under_way=ask, number=number), (ask,)
 
 
@@ -233,11 +245,10 @@ def _apply(state: LoadState, asked: Propose, proposal: Proposal) -> tuple[LoadSt
 
 
 def _is_worth_it(state: LoadState, proposal: Proposal) -> bool:
-    """Whether a cheaper plan holds what is forecast by now and gains more in a dwell than its moves cost."""
-    limits = state.limits
-    gain = (proposal.cost_before - proposal.cost_after) * limits.dwell_s
+    """Whether a cheaper plan holds what is forecast by now and saves more than its moves cost."""
+    saved = proposal.cost_before - proposal.cost_after
     enough = (np.array(proposal.rates_rps) >= _least(state)).all()
-    return bool(enough and gain > proposal.moved_cost * limits.horizon_s)
+    return bool(enough and saved > _move_price(state) * proposal.moved_cost)
 
 
 def _given_up(state: LoadState, now_s: float, reason: str) -> tuple[LoadState, tuple[Effect, ...]]:

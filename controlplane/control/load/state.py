@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from controlplane.control.load.days import Days
 from controlplane.control.load.rates import Rates
 from controlplane.domain.plan import Plan
 
@@ -50,7 +51,8 @@ class LoadLimits:
     `horizon_s` is how far a decision looks ahead: until the next change after it could serve.
     `settle_s` is the shortest time between two changes, unless more arrives than is planned for. `dwell_s` is
     how long a cheaper plan must have been enough, without a moment of doubt, before it is applied. `burst_z`
-    is how many deviations of the seconds of a bursty workload a plan is to hold.
+    is how many deviations of the seconds of a bursty workload a plan is to hold. `day_s` is after what time
+    the load is expected to repeat itself.
     """
 
     horizon_s: float = 35.0
@@ -59,6 +61,7 @@ class LoadLimits:
     trigger_z: float = 3.0
     upper_z: float = 2.0
     burst_z: float = 1.5
+    day_s: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +80,16 @@ class FollowedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Look for a plan that holds these rates: from the plan before, with the fewest changes."""
+    """Look for a plan that holds these rates: from the plan before, with the fewest changes.
+
+    A share that starts anew counts as `move_price` times its cost.
+    """
 
     number: int
     direction: Direction
     rates_rps: PerWorkload
     reason: str
+    move_price: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +170,7 @@ class LoadState:
     seconds: Rates
     minutes: Rates
     minute: tuple[PerWorkload, ...]
+    days: Days
     asked_rps: PerWorkload
     peaks_rps: tuple[PerWorkload, ...]
     part_s: float
@@ -188,6 +196,7 @@ def begin(workloads: Sequence[FollowedWorkload], limits: LoadLimits, now_s: floa
         seconds=Rates.unknown(count, 1.0),
         minutes=Rates.unknown(count, 60.0),
         minute=(),
+        days=Days.unknown(count, limits.day_s, now_s),
         asked_rps=(0.0,) * count,
         peaks_rps=(),
         part_s=now_s,
@@ -228,6 +237,7 @@ def with_workloads(state: LoadState, workloads: Sequence[FollowedWorkload], now_
         asked_rps=tuple(asked.get(i, 0.0) for i in range(len(workloads))),
         seconds=rows(state.seconds, fresh.seconds),
         minutes=rows(state.minutes, fresh.minutes),
+        days=state.days.of_workloads([row.get(w.name) for w in workloads]),
         number=state.number,
     )
 
@@ -250,6 +260,7 @@ def validate_state(state: LoadState) -> None:
         assert rates.counts.shape[0] == rates.stretch.size == rates.dispersion.size == count
         assert (rates.dispersion >= 1.0).all()
         assert not (rates.counts < 0.0).any()
+    assert state.days.rates.shape[1] == state.days.requests.size == state.days.seconds.size == count
     assert all(len(part) == count for part in (*state.peaks_rps, *state.minute, state.asked_rps))
     assert len(state.peaks_rps) <= PEAKS
     assert not state.applying or state.under_way is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from controlplane.control.load.days import DAYS, PARTS, Days
 from controlplane.control.load.rates import KEPT, Rates
 from controlplane.control.load.state import FollowedWorkload, LoadLimits, LoadState
 from controlplane.files.documents import read
@@ -26,6 +27,14 @@ _Numbers = list[float | None]
 class _Rates:
     counts: list[_Numbers]
     dispersion: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Days:
+    rates: list[list[_Numbers]]
+    part: int
+    requests: list[float]
+    seconds: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,7 @@ class _File:
     now_s: float
     number: int
     limits: LoadLimits
+    days: _Days | None = None
 
 
 def write_load(path: Path, state: LoadState) -> None:
@@ -53,6 +63,7 @@ def write_load(path: Path, state: LoadState) -> None:
         seconds=_rates(state.seconds),
         minutes=_rates(state.minutes),
         minute=tuple(map(_row, state.minute)),
+        days=_days(state.days),
         asked_rps=state.asked_rps,
         peaks_rps=tuple(map(_row, state.peaks_rps)),
         part_s=state.part_s,
@@ -75,6 +86,7 @@ def read_load(path: Path) -> LoadState | None:
         seconds=_from(parsed.seconds, 1.0),
         minutes=_from(parsed.minutes, 60.0),
         minute=tuple(_from_row(second, math.nan) for second in parsed.minute),
+        days=_from_days(parsed),
         asked_rps=parsed.asked_rps,
         peaks_rps=tuple(_from_row(part, math.inf) for part in parsed.peaks_rps),
         part_s=parsed.part_s,
@@ -103,6 +115,22 @@ def _from(parsed: _Rates, step_s: float) -> Rates:
             counts[i, KEPT - len(kept) :] = _from_row(kept, math.nan)
         stretch[i] = len(kept)
     return Rates(step_s, counts, stretch, np.array(parsed.dispersion, dtype=np.float64))
+
+
+def _days(days: Days) -> _Days:
+    rates = [[_row(parts) for parts in day] for day in days.rates.tolist()]
+    return _Days(rates, days.part, days.requests.tolist(), days.seconds.tolist())
+
+
+def _from_days(parsed: _File) -> Days:
+    length_s = parsed.limits.day_s
+    if parsed.days is None:  # of a version that knew no days
+        return Days.unknown(len(parsed.workloads), length_s, parsed.now_s)
+    kept = parsed.days
+    rates = [[_from_row(parts, math.nan) for parts in day] for day in kept.rates]
+    counts = np.array(kept.requests, dtype=np.float64), np.array(kept.seconds, dtype=np.float64)
+    shaped = np.array(rates, dtype=np.float64).reshape(DAYS, len(kept.requests), PARTS)
+    return Days(length_s, shaped, kept.part, *counts)
 
 
 def _row(values: Sequence[float]) -> _Numbers:

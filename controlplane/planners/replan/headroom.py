@@ -6,13 +6,19 @@ that is for it needs no change before it is used up.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from controlplane.domain.plan import Plan
 from controlplane.planners.evaluation.finalise import Draft, finalise
 from controlplane.planners.protocol import PlanRequest, Strategy
 from controlplane.planners.replan.reuse import cost_of, reused
-from controlplane.planners.replan.smallest_change import Changed, Extent, moved_cost, smallest_change
+from controlplane.planners.replan.smallest_change import (
+    Changed,
+    Extent,
+    moved_cost,
+    smallest_change,
+)
 
 _MULTIPLES = (1.5, 1.2, 1.1, 1.05)
 """Tried when servers start anyway; each takes as long as a plan."""
@@ -21,23 +27,39 @@ _HALVINGS = 5
 
 
 def with_headroom(
-    strategy: Strategy, request: PlanRequest, changed: Changed, *, cheaper: bool = False
+    strategy: Strategy,
+    request: PlanRequest,
+    changed: Changed,
+    *,
+    cheaper: bool = False,
+    move_price: float = 1.0,
 ) -> tuple[Changed, float]:
     """The change for a common multiple of the rates, at no higher cost, and the multiple.
 
-    Where servers start anyway, other shares are tried; where none does, what runs stays as it is.
+    Where servers start anyway, other shares are tried; of those, the plan that holds most for what it moves.
+    Where none starts, what runs stays as it is.
     """
-    multiple = 1.0
-    assert request.previous is not None
-    if changed.extent is Extent.SERVERS and moved_cost(request.previous, changed.plan) > 0.0:
-        for tried in _MULTIPLES:
-            more = smallest_change(strategy, _scaled(request, tried), cheaper=cheaper)
+    previous = request.previous
+    assert previous is not None
+    options = [(changed, 1.0)]
+    if changed.extent is Extent.SERVERS and moved_cost(previous, changed.plan) > 0.0:
+        for multiple in _MULTIPLES:
+            scaled = _scaled(request, multiple)
+            more = smallest_change(strategy, scaled, cheaper=cheaper, move_price=move_price)
             holds = more.plan.verified and not more.plan.infeasible
             if holds and cost_of(more.plan.gpus) <= cost_of(changed.plan.gpus):
-                changed, multiple = more, tried
-                break
-    plan, further = _stretched(strategy, _scaled(request, multiple), changed.plan)
-    return replace(changed, plan=plan), multiple * further
+                options.append((more, multiple))
+    found = []
+    for option, multiple in options:
+        plan, further = _stretched(strategy, _scaled(request, multiple), option.plan)
+        found.append((replace(option, plan=plan), multiple * further))
+    return max(found, key=lambda one: _held_for_moves(previous, *one))
+
+
+def _held_for_moves(before: Plan, changed: Changed, multiple: float) -> float:
+    """How far the rates may grow until the next change, for each share that starts anew."""
+    moved = moved_cost(before, changed.plan)
+    return math.log(multiple) / moved if moved > 0.0 else math.inf
 
 
 def _stretched(strategy: Strategy, request: PlanRequest, plan: Plan) -> tuple[Plan, float]:

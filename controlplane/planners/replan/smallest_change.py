@@ -1,23 +1,22 @@
 """The smallest change of the running plan that holds other rates. Values in, values out.
 
-In this order: nothing that runs (the servers hold the rates as they are), only batches, fewer servers of the
-pools, only the GPUs whose promises break, everything. A larger change is taken only where the smaller one
-breaks a promise, or where it costs less.
+In this order: nothing that runs (the servers hold the rates as they are), only batches, then what costs
+least, moves included: fewer servers of the pools, more of them, the GPUs whose promises break, everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-import numpy as np
-
-from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
-from controlplane.planners.evaluation.evaluate import Terms, evaluate, kept, layouts_of
+from controlplane.domain.plan import Partition, Plan, PlannedGpu
 from controlplane.planners.evaluation.finalise import Draft, finalise
 from controlplane.planners.protocol import Device, PlanRequest, Strategy
 from controlplane.planners.replan.differences import Change, changes
+from controlplane.planners.replan.more_servers import with_more_servers
+from controlplane.planners.replan.pressure import late_of, pressure_of
 from controlplane.planners.replan.reuse import cost_of, reused
 from controlplane.planners.replan.stable_ids import with_stable_ids
 from controlplane.planners.serving.client_batches import largest_batch
@@ -39,17 +38,21 @@ class Changed:
     plan: Plan
 
 
-def smallest_change(strategy: Strategy, request: PlanRequest, *, cheaper: bool = False) -> Changed:
+def smallest_change(
+    strategy: Strategy, request: PlanRequest, *, cheaper: bool = False, move_price: float = 1.0
+) -> Changed:
     """The plan for a request that changes least about `request.previous`, which must be given.
 
-    With `cheaper`, only a plan of lower cost is a reason to change anything. The plan may have infeasible
-    workloads or violations, where no other one was found.
+    With `cheaper`, only a plan of lower cost is a reason to change anything. A share that starts anew counts
+    as `move_price` times its cost. The plan may have infeasible workloads or violations, where no other one
+    was found.
     """
     previous = request.previous
     assert previous is not None
     gpus = reused(previous, request)
-    same = None if gpus is None else _judged(strategy, request, gpus)
-    if same is not None and same.verified and not cheaper:
+    judged = None if gpus is None else _judged(strategy, request, gpus)
+    same = judged if judged is not None and judged.verified else None
+    if same is not None and not cheaper:
         return Changed(Extent.NOTHING, same)
     if gpus is not None and not cheaper:
         other = _with_batches(gpus, request)
@@ -57,21 +60,22 @@ def smallest_change(strategy: Strategy, request: PlanRequest, *, cheaper: bool =
         if judged is not None and judged.verified:
             return Changed(Extent.BATCHES, judged)
     fresh = strategy.plan(request)
-    if (
-        same is not None
-        and same.verified
-        and not (_holds(fresh) and cost_of(fresh.gpus) < cost_of(same.gpus))
-    ):
+    if same is not None:
+        others = [_without_spare_gpus(strategy, request)]
+    elif gpus is not None:
+        others = [_enlarged(strategy, request, gpus, fresh), _repaired(strategy, request, gpus)]
+    else:
+        others = []
+    held = [plan for plan in (*others, fresh) if plan is not None and _holds(plan)]
+    best = min(held, key=lambda plan: burden(previous, plan, move_price), default=fresh)
+    if same is not None and (not held or burden(previous, best, move_price) >= cost_of(same.gpus)):
         return Changed(Extent.NOTHING, same)
-    if same is not None and same.verified:
-        left = _without_spare_gpus(strategy, request)
-        if left is not None and cost_of(left.gpus) <= cost_of(fresh.gpus):
-            return Changed(Extent.SERVERS, left)
-    if gpus is not None:
-        repaired = _repaired(strategy, request, gpus)
-        if repaired is not None and (not _holds(fresh) or cost_of(repaired.gpus) <= cost_of(fresh.gpus)):
-            return Changed(Extent.SERVERS, repaired)
-    return Changed(Extent.SERVERS, fresh)
+    return Changed(Extent.SERVERS, best)
+
+
+def burden(before: Plan, after: Plan, move_price: float) -> float:
+    """The cost of a plan and of the shares that start anew for it."""
+    return cost_of(after.gpus) + move_price * moved_cost(before, after)
 
 
 def moved_cost(before: Plan, after: Plan) -> float:
@@ -119,40 +123,17 @@ def _rates(gpus: Sequence[PlannedGpu]) -> dict[str, float]:
     return rates
 
 
-def _pressure(gpus: Sequence[PlannedGpu], request: PlanRequest) -> dict[str, float]:
-    """What each partition is expected to need of its strictest limit: above 1 a promise breaks."""
-    layouts = layouts_of(gpus, request.devices)
-    terms = Terms(request.rule, request.deciding_quantile)
-    found = evaluate(layouts, request.devices, terms)
-    pressure: dict[str, float] = {}
-    for name, layout in layouts.items():
-        held = kept(layout, found[name], terms.rule)
-        for (i, j), queue in layout.columns():
-            taken = (
-                found[name].p99_ms[i, j] if terms.rule is Rule.P99 else found[name].times.execution_ms[i, j]
-            )
-            limit = layout.slo_ms[i, j] * (1.0 if terms.rule is Rule.P99 else 0.5)
-            own = min(taken / limit, 1.0) if held[i, j] else np.inf
-            pressure[queue.partition.id] = max(pressure.get(queue.partition.id, 0.0), own)
-    return pressure
-
-
-def _above(pressure: Mapping[str, float]) -> set[str]:
-    """The partitions that break a promise."""
-    return {name for name, own in pressure.items() if own > 1.0}
-
-
 def _with_batches(gpus: Sequence[PlannedGpu], request: PlanRequest) -> tuple[PlannedGpu, ...] | None:
     """The GPUs with the best batches where a promise breaks; None where batches alone keep not all of them.
 
     A server's batch is what its neighbours wait beside, so what is late is looked at again after each choice.
     """
     present = tuple(gpus)
-    pressure = _pressure(present, request)
-    while late := _above(pressure):
+    pressure = pressure_of(present, request)
+    while late := late_of(pressure):
         first = min(late)
-        tried = [(_pressure(other, request), other) for other in _other_batches(present, first, request)]
-        better = [(p, o) for p, o in tried if p[first] <= 1.0 and _above(p) < late]
+        tried = [(pressure_of(other, request), other) for other in _other_batches(present, first, request)]
+        better = [(p, o) for p, o in tried if p[first] <= 1.0 and late_of(p) < late]
         if not better:
             return None
         pressure, present = min(better, key=lambda one: one[0][first])
@@ -181,11 +162,21 @@ def _other_batches(
             yield tuple(replace(g, partitions=tuple(map(changed, g.partitions))) for g in gpus)
 
 
+def _enlarged(
+    strategy: Strategy, request: PlanRequest, gpus: tuple[PlannedGpu, ...], fresh: Plan
+) -> Plan | None:
+    """A plan in which servers join all that runs; None where that costs more than a fresh one."""
+    previous = request.previous
+    assert previous is not None
+    more = with_more_servers(gpus, request, cost_of(fresh.gpus) if _holds(fresh) else math.inf)
+    return None if more is None else _judged(strategy, request, with_stable_ids(more, previous))
+
+
 def _repaired(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan | None:
     """A plan in which only GPUs with broken promises are planned anew; None where it holds not everything."""
     previous = request.previous
     assert previous is not None
-    touched = _touched(gpus, _above(_pressure(gpus, request)))
+    touched = _touched(gpus, late_of(pressure_of(gpus, request)))
     left = [g for g in gpus if g.id not in touched]
     devices = _without(request, left)
     if not touched or not left or not devices:

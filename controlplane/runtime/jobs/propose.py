@@ -1,7 +1,8 @@
 """Look for the plan with which a fleet follows its load: `python -m controlplane.runtime.jobs.propose FLEET`.
 
 A process of its own, since planning keeps a core busy that the controller needs. It reads the question on
-stdin (JSON: direction, rates by workload), writes the plan into the fleet's state and the answer to stdout.
+stdin (JSON: direction, price of a move, rates by workload), writes the plan into the fleet's state and the
+answer to stdout.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ class Found:
 
 
 def find(
-    strategy: Strategy, request: PlanRequest, planned_rps: Mapping[str, float], direction: Direction
+    strategy: Strategy,
+    request: PlanRequest,
+    planned_rps: Mapping[str, float],
+    direction: Direction,
+    move_price: float = 1.0,
 ) -> Found | None:
     """The plan for a request with the smallest change; None where none holds even the planned rates.
 
@@ -61,10 +66,10 @@ def find(
     unheld: dict[str, Unheld] = {}
     for attempt in range(_ROUNDS):
         cheaper = direction is Direction.DOWN
-        changed = smallest_change(strategy, request, cheaper=cheaper)
+        changed = smallest_change(strategy, request, cheaper=cheaper, move_price=move_price)
         rates = {w.name: w.rate_rps for w in request.workloads}
         if changed.plan.verified and not changed.plan.infeasible:
-            more, multiple = with_headroom(strategy, request, changed, cheaper=cheaper)
+            more, multiple = with_headroom(strategy, request, changed, cheaper=cheaper, move_price=move_price)
             rates = {name: multiple * rate for name, rate in rates.items()}
             return Found(_KINDS[more.extent], more.plan, rates, tuple(unheld.values()))
         lost = _unheld(changed, planned_rps, last=attempt == _ROUNDS - 2)
@@ -123,7 +128,13 @@ def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
     planned: dict[str, float] = {}
     for _, _, w in plan.placements():
         planned[w.name] = planned.get(w.name, 0.0) + w.rate_rps
-    found = find(registry.strategy(plan.strategy), request, planned, Direction(question["direction"]))
+    found = find(
+        registry.strategy(plan.strategy),
+        request,
+        planned,
+        Direction(question["direction"]),
+        question["move_price"],
+    )
     if found is None:
         return {"kind": Kind.NONE.value, "summary": "no plan holds the rates that run now and more"}
     used = {(p.model, g.type) for g, _, p in found.plan.placements()}

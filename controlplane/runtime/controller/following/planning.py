@@ -35,6 +35,7 @@ class PlanningProcess:
         names = [w.name for w in state.workloads]
         question = {
             "direction": asked.direction.value,
+            "move_price": asked.move_price,
             "rates_rps": dict(zip(names, asked.rates_rps, strict=True)),
         }
         self._process = subprocess.Popen(

@@ -237,3 +237,30 @@ def test_what_was_learned_of_workloads_that_stay_is_kept() -> None:
     found = forecast(state)
     assert found.level[0] == pytest.approx(40.0, rel=0.1)
     assert np.isnan(found.level[1])
+
+
+def test_a_rise_of_the_day_before_is_planned_for_ahead() -> None:
+    limits = LoadLimits(dwell_s=100.0, day_s=960.0)
+    workloads = (FollowedWorkload("W", "W", 400.0),)
+    state, found = begin(workloads, limits, 0.0), []
+    random = np.random.default_rng(5)
+    for second in range(960 + 480):
+        rate = 200.0 if second % 960 >= 500 else 100.0
+        seen = LoadSeen(float(second + 1), ((float(random.poisson(rate)),),), workloads)
+        state, _ = tick(state, seen, follow=False)
+        found.append(forecast(state).upper[0])
+    assert max(found[300:480]) < 150.0, "nothing is known on the first day"
+    assert found[960 + 470] > 180.0, "the rise of the day before comes within the dwell"
+
+
+@pytest.mark.parametrize(("lasted_s", "applied"), [(100.0, False), (400.0, True)])
+def test_a_cheaper_plan_saves_more_than_it_moves_unless_the_plan_lasts(
+    lasted_s: float, applied: bool
+) -> None:
+    run = Run((400.0,))
+    run.poisson(60, 90.0)
+    asked = Propose(1, Direction.DOWN, (300.0,), "less")
+    state = replace(run.state, changed_s=run.now_s - lasted_s, under_way=asked, number=1)
+    proposal = Proposal(1, Kind.PLAN, (400.0,), cost_before=4.0, cost_after=3.0, moved_cost=2.9)
+    _, effects = tick(state, LoadSeen(run.now_s, (), run.workloads, proposal))
+    assert any(isinstance(effect, Apply) for effect in effects) is applied

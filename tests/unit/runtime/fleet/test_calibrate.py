@@ -72,6 +72,30 @@ def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) 
     assert _model_name(partition, partition.models[0]) == "a", "who counts every execution"
 
 
+def test_a_profile_a_fifth_too_fast_is_predicted_within_5_percent_after_a_minute(tmp_path: Path) -> None:
+    partition = Partition("P", 50.0, (ServedModel("ssd", 8),), (Placement("W", "a", "ssd", 80, 60),))
+    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
+    nothing: Any = None
+
+    def recalled(name: str, each_ms: float) -> Observation:
+        files = FleetFiles(tmp_path / "state", name)
+        files.write_plans(plan, None)
+        # Ten batches a second through half a minute: what two redirects leave of a minute.
+        counted = {8: BatchStatistics(300, 0, round(300 * each_ms * 10**6), 0)}
+        History(files.history).write_minutes(
+            [Minute(time.time(), 30.0, "P", "a", 50.0, 2400, 0, 31.0, counted)]
+        )
+        (row,), _, _ = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+        assert learn(tmp_path, [row]) is not None
+        return row.observation
+
+    predicted_ms = recalled("first", 30.0).predicted_ms
+    (tmp_path / "calibration.json").unlink()
+    recalled("slow", 1.2 * predicted_ms)
+    (factor,) = read_calibration(tmp_path)
+    assert factor.factor == pytest.approx(1.2, rel=0.05)
+
+
 def test_each_model_of_a_partition_is_observed_and_their_times_add_up(tmp_path: Path) -> None:
     files = FleetFiles(tmp_path / "state", "f")
     both = Partition(

@@ -56,7 +56,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
 
 
 def test_a_higher_rate_gets_a_plan_in_the_fleets_state(files: FleetFiles) -> None:
-    answer = propose(files, {"direction": Direction.UP, "rates_rps": {"W": 110.0}})
+    answer = propose(files, {"direction": Direction.UP, "move_price": 1.0, "rates_rps": {"W": 110.0}})
     plan, _ = read_plan(files.following.proposal)
     assert (answer["kind"], answer["unheld"]) == (Kind.PLAN, [])
     (rate,) = answer["rates_rps"]
@@ -69,7 +69,7 @@ def test_a_higher_rate_gets_a_plan_in_the_fleets_state(files: FleetFiles) -> Non
 
 
 def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFiles) -> None:
-    answer = propose(files, {"direction": Direction.UP, "rates_rps": {"W": 5000.0}})
+    answer = propose(files, {"direction": Direction.UP, "move_price": 1.0, "rates_rps": {"W": 5000.0}})
     (unheld,) = answer["unheld"]
     assert unheld["workload"] == "W"
     assert 25.0 <= unheld["planned_rps"] <= answer["rates_rps"][0] < 300.0
@@ -84,13 +84,13 @@ def test_a_plan_for_bursts_is_followed_by_plans_for_bursts(files: FleetFiles) ->
     bursty = tuple(replace(w, dispersion=2.0) for w in gpu.partitions[0].workloads)
     partition = replace(gpu.partitions[0], workloads=bursty)
     files.write_plans(replace(running, gpus=(replace(gpu, partitions=(partition,)),)), None)
-    propose(files, {"direction": Direction.UP, "rates_rps": {"W": 60.0}})
+    propose(files, {"direction": Direction.UP, "move_price": 1.0, "rates_rps": {"W": 60.0}})
     plan, _ = read_plan(files.following.proposal)
     assert {w.dispersion for _, _, w in plan.placements()} == {2.0}
 
 
 def test_less_load_on_one_core_is_no_cheaper(files: FleetFiles) -> None:
-    answer = propose(files, {"direction": Direction.DOWN, "rates_rps": {"W": 5.0}})
+    answer = propose(files, {"direction": Direction.DOWN, "move_price": 1.0, "rates_rps": {"W": 5.0}})
     assert answer["kind"] == Kind.HOLD
     assert answer["cost_after"] == answer["cost_before"]
 
@@ -102,5 +102,7 @@ def test_a_fleet_without_a_spec_says_what_is_missing(files: FleetFiles, tmp_path
     assert plan is not None
     bare.write_plans(plan, None)
     with pytest.raises(InputError, match="keeps no spec; apply a plan with --spec"):
-        propose(bare, {"direction": "up", "rates_rps": {"W": 50.0}})
-    assert json.loads(json.dumps(propose(files, {"direction": "up", "rates_rps": {"W": 26.0}})))
+        propose(bare, {"direction": "up", "move_price": 1.0, "rates_rps": {"W": 50.0}})
+    assert json.loads(
+        json.dumps(propose(files, {"direction": "up", "move_price": 1.0, "rates_rps": {"W": 26.0}}))
+    )
