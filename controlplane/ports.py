@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from controlplane.domain.device import DeviceReading, HeldDevice
     from controlplane.domain.fleet import Backend, Endpoints, QuotaUse, Routes, Server, ServerSpec, ShareUsage
     from controlplane.domain.observation import HostSeen, LatencyWindow, News
+    from controlplane.domain.order import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,9 @@ class Gateway(Protocol):
 
         New requests go to the new members once this returns; requests in flight finish where they are.
         """
+
+    def arrange(self, order: Order) -> None:
+        """Have requests wait for their partitions in this order, where the gateway's options say so."""
 
     def in_flight(self, backend: Backend) -> int:
         """Return how many requests of this server are unanswered, including queued ones."""

@@ -12,6 +12,7 @@ import typer
 from controlplane.cli import completers
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
+from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.server_options import ServerOptions
 
 Number = TypeVar("Number", int, float)
@@ -95,6 +96,24 @@ FleetsCompression = Annotated[
         "--compress-answers/--no-compress-answers",
         help="Compress HTTP answers for clients that accept gzip or deflate; by default as the running fleet "
         "does; a new fleet does not.",
+    ),
+]
+FleetsLateBinding = Annotated[
+    bool | None,
+    typer.Option(
+        "--late-binding/--no-late-binding",
+        help="Let requests of a partition with several models wait at the gateway, where shorter ones pass "
+        "longer ones; by default as the running fleet does; a new fleet does not.",
+    ),
+]
+FleetsOvertake = Annotated[
+    int | None,
+    typer.Option(
+        "--overtake-ms",
+        help="With --late-binding: how long a shorter request may pass longer ones. 0: first come, first "
+        "served. [1000]",
+        min=0,
+        max=LONGEST_MS,
     ),
 ]
 FleetsFleetWideCalls = Annotated[

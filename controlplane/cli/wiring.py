@@ -137,6 +137,8 @@ def chosen_endpoints(
     metrics_port: int | None = None,
     compress_answers: bool | None = None,
     fleet_wide_calls: bool | None = None,
+    late_binding: bool | None = None,
+    overtake_ms: int | None = None,
     protection: Mapping[str, Path | bool | int | None] | None = None,
 ) -> Endpoints:
     """Return where a fleet is to listen: as given, else as it does now, else Triton's own ports.
@@ -154,6 +156,8 @@ def chosen_endpoints(
         known.compress_answers if compress_answers is None else compress_answers,
         known.fleet_wide_calls if fleet_wide_calls is None else fleet_wide_calls,
         replace(known.protection, **_given(protection or {})),
+        known.late_binding if late_binding is None else late_binding,
+        known.overtake_ms if overtake_ms is None else overtake_ms,
     )
     ports = {
         "--http-port": chosen.http_port,

@@ -195,7 +195,8 @@ class Endpoints:
     """The gateway's addresses, and its options for clients.
 
     `compress_answers`: over HTTP, for clients that accept it. `fleet_wide_calls`: clients may share memory
-    with servers and change trace and log settings.
+    with servers and change trace and log settings. `late_binding`: requests of a partition with several
+    models wait at the gateway, where a shorter one passes longer ones, by `overtake_ms` at most.
     """
 
     host: str = "127.0.0.1"
@@ -205,6 +206,8 @@ class Endpoints:
     compress_answers: bool = False
     fleet_wide_calls: bool = False
     protection: Protection = Protection()
+    late_binding: bool = False
+    overtake_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

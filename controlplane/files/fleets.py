@@ -64,6 +64,8 @@ class _Endpoints(State):
     compress_answers: bool = False
     fleet_wide_calls: bool = False
     protection: Annotated[ProtectionFields, Field(default_factory=ProtectionFields)]
+    late_binding: bool = False
+    overtake_ms: int = 1000
 
 
 class _Cluster(State):
@@ -93,7 +95,7 @@ def _without_defaults(content: Mapping[str, Any], model: type[State]) -> dict[st
     return {
         key: value
         for key, value in content.items()
-        if key not in defaults or value not in (defaults[key], tuple(defaults[key] or ()))
+        if key not in defaults or (list(value) if isinstance(value, tuple) else value) != defaults[key]
     }
 
 

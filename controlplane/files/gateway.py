@@ -137,6 +137,7 @@ class GatewaySettings(State):
     haproxy: str
     compress_answers: bool = False
     fleet_wide_calls: bool = False
+    late_binding: bool = False
     log_secret: str = ""
     facade_secret: str = ""
     former: FormerFacade | None = None

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Endpoints, Routes
-from controlplane.files.gateway import Traits
+from controlplane.domain.order import Order
+from controlplane.files.gateway import GatewaySettings, Traits
+from controlplane.files.order import read_order, write_order
 from controlplane.files.remembered import Remembered
 from controlplane.gateway import control_socket, options, slots, store
 from controlplane.gateway.locks import locked
@@ -89,9 +91,9 @@ class HaproxyGateway:
             if reached is not None:
                 if reached == generation:
                     whole = replace(change, before=(*freed.before, *change.before))
-                    self._haproxy.apply(whole, target)
+                    self._haproxy.apply(whole, target, self._order(settings))
                 else:
-                    self._haproxy.apply(slots.restate(change.table), target)
+                    self._haproxy.apply(slots.restate(change.table), target, self._order(settings))
         if reached is None:
             wait(
                 self._places,
@@ -115,10 +117,28 @@ class HaproxyGateway:
     def _finish_commit(self) -> None:
         """Bring HAProxy to the table on disk, if a commit died between the two."""
         with locked(self._places.lock):
-            generation, table = store.load(self._places, store.settings_of(self._places))
+            settings = store.settings_of(self._places)
+            generation, table = store.load(self._places, settings)
             if self._haproxy.generation() not in (None, generation):
                 tell_facade(self._places)
-                self._haproxy.apply(slots.restate(table), generation)
+                self._haproxy.apply(slots.restate(table), generation, self._order(settings))
+
+    def arrange(self, order: Order) -> None:
+        """Have requests wait for their partitions in this order, where the gateway has gates.
+
+        Raises GatewayError where HAProxy runs and refuses it.
+        """
+        settings = store.settings_of(self._places)
+        with locked(self._places.lock):
+            write_order(self._places.order, order)
+            generation, table = store.load(self._places, settings)
+            if settings.late_binding and self._haproxy.generation() == generation:
+                store.save(self._places, generation, table)
+                self._haproxy.arrange(table, order)
+
+    def _order(self, settings: GatewaySettings) -> Order | None:
+        """Return the order at the gates; None without gates."""
+        return read_order(self._places.order) if settings.late_binding else None
 
     def in_flight(self, backend: Backend) -> int:
         """Return the requests that a server has not answered: HAProxy's on all its slots, and the facade's.

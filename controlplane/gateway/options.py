@@ -44,6 +44,7 @@ def new(options: Endpoints, slots: int) -> GatewaySettings:
         haproxy=haproxy(),
         compress_answers=options.compress_answers,
         fleet_wide_calls=options.fleet_wide_calls,
+        late_binding=options.late_binding,
         log_secret=secrets.token_hex(_SECRET_BYTES),
         facade_secret=secrets.token_hex(_SECRET_BYTES),
         protection=ProtectionFields(**asdict(options.protection)),
@@ -66,6 +67,7 @@ def changed(present: GatewaySettings, options: Endpoints, slots: int) -> Gateway
     update: dict[str, object] = {
         "slots": max(present.slots, slots),
         "compress_answers": options.compress_answers,
+        "late_binding": options.late_binding,
         # Of a change that was interrupted: its HAProxy may still run.
         "former": present.former,
     }

@@ -90,6 +90,21 @@ class Places:
         return self.state / "limits.json"
 
     @property
+    def order(self) -> Path:
+        """The place of each endpoint's requests in the queue of its partition."""
+        return self.state / "order.json"
+
+    @property
+    def gates_map(self) -> Path:
+        """Endpoint -> gate, and its requests' place there."""
+        return self.state / "gates.map"
+
+    @property
+    def gate_socket(self) -> Path:
+        """Where requests that a gate let through come back to HAProxy."""
+        return self.sockets / "gate.sock"
+
+    @property
     def certificate(self) -> Path:
         """HAProxy's copy of the certificate and its key."""
         return self.state / "certificate.pem"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway import slots, store
+from controlplane.domain.order import Order
+from controlplane.gateway import gates, slots, store
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
 from controlplane.gateway.slots import BACKUP, PROTOCOLS, Phase, Slot, SlotTable
@@ -35,14 +36,24 @@ class RunningHaproxy:
         except Unreachable:
             return None
 
-    def apply(self, change: slots.Change, generation: int) -> None:
-        """Change slots and routes. Raises GatewayError where a command is refused."""
+    def apply(self, change: slots.Change, generation: int, order: Order | None) -> None:
+        """Change slots and routes, and its gates where `order` is given.
+
+        Raises GatewayError where a command is refused.
+        """
         # The generation comes last: after an interruption before it, every slot is restated.
         checks = self._places.checks_map
         self._runtime.replace_map(checks, store.check_entries(_UNFINISHED, change.table))
         self._runtime.run(change.before)
         self._runtime.replace_map(self._places.models_map, change.table.model_map())
+        if order is not None:
+            self.arrange(change.table, order)
         self._runtime.run((*change.after, f"set map {checks} {store.GENERATION} {generation}"))
+
+    def arrange(self, table: SlotTable, order: Order) -> None:
+        """Change the gates. Raises GatewayError where a command is refused."""
+        self._runtime.run(gates.commands(table, order))
+        self._runtime.replace_map(self._places.gates_map, gates.gate_map(table, order))
 
     def idle(self, table: SlotTable) -> set[int]:
         """Return the draining slots without a request."""

@@ -21,7 +21,9 @@ from controlplane.files.gateway import (
     write_slots,
 )
 from controlplane.files.limits import read_limits
+from controlplane.files.order import read_order
 from controlplane.files.writing import write_derived
+from controlplane.gateway import gates
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.security import access, certificate
@@ -69,6 +71,7 @@ def save(places: Places, generation: int, table: SlotTable) -> None:
 
 def _write_maps(places: Places, generation: int, table: SlotTable) -> None:
     write_derived(places.models_map, _map_text(table.model_map()))
+    write_derived(places.gates_map, _map_text(gates.gate_map(table, read_order(places.order))))
     write_derived(places.checks_map, _map_text(check_entries(generation, table)))
 
 
@@ -86,7 +89,8 @@ def write_config(places: Places, settings: GatewaySettings, listeners: Listeners
         places.certificate.unlink(missing_ok=True)
     for path, entries in access_maps(places, settings).items():
         write_derived(path, _map_text(entries))
-    lines = [_lines(table, slot) for slot in table.slots]
+    inside = gates.inside(table, read_order(places.order))
+    lines = [_lines(table, slot, inside.get(slot.index, 1)) for slot in table.slots]
     write_derived(places.config, render_haproxy(_running_frame(places, settings, listeners), lines))
 
 
@@ -166,6 +170,8 @@ def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         client_limits_map=str(places.access_map("client_limits")) if protection.tokens else None,
         facade_secret=settings.facade_secret,
         audit=protection.audit,
+        gates_map=str(places.gates_map) if settings.late_binding else None,
+        gate_socket=str(places.gate_socket),
         threads=0,
     )
 
@@ -206,7 +212,7 @@ def descriptors(slots: int, members: int) -> int:
     return 2 * slots * _CHECKS_A_LINE * (members + 1)
 
 
-def _lines(table: SlotTable, slot: Slot) -> SlotLines:
+def _lines(table: SlotTable, slot: Slot, inside: int) -> SlotLines:
     active = slot.servers() if slot.phase is Phase.ACTIVE else {}
     lines = []
     for name in table.lines():
@@ -218,7 +224,7 @@ def _lines(table: SlotTable, slot: Slot) -> SlotLines:
             lines.append(
                 ServerLine(name, backend.host, backend.http_port, backend.grpc_port, backup, enabled=True)
             )
-    return SlotLines(slot.index, tuple(lines))
+    return SlotLines(slot.index, tuple(lines), inside)
 
 
 def _map_text(entries: Mapping[str, str]) -> str:

@@ -68,6 +68,12 @@ LATE = Family(
     "Inferences that failed or were later than the SLO.",
     ("endpoint",),
 )
+OVERLOADED = Family(
+    "trisect_refused_requests_total",
+    Kind.COUNTER,
+    "Inferences beyond the planned rate that were refused while their partition was overloaded.",
+    ("endpoint",),
+)
 MEASURED = Family(
     "trisect_slo_requests_total", Kind.COUNTER, "Inferences of an endpoint with an SLO.", ("endpoint",)
 )

@@ -15,6 +15,8 @@ from typing import NamedTuple
 FIELDS = 12
 """Words of a line; an audited gateway's lines have more."""
 _CANCELLED = "1"
+_OWN_ANSWER = "L"
+"""Of HAProxy's own answers, only refusals under overload name an endpoint and no server."""
 _SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 """UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 
@@ -24,7 +26,7 @@ class Record(NamedTuple):
 
     `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
     server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
-    connection.
+    connection, `refused` that the gateway refused it because its partition was overloaded.
     """
 
     sender: str
@@ -39,6 +41,7 @@ class Record(NamedTuple):
     ended_s: float
     latency_ms: float
     abandoned: bool
+    refused: bool = False
 
     def not_after(self, now_s: float) -> Record:
         """Return this record, dated now where it is dated later: the clock was set back since."""
@@ -46,8 +49,8 @@ class Record(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the fleet failed; bad requests and abandoned ones are not failures."""
-        return not self.abandoned and (self.http >= 500 or self.grpc in _SERVER_FAULTS_GRPC)
+        """Whether the fleet failed; bad, abandoned and refused requests are not failures."""
+        return not (self.abandoned or self.refused) and (self.http >= 500 or self.grpc in _SERVER_FAULTS_GRPC)
 
 
 def protocol_of(sender: str) -> str:
@@ -78,6 +81,7 @@ def parse(line: bytes) -> Record | None:
             ended_us / 1e6,
             max(0.0, (ended_us - int(start_us)) / 1e3),
             flags.startswith("C") or grpc == _CANCELLED,
+            flags.startswith(_OWN_ANSWER) and not port.isdigit(),
         )
     except ValueError:
         return None

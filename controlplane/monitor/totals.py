@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from controlplane.monitor.metrics import DURATION, LATE, MEASURED, REQUESTS, SIZE, Page
+from controlplane.monitor.metrics import DURATION, LATE, MEASURED, OVERLOADED, REQUESTS, SIZE, Page
 from controlplane.monitor.promises import Promise
 from controlplane.monitor.records import Record, protocol_of
 
@@ -40,10 +40,10 @@ class Durations:
         self.total_s = 0.0
 
     def add(self, record: Record, slo_s: float | None) -> None:
-        """Count an ended request; a failed one is late whatever it took, an abandoned one counts nowhere."""
+        """Count an ended request; a failed one is late whatever it took. Skips abandoned and refused ones."""
         if slo_s != self.slo_s:
             self._begin(slo_s)
-        if record.abandoned:
+        if record.abandoned or record.refused:
             return
         seconds = record.latency_ms / 1e3
         self.counts[bisect_left(self.edges, seconds)] += 1
@@ -59,6 +59,7 @@ class Totals:
     def __init__(self) -> None:
         self._sums: dict[tuple[str, Place, str, int, int | None, bool], list[int]] = {}
         self._durations: dict[str, Durations] = {}
+        self._refused: Counter[str] = Counter()
 
     def add(self, record: Record, server: str, promises: Mapping[str, Promise]) -> None:
         """Count an ended request."""
@@ -69,6 +70,7 @@ class Totals:
         sums[0] += 1
         sums[1] += record.bytes_in
         sums[2] += record.bytes_out
+        self._refused[record.endpoint] += record.refused
         promise = promises.get(record.endpoint)
         slo_s = promise.slo_s if promise is not None else None
         durations = self._durations.get(record.endpoint)
@@ -101,6 +103,8 @@ class Totals:
             page.add(REQUESTS, count, *labels)
         for where, size in sorted(self.bytes().items()):
             page.add(SIZE, size, *where)
+        for endpoint, count in sorted(self._refused.items()):
+            page.add(OVERLOADED, count, endpoint)
         for endpoint, one in sorted(self._durations.items()):
             if one.slo_s is not None:
                 page.add(LATE, one.late, endpoint)

@@ -53,14 +53,14 @@ class Summary:
 
 
 class Windows:
-    """Requests by endpoint and server, without abandoned ones."""
+    """Requests by endpoint and server, without abandoned and refused ones."""
 
     def __init__(self) -> None:
         self._seconds: dict[Key, deque[Second]] = {}
 
     def add(self, record: Record, server: str) -> None:
         """Add an ended request. Lines may be slightly out of order."""
-        if record.abandoned:
+        if record.abandoned or record.refused:
             return
         seconds = self._seconds.setdefault((record.endpoint, server), deque(maxlen=KEEP_S))
         number = int(record.ended_s)

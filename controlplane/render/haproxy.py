@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_OVERLOADED = "the partition is overloaded, and this endpoint is above its planned rate"
 LARGEST_BODY_BYTES = 2**30
 """Of a request that goes on without being held in memory: a server holds it."""
 
@@ -32,10 +35,14 @@ class ServerLine:
 
 @dataclass(frozen=True, slots=True)
 class SlotLines:
-    """The servers of the backends `h_<index>` (HTTP) and `g_<index>` (gRPC)."""
+    """The servers of the backends `h_<index>` (HTTP) and `g_<index>` (gRPC).
+
+    The gate `q_<index>`, if there are gates, has so many requests `inside`.
+    """
 
     index: int
     lines: tuple[ServerLine, ...]
+    inside: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +50,9 @@ class HaproxyFrame:
     """The values in the file that do not change while the gateway runs. Paths are absolute.
 
     `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `certificate` is set for TLS,
-    `clients_map` and its two companions where clients need tokens. `process` identifies one run of
-    HAProxy in the log, whose line numbers begin anew with each run; `fingerprint` the settings it runs with.
+    `clients_map` and its two companions where clients need tokens, `gates_map` and `gate_socket` where
+    requests wait for their partition. `process` identifies one run of HAProxy in the log, whose line numbers
+    begin anew with each run; `fingerprint` the settings it runs with.
     """
 
     http_fd: int
@@ -70,6 +78,8 @@ class HaproxyFrame:
     client_limits_map: str | None = None
     facade_secret: str = ""
     audit: bool = False
+    gates_map: str | None = None
+    gate_socket: str = ""
     fingerprint: str = ""
 
 
@@ -82,6 +92,9 @@ def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
             **asdict(frame),
             slots=slots,
             largest_body_bytes=LARGEST_BODY_BYTES,
+            overloaded=_OVERLOADED,
+            promise_window_s=PROMISE_WINDOW_S,
+            longest_ms=LONGEST_MS,
             bounded_by=("client", "endpoint") if frame.clients_map else ("endpoint",),
         )
     )

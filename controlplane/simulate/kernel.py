@@ -149,12 +149,19 @@ def _idle_executor(executors: Records, servers: Records, s: int) -> int:
 
 
 @kernel
-def _next_turn(servers: Records, queues: Records, s: int) -> int:
-    """Return the server of this one's partition that goes next: with requests, the fewest batches."""
-    best = -1
+def _next_turn(servers: Records, queues: Records, ring: FloatArray, s: int) -> int:
+    """Return the server of this one's partition that goes next.
+
+    Of those with requests, the one with the fewest batches; by an order the one whose first request is due.
+    """
+    best, least = -1, math.inf
     for other in range(servers[s].turn_first, servers[s].turn_last):
-        if queues[other].waiting > 0 and (best < 0 or servers[other].batches < servers[best].batches):
-            best = other
+        if queues[other].waiting > 0:
+            due = float(servers[other].batches)
+            if servers[other].after >= 0.0:
+                due = ring[other, queues[other].head & (ring.shape[1] - 1)] + servers[other].after
+            if due < least:
+                best, least = other, due
     return s if best < 0 else int(best)
 
 
@@ -422,7 +429,7 @@ def advance(
         room = queues[q].payloads < queues[q].ahead
         awake = e >= 0 or now >= queues[q].timer or (room and loose >= queues[q].next_preferred)
         while True:
-            q = _next_turn(servers, queues, q)
+            q = _next_turn(servers, queues, ring, q)
             idle = _idle_executor(executors, servers, q)
             if queues[q].greedy:
                 if idle < 0 or queues[q].waiting == 0:

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import gammainc, gammaincinv
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
 from controlplane.domain.profile import Profile
 from controlplane.domain.units import MICROS_PER_MILLI, non_negative
@@ -51,12 +52,14 @@ class Conditions:
     timeout_ms: the longest wait before a request is dropped.
     max_batch: a model's max_batch_size: the largest batch of a batcher whose delay is exceeded, or whose
         batch is no multiple of the client batch. By default the planned batch.
+    order: the endpoints that wait at the gateway; the models of the others take turns as in Triton.
     """
 
     noise: Mapping[tuple[str, str], Noise] = field(default_factory=dict)
     waiting: int = 65536
     timeout_ms: float = math.inf
     max_batch: Mapping[str, int] = field(default_factory=dict)
+    order: Order = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.waiting < 1:
@@ -83,7 +86,8 @@ class Server:
     that is not greedy.
     work_ms[n-1]: how long n requests occupy an executor, solo; extra_ms[n-1]: the rest of their latency.
     pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`. busiest: of the masks
-    with one server of each partition, the one in which this server is slowest.
+    with one server of each partition, the one in which this server is slowest. after_ms: what the
+    order adds to the arrival of its requests; None where the models of its partition take turns without one.
     """
 
     gpu: int
@@ -101,6 +105,7 @@ class Server:
     extra_ms: FloatArray
     pace: FloatArray
     busiest: int
+    after_ms: float | None = None
 
     @property
     def greedy(self) -> bool:
@@ -302,7 +307,16 @@ def _server(
         extra_ms=alone.execution_ms[:, 0] - alone.cycle_ms[:, 0] + noise.frontend_ms,
         pace=pace,
         busiest=int(max(fullest[fullest & bit > 0], key=lambda mask: pace[mask])),
+        after_ms=_after_ms(partition, model, conditions.order),
     )
+
+
+def _after_ms(partition: Partition, model: ServedModel, order: Order) -> float | None:
+    """Return the order's delay of a model; None where a workload of the partition has no place in it."""
+    known = {w.endpoint: order[w.endpoint].after_ms for w in partition.workloads if w.endpoint in order}
+    if len(known) < len(partition.workloads):
+        return None
+    return min((known[w.endpoint] for w in partition.workloads if w.model == model.model), default=None)
 
 
 def _client_batch(partition: Partition, model: ServedModel) -> int:

@@ -30,6 +30,7 @@ SERVER = np.dtype(
             np.int64,
         ),  # its partition's servers, one of which runs at a time, are turn_first:turn_last
         ("turn_last", np.int64),
+        ("after", np.float64),  # ms added to the arrival of its requests for its turn; -1 without an order
         ("batch", np.int64),
         ("running", np.int64),  # busy executors
         ("salt", np.uint64),  # seeds the draws of jitter

@@ -37,6 +37,7 @@ class Loop:
         turns = part.turns()
         self._servers["turn_first"] = [own.start for own in turns]
         self._servers["turn_last"] = [own.stop for own in turns]
+        self._servers["after"] = [-1.0 if s.after_ms is None else s.after_ms for s in servers]
         self._servers["batch"] = [s.batch for s in servers]
         self._servers["salt"] = [
             seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers

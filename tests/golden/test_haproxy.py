@@ -21,6 +21,7 @@ NETWORK = {
     "client_limits_map": "/state/client_limits.map",
     "audit": True,
 }
+GATES = {"gates_map": "/state/gates.map", "gate_socket": "/state/run/gate.sock"}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,7 @@ NETWORK = {
         ({}, "haproxy.cfg"),
         ({"compress_answers": True}, "haproxy_compressing.cfg"),
         (NETWORK, "haproxy_network.cfg"),
+        (GATES, "haproxy_gates.cfg"),
     ],
 )
 def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any], expected: str) -> None:

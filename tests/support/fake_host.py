@@ -19,6 +19,7 @@ from typing import Any
 from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import Backend, Endpoints, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
+from controlplane.domain.order import Order
 from launchers.triton import labels
 
 
@@ -278,6 +279,9 @@ class FakeGateway:
             raise GatewayError("waited 10 s for HAProxy to come back")
         self._host.routes = dict(routes)
         self._host.program.effect()
+
+    def arrange(self, order: Order) -> None:
+        pass
 
     def in_flight(self, backend: Backend) -> int:
         if not self._host.gateway_runs:

@@ -205,6 +205,7 @@ def options(
     compress_answers: bool = False,
     fleet_wide_calls: bool = True,
     protection: Protection | None = None,
+    late_binding: bool = False,
 ) -> Endpoints:
     """Where a gateway listens, and its options."""
     return Endpoints(
@@ -215,6 +216,7 @@ def options(
         compress_answers,
         fleet_wide_calls,
         protection or Protection(),
+        late_binding,
     )
 
 
@@ -225,6 +227,7 @@ def a_gateway(
     compress_answers: bool = False,
     fleet_wide_calls: bool = True,
     protection: Protection | None = None,
+    late_binding: bool = False,
 ) -> Iterator[tuple[HaproxyGateway, Ports]]:
     """A started gateway on free ports, stopped at the end."""
     ports = Ports(*free_ports(3))
@@ -234,6 +237,7 @@ def a_gateway(
         compress_answers=compress_answers,
         fleet_wide_calls=fleet_wide_calls,
         protection=protection,
+        late_binding=late_binding,
     )
     try:
         gateway.start(wanted)

@@ -136,9 +136,17 @@ class Oracle:
                 line = self._arrive(*coming.popleft())
                 room = len(line.payloads) < self._ahead(line)
                 woken |= {id(line)} if room and len(line.pending) >= line.enough else set()
-            for line in sorted(self._lines, key=lambda line: self._batches[line.server]):
+            for line in self._lines:
                 self._expire(line, now)
+            for line in sorted(self._lines, key=self._due):
                 self._dispatch(line, now, notified=id(line) in woken)
+
+    def _due(self, line: _Line) -> float:
+        """The line's place among those that take turns with it."""
+        after_ms = self._part.servers[line.server].after_ms
+        if after_ms is None:
+            return self._batches[line.server]
+        return line.pending[0].arrival + after_ms if line.pending else math.inf
 
     def _pace(self, executor: _Executor) -> float:
         """Ms of time for a ms of work, beside everyone busy on the same GPU."""

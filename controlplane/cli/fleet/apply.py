@@ -41,6 +41,8 @@ def apply(
     metrics_port: options.FleetsMetricsPort = None,
     compress_answers: options.FleetsCompression = None,
     fleet_wide_calls: options.FleetsFleetWideCalls = None,
+    late_binding: options.FleetsLateBinding = None,
+    overtake_ms: options.FleetsOvertake = None,
     tls_cert: options.TlsCert = None,
     tls_key: options.TlsKey = None,
     tls_client_ca: options.TlsClientCa = None,
@@ -107,7 +109,10 @@ def apply(
     chosen = wiring.chosen_launcher(fleet, launcher)
     if chosen is options.LauncherName.KUBERNETES:
         # It counts devices of this host.
-        options.refuse("is not for --launcher kubernetes", {"--follow-load": follow_load or None})
+        options.refuse(
+            "is not for --launcher kubernetes",
+            {"--follow-load": follow_load or None, "--late-binding": late_binding or None},
+        )
     else:
         options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
         cores = len(os.sched_getaffinity(0))
@@ -163,6 +168,8 @@ def apply(
         metrics_port=metrics_port,
         compress_answers=compress_answers,
         fleet_wide_calls=fleet_wide_calls,
+        late_binding=late_binding,
+        overtake_ms=overtake_ms,
         protection={
             "certificate": tls_cert,
             "key": tls_key,

@@ -11,6 +11,7 @@ from controlplane.cli import options
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say, warn
+from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan
 from controlplane.files.plans import read_plan
 from controlplane.files.writing import write_text
@@ -61,6 +62,15 @@ def simulate(
             "may be repeated."
         ),
     ] = None,
+    overtake_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--overtake-ms",
+            help="Simulate a fleet with --late-binding: how long a shorter request may pass longer ones.",
+            min=0,
+            max=LONGEST_MS,
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a workload misses its SLO.")] = False,
 ) -> None:
     """Predict the latencies of each workload of PLAN by simulation.
@@ -74,7 +84,7 @@ def simulate(
     say_when_compiling(say)
     simulated = read_plan(plan)[0]
     points = _TIMELINE_POINTS if plot is not None else 0
-    asked = Asked(profiles, truth, arrivals or [], seconds, seed, points)
+    asked = Asked(profiles, truth, arrivals or [], seconds, seed, points, overtake_ms)
     if guard:
         _show_guarded(simulated, asked, fault or [], json=json, check=check)
         return

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Endpoints, Routes
+from controlplane.domain.order import Order
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.client import NotNewer, ReplicaClient
 from controlplane.gateway.replicas.wire import Table
@@ -81,6 +82,9 @@ class ReplicatedGateway:
             if refusals and not any(isinstance(r, NotNewer) for r in refusals):
                 raise refusals[0]
         raise GatewayError("other programs commit routes all the time; try again")
+
+    def arrange(self, order: Order) -> None:
+        """Do nothing: replicas share no queue, so requests do not wait at them."""
 
     def in_flight(self, backend: Backend) -> int:
         """Return the unanswered requests of a server at all replicas. Raises where one does not answer."""

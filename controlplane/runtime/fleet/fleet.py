@@ -27,6 +27,7 @@ from controlplane.control.converge.actions import (
 )
 from controlplane.control.converge.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
 from controlplane.control.converge.redirect import companions, moves, redirected
+from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
 from controlplane.domain.fleet import Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
@@ -182,6 +183,7 @@ class Fleet:
                 self.gateway.start(
                     settings.endpoints, endpoints=len({p.endpoint for _, _, p in plan.placements()})
                 )
+                self.gateway.arrange(order_of(plan, settings.endpoints.overtake_ms))
             actual = observe(self.launcher, self.gateway, self.name)
             actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
             before, known, changed_terms = self.files.plan(), self.files.settings(), self.changed_terms(plan)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from controlplane.control.order import order_of
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
@@ -36,7 +37,7 @@ class Asked:
 
     `truth` is a latency model's name, `NAME*1.1` for one 10 % slower, or a folder of profiles; None: the
     plan's own model. `arrivals` holds `poisson`, `constant` or a trace's file, each for all workloads or as
-    `WORKLOAD=...`.
+    `WORKLOAD=...`. `overtake_ms`: the gateway binds late, with this overtaking time.
     """
 
     profiles: Path
@@ -45,6 +46,7 @@ class Asked:
     seconds: float
     seed: int
     timeline_points: int = 0
+    overtake_ms: int | None = None
 
 
 def run(plan: Plan, asked: Asked) -> SimulationResult:
@@ -82,7 +84,10 @@ def _world(plan: Plan, asked: Asked) -> tuple[dict[str, LatencyModel], Settings,
     )
     kinds = {kind: known_device(kind, asked.profiles) for kind in types}
     models = {kind: _truth(asked.truth, plan, kinds[kind], measured[kind]) for kind in types}
-    return models, settings, conditions_of(measured)
+    conditions = conditions_of(measured)
+    if asked.overtake_ms is not None:
+        conditions = replace(conditions, order=order_of(plan, asked.overtake_ms))
+    return models, settings, conditions
 
 
 def conditions_of(measured: Mapping[str, Mapping[str, Profile]]) -> Conditions:

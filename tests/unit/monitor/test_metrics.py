@@ -55,6 +55,17 @@ def test_the_histogram_has_an_edge_at_the_slo_and_late_requests_are_counted() ->
     assert value(text, "trisect_requests_total", code="abandoned") == 1
 
 
+def test_refused_requests_are_counted_apart_from_late_ones() -> None:
+    totals = Totals()
+    for ended in (record(30), record(0, http=503)._replace(refused=True, port=0)):
+        totals.add(ended, "fleet.P.active.r1", PROMISES.by_endpoint)
+    text = page_of(totals)
+    assert value(text, "trisect_refused_requests_total") == 1
+    assert value(text, "trisect_requests_total", code="503") == 1
+    assert value(text, "trisect_late_requests_total") == 0
+    assert value(text, "trisect_slo_requests_total") == 1
+
+
 def test_another_slo_moves_the_edge_and_keeps_the_counters() -> None:
     totals = Totals()
     totals.add(record(50), "fleet.P.active.r1", PROMISES.by_endpoint)

@@ -10,6 +10,7 @@ from simulation_oracle import Oracle
 from triton_batches import SEEN, Case
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.domain.plan import ServedModel
 from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing import solve
@@ -101,6 +102,40 @@ def test_compiled_loop_and_oracle_agree_request_by_request(seed, plan_of):
 def test_loop_and_oracle_agree_on_models_that_take_turns(seed, plan_of):
     plan, conditions = random_fleet(np.random.default_rng(seed), plan_of)
     compare_with_the_oracle(seed, with_turns(plan), conditions)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_loop_and_oracle_agree_on_models_that_wait_in_order(seed, plan_of):
+    random = np.random.default_rng(seed)
+    plan, conditions = random_fleet(random, plan_of)
+    plan = with_turns(plan)
+    order = {
+        placed.endpoint: Precedence("p", int(random.choice([0, 5, LONGEST_MS])), 1, 1000, 1000)
+        for _, _, placed in plan.placements()
+    }
+    compare_with_the_oracle(seed, plan, replace(conditions, order=order))
+
+
+def test_a_short_request_passes_the_long_ones_that_wait(plan_of):
+    """Three requests of the long model wait; the short one comes last and goes second."""
+    plan = with_turns(
+        plan_of(
+            ("g0", "p0", ServedModel("b", 1), [("long", 1.0)]),
+            ("g0", "p1", ServedModel("c", 1), [("short", 1.0)]),
+        )
+    )
+    seconds = Settings(
+        seconds=1.0, demands={"long": Trace((0.0, 0.001, 0.002)), "short": Trace((0.003,))}, answers=10
+    )
+
+    def served(**conditions):
+        answers = simulate(plan, TRUTH, seconds, Conditions(**conditions)).answers
+        return [a.workload for a in sorted(answers, key=lambda a: a.arrival_ms + a.latency_ms)]
+
+    order = {"long": Precedence("p0", LONGEST_MS, 1, 9, 9), "short": Precedence("p0", 0, 1, 9, 9)}
+    assert served(order=order) == ["long", "short", "long", "long"]
+    first_come = {endpoint: replace(one, after_ms=0) for endpoint, one in order.items()}
+    assert served(order=first_come) == ["long", "long", "long", "short"]
 
 
 def compare_with_the_oracle(seed, plan, conditions):

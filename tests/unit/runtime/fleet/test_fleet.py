@@ -12,6 +12,7 @@ from controlplane.control.converge.actions import Start, Stop
 from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import Endpoints, Labels, Role, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
@@ -49,6 +50,9 @@ class Gateway:
 
     def commit(self, routes: Routes) -> None:
         self.present = routes
+
+    def arrange(self, order: Order) -> None:
+        pass
 
     def in_flight(self, leads_to: object) -> int:
         return 0

@@ -1,0 +1,94 @@
+"""The order in which requests of a partition with several models leave the gateway, from its plan. Pure.
+
+Shortest predicted service first, in ranks whose times differ by a factor of two or more. Each rank further
+back, a request lets later ones pass that come up to `overtake_ms` after it. A busy server does a millisecond
+of work in a millisecond, so this is the deficit, in predicted milliseconds, from which on a request is owed
+its turn: 0 is first come, first served, and a very large one is shortest first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S, Order, Precedence
+from controlplane.domain.plan import Partition, Placement, Plan
+
+_RANK_FACTOR = 2.0
+_NOISE = 2.0
+"""Standard deviations of a Poisson count that a promise allows."""
+_OF_SLO = 0.5
+"""The part of the strictest SLO that waiting work may take before a partition counts as overloaded."""
+
+
+def order_of(plan: Plan, overtake_ms: int) -> Order:
+    """Return the precedences of the plan's partitions in which several models take turns.
+
+    Leaves out partitions of pools, and those with a model whose time the plan does not predict.
+    """
+    partitions = Counter(placement.endpoint for _, _, placement in plan.placements())
+    found: dict[str, Precedence] = {}
+    for _, partition in plan.partitions():
+        alone = all(partitions[placement.endpoint] == 1 for placement in partition.workloads)
+        if partition.turns and alone:
+            found |= _precedences(partition, overtake_ms)
+    return found
+
+
+def _precedences(partition: Partition, overtake_ms: int) -> Order:
+    batches = {served.model: served.batch for served in partition.models}
+    times = {p.endpoint: p.predicted.execution_ms for p in partition.workloads}
+    known = {endpoint: ms for endpoint, ms in times.items() if ms is not None}
+    if len(known) < len(times):
+        return {}
+    ranks = _ranks(known)
+    inside = requests_inside(partition)
+    waiting = max(inside, _waiting_in_time(partition.workloads, batches, known))
+    return {
+        p.endpoint: Precedence(
+            partition.id,
+            min(ranks[p.endpoint] * overtake_ms, LONGEST_MS),
+            inside,
+            waiting,
+            promised(p.requests_rps),
+        )
+        for p in partition.workloads
+    }
+
+
+def requests_inside(partition: Partition) -> int:
+    """Return how many requests a server holds at once: a full batch, and another that gathers meanwhile.
+
+    Without batches the next request waits at the gateway, where a shorter one can still pass it.
+    """
+    clients = {model: min(p.client_batch for p in those) for model, those in partition.queues().items()}
+    batches = (max(1, s.batch // clients.get(s.model, 1)) * s.instances for s in partition.models)
+    batch = max(batches)
+    return batch if batch == 1 else 2 * batch
+
+
+def promised(rate_rps: float) -> int:
+    """Return the requests that a promised rate allows in a window; Poisson arrivals stay below it."""
+    expected = rate_rps * PROMISE_WINDOW_S
+    return math.ceil(expected + _NOISE * math.sqrt(expected))
+
+
+def _ranks(times_ms: Mapping[str, float]) -> Mapping[str, int]:
+    ranks: dict[str, int] = {}
+    rank, first_ms = -1, 0.0
+    for endpoint, ms in sorted(times_ms.items(), key=lambda item: item[1]):
+        if rank < 0 or ms >= _RANK_FACTOR * first_ms:
+            rank, first_ms = rank + 1, ms
+        ranks[endpoint] = rank
+    return ranks
+
+
+def _waiting_in_time(
+    workloads: Sequence[Placement], batches: Mapping[str, int], times_ms: Mapping[str, float]
+) -> int:
+    """Return how many requests, mixed as planned, are served within the allowed part of the strictest SLO."""
+    rate = sum(p.requests_rps for p in workloads)
+    busy = sum(p.rate_rps * times_ms[p.endpoint] / batches[p.model] for p in workloads)
+    strictest_ms = min(p.slo_ms for p in workloads)
+    return math.floor(_OF_SLO * strictest_ms * rate / busy) if busy > 0.0 else 0

@@ -1,0 +1,150 @@
+"""Requests of a partition with several models wait at the gateway, in its order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as over_grpc
+import tritonclient.http as over_http
+from gateway_rig import HELD, HOST, NOTICED_S, Load, Ports, Triton, a_gateway, held, noted, until
+from tritonclient.utils import InferenceServerException
+
+from controlplane.domain.fleet import Route
+from controlplane.domain.order import LONGEST_MS, Precedence
+from controlplane.gateway.haproxy import HaproxyGateway
+from controlplane.gateway.places import Places
+from controlplane.gateway.runtime_socket import RuntimeSocket
+from controlplane.monitor.records import Record
+from controlplane.monitor.request_log import RequestLog, local
+from controlplane.monitor.telemetry import GatewayTelemetry
+
+pytestmark = pytest.mark.e2e
+ORDER = {
+    "echo": Precedence("P1", 0, 1, 1000, 1000),
+    "slow": Precedence("P1", LONGEST_MS, 1, 1000, 1000),
+}
+
+
+@pytest.fixture(scope="module")
+def late(home: Path, pair: dict[str, Triton]) -> Iterator[tuple[HaproxyGateway, Ports]]:
+    with a_gateway(home, late_binding=True) as (gateway, ports):
+        gateway.arrange(ORDER)
+        gateway.commit({endpoint: Route((pair["one"].backend,)) for endpoint in ORDER})
+        yield gateway, ports
+
+
+def waiting(home: Path) -> int:
+    """The requests in all gates."""
+    sessions = RuntimeSocket(Places.of(home / "gateway").runtime_socket).sessions(f"q_{i}" for i in range(4))
+    return sum(one.queued for (_, line), one in sessions.items() if line == "BACKEND")
+
+
+def requests(ports: Ports, endpoint: str, count: int) -> tuple[Load, asyncio.Task[None]]:
+    """Send so many at once, HTTP and gRPC in turn."""
+    load = Load(ports, endpoint, HELD if endpoint == "slow" else 0.0)
+    return load, asyncio.create_task(load.at_once(count))
+
+
+async def queued(home: Path, count: int) -> None:
+    await asyncio.to_thread(until, lambda: waiting(home) == count)
+
+
+def test_a_short_request_passes_long_ones_that_wait(
+    home: Path, late: tuple[HaproxyGateway, Ports], pair: dict[str, Triton]
+) -> None:
+    gateway, ports = late
+    begun = noted(pair["one"].slow, "begun")
+    log = RequestLog(partial(local, gateway.telemetry_socket))
+    # Now, until the first line has been received.
+    until(lambda: not log.take() and log.heard_since_s < time.monotonic() - NOTICED_S)
+
+    async def run() -> tuple[Load, Load]:
+        with held(pair["one"]):
+            slow, long = requests(ports, "slow", 4)
+            await queued(home, 3)
+            echo, short = requests(ports, "echo", 4)
+            await queued(home, 7)
+            assert noted(pair["one"].slow, "begun") == begun + 1, "one request is in the server"
+        await asyncio.gather(long, short)
+        return slow, echo
+
+    slow, echo = asyncio.run(run())
+    assert [o.error for o in (*slow.outcomes, *echo.outcomes)] == [None] * 8
+    assert {o.kind for o in echo.outcomes} == {"http", "grpc"}
+    ended: list[Record] = []
+    until(lambda: len(ended.extend(log.take()) or ended) == 8)
+    log.close()
+    in_order = sorted(ended, key=lambda record: record.ended_s)
+    assert [r.endpoint for r in in_order] == ["slow", *4 * ["echo"], *3 * ["slow"]]
+    assert {r.port for r in ended} == {pair["one"].http_port, pair["one"].grpc_port}
+
+
+def test_requests_that_wait_go_where_their_endpoint_is_redirected_to(
+    home: Path, late: tuple[HaproxyGateway, Ports], pair: dict[str, Triton]
+) -> None:
+    gateway, ports = late
+
+    async def run() -> Load:
+        with held(pair["one"]):
+            _, long = requests(ports, "slow", 1)
+            await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend) == 1)
+            echo, short = requests(ports, "echo", 4)
+            await queued(home, 4)
+            routes = {endpoint: Route((pair["two"].backend,)) for endpoint in ORDER}
+            await asyncio.to_thread(gateway.commit, routes)
+        await asyncio.gather(long, short)
+        return echo
+
+    echo = asyncio.run(run())
+    gateway.commit({endpoint: Route((pair["one"].backend,)) for endpoint in ORDER})
+    assert {(o.server, o.error) for o in echo.outcomes} == {("two", None)}
+
+
+def test_an_overloaded_partition_refuses_what_is_beyond_the_plan(
+    home: Path, late: tuple[HaproxyGateway, Ports], pair: dict[str, Triton]
+) -> None:
+    """`slow` is above its planned rate and refused at once; `echo` is within its own and waits."""
+    gateway, ports = late
+    telemetry = GatewayTelemetry(gateway.telemetry_socket)
+    gateway.arrange(
+        {
+            "echo": Precedence("P1", 0, 1, 1, 1000),
+            "slow": Precedence("P1", 0, 1, 1, 0),
+        }
+    )
+
+    async def run() -> Load:
+        with held(pair["one"]):
+            _, long = requests(ports, "slow", 1)
+            await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend) == 1)
+            echo, short = requests(ports, "echo", 2)
+            await queued(home, 2)
+            await asyncio.to_thread(refused, ports)
+        await asyncio.gather(long, short)
+        return echo
+
+    echo = asyncio.run(run())
+    gateway.arrange(ORDER)
+    assert [o.error for o in echo.outcomes] == [None, None]
+    until(lambda: "slow" in telemetry.windows(60.0))
+    assert telemetry.windows(60.0)["slow"].errors == 0, "a refusal is no failure of the fleet"
+
+
+def refused(ports: Ports) -> None:
+    """Call `slow` over both protocols."""
+    with over_grpc.InferenceServerClient(f"{HOST}:{ports.grpc}") as client:
+        tensor = over_grpc.InferInput("INPUT", [4], "FP32")
+        tensor.set_data_from_numpy(np.zeros(4, np.float32))
+        with pytest.raises(InferenceServerException, match=r"RESOURCE_EXHAUSTED.*above its planned rate"):
+            client.infer("slow", [tensor])
+    with over_http.InferenceServerClient(f"{HOST}:{ports.http}") as client:
+        tensor = over_http.InferInput("INPUT", [4], "FP32")
+        tensor.set_data_from_numpy(np.zeros(4, np.float32))
+        with pytest.raises(InferenceServerException, match="above its planned rate"):
+            client.infer("slow", [tensor])

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.control.order import order_of, promised, requests_inside
+from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
+
+pytestmark = pytest.mark.unit
+
+
+def placement(name: str, ms: float | None, rate: float = 10.0, slo_ms: float = 100.0) -> Placement:
+    return Placement(name, name, name, rate, slo_ms, predicted=Prediction(execution_ms=ms))
+
+
+def partition(*placed: Placement, batch: int = 1, name: str = "P1") -> Partition:
+    return Partition(name, 50.0, tuple(ServedModel(p.model, batch) for p in placed), placed)
+
+
+def plan(*partitions: Partition) -> Plan:
+    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
+
+
+@given(
+    st.lists(st.floats(0.1, 1000.0), min_size=2, max_size=6),
+    st.integers(0, LONGEST_MS),
+)
+def test_a_longer_request_never_goes_before_a_shorter_one_that_came_with_it(
+    times_ms: list[float], overtake_ms: int
+) -> None:
+    placed = [placement(f"w{n}", ms) for n, ms in enumerate(times_ms)]
+    order = order_of(plan(partition(*placed)), overtake_ms)
+    by_time = [
+        order[p.endpoint].after_ms for p in sorted(placed, key=lambda p: p.predicted.execution_ms or 0)
+    ]
+    assert by_time == sorted(by_time)
+    assert by_time[0] == 0
+    assert by_time[-1] <= LONGEST_MS
+
+
+def test_requests_of_similar_time_go_first_come_first_served() -> None:
+    placed = (placement("a", 2.0), placement("b", 3.9), placement("c", 30.0), placement("d", 45.0))
+    order = order_of(plan(partition(*placed)), 700)
+    assert [order[name].after_ms for name in "abcd"] == [0, 0, 700, 700]
+
+
+def test_an_overtaking_time_of_zero_is_first_come_first_served() -> None:
+    order = order_of(plan(partition(placement("a", 2.0), placement("b", 30.0))), 0)
+    assert {one.after_ms for one in order.values()} == {0}
+
+
+def test_only_partitions_whose_models_take_turns_have_an_order() -> None:
+    two = partition(placement("a", 2.0), placement("b", 30.0))
+    one = partition(placement("c", 2.0), name="P2")
+    assert set(order_of(plan(two, one), 10)) == {"a", "b"}
+
+
+def test_a_pool_has_no_order() -> None:
+    """Its servers have queues of their own, and its requests go to the one with the fewest."""
+    two = partition(placement("a", 2.0), placement("b", 30.0))
+    assert order_of(plan(two, replace(two, id="P2")), 10) == {}
+
+
+def test_a_partition_with_an_unknown_time_has_no_order() -> None:
+    assert order_of(plan(partition(placement("a", 2.0), placement("b", None))), 10) == {}
+
+
+def test_a_server_holds_a_full_batch_and_one_that_gathers() -> None:
+    assert requests_inside(partition(placement("a", 2.0), placement("b", 30.0), batch=8)) == 16
+    assert requests_inside(partition(placement("a", 2.0), placement("b", 30.0))) == 1
+
+
+def test_clients_batches_fill_a_servers_batch_with_fewer_requests() -> None:
+    placed = tuple(replace(placement(n, 2.0), client_batch=4) for n in "ab")
+    assert requests_inside(partition(*placed, batch=8)) == 4
+
+
+def test_a_partition_is_overloaded_where_half_of_the_strictest_slo_is_waiting_work() -> None:
+    placed = (placement("a", 2.0, rate=100.0, slo_ms=200.0), placement("b", 10.0, rate=100.0, slo_ms=80.0))
+    order = order_of(plan(partition(*placed)), 10)
+    assert {one.overloaded_at for one in order.values()} == {6}  # of 6 ms each, 40 ms in all
+
+
+@given(st.floats(0.1, 2000.0))
+def test_a_promise_allows_the_planned_rate_and_hardly_more(rate: float) -> None:
+    expected = PROMISE_WINDOW_S * rate
+    assert expected <= promised(rate) <= expected + 2.0 * expected**0.5 + 1.0
