@@ -41,4 +41,13 @@ def running(launcher: Launcher, spec: ServerSpec, *, deadline_s: float) -> Itera
     try:
         yield server
     finally:
+        _stop(launcher, server)
+
+
+def _stop(launcher: Launcher, server: Server) -> None:
+    """Stop a server, also where Ctrl-C or SIGTERM comes meanwhile: it would run on after this process."""
+    try:
         launcher.stop(server, drain_s=0)
+    except KeyboardInterrupt:
+        launcher.stop(server, drain_s=0)
+        raise

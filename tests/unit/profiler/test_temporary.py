@@ -1,0 +1,38 @@
+"""Servers that a command starts for itself."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.profiler.temporary import running
+
+pytestmark = pytest.mark.unit
+SPEC = ServerSpec(Labels("f", "p", "w", Role.PROFILE, "r"), "/models", ("w",), "cpu-0", 50.0)
+
+
+class Interrupted:
+    """A launcher whose first stop is interrupted before it has ended anything."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self._stops = 0
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        self.running.add(spec.name)
+        return Server("1", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
+
+    def stop(self, server: Server, *, drain_s: float) -> None:
+        self._stops += 1
+        if self._stops == 1:
+            raise KeyboardInterrupt
+        self.running.discard(server.name)
+
+
+def test_an_interruption_of_the_stop_leaves_no_server() -> None:
+    launcher = Interrupted()
+    with pytest.raises(KeyboardInterrupt), running(cast(Any, launcher), SPEC, deadline_s=1.0):
+        pass
+    assert launcher.running == set()
