@@ -187,9 +187,17 @@ def agreed(question: str) -> bool:
 
 
 def of_this_host(launcher: LauncherName | None) -> None:
-    """Raise InputError for the launcher of a cluster: what is measured is this host."""
+    """Raise InputError for the launcher of a cluster.
+
+    A profile needs its device undisturbed, which a cluster's other pods are free to break, and GPU readings
+    (NVML), which do not reach into a pod.
+    """
     if launcher is LauncherName.KUBERNETES:
-        raise InputError("measures this host: choose process or docker", field="--launcher")
+        raise InputError(
+            "measures a device of this host, which nothing else may use meanwhile: run it on a node of the "
+            "cluster, with process or docker",
+            field="--launcher",
+        )
 
 
 def server_options(triton_args: list[str] | None, env: list[str] | None) -> ServerOptions:

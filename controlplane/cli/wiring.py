@@ -249,22 +249,23 @@ def _unknown(files: FleetFiles) -> InputError:
     return InputError(problem, field="--fleet")
 
 
-def place(device: str) -> Place:
-    """Return the device to measure on: `cpu` is the host's first core, `cpu-1` is core 1.
+def place(device: str, on: Launcher | None = None) -> Place:
+    """Return the device to measure on: `cpu` is the first core of this host or of a cluster, `cpu-1` core 1.
 
-    Raises InputError for a device that this host does not have.
+    Raises InputError for a device that the launcher `on`, by default this host, does not have.
     """
     from controlplane.profiler.session import Place
-    from controlplane.runtime.devices import host_devices, known_device
+    from controlplane.runtime.devices import devices_of, host_devices, known_device
 
-    available = host_devices()
+    held = {} if on is None else devices_of(on)
+    available = host_devices() if on is None else {k: tuple(d.name for d in ds) for k, ds in held.items()}
     for kind, devices in available.items():
         if device == kind and devices:
             return Place(known_device(kind), devices[0])
         if device in devices:
             return Place(known_device(kind), device)
     known = ", ".join(name for devices in available.values() for name in devices)
-    raise InputError(f"this host has no device {device!r}; it has: {known}", field="--device")
+    raise InputError(f"there is no device {device!r}; there are: {known}", field="--device")
 
 
 def driver_limits(of: Place) -> DeviceLimits | None:

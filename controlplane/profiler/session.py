@@ -44,6 +44,11 @@ class Place:
     name: str
 
     @property
+    def label(self) -> str:
+        """The name as part of a file's or a server's name; in a cluster it is `NODE/cpu-0`."""
+        return self.name.replace("/", "-")
+
+    @property
     def core(self) -> int | None:
         """The measured core, on which nothing else should run; None for a GPU."""
         found = re.fullmatch(r"cpu-(\d+)", self.name)
@@ -91,13 +96,13 @@ class Profiler:
 
     def fleet(self, place: Place) -> str:
         """Return the fleet label of this measurement's servers; each `scratch` has its own."""
-        return f"profile-{place.name}-{sha256(str(self.scratch.resolve()).encode()).hexdigest()[:6]}"
+        return f"profile-{place.label}-{sha256(str(self.scratch.resolve()).encode()).hexdigest()[:6]}"
 
     @contextlib.contextmanager
     def exclusive(self, place: Place) -> Iterator[None]:
         """Lock the device, stop servers of earlier measurements, and keep this process off its core."""
         busy = f"another program is measuring on {place.name}; wait for it to end"
-        lock_file = self.scratch / f"{place.name}.lock"
+        lock_file = self.scratch / f"{place.label}.lock"
         with exclusive(self.launcher, self.fleet(place), lock_file, busy), off_core(place.core):
             yield
 
@@ -112,7 +117,7 @@ class Profiler:
         endpoints = {endpoint_of(source.name, batch): batch for batch in batches}
         tree = profiling_tree(source, endpoints=endpoints, gpu_type=place.device.name)
         revision = sha256(f"{percent:g}|{tree.content_hash}|{self.options}".encode()).hexdigest()[:10]
-        directory = self.scratch / place.name / f"{source.name}-{revision}"
+        directory = self.scratch / place.label / f"{source.name}-{revision}"
         write_tree(directory, tree)
         spec = ServerSpec(
             labels=Labels(self.fleet(place), "profile", f"{source.name}.{slot}", Role.PROFILE, revision),

@@ -14,6 +14,8 @@ MODELS = "TRISECT_MODELS"
 VENDOR_IMAGE = f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3"
 
 _PULL_POLICIES = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
+_BUCKETS = ("s3", "gs", "as")
+"""Schemes of repositories that Triton reads itself, each with versions and configuration in one place."""
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -42,6 +44,12 @@ class ModelVolume:
     def parse(cls, text: str) -> ModelVolume:
         """Return the volume of $TRISECT_MODELS. Raises InputError."""
         kind, _, source = text.partition(":")
+        if kind in _BUCKETS:
+            raise InputError(
+                f"{text!r} is a bucket, in which Triton would look for the configuration too, and that is made "
+                "for each plan: mount the bucket as a claim by its provider's CSI driver, and write pvc:NAME",
+                field=f"${MODELS}",
+            )
         legal = {
             VolumeKind.CLAIM: _OBJECT_NAME.fullmatch(source) is not None,
             VolumeKind.IMAGE: bool(source) and " " not in source,

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gateway_rig as rig
@@ -85,10 +86,23 @@ def test_a_missing_rule_is_named_and_its_grant_is_enough_to_go_on(installed: Ins
     assert len(installed.pods("server")) == 2
 
 
-def test_commands_in_the_leaders_pod_see_the_fleet(installed: Installation) -> None:
-    told = installed.run_in(installed.leader(), "ctl", "status", "--json")
-    assert told.returncode == 0, told.stderr
-    assert len(json.loads(told.stdout)["servers"]) == 2
+def test_all_commands_work_from_outside_with_a_users_rights(installed: Installation, tmp_path: Path) -> None:
+    host = ClusterHost(installed.cluster, tmp_path, "default", NAMESPACE)
+    host.environment["KUBECONFIG"] = str(installed.user("somebody"))
+    for percent in (40, 50):
+        done = host.apply(plan(partition(percent)), ports=False)
+        assert done.returncode == 0, done.stderr
+    again = host.apply(plan(partition(50)), ports=False)
+    assert again.stdout == done.stdout, "the same plan is the same generation"
+    assert {row["percent"] for row in host.servers()} == {50, 60}
+    moved = host.ctl("redirect", "echo", "--json")
+    assert moved.returncode == 0, moved.stderr
+    assert ".shadow." in str(json.loads(moved.stdout)["routes"])
+    told = host.ctl("events", "--json")
+    assert "redirect" in {event["kind"] for event in json.loads(told.stdout)["events"]}, told.stderr
+    back = host.ctl("rollback", "--yes")
+    assert back.returncode == 0, back.stderr
+    assert {row["percent"] for row in host.servers()} == {40, 50}
 
 
 def test_another_controller_takes_over_and_redirects(installed: Installation) -> None:

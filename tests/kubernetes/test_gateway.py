@@ -33,7 +33,7 @@ PLACES = {
     "PodDisruptionBudget": f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets",
 }
 DEPLOYMENT = f"{PLACES['Deployment']}/trisect-gateway"
-RATE_RPS = 200
+RATE_RPS = 400
 STREAMS = 20
 
 

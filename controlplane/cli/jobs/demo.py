@@ -1,4 +1,4 @@
-"""`ctl demo`: every step on this host, with real Tritons."""
+"""`ctl demo`: every step with real Tritons, on this host or in a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import progress_bar, say
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import Cluster, Endpoints
 from controlplane.files.fleets import state_root
 from controlplane.report.tables.demo_table import demo_table
 from controlplane.report.tables.plan_table import show
@@ -31,18 +31,22 @@ def demo(
     repository: options.Repository = options.DEFAULT_REPOSITORY,
     output: options.Output = options.DEFAULT_OUTPUT,
     launcher: options.Launcher = None,
+    context: options.Context = None,
+    namespace: options.Namespace = None,
     http_port: options.HttpPort = _DEFAULTS.http_port,
     grpc_port: options.GrpcPort = _DEFAULTS.grpc_port,
     metrics_port: options.MetricsPort = _DEFAULTS.metrics_port,
     plan_file: Annotated[Path | None, typer.Option(help="Keep the plan in this file.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Run every step on this host with real Tritons: profile, plan, apply, load, repair, destroy.
+    """Run every step with real Tritons: profile, plan, apply, load, repair, destroy.
 
-    Prints predicted beside measured latencies. The repair: the demo slows one server down until it breaks its
-    SLO, and the controller redirects its traffic to the shadow.
+    On this host, or with --launcher kubernetes in pods that this host reaches, with the repository in
+    $TRISECT_MODELS. Prints predicted beside measured latencies. The repair: the demo slows one server down
+    until it breaks its SLO, and the controller redirects its traffic to the shadow.
     """
-    options.of_this_host(launcher)
+    if launcher is not options.LauncherName.KUBERNETES:
+        options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
     say_when_compiling(say)
     perf = Path(".tools/perf")
     scene = Scene(
@@ -52,10 +56,11 @@ def demo(
         scratch=state_root() / "profiling",
         endpoints=Endpoints(_DEFAULTS.host, http_port, grpc_port, metrics_port),
         perf_home=perf if (perf / "bin" / "perf_analyzer").exists() else None,
+        cluster=Cluster(context, namespace),
     )
     with progress_bar() as bar:
-        fleet = wiring.fleet(_FLEET, launcher_name=launcher)
-        steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu"), bar, say)
+        fleet = wiring.fleet(_FLEET, launcher_name=launcher, cluster=scene.cluster)
+        steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu", fleet.launcher), bar, say)
         outcome = run(steps, plan_file)
     failed = sum(row.failed for row in outcome.rows)
     repair = outcome.repair

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.control.converge.devices import map_devices
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
-from controlplane.domain.fleet import Endpoints, Role, Server
+from controlplane.domain.fleet import Cluster, Endpoints, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
 from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import write_plan
@@ -57,6 +57,7 @@ class Scene:
     scratch: Path
     endpoints: Endpoints
     perf_home: Path | None
+    cluster: Cluster = field(default_factory=Cluster)
     profile_budget_s: float = 20.0
     closed_loop_s: float = 6.0
     poisson_s: float = 15.0
@@ -117,6 +118,7 @@ class Demo:
             output=str(self.scene.output.resolve()),
             devices=map_devices(plan, devices_of(self.launcher)),
             endpoints=self.scene.endpoints,
+            cluster=self.scene.cluster,
         )
         self.fleet.apply(plan, settings)
 

@@ -35,7 +35,7 @@ class Installation:
     def install(self) -> None:
         secret = {"metadata": {"name": "trisect-gateway"}, "data": {"token": _encoded("the-token")}}
         self.cluster.create(f"/api/v1/namespaces/{self.namespace}/secrets", secret)
-        for file in ("fleets.yaml", "gateway.yaml", "controller.yaml"):
+        for file in ("fleets.yaml", "gateway.yaml", "controller.yaml", "users.yaml"):
             for manifest in yaml.safe_load_all((FOLDER / file).read_text()):
                 self.cluster.create(self._collection(manifest), self._here(manifest))
         crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/fleets.trisect.dev"
@@ -50,6 +50,23 @@ class Installation:
         """Replace the controllers' Role."""
         path = f"{self._collection(role)}/{role['metadata']['name']}"
         self.cluster.api.put(path, json=role).raise_for_status()
+
+    def user(self, name: str) -> Path:
+        """A kubeconfig of somebody with the Role `trisect-user` and no other right."""
+        accounts = f"/api/v1/namespaces/{self.namespace}/serviceaccounts"
+        self.cluster.create(accounts, {"metadata": {"name": name}})
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "trisect-user"}
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": self.namespace}
+        binding = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
+        bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}/rolebindings"
+        self.cluster.create(bindings, binding)
+        asked = {"spec": {"expirationSeconds": 3600}}
+        token = self.cluster.create(f"{accounts}/{name}/token", asked)["status"]["token"]
+        document = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        document["users"][0]["user"] = {"token": token}
+        path = self.cluster.folder / f"{name}.kubeconfig"
+        path.write_text(yaml.safe_dump(document))
+        return path
 
     @property
     def fleet(self) -> str:
