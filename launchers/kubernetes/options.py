@@ -46,8 +46,8 @@ class ModelVolume:
         kind, _, source = text.partition(":")
         if kind in _BUCKETS:
             raise InputError(
-                f"{text!r} is a bucket, in which Triton would look for the configuration too, and that is made "
-                "for each plan: mount the bucket as a claim by its provider's CSI driver, and write pvc:NAME",
+                f"{text!r} is a bucket, in which Triton would look for the configuration too, and each plan "
+                "has its own: mount the bucket as a claim by its provider's CSI driver, and write pvc:NAME",
                 field=f"${MODELS}",
             )
         legal = {

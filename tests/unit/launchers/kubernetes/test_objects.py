@@ -69,7 +69,7 @@ def test_a_wrong_volume_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["s3://bucket/models", "gs://bucket", "as://account/container"])
 def test_a_bucket_is_refused_with_the_way_to_mount_it(text: str) -> None:
-    with pytest.raises(InputError, match="mount the bucket as a claim .* pvc:NAME"):
+    with pytest.raises(InputError, match=r"mount the bucket as a claim .* pvc:NAME"):
         ModelVolume.parse(text)
 
 
