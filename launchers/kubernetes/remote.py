@@ -74,8 +74,10 @@ def exit_code(status: Mapping[str, Any]) -> int:
 def _show(channel: int, data: bytes) -> None:
     stream = {_OUT: sys.stdout, _ERR: sys.stderr}.get(channel)
     if stream is not None:
-        stream.write(data.decode(errors="replace"))
+        # As bytes: a message may end within a character.
         stream.flush()
+        stream.buffer.write(data)
+        stream.buffer.flush()
 
 
 def _credentials(config: SingleConfig) -> dict[str, str]:

@@ -298,7 +298,8 @@ class FakeCluster:
         await socket.prepare(request)
         self.executed.append((pod, request.query.getall("command")))
         out, code = self.commands[pod]
-        await socket.send_bytes(b"\x01" + out.encode())
+        for byte in out.encode():  # a message may end anywhere, even within a character
+            await socket.send_bytes(bytes((1, byte)))
         causes = [{"reason": "ExitCode", "message": str(code)}]
         end = {"status": "Failure", "details": {"causes": causes}} if code else {"status": "Success"}
         await socket.send_bytes(b"\x03" + json.dumps(end).encode())

@@ -60,7 +60,8 @@ class Installation:
         binding = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
         bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}/rolebindings"
         self.cluster.create(bindings, binding)
-        asked = {"spec": {"expirationSeconds": 3600}}
+        kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+        asked = {**kind, "spec": {"expirationSeconds": 3600}}
         token = self.cluster.create(f"{accounts}/{name}/token", asked)["status"]["token"]
         document = yaml.safe_load(self.cluster.kubeconfig.read_text())
         document["users"][0]["user"] = {"token": token}

@@ -68,12 +68,12 @@ def test_a_command_runs_in_the_leaders_pod(
 ) -> None:
     for name in ("c-1", "c-2"):
         add_controller(cluster, name)
-        cluster.commands[name] = (f"from {name}\n", 1)
+        cluster.commands[name] = (f"from {name} – late\n", 1)
     orders.put(manifest(30))
     FleetObject(ClusterApi(ClusterPlace()), "f", "c-2").report(FleetReport(1, True, "Applied", ""))
     assert orders.run_by_leader("ctl", "status", "--check") == 1
     assert cluster.executed == [("c-2", ["ctl", "status", "--check"])]
-    assert capsys.readouterr().out == "from c-2\n"
+    assert capsys.readouterr().out == "from c-2 – late\n"
 
 
 def test_without_a_running_controller_the_way_out_is_named(cluster: FakeCluster, orders: FleetOrders) -> None:
