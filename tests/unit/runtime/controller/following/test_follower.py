@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.control.load.state import Kind, LoadState, Proposal, Propose
+from controlplane.domain.device import HeldDevice
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import Answer
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
@@ -56,6 +57,7 @@ class Fleet:
     files: FleetFiles
     clock: Clock = field(default_factory=Clock)
     name: str = "f"
+    launcher: None = None
     refuses: str = ""
     applied: list[str] = field(default_factory=list)
 
@@ -94,8 +96,10 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     files.write_plans(plan(50.0), None)
     (files.directory / "following").mkdir()
     files.following.write(Following(SHA256, follow=True))
-    for module in (applying, running):
-        monkeypatch.setattr(module, "host_devices", lambda: {"cpu": ("cpu-0", "cpu-1", "cpu-2")})
+    cores = ("cpu-0", "cpu-1", "cpu-2")
+    monkeypatch.setattr(running, "host_devices", lambda: {"cpu": cores})
+    held = {"cpu": tuple(HeldDevice("cpu", core) for core in cores)}
+    monkeypatch.setattr(applying, "devices_of", lambda launcher: held)
     return Fleet(files)
 
 
