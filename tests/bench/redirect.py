@@ -36,7 +36,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import guard_rig as rig
-from redirect_clients import AFTER_S, CLIENTS, ENDPOINT, LOAD_S, start
+from redirect_clients import AFTER_S, CLIENTS, ENDPOINT, load_s, start
 
 from controlplane.control.guard.ahead import p99_s
 from controlplane.domain.errors import EngineError
@@ -120,7 +120,7 @@ def one_run(directory: Path, case: Case, seed: int) -> Run:
         (server,) = [s for s in fleet.servers() if s.name == fleet.active("w")]
         load = start(case.client, fleet, case.rate_rps, case.service_s * PERCENT / 100.0, seed)
         try:
-            time.sleep(LOAD_S)
+            time.sleep(load_s(case.rate_rps))
             if reason := next((e.reason for e in fleet.events() if e.kind == "redirect"), ""):
                 raise LeftOut(reason)
             with StatisticsClient(server) as triton:

@@ -17,10 +17,16 @@ from controlplane.runtime.demo import clients
 PERF = rig.ROOT / ".tools" / "perf"
 ENDPOINT = "w"
 LOAD_S = 8.0
-"""Requests before the cut: the guard learns a server's batch times from some fifty batches."""
+LOAD_REQUESTS = 800.0
+"""Requests before the cut, for eight seconds or so many: the guard learns batch times from them."""
 AFTER_S = 16.0
 CLIENTS = ("tritonclient", "perf_analyzer gRPC", "perf_analyzer HTTP", "aio pool")
 _POOL = 8
+
+
+def load_s(rate_rps: float) -> float:
+    """The seconds of requests before the cut."""
+    return max(LOAD_S, LOAD_REQUESTS / rate_rps)
 
 
 class Running:
@@ -74,7 +80,7 @@ def _perf_analyzer(fleet: rig.Guarded, protocol: str, rate_rps: float, work_s: f
     given.write_text(json.dumps({"data": [{"X": [work_s]}]}))
     port = fleet.http if protocol == "http" else fleet.grpc
     stream = clients.Stream(ENDPOINT, rate_rps)
-    seconds, deadline_s = LOAD_S + AFTER_S, 120.0
+    seconds, deadline_s = load_s(rate_rps) + AFTER_S, 120.0
     seen = clients.perf_analyzer(
         PERF, f"127.0.0.1:{port}", stream, seconds, deadline_s, input_data=str(given), protocol=protocol
     )
