@@ -179,12 +179,15 @@ class ProcessLauncher:
         for server in self.servers(fleet):
             if server.state is ServerState.EXITED:
                 removed += [f"processes of {server.name}", *self._remove(server.spec)]
-        alive = {labels.digest(name) for name in self._servers.names(fleet)}
-        alive |= {labels.digest(name) for name in self._starting.names()}
         for mechanism in self._mechanisms.values():
             for group in mechanism.groups(fleet):
-                removed += leave(mechanism, group) if group.server not in alive else []
-        return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
+                # Looked at after the group was seen: a server that starts meanwhile is among the alive.
+                removed += leave(mechanism, group) if group.server not in self._alive(fleet) else []
+        return (*removed, *shared_memory.sweep(fleet, self._alive(fleet)), *self._mps.sweep())
+
+    def _alive(self, fleet: str) -> set[str]:
+        """Return the digests of the servers that run or start."""
+        return {labels.digest(name) for name in (*self._servers.names(fleet), *self._starting.names())}
 
     def _triton(self) -> Capability:
         try:
