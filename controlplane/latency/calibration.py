@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -154,13 +154,7 @@ class Calibrated:
         """See `LatencyModel.estimate`."""
         raw = self.model.estimate(slots, quantile)
         factor = self._at(slots)
-        return replace(
-            raw,
-            execution_ms=raw.execution_ms * factor,
-            execution_upper_ms=raw.execution_upper_ms * factor,
-            cycle_ms=raw.cycle_ms * factor,
-            cycle_upper_ms=raw.cycle_upper_ms * factor,
-        )
+        return raw.with_times(lambda time_ms: time_ms * factor)
 
     def _at(self, slots: Slots) -> FloatArray:
         """Return the factor of each slot, shape (GPUs, slots)."""

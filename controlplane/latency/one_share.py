@@ -44,16 +44,7 @@ class OneShare:
         answer = self.base.estimate(replace(slots, percent=known), quantile)
         unknown = slots.percent < known - _SAME
 
-        def told(time_ms: FloatArray) -> FloatArray:
-            return np.where(unknown, UNKNOWN_MS, time_ms)
-
-        return Estimate(
-            execution_ms=told(answer.execution_ms),
-            execution_upper_ms=told(answer.execution_upper_ms),
-            cycle_ms=told(answer.cycle_ms),
-            cycle_upper_ms=told(answer.cycle_upper_ms),
-            power_w=answer.power_w,
-        )
+        return answer.with_times(lambda time_ms: np.where(unknown, UNKNOWN_MS, time_ms))
 
 
 def without_guesses(model: LatencyModel, profiles: Mapping[str, Profile]) -> LatencyModel:

@@ -48,13 +48,7 @@ class RequestTimes:
             # A batch takes its own requests' handling at least, whatever a fit says of it.
             return np.maximum(time_ms - saved_ms, np.minimum(each_ms * slots.requests, time_ms))
 
-        return Estimate(
-            execution_ms=less(answer.execution_ms),
-            execution_upper_ms=less(answer.execution_upper_ms),
-            cycle_ms=less(answer.cycle_ms),
-            cycle_upper_ms=less(answer.cycle_upper_ms),
-            power_w=answer.power_w,
-        )
+        return answer.with_times(less)
 
 
 def with_request_times(model: LatencyModel, profiles: Mapping[str, Profile]) -> LatencyModel:

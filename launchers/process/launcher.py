@@ -179,10 +179,16 @@ class ProcessLauncher:
         for server in self.servers(fleet):
             if server.state is ServerState.EXITED:
                 removed += [f"processes of {server.name}", *self._remove(server.spec)]
-        for mechanism in self._mechanisms.values():
-            for group in mechanism.groups(fleet):
-                # Looked at after the group was seen: a server that starts meanwhile is among the alive.
-                removed += leave(mechanism, group) if group.server not in self._alive(fleet) else []
+        alive = self._alive(fleet)
+        left = [
+            (mechanism, group)
+            for mechanism in self._mechanisms.values()
+            for group in mechanism.groups(fleet)
+            if group.server not in alive
+        ]
+        for mechanism, group in left:
+            # Asked again after the group was seen: its server may have started meanwhile.
+            removed += leave(mechanism, group) if group.server not in self._alive(fleet) else []
         return (*removed, *shared_memory.sweep(fleet, self._alive(fleet)), *self._mps.sweep())
 
     def _alive(self, fleet: str) -> set[str]:

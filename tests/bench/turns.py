@@ -23,15 +23,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 
 import numpy as np
-from bare_triton import BareTriton, bare_triton
-from sleeping_triton import ahead_of_others
+from mixed_models import Mixed, plan_of, triton
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.files.tree import write_tree
 from controlplane.latency.queueing.turns import bound_turns
 from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
-from controlplane.render.repository import render_partition
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
@@ -39,44 +35,10 @@ from controlplane.simulate.truth import KnownService
 
 BATCH = 4
 WITHIN = 0.15
-CONFIG = """
-backend: "python"
-max_batch_size: 8
-input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]
-output [ { name: "Y", data_type: TYPE_FP32, dims: [ 1 ] } ]
-"""
-MODEL = """
-import time
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        end = time.perf_counter() + ({fixed_ms} + {each_ms} * len(requests)) / 1000
-        answers = [pb_utils.InferenceResponse([pb_utils.Tensor("Y",
-            pb_utils.get_input_tensor_by_name(r, "X").as_numpy())]) for r in requests]
-        while (left := end - time.perf_counter()) > 0:
-            time.sleep(left)
-        return answers
-"""
-
-
-@dataclass(frozen=True)
-class Light:
-    """A model that takes `fixed_ms` + n `each_ms` for a batch of n, and the rate of its requests."""
-
-    name: str
-    fixed_ms: float
-    each_ms: float
-    rate_rps: float
-
-    def service_ms(self, added_ms: float) -> tuple[float, ...]:
-        return tuple(self.fixed_ms + self.each_ms * n + added_ms for n in range(1, BATCH + 1))
-
-
 CASES = {
-    "two": (Light("m0", 6.0, 2.0, 30.0), Light("m1", 25.0, 5.0, 8.0)),
-    "three": (Light("m0", 4.0, 1.0, 30.0), Light("m1", 12.0, 3.0, 12.0), Light("m2", 30.0, 5.0, 4.0)),
-    "ten": tuple(Light(f"m{n}", 4.0 + 2.0 * n, 1.0 + 0.3 * n, 5.0 - 0.4 * n) for n in range(10)),
+    "two": (Mixed("m0", 6.0, 2.0, 30.0), Mixed("m1", 25.0, 5.0, 8.0)),
+    "three": (Mixed("m0", 4.0, 1.0, 30.0), Mixed("m1", 12.0, 3.0, 12.0), Mixed("m2", 30.0, 5.0, 4.0)),
+    "ten": tuple(Mixed(f"m{n}", 4.0 + 2.0 * n, 1.0 + 0.3 * n, 5.0 - 0.4 * n) for n in range(10)),
 }
 
 
@@ -89,36 +51,28 @@ class Added:
 
 
 @contextmanager
-def served(models: Sequence[Light]) -> Iterator[BareTriton]:
-    """One Triton whose models take turns, as a launcher starts it."""
-    with ahead_of_others(), tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        for m in models:
-            version = root / "source" / m.name / "1"
-            version.mkdir(parents=True)
-            (version.parent / "config.pbtxt").write_text(CONFIG)
-            (version / "model.py").write_text(MODEL.format(fixed_ms=m.fixed_ms, each_ms=m.each_ms))
-        partition = _partition(models, [1.0] * len(models))
-        write_tree(root / "models", render_partition(partition, gpu_type="cpu", repository=root / "source"))
-        with bare_triton(root / "models", root / "log", "--rate-limit=execution_count") as running:
-            yield running
+def served(models: Sequence[Mixed]) -> Iterator[str]:
+    """The gRPC address of one Triton whose models take turns, as a launcher starts it."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        triton(Path(folder), plan_of(models, BATCH), models) as server,
+    ):
+        yield f"{server.host}:{server.grpc_port}"
 
 
-def _partition(models: Sequence[Light], slo_ms: Sequence[float]) -> Partition:
-    placed = tuple(
-        Placement(m.name, m.name, m.name, m.rate_rps, slo) for m, slo in zip(models, slo_ms, strict=True)
-    )
-    return Partition("P1", 100.0, tuple(ServedModel(m.name, BATCH) for m in models), placed)
+def curve_ms(model: Mixed, added_ms: float) -> tuple[float, ...]:
+    """The times of 1, 2, ... requests in a batch."""
+    return tuple(model.batch_ms(n) + added_ms for n in range(1, BATCH + 1))
 
 
-def request(model: Light) -> bytes:
+def request(model: Mixed) -> bytes:
     asked = ModelInferRequest(model_name=model.name)
     asked.inputs.add(name="X", datatype="FP32", shape=[1, 1])
     asked.raw_input_contents.append(np.ones(1, np.float32).tobytes())
     return asked.SerializeToString()
 
 
-def measure_added(running: BareTriton, model: Light) -> Added:
+def measure_added(running: str, model: Mixed) -> Added:
     """A lone client, then two whose requests follow each other at once."""
     alone_ms, cycle_ms = (_median_ms(running, model, clients) for clients in (1, 2))
     # Of two clients one always waits, and each batch holds one request: a latency is two cycles.
@@ -126,42 +80,41 @@ def measure_added(running: BareTriton, model: Light) -> Added:
     return Added(occupied, max(alone_ms - model.fixed_ms - model.each_ms - occupied, 0.0))
 
 
-def _median_ms(running: BareTriton, model: Light, clients: int) -> float:
-    with ClosedLoop(running.grpc, [request(model)], clients) as loop:
+def _median_ms(running: str, model: Mixed, clients: int) -> float:
+    with ClosedLoop(running, [request(model)], clients) as loop:
         loop.run(3.0)
         return float(np.median(loop.answers(5).latency_ms))
 
 
 def run(
-    running: BareTriton, models: Sequence[Light], added: Added, seconds: float, seed: int
+    running: str, models: Sequence[Mixed], added: Added, seconds: float, seed: int
 ) -> list[tuple[float, float]]:
     """P99 in ms of each model: in the real Triton, and simulated with the same arrivals."""
     random = np.random.default_rng(seed)
     due = [poisson_times(m.rate_rps, seconds, random) for m in models]
     with ThreadPoolExecutor(len(models)) as clients:
         asked = [
-            clients.submit(open_loop, running.grpc, request(m), times, deadline_s=60.0)
+            clients.submit(open_loop, running, request(m), times, deadline_s=60.0)
             for m, times in zip(models, due, strict=True)
         ]
         seen = [float(np.quantile(a.result().latency_ms, 0.99)) for a in asked]
-    gpu = PlannedGpu("t4-0", "t4", (_partition(models, [1000.0] * len(models)),))
     simulated = simulate(
-        Plan("by-hand", Rule.P99, "known", (gpu,)),
-        {"t4": KnownService({m.name: m.service_ms(added.occupied_ms) for m in models})},
+        plan_of(models, BATCH),
+        {"cpu": KnownService({m.name: curve_ms(m, added.occupied_ms) for m in models})},
         Settings(
             seconds=seconds,
             seed=seed,
             demands={m.name: Trace(tuple(t)) for m, t in zip(models, due, strict=True)},
         ),
-        Conditions(noise={("t4", m.name): Noise(0.0, added.frontend_ms) for m in models}),
+        Conditions(noise={("cpu", m.name): Noise(0.0, added.frontend_ms) for m in models}),
     )
     p99 = {w.name: w.p99_ms for w in simulated.workloads}
     return [(ms, p99[m.name]) for m, ms in zip(models, seen, strict=True)]
 
 
-def case(name: str, models: Sequence[Light], added: Added, seconds: float, runs: int) -> bool:
+def case(name: str, models: Sequence[Mixed], added: Added, seconds: float, runs: int) -> bool:
     """The rows of one partition, a new server for each run; True where all of them are good."""
-    curves = [np.array(m.service_ms(added.occupied_ms)) for m in models]
+    curves = [np.array(curve_ms(m, added.occupied_ms)) for m in models]
     bound_ms = bound_turns([m.rate_rps for m in models], curves).p99_ms + added.frontend_ms
     load = sum(m.rate_rps * c[0] for m, c in zip(models, curves, strict=True)) / 1000.0
     print(f"{name} models, load {load:.2f}; load average of the host {os.getloadavg()[0]:.1f}", flush=True)
@@ -170,7 +123,7 @@ def case(name: str, models: Sequence[Light], added: Added, seconds: float, runs:
         # What goes next depends on how often each ran since the server started.
         with served(models) as running:
             for model in models:  # the first execution is a slow one
-                open_loop(running.grpc, request(model), [0.0], deadline_s=60.0)
+                open_loop(running, request(model), [0.0], deadline_s=60.0)
             seen.append(run(running, models, added, seconds, seed))
     good = True
     for n, m in enumerate(models):

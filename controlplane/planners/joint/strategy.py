@@ -43,10 +43,10 @@ class Joint:
         context = Context.of(in_requests.request, started)
         draft = with_bursts(in_requests.request, lambda asked: self._draft(asked, context))
         draft = in_requests.counted_back(draft)
-        joined = Turns.of(request, draft, context.stop).fewer(draft)
-        fresh = self._finalised(joined, context, request)
+        joined = Turns.of(request, draft, context).fewer(draft)
+        fresh = self._finalised(_renamed(joined, request), context, request)
         if joined is not draft and not fresh.verified:  # a shadow found no room on the GPUs that are left
-            fresh = self._finalised(draft, context, request)
+            fresh = self._finalised(_renamed(draft, request), context, request)
         if request.previous is None:
             return fresh
         gpus = reused(request.previous, request)
@@ -63,14 +63,19 @@ class Joint:
         return Choice(own, self.options.iterations).draft()
 
     def _finalised(self, draft: Draft, context: Context, request: PlanRequest) -> Plan:
-        if request.previous is not None:
-            draft = replace(draft, gpus=with_stable_ids(draft.gpus, request.previous))
         return finalise(self.name, request, _bounded(draft, context), context.started)
 
 
 def strategy(iterations: int | None = None) -> Joint:
     """The default strategy; see `JointOptions`."""
     return Joint(JointOptions(iterations))
+
+
+def _renamed(draft: Draft, request: PlanRequest) -> Draft:
+    """With the ids that move least of what runs."""
+    if request.previous is None:
+        return draft
+    return replace(draft, gpus=with_stable_ids(draft.gpus, request.previous))
 
 
 def _bounded(draft: Draft, context: Context) -> Draft:

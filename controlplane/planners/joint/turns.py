@@ -22,6 +22,7 @@ from controlplane.planners.evaluation.finalise import Draft
 from controlplane.planners.evaluation.placements import gpu_of, memory_together, partition_of
 from controlplane.planners.evaluation.queues import Queues
 from controlplane.planners.evaluation.shadows import wish_of
+from controlplane.planners.joint.context import Context
 from controlplane.planners.joint.dissolve import Stop
 from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.serving.client_batches import largest_batch
@@ -57,15 +58,17 @@ class Turns:
     stop: Stop
 
     @staticmethod
-    def of(request: PlanRequest, draft: Draft, stop: Stop) -> Turns:
-        """For a draft that answers the request; `stop` returns True once the time is over."""
+    def of(request: PlanRequest, draft: Draft, context: Context) -> Turns:
+        """For a draft that answers the request; `context` is of the same question, perhaps in requests."""
         servers = Counter(w.name for g in draft.gpus for p in g.partitions for w in p.workloads)
         alone = (w for w in request.workloads if w.isolated or w.dispersion > 1.0 or servers[w.name] > 1)
         apart = frozenset(w.name for w in alone)
-        types = gpu_types(request.devices, request.rule, request.quantile)
+        types = context.gpu_types
+        if context.request.devices is not request.devices:  # it counts requests
+            types = gpu_types(request.devices, request.rule, request.quantile)
         workloads = {w.name: w for w in request.workloads}
         wishes = {w.name: w.shadow for w in request.workloads}
-        return Turns(request, types, draft.queues, apart, workloads, wishes, stop)
+        return Turns(request, types, draft.queues, apart, workloads, wishes, context.stop)
 
     def fewer(self, draft: Draft) -> Draft:
         """The draft with more of its refused workloads and on fewer GPUs; itself where nothing joins."""
