@@ -17,7 +17,7 @@ import pytest
 from ctl_host import plan
 from kube.cluster import Cluster
 from kube.installed import Installation, condition, is_applied
-from kube.story import PATIENCE_S, ClusterHost, partition
+from kube.story import PATIENCE_S, Blow, ClusterHost, active, kill, partition
 from service import service
 
 pytestmark = pytest.mark.kubernetes
@@ -111,6 +111,7 @@ def test_another_controller_takes_over_and_redirects(installed: Installation) ->
     servers, before = uids(installed.pods("server")), installed.leader()
     stopped = installed.processes(before)
     seen: dict[str, float] = {}
+    blows: list[Blow] = []
 
     def stop_leader(load: rig.Load) -> None:
         # It stands still, holds the Lease's record, and knows nothing of it afterwards: worse than dead.
@@ -122,17 +123,9 @@ def test_another_controller_takes_over_and_redirects(installed: Installation) ->
         cluster.await_until(installed.fleet, lambda f: f["status"]["leader"] == installed.leader())
         seen["adopted"] = time.monotonic() - began
         assert uids(installed.pods("server")) == servers, "nothing is started twice"
-        name = next(o.server for o in reversed(load.outcomes) if o.server is not None)
-        assert name is not None
-        killed = installed.processes(name)
-        seen["kill"] = time.monotonic()
-        for pid in killed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        seen["killed"] = time.monotonic()
+        name = active(load)
+        blows.append(kill(name, installed.processes(name)))
         rig.until(lambda: any(o.server not in (None, name) for o in load.outcomes[-20:]), PATIENCE_S)
-        others = [o.ended for o in load.outcomes if o.ended > seen["kill"] and o.server not in (None, name)]
-        seen["redirect"] = min(others) - seen["kill"]
 
     try:
         load = under_load(installed, stop_leader)
@@ -140,11 +133,12 @@ def test_another_controller_takes_over_and_redirects(installed: Installation) ->
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-    beyond = [o for o in load.failed() if o.started > seen["killed"] or o.ended < seen["kill"]]
+    (blow,) = blows
+    beyond = blow.lost(load)
     print(
         f"\nleader stopped under {RATE_RPS} req/s: another has the Lease after {seen['takeover']:.1f} s, "
         f"adopted the fleet after {seen['adopted']:.1f} s; a killed server's requests go elsewhere after "
-        f"{seen['redirect']:.2f} s; {len(load.outcomes)} requests, {len(load.failed())} failed, "
+        f"{blow.redirected_s(load):.2f} s; {len(load.outcomes)} requests, {len(load.failed())} failed, "
         f"{len(beyond)} of them not in flight"
     )
     assert beyond == []

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gateway_rig as rig
 import pytest
 from ctl_host import ended, plan
 from kube.cluster import Cluster
-from kube.story import PATIENCE_S, RATE_RPS, Blow, ClusterHost, active, partition, under_load
+from kube.story import PATIENCE_S, RATE_RPS, Blow, ClusterHost, active, kill, partition, under_load
 
 pytestmark = pytest.mark.kubernetes
 
 WITHOUT_API_S = 60.0
+REDIRECTED_S = 1.2
+"""From the end of a pod's server to another one's answer."""
+SLOW_PERCENT = 10
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +33,6 @@ def host(
         assert done.returncode == 0, done.stderr
         yield made
     cluster.forget("stories")
-
-
-def kill(pod: str, pids: tuple[int, ...]) -> Blow:
-    """End a pod's server as the kernel's out-of-memory killer does."""
-    began = time.monotonic()
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return Blow(pod, began, time.monotonic())
 
 
 def test_the_same_plan_again_changes_nothing(host: ClusterHost) -> None:
@@ -74,7 +66,7 @@ def test_a_deleted_pod_loses_no_request_beyond_those_in_flight(host: ClusterHost
         rig.until(lambda: active(load) != name, PATIENCE_S)
         rig.until(host.settled, PATIENCE_S)
 
-    report("active pod deleted", under_load(host, delete), blows)
+    assert report("active pod deleted", under_load(host, delete), blows) < REDIRECTED_S
 
 
 def test_an_out_of_memory_kill_loses_no_request_beyond_those_in_flight(host: ClusterHost) -> None:
@@ -82,43 +74,87 @@ def test_an_out_of_memory_kill_loses_no_request_beyond_those_in_flight(host: Clu
 
     def run_out(load: rig.Load) -> None:
         name = active(load)
-        blows.append(kill(name, host.processes(name)))
+        node, container = host.container(name)
+        blows.append(Blow(name, *node.exhaust(container)))
         rig.until(lambda: active(load) != name, PATIENCE_S)
         rig.until(lambda: host.restarts(name) != 0, PATIENCE_S)
         rig.until(host.settled, PATIENCE_S)
 
-    report("active server killed", under_load(host, run_out), blows)
+    assert report("active server out of memory", under_load(host, run_out), blows) < REDIRECTED_S
+    told = host.ctl("events", "--json")
+    assert "the kernel killed it" in told.stdout, told.stdout + told.stderr
 
 
-def test_without_the_api_server_data_flows_and_redirects_happen(host: ClusterHost) -> None:
-    blows: list[Blow] = []
+def without_api_server(host: ClusterHost, happens: Callable[[], None]) -> None:
+    """Something happens, and the API server is away from before it to a minute after it."""
     control_plane = host.cluster.control_plane
+    control_plane.stop_api_server()
+    try:
+        began = time.monotonic()
+        happens()
+        rig.until(lambda: time.monotonic() > began + WITHOUT_API_S, 2 * WITHOUT_API_S)
+    finally:
+        control_plane.start_api_server()
+    rig.until(host.settled, PATIENCE_S)
+
+
+def test_without_the_api_server_a_killed_server_loses_no_request_beyond_those_in_flight(
+    host: ClusterHost,
+) -> None:
+    blows: list[Blow] = []
 
     def stop(load: rig.Load) -> None:
         name = active(load)
-        pids = host.processes(name)
-        control_plane.stop_api_server()
-        try:
-            began = time.monotonic()
-            blows.append(kill(name, pids))
+        node, container = host.container(name)
+
+        def end() -> None:
+            blows.append(kill(name, node.pids(container)))
             rig.until(lambda: active(load) != name, PATIENCE_S)
-            rig.until(lambda: time.monotonic() > began + WITHOUT_API_S, 2 * WITHOUT_API_S)
-        finally:
-            control_plane.start_api_server()
-        rig.until(host.settled, PATIENCE_S)
 
-    report(f"API server stopped for {WITHOUT_API_S:g} s, active server killed", under_load(host, stop), blows)
+        without_api_server(host, end)
+
+    what = f"API server stopped for {WITHOUT_API_S:g} s, active server killed"
+    assert report(what, under_load(host, stop), blows) < REDIRECTED_S
 
 
-def report(what: str, load: rig.Load, blows: list[Blow]) -> None:
-    """Print what was seen; no request may be lost beyond those in flight."""
+def test_without_the_api_server_the_guard_redirects_from_a_slow_server(host: ClusterHost) -> None:
+    done = host.apply(plan(partition(60, slo_ms=250)))
+    assert done.returncode == 0, done.stderr
+    blows: list[Blow] = []
+
+    def stop(load: rig.Load) -> None:
+        name = active(load)
+        node, container = host.container(name)
+
+        def slow_down() -> None:
+            began = time.monotonic()
+            node.cut(container, SLOW_PERCENT)
+            blows.append(Blow(name, began, began))
+            rig.until(lambda: active(load) != name, PATIENCE_S)
+
+        without_api_server(host, slow_down)
+
+    load = under_load(host, stop)
+    report(f"API server stopped for {WITHOUT_API_S:g} s, active server slow", load, blows)
+    told = json.loads(host.ctl("events", "--json").stdout)["events"]
+    redirects = [event["reason"] for event in told if event["kind"] == "redirect"]
+    print(f"the guard's reason: {redirects[-1]}")
+    assert load.failed() == []
+
+
+def report(what: str, load: rig.Load, blows: list[Blow]) -> float:
+    """Print what was seen; no request may be lost beyond those in flight.
+
+    Returns the seconds until another pod answered.
+    """
     (blow,) = blows
-    beyond = blow.lost(load)
+    beyond, redirected_s = blow.lost(load), blow.redirected_s(load)
     print(
         f"\n{what} under {RATE_RPS} req/s: {len(load.outcomes)} requests, {len(load.failed())} failed, "
-        f"{len(beyond)} of them not in flight; another server after {blow.redirected_s(load):.2f} s"
+        f"{len(beyond)} of them not in flight; another server after {redirected_s:.2f} s"
     )
     assert beyond == []
+    return redirected_s
 
 
 def test_fleets_of_two_namespaces_do_not_see_each_other(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
@@ -151,8 +151,11 @@ def infer_http(client: triton_http.InferenceServerClient, endpoint: str) -> None
     np.testing.assert_array_equal(client.infer(endpoint, [x]).as_numpy("Y"), X)
 
 
+AnyHost = TypeVar("AnyHost", bound=Host)
+
+
 @contextlib.contextmanager
-def ended(host: Host) -> Iterator[Host]:
+def ended(host: AnyHost) -> Iterator[AnyHost]:
     """The host; its fleet is ended afterwards, and nothing of it may be left."""
     try:
         yield host

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,18 @@ from kube.processes import CNI_PLUGINS, Process, program
 CGROUPS = Path("/sys/fs/cgroup")
 _CONTAINERD_READY_S = 60.0
 _KUBELET_PORT = 10250
+_HOG_S = 60.0
+_SPARE_BYTES = 64 * 2**20
+_HOG = """
+import os, sys, time
+open(sys.argv[1], "w").write(str(os.getpid()))
+taken = []
+while os.path.exists("/proc/" + sys.argv[2]) and len(taken) < 512:
+    began = time.monotonic()
+    taken.append(bytearray(b"x") * 2**20)
+print(began, time.monotonic())
+"""
+"""Takes memory in a control group until a process there is gone; prints when the last of it was taken."""
 
 
 class Node:
@@ -75,6 +88,20 @@ class Node:
         self._await_containerd()
         self.kubelet.start()
 
+    def exhaust(self, container_id: str) -> tuple[float, float]:
+        """Let a container run out of memory, so that the kernel ends its largest process; from when to when.
+
+        Its limit is lowered to little more than it needs, and a process of this host takes the rest.
+        """
+        group = next((CGROUPS / "memory" / self.group).rglob(container_id))
+        victims = self.pids(container_id)
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        (group / "memory.limit_in_bytes").write_text(str(int(stat["total_rss"]) + _SPARE_BYTES))
+        hog = [sys.executable, "-c", _HOG, str(group / "cgroup.procs"), str(min(victims))]
+        done = subprocess.run(hog, capture_output=True, text=True, timeout=_HOG_S, check=True)
+        began, ended = map(float, done.stdout.split())
+        return began, ended
+
     def _plug(self, state: str) -> None:
         """Set the state of the bridge's ports, one for each pod."""
         for port in (Path("/sys/class/net") / self.subnet.bridge / "brif").iterdir():
@@ -90,6 +117,12 @@ class Node:
         assert f"pod{pod_uid}" in str(group)
         quota, period = (int((group / f"cpu.cfs_{n}_us").read_text()) for n in ("quota", "period"))
         return quota, period
+
+    def cut(self, container_id: str, percent: float) -> None:
+        """Leave a container so much of a core, as work beside it would."""
+        group = next((CGROUPS / "cpu" / self.group).rglob(container_id))
+        period = int((group / "cpu.cfs_period_us").read_text())
+        (group / "cpu.cfs_quota_us").write_text(str(round(period * percent / 100)))
 
     def pids(self, container_id: str) -> tuple[int, ...]:
         """The container's processes."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gateway_rig as rig
+import psutil
 from ctl_host import Host
 
 from controlplane.gateway.haproxy import HaproxyGateway
 from kube import images
 from kube.cluster import Cluster, is_true
+from kube.node import Node
 
 ECHO = Path(__file__).parents[1] / "gateway_models" / "echo"
 RATE_RPS = 200
@@ -23,9 +29,9 @@ AFTERWARDS = 5 * RATE_RPS
 PATIENCE_S = 180.0
 
 
-def partition(percent: float, name: str = "echo") -> dict[str, Any]:
-    """With an SLO that the guard has no cause to act on."""
-    workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": RATE_RPS, "slo_ms": 5000}
+def partition(percent: float, name: str = "echo", slo_ms: float = 5000) -> dict[str, Any]:
+    """With an SLO that the guard has no cause to act on, unless it is given."""
+    workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": RATE_RPS, "slo_ms": slo_ms}
     return {
         "id": name,
         "percent": percent,
@@ -92,11 +98,11 @@ class ClusterHost(Host):
                 return int(pod["status"]["containerStatuses"][0]["restartCount"])
         return None
 
-    def processes(self, pod_name: str) -> tuple[int, ...]:
-        """The processes of a pod's container."""
+    def container(self, pod_name: str) -> tuple[Node, str]:
+        """The node and the container of a pod."""
         pod = next(pod for pod in self.pods() if pod["metadata"]["name"] == pod_name)
         container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-        return self.cluster.node(pod["spec"]["nodeName"]).pids(container)
+        return self.cluster.node(pod["spec"]["nodeName"]), container
 
 
 def under_load(host: ClusterHost, happens: Callable[[rig.Load], None]) -> rig.Load:
@@ -122,6 +128,16 @@ def active(load: rig.Load) -> str:
     name = next(o.server for o in reversed(load.outcomes) if o.server is not None)
     assert name is not None
     return name
+
+
+def kill(pod: str, pids: tuple[int, ...]) -> Blow:
+    """End a pod's server at once: until its processes are gone, they accept requests that nothing answers."""
+    began = time.monotonic()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    rig.until(lambda: not any(map(psutil.pid_exists, pids)), PATIENCE_S)
+    return Blow(pod, began, time.monotonic())
 
 
 @dataclass(frozen=True)
