@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.tensors import parsed_dims
 from controlplane.profiler.requests import Inputs
 
 Value = TypeVar("Value")
@@ -44,9 +45,10 @@ def _by_input(
 
 
 def _dims(text: str, values: str) -> tuple[int, ...]:
-    if not all(d.isdigit() and int(d) > 0 for d in values.split(",")):
+    dims = parsed_dims(values)
+    if dims is None:
         raise InputError(f"{text!r} is not MODEL:INPUT:DIM,DIM with dimensions above 0", field="--shape")
-    return tuple(int(d) for d in values.split(","))
+    return dims
 
 
 def _between(text: str, values: str) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from controlplane.cli import completers
+from controlplane.cli.object_stores import local_repository
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Endpoints
 from controlplane.domain.order import LONGEST_MS
@@ -32,7 +33,12 @@ Fleet = Annotated[
     str, typer.Option(help="The fleet's name.", envvar="TRISECT_FLEET", autocompletion=completers.fleets)
 ]
 Repository = Annotated[
-    Path, typer.Option(help="Your model repository: one folder for each model.", envvar="TRISECT_REPOSITORY")
+    Path,
+    typer.Option(
+        help="Your model repository: one folder for each model.",
+        envvar="TRISECT_REPOSITORY",
+        callback=local_repository,
+    ),
 ]
 Output = Annotated[
     Path, typer.Option(help="The folder for rendered model repositories.", envvar="TRISECT_OUTPUT")

@@ -12,8 +12,18 @@ Ranges = Mapping[str, tuple[float, float]]
 """Input -> the smallest and the largest of its generated values."""
 
 _SENTENCE = b"The quick brown fox jumps over the lazy dog, and the model reads on. "
+SAMPLE_SHAPE = "sample_shape."
+"""With an input's name: the parameter of a model's configuration that has the dimensions of a sample."""
 SAMPLE_TEXT = (2 * _SENTENCE)[:128]
 """The generated text for BYTES inputs; many models refuse an empty one."""
+
+
+def parsed_dims(text: str) -> tuple[int, ...] | None:
+    """Return `3,48,320` as dimensions; None for anything else."""
+    dims = text.split(",")
+    if not all(d.isascii() and d.isdigit() and int(d) > 0 for d in dims):
+        return None
+    return tuple(int(d) for d in dims)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from controlplane.files.documents import SCHEMA_VERSION, State
-from controlplane.files.fleets import state_root
+from controlplane.files.fleets import model_state_path
 from controlplane.files.writing import write_json
 
 _CONFIG = "config.pbtxt"
@@ -50,9 +50,7 @@ def write_completed(model: Path, config: str) -> None:
 
 
 def _path(model: Path) -> Path:
-    digest = hashlib.sha256(str(model.resolve()).encode()).hexdigest()[:16]
-    # Cannot be a fleet's directory: a fleet's name cannot begin with a dot.
-    return state_root() / ".completed" / f"{model.name}-{digest}.json"
+    return model_state_path(".completed", model)
 
 
 def _stamp(model: Path) -> str:

@@ -7,6 +7,7 @@ plans, specs and profiles are imported where a file of theirs is read: most comm
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -119,6 +120,12 @@ def state_root() -> Path:
     """$XDG_STATE_HOME/trisect, by default ~/.local/state/trisect."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "trisect"
+
+
+def model_state_path(folder: str, model: Path) -> Path:
+    """Return the file of what is kept of a model's folder; `folder` begins with a dot, as no fleet's does."""
+    digest = hashlib.sha256(str(model.resolve()).encode()).hexdigest()[:16]
+    return state_root() / folder / f"{model.name}-{digest}.json"
 
 
 def this_host(machine_id: Path = Path("/etc/machine-id")) -> str:

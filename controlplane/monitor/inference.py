@@ -22,7 +22,10 @@ ReadConfig = Callable[[str], Mapping[str, Any]]
 """The configuration of a model by its name, as GET .../config answers."""
 _SEQUENCE = 7_236_280_107_668_635_753
 """A random sequence id, which no client has."""
-_WAY_OUT = "the input was generated; a model that refuses it brings one in `model_warmup` of its config.pbtxt"
+_WAY_OUT = (
+    "the input was generated: zeros, and 1 for a variable dimension of which no shape is known; `ctl profile "
+    "--shape` on this host gives the shape, `model_warmup` in the model's config.pbtxt a whole input"
+)
 
 
 @dataclass(frozen=True, slots=True)

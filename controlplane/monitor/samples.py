@@ -8,14 +8,14 @@ model.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.tensors import SAMPLE_TEXT
+from controlplane.domain.tensors import SAMPLE_SHAPE, SAMPLE_TEXT, parsed_dims
 
 _BYTES_OF = {
     "TYPE_BOOL": 1,
@@ -80,10 +80,18 @@ def sample_inputs(config: Mapping[str, Any], folder: Path) -> tuple[SampleInput,
 def zero_inputs(config: Mapping[str, Any]) -> tuple[SampleInput, ...]:
     """Return zeros, or texts, for every input that a model's configuration requires.
 
-    A variable dimension counts as 1. Raises EngineError for an unknown data type.
+    A variable dimension counts as 1 where the configuration has no `sample_shape` of the input. Raises
+    EngineError for an unknown data type.
     """
     required = (tensor for tensor in config.get("input", []) if not tensor.get("optional"))
-    return tuple(_input(tensor["name"], tensor, config, None) for tensor in required)
+    return tuple(
+        _input(tensor["name"], {**tensor, "dims": _dims(tensor, config)}, config, None) for tensor in required
+    )
+
+
+def _dims(tensor: Mapping[str, Any], config: Mapping[str, Any]) -> Sequence[int]:
+    parameter = config.get("parameters", {}).get(SAMPLE_SHAPE + tensor["name"], {})
+    return parsed_dims(str(parameter.get("string_value", ""))) or tensor["dims"]
 
 
 def _input(

@@ -234,8 +234,8 @@ def executed(traffic: Traffic, counted: Sequence[ModelStatistics], answers: Answ
     """Return the executions of a batch, from Triton's counters and the ends of the answers.
 
     The batches of an ensemble's steps are the steps' own: a batch of the whole takes the time between the
-    ends of two. On one share that is the work of all steps, whether they overlap or not. Raises EngineError
-    where no such batch was formed.
+    ends of two, which is that of all its steps, as they take turns. Raises EngineError where no such batch
+    was formed.
     """
     cycle_ms = 1000.0 * batch / rate_rps(answers, batch)
     if traffic.in_steps:

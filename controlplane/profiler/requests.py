@@ -6,13 +6,12 @@ import itertools
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 from google.protobuf.json_format import MessageToDict
-from tritonclient.grpc.model_config_pb2 import DataType
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 from tritonclient.utils import triton_to_np_dtype
 
@@ -22,7 +21,8 @@ from controlplane.domain.tensors import SAMPLE_TEXT, Ranges, Sample, Shapes, Ten
 from controlplane.files.measurements.input_data import read_sequences
 from controlplane.monitor.samples import sample_inputs
 from controlplane.profiler.traffic import whole_sequences
-from controlplane.render.config import keeps_sequences
+from controlplane.render.config import input_specs, keeps_sequences
+from controlplane.render.sample_shapes import sample_shapes
 from controlplane.render.source import SourceModel
 
 
@@ -53,7 +53,7 @@ def requests_for(source: SourceModel, inputs: Inputs = NO_INPUTS) -> tuple[Model
     dimensions, and for a bad file.
     """
     file = f"{source.directory}/config.pbtxt"
-    specs = input_specs(source)
+    specs = input_specs(source.config)
     if all(spec.optional for spec in specs):
         raise InputError("lists no input, so no request can be made", file=file, field="input")
     _check_shapes(specs, inputs.shapes, file, source.name)
@@ -70,10 +70,13 @@ def _sequences(
     source: SourceModel, specs: Sequence[TensorSpec], inputs: Inputs, file: str
 ) -> tuple[tuple[Sample, ...], ...]:
     """Return the samples of the file by sequence, or one of the model's own sample or of a generated one."""
+    shapes = {**sample_shapes(source.config, file), **inputs.shapes}
     if inputs.data is not None:
-        return read_sequences(inputs.data, specs, inputs.shapes)
+        return read_sequences(inputs.data, specs, shapes)
     own = source.config.model_warmup and not inputs.shapes and not inputs.ranges
-    sample = _own(source, file) if own else _generated(source.name, specs, inputs, file)
+    sample = (
+        _own(source, file) if own else _generated(source.name, specs, replace(inputs, shapes=shapes), file)
+    )
     return ((_GENERATED_STEPS if keeps_sequences(source.config) else 1) * (sample,),)
 
 
@@ -126,19 +129,6 @@ def check_batches_form(
             file=str(inputs.data),
             field="data",
         )
-
-
-def input_specs(source: SourceModel) -> tuple[TensorSpec, ...]:
-    """Return the declared inputs of a model."""
-    return tuple(
-        TensorSpec(
-            name=tensor.name,
-            datatype=DataType.Name(tensor.data_type).removeprefix("TYPE_").replace("STRING", "BYTES"),
-            dims=tuple(tensor.dims),
-            optional=tensor.optional,
-        )
-        for tensor in source.config.input
-    )
 
 
 def _check_shapes(specs: Sequence[TensorSpec], shapes: Shapes, file: str, model: str) -> None:

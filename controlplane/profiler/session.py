@@ -28,6 +28,7 @@ from controlplane.profiler.point import Bench, Watched
 from controlplane.profiler.subject import Subject
 from controlplane.profiler.sweep import Point, needed_s, point_seconds
 from controlplane.profiler.temporary import exclusive, running
+from controlplane.render.composing import is_ensemble
 from controlplane.render.repository import profiling_tree
 from controlplane.render.source import SourceModel
 
@@ -125,6 +126,7 @@ class Profiler:
             endpoints=tuple(endpoints),
             device=place.name,
             percent=percent,
+            turns=is_ensemble(source.config),
             options=self.options,
         )
         with running(self.launcher, spec, deadline_s=START_S) as server:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
+from controlplane.domain.tensors import TensorSpec
 from controlplane.render.composing import is_ensemble
 
 BATCH_LIMIT = 32
@@ -38,6 +39,19 @@ def batch_limit(config: ModelConfig) -> int:
     if keeps_sequences(config):
         return 1
     return max(1, min(BATCH_LIMIT, int(config.max_batch_size)))
+
+
+def input_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return the declared inputs of a model."""
+    return tuple(
+        TensorSpec(
+            name=tensor.name,
+            datatype=DataType.Name(tensor.data_type).removeprefix("TYPE_").replace("STRING", "BYTES"),
+            dims=tuple(tensor.dims),
+            optional=tensor.optional,
+        )
+        for tensor in config.input
+    )
 
 
 def is_complete(config: ModelConfig) -> bool:

@@ -25,9 +25,22 @@ def render_partition(partition: Partition, *, gpu_type: str, repository: Path) -
 
     Raises InputError as `read_source` and `partition_tree` do.
     """
+    return partition_tree(partition, gpu_type=gpu_type, sources=partition_sources(partition, repository))
+
+
+def partition_sources(partition: Partition, repository: Path) -> dict[str, SourceModel]:
+    """Return the source models of a partition by name. Raises InputError as `read_source` does."""
     models = {placement.model for placement in partition.workloads}
-    sources = {model: read_source(repository, model) for model in sorted(models)}
-    return partition_tree(partition, gpu_type=gpu_type, sources=sources)
+    return {model: read_source(repository, model) for model in sorted(models)}
+
+
+def takes_turns(partition: Partition, sources: Mapping[str, SourceModel]) -> bool:
+    """Return whether the partition's server executes one model at a time.
+
+    It does where it serves several, and for the steps of an ensemble, which share its quota: a step that
+    overlaps with another delays it by as much, and the batch that arrived first ends later.
+    """
+    return partition.turns or any(is_ensemble(source.config) for source in sources.values())
 
 
 def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
@@ -71,6 +84,7 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
     the partition, and for workloads that cannot share the queue of their model.
     """
     served = {model.model: model for model in partition.models}
+    turns = takes_turns(partition, sources)
     entries: dict[str, str | Link] = {}
     for model, placements in partition.queues().items():
         endpoints = tuple(units.safe_name(p.endpoint, "endpoint") for p in placements)
@@ -85,7 +99,7 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
         if aliases:
             check_shareable(source, tuple(p.name for p in placements))
         config = served_config(
-            source.config, endpoint=own, served=served[model], gpu_type=gpu_type, turns=partition.turns
+            source.config, endpoint=own, served=served[model], gpu_type=gpu_type, turns=turns
         )
         configs = [(own, config), *((e, alias_config(source, endpoint=e, of=own)) for e in aliases)]
         for endpoint, config in configs:
@@ -95,7 +109,7 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
                     field="endpoint",
                 )
             entries |= _directory(endpoint, config, source)
-        inner = _composing(source, served[model], gpu_type, turns=partition.turns)
+        inner = _composing(source, served[model], gpu_type, turns=turns)
         if taken := _differing(entries, inner):
             raise InputError(
                 f"model {model!r} executes {taken!r} in partition {partition.id!r}, where an endpoint or a "
@@ -142,7 +156,8 @@ def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_typ
     for endpoint, batch in endpoints.items():
         served = ServedModel(source.name, batch)
         config = served_config(source.config, endpoint=endpoint, served=served, gpu_type=gpu_type)
-        entries |= _directory(endpoint, config, source) | _composing(source, served, gpu_type, turns=False)
+        inner = _composing(source, served, gpu_type, turns=is_ensemble(source.config))
+        entries |= _directory(endpoint, config, source) | inner
     return Tree(entries)
 
 

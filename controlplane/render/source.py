@@ -16,12 +16,12 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.files.completed import read_completed
+from controlplane.files.sample_shapes import read_sample_shapes
 from controlplane.render.composing import composing_models
 from controlplane.render.config import check_servable, is_complete, keeps_sequences, parse_config
+from controlplane.render.sample_shapes import with_sample_shapes
 
 CONFIG_NAME = "config.pbtxt"
-FROM_ELSEWHERE = "copy or mount a model repository that is in s3://, gs:// or as://"
-"""The way out where a repository is no local directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,7 @@ def source_models(repository: Path) -> tuple[str, ...]:
     """
     if not repository.is_dir():
         raise InputError(
-            f"is not a directory; name a local model repository with --repository; {FROM_ELSEWHERE}",
-            file=str(repository),
+            "is not a directory; name your model repository with --repository", file=str(repository)
         )
     return tuple(sorted(p.name for p in repository.iterdir() if _is_model(p)))
 
@@ -129,7 +128,7 @@ def _read(repository: Path, model: str, above: tuple[str, ...]) -> SourceModel:
         hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known) or 'none'}"
         raise InputError(f"there is no such model directory; {hint}", file=str(directory), field="model")
     file = directory / CONFIG_NAME
-    config = _config(directory)
+    config = with_sample_shapes(_config(directory), read_sample_shapes(directory))
     check_servable(config, str(file))
     others = tuple(sorted(p.name for p in directory.iterdir() if _is_part(p)))
     if not any(_is_version(directory / name) for name in others):

@@ -10,6 +10,8 @@ import pytest
 import tritonclient.http as triton_http
 from ctl_host import Host, ended, infer_http, partition, plan
 
+from controlplane.files.sample_shapes import write_sample_shapes
+
 pytestmark = pytest.mark.e2e
 
 _COMPLETES = """
@@ -18,13 +20,15 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [4]})
-        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [4]})
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]})
         config.set_max_batch_size(8)
         return config
 
     def execute(self, requests):
-        tensors = (pb_utils.get_input_tensor_by_name(r, "X").as_numpy() for r in requests)
+        tensors = [pb_utils.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
+        if any(x.shape[1] < 4 for x in tensors):
+            raise pb_utils.TritonModelException("X needs 4 values")
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]) for x in tensors]
 """
 
@@ -35,12 +39,16 @@ def write(repository: Path, model: str, code: str) -> Path:
     return repository / model
 
 
-def test_models_without_a_whole_configuration_are_surveyed_and_served(tmp_path: Path) -> None:
+def test_models_without_a_whole_configuration_are_surveyed_and_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ended(Host(tmp_path, f"init{os.getpid()}")) as host:
         write(host.repository, "bare", _COMPLETES)
         partial = write(host.repository, "partial", _COMPLETES)
         (partial / "config.pbtxt").write_text('backend: "python"')
 
+        monkeypatch.setenv("XDG_STATE_HOME", host.environment["XDG_STATE_HOME"])
+        write_sample_shapes(host.repository / "bare", {"X": (4,)})
         served = host.apply(plan(partition("a", 40, model="bare", shadow=False)))
         assert served.returncode == 0, served.stderr
         with triton_http.InferenceServerClient(f"127.0.0.1:{host.http}") as client:
@@ -54,7 +62,7 @@ def test_models_without_a_whole_configuration_are_surveyed_and_served(tmp_path: 
             "bare": ("ready", True),
             "broken": ("not supported", False),
             "echo": ("ready", False),
-            "partial": ("ready", True),
+            "partial": ("needs inputs", True),
         }
         assert "ValueError: no such weights" in found["broken"]["note"]
         assert "model.py(1)" not in found["broken"]["note"]

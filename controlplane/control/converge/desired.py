@@ -22,10 +22,14 @@ class NamedRoute:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """One partition's model repository on disk; `content_hash` covers all that was rendered."""
+    """One partition's model repository on disk; `content_hash` covers all that was rendered.
+
+    `turns`: its server executes one of the models at a time.
+    """
 
     path: str
     content_hash: str
+    turns: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,6 @@ def _spec(
         memory_mb=memory_mb,
         reloads=reloads,
         fleet_wide_calls=fleet_wide_calls,
-        turns=partition.turns,
+        turns=rendered.turns,
         options=options,
     )

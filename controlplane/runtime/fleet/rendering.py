@@ -11,7 +11,13 @@ from controlplane.control.converge.desired import Rendered
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.rendered import rendered_path, write_rendered
-from controlplane.render.repository import refuse_large_requests, refuse_pooled_sequences, render_partition
+from controlplane.render.repository import (
+    partition_sources,
+    partition_tree,
+    refuse_large_requests,
+    refuse_pooled_sequences,
+    takes_turns,
+)
 
 
 def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
@@ -31,13 +37,14 @@ def preview_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> d
 def _rendered(plan: Plan, repository: Path, place: Callable[[str, Tree], Path]) -> dict[str, Rendered]:
     refuse_pooled_sequences(plan, repository.resolve())
     refuse_large_requests(plan, repository.resolve())
-    trees = {
-        partition.id: render_partition(partition, gpu_type=gpu.type, repository=repository.resolve())
-        for gpu, partition in plan.partitions()
-    }
+    trees: dict[str, tuple[Tree, bool]] = {}
+    for gpu, partition in plan.partitions():
+        sources = partition_sources(partition, repository.resolve())
+        tree = partition_tree(partition, gpu_type=gpu.type, sources=sources)
+        trees[partition.id] = (tree, takes_turns(partition, sources))
     return {
-        partition: Rendered(str(place(partition, tree)), _fingerprint(tree))
-        for partition, tree in trees.items()
+        partition: Rendered(str(place(partition, tree)), _fingerprint(tree), turns)
+        for partition, (tree, turns) in trees.items()
     }
 
 

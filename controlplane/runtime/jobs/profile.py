@@ -20,6 +20,7 @@ from controlplane.files import catalogue
 from controlplane.files.documents import nearest
 from controlplane.files.measurements.devices import write_device
 from controlplane.files.measurements.profiles import profile_path, read_profile, read_profiles, write_profile
+from controlplane.files.sample_shapes import read_sample_shapes, write_sample_shapes
 from controlplane.latency.models import counters as coefficients
 from controlplane.latency.models import crossval, igniter, igniter_refit
 from controlplane.latency.models.measured_device import described, with_interference, without_counters
@@ -30,6 +31,7 @@ from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.spinning import Spinning, spinning
 from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.render import source
+from controlplane.render.config import input_specs
 from controlplane.runtime.devices import known_device
 
 
@@ -119,7 +121,19 @@ def profile_models(
         device = known_device(place.device.name, profiler.profiles)
         fitted = with_fits(repeated, counters, device)
         path = write_profile(profiler.profiles, fitted)
+        _keep_shapes(subject)
         yield Written(fitted, path, profiler.clock.monotonic() - began_s, spinning(fitted))
+
+
+def _keep_shapes(subject: Subject) -> None:
+    """Keep the shapes of variable inputs: the test inferences of the model's servers have them too."""
+    folder, config = Path(subject.source.directory), subject.source.config
+    variable = {spec.name for spec in input_specs(config) if spec.is_open}
+    leading = 1 if config.max_batch_size > 0 else 0
+    first = subject.traffic.requests[0].inputs
+    shapes = {given.name: tuple(given.shape[leading:]) for given in first if given.name in variable}
+    if shapes and not config.model_warmup and shapes != read_sample_shapes(folder):
+        write_sample_shapes(folder, shapes)
 
 
 def profile_neighbours(

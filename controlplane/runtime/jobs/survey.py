@@ -8,8 +8,8 @@ from pathlib import Path
 from controlplane.domain.errors import InputError
 from controlplane.domain.survey import Finding, Readiness
 from controlplane.domain.tensors import TensorSpec
-from controlplane.profiler.requests import input_specs, requests_for
-from controlplane.render.config import batch_limit, is_complete, keeps_sequences
+from controlplane.profiler.requests import requests_for
+from controlplane.render.config import batch_limit, input_specs, is_complete, keeps_sequences
 from controlplane.render.source import SourceModel, all_models, read_source, read_written
 from controlplane.runtime.jobs.completing import Completer
 
@@ -40,7 +40,7 @@ def finding(repository: Path, model: str) -> Finding:
         source = read_source(repository, model)
     except InputError as error:
         return Finding(model, Readiness.UNSUPPORTED, error.problem)
-    inputs = input_specs(source)
+    inputs = input_specs(source.config)
     readiness, note = Readiness.READY, _note(source, inputs)
     try:
         requests_for(source)

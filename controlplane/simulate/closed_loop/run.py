@@ -90,7 +90,7 @@ def _deploy(plan: Plan, fleet: SimulatedFleet) -> GuardState:
         plan,
         fleet="simulated",
         plan_hash="",
-        rendered={partition.id: Rendered(partition.id, "") for _, partition in plan.partitions()},
+        rendered={p.id: Rendered(p.id, "", p.turns) for _, p in plan.partitions()},
         devices={gpu.id: gpu.id for gpu in plan.gpus},
     )
     for action in converge(desired, Actual((), {})):

@@ -35,6 +35,15 @@ def test_a_batching_model_gets_a_batch_dimension() -> None:
     assert zero_inputs(config) == (SampleInput("X", "FP16", (1, 3, 1), bytes(6)),)
 
 
+def test_a_variable_input_has_the_shape_of_the_configuration() -> None:
+    config = {
+        "max_batch_size": 8,
+        "input": [{"name": "X", "data_type": "TYPE_FP16", "dims": ["3", "-1"]}],
+        "parameters": {"sample_shape.X": {"string_value": "3,5"}},
+    }
+    assert zero_inputs(config) == (SampleInput("X", "FP16", (1, 3, 5), bytes(30)),)
+
+
 def test_texts_are_not_empty_and_optional_inputs_are_left_out() -> None:
     config = {
         "max_batch_size": 0,

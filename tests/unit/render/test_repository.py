@@ -11,10 +11,14 @@ from controlplane.cli.exits import EXIT_INPUT, exit_code
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.tree import Link, Tree
+from controlplane.render.config import TURN
 from controlplane.render.repository import (
+    partition_sources,
+    profiling_tree,
     refuse_large_requests,
     refuse_pooled_sequences,
     render_partition,
+    takes_turns,
 )
 from controlplane.render.source import read_source
 
@@ -211,12 +215,22 @@ def test_only_one_partition_may_serve_a_model_with_sequences(repository: Path) -
     assert exit_code(told.value) == EXIT_INPUT
 
 
-def test_an_ensemble_is_served_with_its_steps_and_the_plans_batch(repository: Path) -> None:
+def write_ensemble(repository: Path) -> None:
+    """Write the ensemble `e` of the models `m` and `other`."""
     steps = 'step [ { model_name: "m" model_version: -1 }, { model_name: "other" model_version: -1 } ]'
     (repository / "e" / "1").mkdir(parents=True)
     (repository / "e" / "config.pbtxt").write_text(
         f'platform: "ensemble" max_batch_size: 8 {TENSORS} ensemble_scheduling {{ {steps} }}'
     )
+
+
+def resources(config: ModelConfig) -> list[str]:
+    """Return what an execution of the model takes of Triton's rate limiter."""
+    return [r.name for group in config.instance_group for r in group.rate_limiter.resources]
+
+
+def test_an_ensemble_is_served_with_its_steps_and_the_plans_batch(repository: Path) -> None:
+    write_ensemble(repository)
     (repository / "other" / "config.pbtxt").write_text(f'backend: "b" max_batch_size: 2 {TENSORS}')
     tree = render_partition(partition("E", model="e", batch=4), gpu_type="cpu", repository=repository)
     whole, one, other = (_config(tree, name) for name in ("E", "m", "other"))
@@ -225,6 +239,28 @@ def test_an_ensemble_is_served_with_its_steps_and_the_plans_batch(repository: Pa
     assert other.dynamic_batching.preferred_batch_size == [2]
     assert one.instance_group[0].kind == other.instance_group[0].kind
     assert tree.entries["m/1"] == Link(str(repository / "m" / "1"))
+
+
+def test_the_steps_of_an_ensemble_take_turns_where_it_is_served_and_measured(repository: Path) -> None:
+    write_ensemble(repository)
+    served, plain = partition("E", model="e", batch=4), partition("W1")
+    tree = render_partition(served, gpu_type="cpu", repository=repository)
+    measured = profiling_tree(read_source(repository, "e"), endpoints={"e.b4": 4}, gpu_type="cpu")
+    for rendered in (tree, measured):
+        assert [resources(_config(rendered, step)) for step in ("m", "other")] == [[TURN], [TURN]]
+    assert takes_turns(served, partition_sources(served, repository))
+    assert not takes_turns(plain, partition_sources(plain, repository))
+
+
+def test_what_a_calling_model_executes_takes_no_turn(repository: Path) -> None:
+    """It waits for them: with a turn of its own it would wait for ever."""
+    (repository / "m" / "config.pbtxt").write_text(
+        'backend: "b" parameters { key: "composing_models" value { string_value: "other" } }'
+    )
+    calling = partition("W1")
+    tree = render_partition(calling, gpu_type="cpu", repository=repository)
+    assert [resources(_config(tree, name)) for name in ("W1", "other")] == [[], []]
+    assert not takes_turns(calling, partition_sources(calling, repository))
 
 
 def test_an_endpoint_named_as_a_step_is_refused(repository: Path) -> None:

@@ -92,7 +92,7 @@ def fleets(draw: st.DrawFn) -> Desired:
     gpu = PlannedGpu("cpu-0", "cpu", tuple(partitions))
     plan = Plan("igniter", Rule.P99, "igniter", (gpu,))
     content = draw(st.sampled_from(["x", "y"]))
-    rendered = {p.id: Rendered(f"/r/{p.id}", content) for p in partitions}
+    rendered = {p.id: Rendered(f"/r/{p.id}", content, p.turns) for p in partitions}
     return desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices={"cpu-0": "cpu-0"})
 
 

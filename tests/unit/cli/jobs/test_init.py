@@ -64,9 +64,28 @@ def test_without_a_model_that_can_be_planned_nothing_is_written(directory: Path)
     assert not (directory / "spec.yaml").exists()
 
 
-@pytest.mark.parametrize("repository", ["nowhere", "s3://bucket/models"])
-def test_a_repository_that_is_not_here_is_refused_with_the_way_out(
-    repository: str, capsys: pytest.CaptureFixture[str]
+def test_a_repository_that_is_not_here_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "nowhere"]) == 2
+    assert "nowhere: REPOSITORY: is not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "copied"),
+    [
+        ("s3://bucket/models", "aws s3 sync s3://bucket/models models"),
+        ("s3://http://host:9000/bucket", "aws s3 sync --endpoint-url http://host:9000 s3://bucket models"),
+        ("gs://bucket", "gcloud storage rsync --recursive gs://bucket models"),
+        (
+            "as://account/container",
+            "azcopy copy --recursive https://account.blob.core.windows.net/container models",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "verb", [("init",), ("profile", "--repository"), ("render", "plan.json", "--repository")]
+)
+def test_a_bucket_is_refused_with_the_command_that_copies_it(
+    verb: tuple[str, ...], url: str, copied: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["init", repository]) == 2
-    assert "is not a local directory; copy or mount" in capsys.readouterr().err
+    assert run([*verb, url]) == 2
+    assert copied in capsys.readouterr().err

@@ -32,7 +32,7 @@ def part(name: str, endpoints: str, policy: ShadowPolicy | None = ShadowPolicy.H
 
 def fleet(*partitions: Partition, content: str = "c", plan_hash: str = "h") -> Desired:
     plan = Plan("igniter", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
-    rendered = {p.id: Rendered(f"/r/{p.id}", content) for p in partitions}
+    rendered = {p.id: Rendered(f"/r/{p.id}", content, p.turns) for p in partitions}
     devices = {"v100-0": "GPU-uuid"}
     return desired_fleet(plan, fleet="f", plan_hash=plan_hash, rendered=rendered, devices=devices)
 
@@ -48,6 +48,14 @@ def test_a_pool_is_one_route_over_its_partitions() -> None:
     active = tuple(name(desired, p, Role.ACTIVE) for p in ("W-1", "W-2"))
     assert desired.routes == {"W": NamedRoute(active, name(desired, "W-1", Role.SHADOW))}
     assert {s.device for s in desired.servers.values()} == {"GPU-uuid"}
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_active_and_shadow_take_turns_as_rendered(turns: bool) -> None:
+    plan = Plan("igniter", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (part("W", "W"),)),))
+    rendered = {"W": Rendered("/r/W", "c", turns)}
+    found = desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices={"v100-0": "GPU-uuid"})
+    assert [spec.turns for spec in found.servers.values()] == [turns, turns]
 
 
 def test_a_warm_shadow_runs_but_backs_nothing_up() -> None:

@@ -79,6 +79,20 @@ def test_each_is_told_with_its_file_its_points_and_its_time(tmp_path: Path, repo
     assert profile_line.written_line(Path("b.json"), 1, 0.4, None) == "b.json: 1 point written after 0 s"
 
 
+def test_the_shapes_of_a_measured_model_are_known_afterwards(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for model in ("a", "b"):
+        (repository / model / "config.pbtxt").write_text(CONFIG.replace("[ 1 ]", "[ -1 ]"))
+    profiler = Measures(tmp_path / "profiles", {"b": EngineError("died")})
+    shapes = {model: Inputs({"T": (3,)}) for model in ("a", "b")}
+    profiled(profiler, repository, Wishes(inputs=shapes))
+    assert read_subjects(repository, ["a"], PLACE, Wishes())[0].traffic.requests[0].inputs[0].shape == [3]
+    with pytest.raises(InputError, match="--shape b:T:N"):
+        read_subjects(repository, ["b"], PLACE, Wishes())
+
+
 def test_a_model_profiled_again_keeps_both_times_of_each_point(tmp_path: Path, repository: Path) -> None:
     profiler = Measures(tmp_path / "profiles")
     profiled(profiler, repository)
