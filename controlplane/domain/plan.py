@@ -25,11 +25,23 @@ class Rule(StrEnum):
     """A full batch executes within half the SLO and the capacity is at least the rate (iGniter Eq 13, 14)."""
 
 
+class Source(StrEnum):
+    """Where the execution time of a prediction comes from."""
+
+    MEASURED = "measured"
+    """The profile measured this share, batch and neighbours."""
+    PREDICTED = "predicted"
+    """The latency model, from other points of the profile."""
+    LEARNED = "learned"
+    """The latency model, corrected by the times of running fleets."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """The predictions for a workload in its partition; None is unchecked.
 
-    `execution_ms`: a full batch with all neighbours busy. `utilisation`: rate over capacity.
+    `execution_ms`: a full batch with all neighbours busy. `utilisation`: rate over capacity. `source`: of
+    the execution time, on which the others rest.
     """
 
     execution_ms: float | None = None
@@ -37,6 +49,7 @@ class Prediction:
     p99_ms: float | None = None
     capacity_rps: float | None = None
     utilisation: float | None = None
+    source: Source | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from controlplane.domain.plan import (
     Rule,
     ServedModel,
     Shadow,
+    Source,
     Totals,
     Violation,
 )
@@ -41,6 +42,7 @@ class _Prediction(Strict):
     p99_ms: float | None = None
     capacity_rps: float | None = None
     utilisation: float | None = None
+    source: Annotated[Source | None, Field(strict=False)] = None
 
 
 class _Placement(Strict):
@@ -393,6 +395,7 @@ def _placement_document(placement: Placement) -> dict[str, Any]:
             "p99_ms": finite_or_none(predicted.p99_ms),
             "capacity_rps": finite_or_none(predicted.capacity_rps),
             "utilisation": finite_or_none(predicted.utilisation),
+            **({} if predicted.source is None else {"source": predicted.source.value}),
         },
     }
 

@@ -8,6 +8,7 @@ error, changes nothing: then something else is wrong (another model, a stalled h
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -155,6 +156,16 @@ class Calibrated:
         raw = self.model.estimate(slots, quantile)
         factor = self._at(slots)
         return raw.with_times(lambda time_ms: time_ms * factor)
+
+    def factor(self, model: str, neighbours: Iterable[str]) -> Factor | None:
+        """Return the factor that corrects a model beside these neighbours; None where there is none."""
+        wanted = Counter(neighbours)
+
+        def distance(factor: Factor) -> int:
+            known = Counter(factor.neighbours)
+            return ((known - wanted) + (wanted - known)).total()
+
+        return min((f for f in self.factors if f.model == model), key=distance, default=None)
 
     def _at(self, slots: Slots) -> FloatArray:
         """Return the factor of each slot, shape (GPUs, slots)."""

@@ -1,12 +1,13 @@
 """Decide when the plan of a fleet changes with its load. Pure.
 
 `tick(state, seen)` returns the next state and the effects. A proposal is asked for with `Propose`, and its
-answer comes with a later observation. Four rules:
+answer comes with a later observation. Five rules:
 
 * more is planned for once the lower bound of a forecast is above what the plan is for; the new plan is for
   the upper bound, so that noise around a threshold moves a fleet at most once;
 * an increase takes from no workload what the plan before was for;
 * a cheaper plan is for the highest forecast of the whole dwell, which one moment of doubt starts anew;
+* a plan is made anew for the same rates where the execution times that were learned differ from its own;
 * between two changes lies the settling time, unless more arrives already than is planned for, and before a
   decrease the dwell.
 """
@@ -63,7 +64,8 @@ def tick(state: LoadState, seen: LoadSeen, *, follow: bool = True) -> tuple[Load
     if seen.now_s < state.changed_s + state.limits.settle_s:
         # What surely arrives by now is late until more is planned for; a forecast can wait.
         return _increase(state, found, found.present) or (state, ())
-    return _increase(state, found, found.sure) or _decrease(state, seen.now_s) or (state, ())
+    asked = _increase(state, found, found.sure) or _decrease(state, seen.now_s) or _review(state, seen.now_s)
+    return asked or (state, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,14 @@ def _decrease(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, 
     return _ask(state, Direction.DOWN, wanted, _few(reasons), _move_price(state))
 
 
+def _review(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, ...]] | None:
+    """Ask whether the plan's promises hold with the execution times that were learned meanwhile."""
+    if now_s < state.reviewed_s + state.limits.review_s:
+        return None
+    state = replace(state, reviewed_s=now_s)
+    return _ask(state, Direction.REVIEW, np.array(state.planned_rps), "review of the execution times")
+
+
 def _move_price(state: LoadState) -> float:
     """What a share that starts anew for a cheaper plan counts, in its cost.
 
@@ -216,8 +226,12 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
     assert proposal is not None
     if proposal.number != asked.number or state.applying:
         return state, ()
+    if asked.direction is Direction.REVIEW and _is_right(state, proposal):
+        return replace(state, under_way=None), ()
     if proposal.kind is Kind.NONE:
         return _given_up(state, seen.now_s, proposal.summary)
+    if asked.direction is Direction.REVIEW:
+        return _apply(state, asked, proposal)
     if asked.direction is Direction.DOWN:
         if _is_worth_it(state, proposal):
             return _apply(state, asked, proposal)
@@ -242,6 +256,11 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
 def _apply(state: LoadState, asked: Propose, proposal: Proposal) -> tuple[LoadState, tuple[Effect, ...]]:
     reason = f"{asked.reason}: {proposal.summary}"
     return replace(state, applying=True), (Apply(asked.number, reason),)
+
+
+def _is_right(state: LoadState, proposal: Proposal) -> bool:
+    """Whether the running plan's execution times are as good as those that were learned."""
+    return proposal.error is not None and proposal.error < state.limits.off
 
 
 def _is_worth_it(state: LoadState, proposal: Proposal) -> bool:

@@ -29,6 +29,8 @@ class Direction(StrEnum):
     """More arrives than the plan is for."""
     DOWN = "down"
     """A cheaper plan may hold what arrives."""
+    REVIEW = "review"
+    """The plan's execution times may be others than those that were seen."""
 
 
 class Kind(StrEnum):
@@ -52,7 +54,8 @@ class LoadLimits:
     `settle_s` is the shortest time between two changes, unless more arrives than is planned for. `dwell_s` is
     how long a cheaper plan must have been enough, without a moment of doubt, before it is applied. `burst_z`
     is how many deviations of the seconds of a bursty workload a plan is to hold. `day_s` is after what time
-    the load is expected to repeat itself.
+    the load is expected to repeat itself. `review_s` is the time between two looks at a plan's execution
+    times; one of them must be off by the part `off` before the plan is changed for that.
     """
 
     horizon_s: float = 35.0
@@ -62,6 +65,8 @@ class LoadLimits:
     upper_z: float = 2.0
     burst_z: float = 1.5
     day_s: float = 86_400.0
+    review_s: float = 300.0
+    off: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,8 @@ class Proposal:
     """The answer to `Propose`. Costs are prices per hour, or numbers of GPUs where those are free.
 
     `moved_cost` is the cost of what runs twice while the plan is applied. `rates_rps` are those it is for:
-    less than what was asked for only for `unheld` workloads.
+    less than what was asked for only for `unheld` workloads. `error` is how far the running plan's execution
+    times are off, as a part of them; None where that is unknown.
     """
 
     number: int
@@ -137,6 +143,7 @@ class Proposal:
     moved_cost: float = 0.0
     unheld: tuple[Unheld, ...] = ()
     summary: str = ""
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +170,7 @@ class LoadState:
     `minute` has the seconds of the minute that has not ended. `asked_rps` are rates that no plan held: more
     must be seen before they are asked for again. `peaks_rps` has for each part of the dwell the highest
     forecast (parts, workloads), the present part first. `changed_s` is the time of the last change of plan,
-    `tried_s` that of the last search for a cheaper one.
+    `tried_s` that of the last search for a cheaper one, `reviewed_s` that of the last look at its times.
     """
 
     workloads: tuple[FollowedWorkload, ...]
@@ -176,6 +183,7 @@ class LoadState:
     part_s: float
     changed_s: float
     tried_s: float
+    reviewed_s: float
     now_s: float
     under_way: Propose | None = None
     applying: bool = False
@@ -202,6 +210,7 @@ def begin(workloads: Sequence[FollowedWorkload], limits: LoadLimits, now_s: floa
         part_s=now_s,
         changed_s=now_s,
         tried_s=now_s,
+        reviewed_s=now_s,
         now_s=now_s,
         limits=limits,
     )

@@ -54,6 +54,7 @@ class _File:
     number: int
     limits: LoadLimits
     days: _Days | None = None
+    reviewed_s: float | None = None
 
 
 def write_load(path: Path, state: LoadState) -> None:
@@ -64,6 +65,7 @@ def write_load(path: Path, state: LoadState) -> None:
         minutes=_rates(state.minutes),
         minute=tuple(map(_row, state.minute)),
         days=_days(state.days),
+        reviewed_s=state.reviewed_s,
         asked_rps=state.asked_rps,
         peaks_rps=tuple(map(_row, state.peaks_rps)),
         part_s=state.part_s,
@@ -92,6 +94,8 @@ def read_load(path: Path) -> LoadState | None:
         part_s=parsed.part_s,
         changed_s=parsed.changed_s,
         tried_s=parsed.tried_s,
+        # A version before reviewed nothing.
+        reviewed_s=parsed.changed_s if parsed.reviewed_s is None else parsed.reviewed_s,
         now_s=parsed.now_s,
         number=parsed.number,
         limits=parsed.limits,

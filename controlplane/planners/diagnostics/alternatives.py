@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
 from controlplane.planners.evaluation.evaluate import Terms, evaluate, kept, layouts_of
 from controlplane.planners.protocol import Device
 from controlplane.planners.serving.client_batches import largest_batch
@@ -50,9 +50,14 @@ class Subject:
         return self.partition.queues()[self.own.model]
 
     @property
+    def served(self) -> ServedModel:
+        """Its model as the partition serves it."""
+        return next(m for m in self.partition.models if m.model == self.own.model)
+
+    @property
     def batch(self) -> int:
         """The batch of its queue."""
-        return next(m.batch for m in self.partition.models if m.model == self.own.model)
+        return self.served.batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from controlplane.planners.diagnostics.alternatives import (
     alternatives,
 )
 from controlplane.planners.evaluation.evaluate import Terms
+from controlplane.planners.evaluation.sources import sentence
 from controlplane.planners.protocol import Device
 from controlplane.planners.serving.client_batches import in_requests, refusal
 from controlplane.planners.serving.gpu_types import GpuType, gpu_types
@@ -33,7 +34,7 @@ class Explanation:
     The first of `alternatives` is what was planned. `slo_ms` is what its queue is held to, `strictest` the
     workload with that SLO. `companions` share the queue; `together` is what they cost with it and `by_itself`
     what it would cost without them. `in_turns` are the partition's other models, of which one executes at a
-    time.
+    time. `source` says where the execution time of what was planned comes from.
     """
 
     workload: str
@@ -42,6 +43,7 @@ class Explanation:
     gpu: str
     neighbours: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
+    source: str
     companions: tuple[str, ...] = ()
     strictest: str = ""
     together: str = ""
@@ -50,10 +52,14 @@ class Explanation:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why this share, this batch and this shared queue, in a sentence each."""
+        """Why this share, this batch and this shared queue, and how the time is known, in a sentence each."""
         planned = self.alternatives[0]
         by_name = {a.what: a for a in self.alternatives}
-        reasons = [self._share(planned, by_name.get(SMALLER_SHARE)), self._batch(planned, by_name)]
+        reasons = [
+            self._share(planned, by_name.get(SMALLER_SHARE)),
+            self._batch(planned, by_name),
+            self.source,
+        ]
         if self.companions:
             reasons.append(self._queue())
         if self.in_turns:
@@ -183,6 +189,7 @@ def _explanation(
         gpu.id,
         tuple(p.id for p in gpu.partitions if p.id != partition.id),
         judged,
+        sentence(gpu, partition, subject.served, devices[gpu.type]),
         companions,
         strictest.name,
         _several([(g.type, p.percent) for g, p in servers]),

@@ -21,6 +21,7 @@ from controlplane.planners.evaluation.evaluate import Evaluation, Terms, evaluat
 from controlplane.planners.evaluation.layout import Layout
 from controlplane.planners.evaluation.queues import Queues
 from controlplane.planners.evaluation.shadows import with_shadows
+from controlplane.planners.evaluation.sources import source_of
 from controlplane.planners.evaluation.verify import verify
 from controlplane.planners.protocol import Device, PlanRequest
 
@@ -64,7 +65,11 @@ def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float
     terms = Terms(request.rule, request.deciding_quantile, draft.queues)
     layouts = layouts_of(_with_distinct_ids(draft.gpus), request.devices)
     found = evaluate(layouts, request.devices, terms)
-    gpus = [gpu for name, layout in layouts.items() for gpu in _predicted(layout, found[name])]
+    gpus = [
+        gpu
+        for name, layout in layouts.items()
+        for gpu in _predicted(layout, found[name], request.devices[name])
+    ]
     wishes = {w.name: w.shadow for w in request.workloads}
     plan = Plan(
         strategy=strategy,
@@ -110,7 +115,7 @@ def _with_distinct_ids(gpus: Sequence[PlannedGpu]) -> tuple[PlannedGpu, ...]:
     return tuple(replace(g, partitions=tuple(own(p) for p in g.partitions)) for g in gpus)
 
 
-def _predicted(layout: Layout, found: Evaluation) -> list[PlannedGpu]:
+def _predicted(layout: Layout, found: Evaluation, device: Device) -> list[PlannedGpu]:
     """The layout's GPUs with a prediction for every placement."""
     expected: dict[tuple[int, int, str], Prediction] = {}
     for (i, j), queue in layout.columns():
@@ -121,6 +126,7 @@ def _predicted(layout: Layout, found: Evaluation) -> list[PlannedGpu]:
             p99_ms=_finite(float(found.p99_ms[i, j])),
             capacity_rps=capacity,
             utilisation=float(layout.rate[i, j]) / capacity,
+            source=source_of(layout.gpus[i], queue.partition, queue.served, device),
         )
 
     def placed(i: int, n: int, w: Placement) -> Placement:

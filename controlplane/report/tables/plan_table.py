@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -9,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain import device
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.tables.columns import table_of
@@ -147,7 +148,7 @@ def _footer(plan: Plan) -> list[Text]:
         lines.append(
             Text(f"exec and P99 predicted with execution times at their {at_quantile(plan.quantile)}")
         )
-    lines += [Text(line) for line in _uncovered(plan)]
+    lines += [Text(line) for line in (*_sources(plan), *_uncovered(plan))]
     for i in plan.infeasible:
         nearest = []
         if i.nearest_slo_ms is not None:
@@ -157,6 +158,16 @@ def _footer(plan: Plan) -> list[Text]:
         fits = f"; {' or '.join(nearest)} would fit" if nearest else ""
         lines.append(Text(f"infeasible: {i.workload}: {i.reason}{fits}", style="red"))
     return lines
+
+
+def _sources(plan: Plan) -> Iterator[str]:
+    """Say how many execution times were measured, predicted and learned."""
+    counts = Counter(
+        placements[0].predicted.source for _, p in plan.partitions() for _, placements in _queues(p)
+    )
+    known = [f"{counts[source]} {source}" for source in Source if counts[source]]
+    if known:
+        yield f"execution times: {', '.join(known)}"
 
 
 def _uncovered(plan: Plan) -> Iterator[str]:

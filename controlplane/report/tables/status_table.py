@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from controlplane.domain.plan import Source
 from controlplane.report.tables.columns import table_of
 from controlplane.report.tables.load_table import LoadView, load_document, load_table
 from controlplane.report.tables.plan_table import number
@@ -64,7 +65,10 @@ def status_table(rows: Sequence[StatusRow]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """One workload: its SLO and planned rate, and the measured ones, summed over its pool."""
+    """One workload: its SLO and planned rate, and the measured ones, summed over its pool.
+
+    `sources` are those of the plan's execution times; empty where the plan does not say.
+    """
 
     workload: str
     endpoint: str
@@ -74,6 +78,7 @@ class WorkloadRow:
     p99_ms: float | None = None
     rate_rps: float | None = None
     errors: int | None = None
+    sources: tuple[Source, ...] = ()
 
 
 def workload_table(rows: Sequence[WorkloadRow]) -> Table:
@@ -98,6 +103,16 @@ def _figures(row: StatusRow | WorkloadRow) -> tuple[str | Text, ...]:
     p99 = Text(f"{number(row.p99_ms)} !", style="red") if _late(row) else number(row.p99_ms)
     errors = "–" if row.errors is None else str(row.errors)
     return number(row.rate_rps), number(row.planned_rps), p99, number(row.slo_ms), errors
+
+
+def _sources(rows: Sequence[WorkloadRow]) -> list[str]:
+    """Return the line that says where the plan's execution times come from; none where it does not say."""
+    found = [
+        f"{source} for {_few(named)}"
+        for source in Source
+        if (named := [row.workload for row in rows if source in row.sources])
+    ]
+    return ["", f"the plan's execution times: {'; '.join(found)}"] if found else []
 
 
 def _late(row: StatusRow | WorkloadRow) -> bool:
@@ -204,6 +219,7 @@ def status_view(status: Status) -> RenderableType:
         parts += ["", workload_table(status.workloads)]
     if status.servers:
         parts += ["", _footnote((*status.servers, *status.workloads))]
+    parts += _sources(status.workloads)
     if status.guard:
         parts += ["", guard_table(status.guard)]
     if status.load is not None:

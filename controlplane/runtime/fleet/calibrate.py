@@ -21,6 +21,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
+from controlplane.files.fleets import FleetFiles
 from controlplane.files.measurements.calibration import read_calibration, write_calibration
 from controlplane.latency import calibration, registry
 from controlplane.latency.calibration import Observation, Seen
@@ -102,6 +103,38 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list
             "minutes, or watch it now with --seconds",
             field="--fleet",
         )
+    watched = _recorded(plan, minutes)
+    kept = [_kept(partition, placement, minutes) for _, partition, placement in plan.placements()]
+    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
+    counted_of = {one.partition.id for one in watched}
+    uncounted = "no server of it answered through two minutes: only then executions are counted"
+    return seen, _unseen(plan, seen, counted_of, "no batch was executed", uncounted), kept
+
+
+def learn_recorded(files: FleetFiles, at_s: float) -> Path | None:
+    """Update the calibration of the fleet's kept profiles by what was recorded since; None without any.
+
+    Each minute counts once: what the newest factor knows, and what ran before the present plan, is left out.
+    """
+    plan, profiles = files.plan(), files.following.profiles
+    known = [factor.at_s for factor in read_calibration(profiles)]
+    since_s = max([files.planned_s() or 0.0, *known])
+    minutes = [m for m in History(files.history).minutes(since_s) if m.at_s > since_s]
+    if plan is None or not minutes:
+        return None
+    return learn(profiles, _all_rows(_recorded(plan, minutes), plan, profiles, at_s))
+
+
+def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
+    """Update the calibration file beside the profiles; None without a usable observation."""
+    usable = [row.observation for row in seen if row.refused is None]
+    if not usable:
+        return None
+    return write_calibration(profiles, calibration.update(read_calibration(profiles), usable))
+
+
+def _recorded(plan: Plan, minutes: Sequence[Minute]) -> list[_Watched]:
+    """The executions of each model at each share that its partition had."""
     watched = []
     for gpu, partition, served in _served(plan):
         endpoints = {w.endpoint for w in partition.queues()[served.model]}
@@ -112,19 +145,7 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list
                 present = replace(partition, percent=percent)
                 windows = tuple(batches for _, batches in counted)
                 watched.append(_Watched(gpu, present, served, windows, sum(s for s, _ in counted)))
-    kept = [_kept(partition, placement, minutes) for _, partition, placement in plan.placements()]
-    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
-    counted_of = {one.partition.id for one in watched}
-    uncounted = "no server of it answered through two minutes: only then executions are counted"
-    return seen, _unseen(plan, seen, counted_of, "no batch was executed", uncounted), kept
-
-
-def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
-    """Update the calibration file beside the profiles; None without a usable observation."""
-    usable = [row.observation for row in seen if row.refused is None]
-    if not usable:
-        return None
-    return write_calibration(profiles, calibration.update(read_calibration(profiles), usable))
+    return watched
 
 
 def _served(plan: Plan) -> list[tuple[PlannedGpu, Partition, ServedModel]]:

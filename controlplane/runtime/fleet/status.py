@@ -8,7 +8,7 @@ from dataclasses import replace
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Role, Server
 from controlplane.domain.observation import Guarding, LatencyWindow, Level
-from controlplane.domain.plan import Placement, Plan
+from controlplane.domain.plan import Placement, Plan, Source
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following.rates import read_rates
 from controlplane.files.guarding import read_guarding
@@ -87,8 +87,12 @@ def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> li
             placement.name, placement.endpoint, (), placement.slo_ms, planned_rps=0.0
         )
         client_batch[placement.endpoint] = placement.client_batch
+        known = {*row.sources, placement.predicted.source}
         rows[placement.name] = replace(
-            row, partitions=(*row.partitions, partition.id), planned_rps=row.planned_rps + placement.rate_rps
+            row,
+            partitions=(*row.partitions, partition.id),
+            planned_rps=row.planned_rps + placement.rate_rps,
+            sources=tuple(source for source in Source if source in known),
         )
     return [
         row

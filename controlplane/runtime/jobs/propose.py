@@ -1,29 +1,26 @@
-"""Look for the plan with which a fleet follows its load: `python -m controlplane.runtime.jobs.propose FLEET`.
+"""The plan with which a fleet follows its load, written into the fleet's state.
 
-A process of its own, since planning keeps a core busy that the controller needs. It reads the question on
-stdin (JSON: direction, price of a move, rates by workload), writes the plan into the fleet's state and the
-answer to stdout.
+A question has a direction, the price of a move and rates by workload; it and its answer are JSON.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from controlplane.control.load.state import Direction, Kind, Unheld, followed_workloads
 from controlplane.domain.device import CPU_DEVICE
-from controlplane.domain.errors import InputError, TrisectError
+from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import GpuRequest, Spec
-from controlplane.files.fleets import FleetFiles, state_root
+from controlplane.files.fleets import FleetFiles
 from controlplane.files.plans import write_plan
 from controlplane.planners import registry
 from controlplane.planners.protocol import PlanRequest, Strategy
 from controlplane.planners.replan.differences import changes
 from controlplane.planners.replan.headroom import with_headroom
+from controlplane.planners.replan.prediction_error import prediction_error
 from controlplane.planners.replan.reuse import cost_of
 from controlplane.planners.replan.smallest_change import (
     Changed,
@@ -128,15 +125,13 @@ def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
     planned: dict[str, float] = {}
     for _, _, w in plan.placements():
         planned[w.name] = planned.get(w.name, 0.0) + w.rate_rps
-    found = find(
-        registry.strategy(plan.strategy),
-        request,
-        planned,
-        Direction(question["direction"]),
-        question["move_price"],
-    )
+    direction = Direction(question["direction"])
+    error = prediction_error(plan, devices)
+    off = f"execution times are up to {error:.0%} off the plan's; " if direction is Direction.REVIEW else ""
+    found = find(registry.strategy(plan.strategy), request, planned, direction, question["move_price"])
     if found is None:
-        return {"kind": Kind.NONE.value, "summary": "no plan holds the rates that run now and more"}
+        summary = f"{off}no plan holds the rates that run now{'' if off else ' and more'}"
+        return {"kind": Kind.NONE.value, "error": error, "summary": summary}
     used = {(p.model, g.type) for g, _, p in found.plan.placements()}
     new = replace(
         found.plan, spec_sha256=document.sha256, profiles=profile_uses(used, every), options=plan.options
@@ -149,7 +144,8 @@ def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
         "cost_after": cost_of(new.gpus),
         "moved_cost": moved_cost(plan, new),
         "unheld": [asdict(one) for one in found.unheld],
-        "summary": _summary(found.kind, plan, new),
+        "error": error,
+        "summary": off + _summary(found.kind, plan, new),
     }
 
 
@@ -172,18 +168,3 @@ def _summary(kind: Kind, before: Plan, after: Plan) -> str:
     partitions = counted(len({c.partition for c in changes(before, after)}), "partition")
     gpus = f"{len(before.gpus)} -> {counted(len(after.gpus), 'GPU')}"
     return f"{'batches of ' if kind is Kind.BATCHES else ''}{partitions} change, {gpus}"
-
-
-def main() -> int:
-    """Answer one question."""
-    files = FleetFiles(state_root(), sys.argv[1])
-    try:
-        answer = propose(files, json.load(sys.stdin))
-    except TrisectError as error:
-        answer = {"kind": Kind.NONE.value, "summary": str(error)}
-    json.dump(answer, sys.stdout)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,7 +20,7 @@ from controlplane.cli.verbs import VERBS
 from controlplane.control.converge.actions import Stop
 from controlplane.domain.device import ShareKind
 from controlplane.domain.observation import RateSeen
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.domain.profile import Environment, Profile
 from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
@@ -148,7 +148,7 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
     rate = RateSeen("search", 100, 90.0, 80.0, 110.0, 1.0, False)
     status = Status(
         (StatusRow("P", "active", "running", "v100-0", 50.0, "MPS", ("search",), True, 1, 2, 40.0, 30.0),),
-        (WorkloadRow("search", "search", ("P",), 40.0, 100.0, 30.0, 99.0, 0),),
+        (WorkloadRow("search", "search", ("P",), 40.0, 100.0, 30.0, 99.0, 0, (Source.LEARNED,)),),
         (
             GuardRow(
                 "P", "calm", 3.0, "shadow", True, redirected_s=4.0, redirect="late", said_s=1.0, said="x"

@@ -28,7 +28,7 @@ Planner = Callable[[str, Propose, LoadState], Planning]
 
 
 class PlanningProcess:
-    """A process of `runtime.jobs.propose`."""
+    """A process of `runtime.fleet.proposing`."""
 
     def __init__(self, fleet: str, asked: Propose, state: LoadState) -> None:
         self._number = asked.number
@@ -39,7 +39,7 @@ class PlanningProcess:
             "rates_rps": dict(zip(names, asked.rates_rps, strict=True)),
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "controlplane.runtime.jobs.propose", fleet],
+            [sys.executable, "-m", "controlplane.runtime.fleet.proposing", fleet],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -78,7 +78,7 @@ class PlanningProcess:
 def proposal_of(number: int, answer: dict[str, Any]) -> Proposal:
     """The proposal that `runtime.jobs.propose` wrote."""
     if answer["kind"] == Kind.NONE:
-        return Proposal(number, Kind.NONE, summary=answer["summary"])
+        return Proposal(number, Kind.NONE, summary=answer["summary"], error=answer.get("error"))
     return Proposal(
         number,
         Kind(answer["kind"]),
@@ -88,4 +88,5 @@ def proposal_of(number: int, answer: dict[str, Any]) -> Proposal:
         answer["moved_cost"],
         tuple(Unheld(**one) for one in answer["unheld"]),
         answer["summary"],
+        answer["error"],
     )

@@ -39,6 +39,9 @@ class Run:
     effects: list[tuple[float, Effect]] = field(default_factory=list)
     changes: list[tuple[float, Direction, tuple[float, ...]]] = field(default_factory=list)
     refuses: str | None = None
+    kind: Kind = Kind.PLAN
+    error: float = 0.0
+    """Of the plan's execution times, until another plan is applied."""
 
     def __post_init__(self) -> None:
         self.state = begin(self.workloads, self.limits, 0.0)
@@ -52,16 +55,16 @@ class Run:
 
     def second(self, *counts: float, missing: bool = False) -> None:
         self.now_s += 1.0
-        proposal = None
+        proposal, applied = None, False
         if self._ask is not None and not self.state.applying and self.now_s >= self._due_s:
             proposal = self._proposed(self._ask)
         elif self.state.applying and self.now_s >= self._due_s:
             assert self._ask is not None
             self.planned = self._proposed(self._ask).rates_rps
             self.changes.append((self.now_s, self._ask.direction, self.planned))
-            self._ask = None
+            self._ask, self.error, applied = None, 0.0, True
         seen = LoadSeen(
-            self.now_s, (None if missing else counts,), self.workloads, proposal, failed=self._failed
+            self.now_s, (None if missing else counts,), self.workloads, proposal, applied, self._failed
         )
         self._failed = None
         self.state, effects = tick(self.state, seen)
@@ -83,7 +86,8 @@ class Run:
             if got < want
         )
         before, after = (sum(np.ceil(r / 100.0) for r in all_) for all_ in (self.planned, rates))
-        return Proposal(asked.number, Kind.PLAN, rates, before, after, abs(after - before) / 2.0, unheld)
+        moved = abs(after - before) / 2.0
+        return Proposal(asked.number, self.kind, rates, before, after, moved, unheld, error=self.error)
 
     def poisson(self, seconds: int, *rates: float, seed: int = 1) -> None:
         random = np.random.default_rng(seed)
@@ -171,7 +175,8 @@ def test_unseen_seconds_scale_nothing_down() -> None:
     run = Run((400.0,))
     for _ in range(400):
         run.second(missing=True)
-    assert run.effects == []
+    assert [e.direction for _, e in run.effects if isinstance(e, Propose)] == [Direction.REVIEW]
+    assert run.changes == []
 
 
 def test_a_plan_of_the_same_cost_is_no_reason_to_move() -> None:
@@ -264,3 +269,28 @@ def test_a_cheaper_plan_saves_more_than_it_moves_unless_the_plan_lasts(
     proposal = Proposal(1, Kind.PLAN, (400.0,), cost_before=4.0, cost_after=3.0, moved_cost=2.9)
     _, effects = tick(state, LoadSeen(run.now_s, (), run.workloads, proposal))
     assert any(isinstance(effect, Apply) for effect in effects) is applied
+
+
+def test_a_plan_whose_execution_times_are_right_is_reviewed_and_stays() -> None:
+    run = Run((100.0,), error=0.04)
+    run.poisson(1000, 92.0)
+    reviews = [at for at, e in run.effects if isinstance(e, Propose) and e.direction is Direction.REVIEW]
+    assert len(reviews) == 3
+    assert run.changes == []
+
+
+def test_a_plan_whose_execution_times_are_wrong_is_made_anew_once_for_the_same_rates() -> None:
+    for kind in (Kind.HOLD, Kind.PLAN):
+        run = Run((100.0,), error=0.2, kind=kind)
+        run.poisson(1000, 92.0)
+        ((_, direction, rates),) = run.changes
+        assert (direction, rates) == (Direction.REVIEW, (100.0,))
+
+
+def test_wrong_execution_times_that_no_plan_holds_are_reported_at_each_review() -> None:
+    run = Run((100.0,), error=0.2, kind=Kind.NONE)
+    run.poisson(1000, 92.0)
+    told = [e for _, e in run.effects if isinstance(e, Report) and e.reason.startswith("review of the")]
+    assert len(told) == 3
+    assert {report.level for report in told} == {"warning"}
+    assert run.changes == []

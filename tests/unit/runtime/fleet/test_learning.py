@@ -1,0 +1,149 @@
+"""What a fleet learns while it serves, and the plan that follows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planning import StoppedClock
+
+from controlplane.control.load.state import Direction, Kind
+from controlplane.domain.observation import BatchStatistics
+from controlplane.domain.plan import Plan, Source
+from controlplane.files import catalogue
+from controlplane.files.fleets import FleetFiles
+from controlplane.files.following.kept import Following
+from controlplane.files.measurements.calibration import read_calibration
+from controlplane.files.plans import read_plan
+from controlplane.files.specs import read_spec
+from controlplane.latency import registry
+from controlplane.latency.protocol import Slots
+from controlplane.runtime.fleet.calibrate import learn_recorded
+from controlplane.runtime.fleet.history import History, Minute
+from controlplane.runtime.jobs.plan import Choices, explain_workload, make_plan, mean_execution_ms
+from controlplane.runtime.jobs.propose import propose
+
+pytestmark = pytest.mark.unit
+
+SPEC = """
+schema_version: 1
+gpus: [{type: v100, price_per_hour: 3.06}]
+workloads: [{name: W, model: ssd, slo_ms: 60, rate_rps: 150, shadow: {policy: none}}]
+"""
+SLOWER = 1.2
+
+
+@dataclass
+class Fleet:
+    """A fleet with one partition; what it executes takes `SLOWER` times what its profile says."""
+
+    files: FleetFiles
+    now_s: float = 2e9
+
+    @property
+    def plan(self) -> Plan:
+        plan = self.files.plan()
+        assert plan is not None
+        return plan
+
+    def mean_ms(self, percent: float, batch: int) -> float:
+        """The uncorrected prediction of the mean time of a batch."""
+        kind, profiles = catalogue.device("v100"), catalogue.profiles("v100")
+        assert kind is not None
+        latency = registry.build("ours", kind, profiles)
+        slots = Slots.alone([latency.models.index("ssd")], [batch], [percent])
+        return float(latency.estimate(slots).execution_ms[0, 0])
+
+    def serve(self, minutes: int, percent: float) -> None:
+        """Minutes of full batches at a share, as the controller records them."""
+        (_, partition), *_ = self.plan.partitions()
+        batch = partition.models[0].batch
+        each_ns = round(SLOWER * self.mean_ms(percent, batch) * 1e6)
+        for _ in range(minutes):
+            self.now_s += 60.0
+            counted = {batch: BatchStatistics(600, 0, 600 * each_ns, 0)}
+            minute = Minute(self.now_s, 60.0, partition.id, "ssd", percent, 600, 0, 50.0, counted)
+            History(self.files.history).write_minutes([minute])
+
+    def review(self) -> dict[str, Any]:
+        learn_recorded(self.files, self.now_s)
+        rate = sum(w.rate_rps for _, _, w in self.plan.placements())
+        question = {"direction": Direction.REVIEW, "move_price": 1.0, "rates_rps": {"W": rate}}
+        return propose(self.files, question)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    gpus = {"v100": ("v100-0", "v100-1")}
+    monkeypatch.setattr("controlplane.runtime.jobs.propose.host_devices", lambda: gpus)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    spec, document = read_spec(tmp_path / "spec.yaml")
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    plan = make_plan(spec, document, Choices("joint"), profiles=profiles, cores=2, clock=StoppedClock()).plan
+    files = FleetFiles(tmp_path / "state", "f")
+    files.directory.mkdir(parents=True)
+    files.write_plans(plan, None)
+    files.following.keep(Following(document.sha256, follow=True), document, spec, profiles)
+    return Fleet(files)
+
+
+def test_a_profile_a_fifth_too_fast_is_predicted_within_5_percent_after_two_redirects(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    (_, before), *_ = fleet.plan.partitions()
+    for percent in (before.percent, before.percent + 10.0, before.percent + 20.0):
+        fleet.serve(1, percent)
+    answer = fleet.review()
+    assert answer["error"] == pytest.approx(SLOWER - 1.0, rel=0.1)
+    assert answer["summary"].startswith("execution times are up to ")
+    plan, _ = read_plan(fleet.files.following.proposal)
+    assert plan.verified
+    learned_ms = mean_execution_ms(plan, fleet.files.following.profiles)
+    profile_ms = mean_execution_ms(plan, tmp_path)
+    for partition, predicted_ms in learned_ms.items():
+        assert predicted_ms == pytest.approx(SLOWER * profile_ms[partition], rel=0.05)
+    assert {w.predicted.source for _, _, w in plan.placements()} == {Source.LEARNED}
+
+
+def test_a_second_review_finds_the_plan_right_and_counts_no_minute_twice(fleet: Fleet) -> None:
+    (_, partition), *_ = fleet.plan.partitions()
+    fleet.serve(3, partition.percent)
+    fleet.review()
+    (learned,) = read_calibration(fleet.files.following.profiles)
+    plan, _ = read_plan(fleet.files.following.proposal)
+    fleet.files.write_plans(plan, None)
+    again = fleet.review()
+    assert read_calibration(fleet.files.following.profiles) == (learned,)
+    assert (again["kind"], again["error"]) == (Kind.HOLD, pytest.approx(0.0, abs=1e-9))
+    (_, partition), *_ = fleet.plan.partitions()
+    fleet.serve(1, partition.percent)
+    fleet.review()
+    (more,) = read_calibration(fleet.files.following.profiles)
+    assert more.batches == learned.batches + 600
+
+
+def test_an_explanation_says_how_each_time_is_known(fleet: Fleet) -> None:
+    def said() -> str:
+        found = explain_workload(fleet.plan, "W", fleet.files.following.profiles)
+        assert isinstance(found, tuple)
+        return found[0].reasons[2]
+
+    (_, partition), *_ = fleet.plan.partitions()
+    assert said().startswith(("execution time: measured at", "execution time: predicted by"))
+    fleet.serve(3, partition.percent)
+    assert learn_recorded(fleet.files, fleet.now_s) is not None
+    assert said() == (
+        "execution time: learned from 1800 batches of running fleets beside no neighbour: "
+        "1.19 times what the latency model 'ours' predicts"
+    )
+
+
+def test_without_executions_nothing_is_learned(fleet: Fleet) -> None:
+    answer = fleet.review()
+    assert answer["error"] == pytest.approx(0.0, abs=1e-9)
+    assert json.loads(json.dumps(answer)) == answer
+    assert read_calibration(fleet.files.following.profiles) == ()
