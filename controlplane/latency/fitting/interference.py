@@ -27,10 +27,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import nnls
 
 from controlplane.latency.fitting.kinds import Known
+from controlplane.latency.fitting.nonnegative import non_negative_fit
 from controlplane.latency.fitting.tables import cell_of
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 
@@ -110,13 +109,15 @@ class Process:
 
     `borrowed` is None for a process of a model's own points. A model without points has the process of all
     others, and `borrowed` is the variance of their points about the trend, which one more model may have too.
+    `whitening` is the inverse of the covariance's Cholesky factor: its transpose times itself is the inverse
+    covariance.
     """
 
     rows: Rows
     scales: Scales
     trend: FloatArray
     weights: FloatArray
-    factor: tuple[FloatArray, bool]
+    whitening: FloatArray
     borrowed: float | None = None
 
     @staticmethod
@@ -126,11 +127,10 @@ class Process:
         covariance = _covariance(rows, rows, scales) + np.diag(NOISE_SD**2 + rows.alone_deviation**2)
         trend = _trend(rows, scales, further_ms)
         if not rows.slowdown.size:
-            return Process(rows, scales, trend, np.empty(0), (covariance, True))
-        factor = cho_factor(covariance, lower=True)
-        return Process(
-            rows, scales, trend, cho_solve(factor, rows.slowdown - _terms(rows, scales) @ trend), factor
-        )
+            return Process(rows, scales, trend, np.empty(0), covariance)
+        whitening = np.linalg.inv(np.linalg.cholesky(covariance))
+        rest = rows.slowdown - _terms(rows, scales) @ trend
+        return Process(rows, scales, trend, whitening.T @ (whitening @ rest), whitening)
 
     @staticmethod
     def borrow(others: Rows, further_ms: float) -> Process:
@@ -150,7 +150,7 @@ class Process:
         mean += cross @ self.weights
         if self.borrowed is not None:
             return mean, np.sqrt(own + self.borrowed)
-        explained = np.einsum("ij,ji->i", cross, cho_solve(self.factor, cross.T))
+        explained = np.sum((cross @ self.whitening.T) ** 2, axis=1)
         return mean, np.sqrt(np.maximum(own - explained, noise))
 
     def left_out_scores(self) -> FloatArray:
@@ -160,8 +160,8 @@ class Process:
         """
         if self.borrowed is not None or not self.weights.size:
             return np.empty(0)
-        inverse = cho_solve(self.factor, np.eye(self.weights.size))
-        scores: FloatArray = self.weights / np.sqrt(np.diag(inverse))
+        inverse_diagonal = np.sum(self.whitening**2, axis=0)
+        scores: FloatArray = self.weights / np.sqrt(inverse_diagonal)
         return scores
 
     def delays_ms(self, neighbour: int) -> tuple[float, float]:
@@ -351,7 +351,9 @@ def _trend(rows: Rows, scales: Scales, further_ms: float) -> FloatArray:
     columns = terms if counted else terms[:, :5]
     target = rows.slowdown if counted else rows.slowdown - terms[:, 5] * trend[5]
     ridge = RIDGE * np.sqrt(len(columns)) * np.eye(columns.shape[1])
-    solution, _ = nnls(np.vstack([columns, ridge]), np.concatenate([target, np.zeros(columns.shape[1])]))
+    solution = non_negative_fit(
+        np.vstack([columns, ridge]), np.concatenate([target, np.zeros(columns.shape[1])])
+    )
     trend[: solution.size] = solution
     return trend
 

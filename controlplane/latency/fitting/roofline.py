@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from controlplane.latency.fitting.surface import Points
 from controlplane.latency.protocol import FloatArray
@@ -31,6 +30,8 @@ class Roofline:
     @staticmethod
     def fit(points: Points) -> Roofline:
         """Least squares of log residuals; soft_l1 keeps single steps from bending the lines."""
+        from scipy.optimize import least_squares
+
         work = float(np.median(points.time_ms * points.percent / points.batch))
         fastest = float(points.time_ms.min())
         scale = np.array([work, work, fastest, fastest / float(points.batch.max()), 1.0])

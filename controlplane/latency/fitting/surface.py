@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from controlplane.latency.fitting.nonnegative import non_negative_fit
 from controlplane.latency.protocol import FloatArray, IntArray
 
 SHARE_OFFSETS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
@@ -254,8 +255,6 @@ def _fit_for(points: Points, offset: float) -> tuple[float, Trend]:
     columns = _terms(points.percent, points.batch, offset) / points.time_ms[:, None]
     scale = np.linalg.norm(columns, axis=0)
     rows = np.vstack([columns / scale, RIDGE * np.eye(columns.shape[1])])
-    from scipy.optimize import nnls  # a quarter of a second
-
-    solution, _ = nnls(rows, np.concatenate([np.ones(len(columns)), np.zeros(columns.shape[1])]))
+    solution = non_negative_fit(rows, np.concatenate([np.ones(len(columns)), np.zeros(columns.shape[1])]))
     error = float(np.sum(np.log(np.maximum((columns / scale) @ solution, 1e-9)) ** 2))
     return error, Trend(offset, solution / scale)

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import nnls
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Measurement, Profile
 from controlplane.latency.fitting.answers import PowerModel, check_profiles
+from controlplane.latency.fitting.nonnegative import non_negative_fit
 from controlplane.latency.fitting.published import Colocated
 from controlplane.latency.models.igniter import NAME as PUBLISHED
 from controlplane.latency.models.igniter import Coefficients, Curve, Hardware, Igniter, fit_curve
@@ -81,7 +81,7 @@ def _with_interference(model: Igniter, colocated: Colocated) -> Igniter:
     columns = np.column_stack([np.where(own == m, per_cache, 0.0) for m in range(count)] + [per_delay])
     measured = colocated.measured_ms
     scale = np.maximum(np.linalg.norm(columns / measured[:, None], axis=0), 1e-12)
-    solution, _ = nnls(columns / measured[:, None] / scale, 1.0 - base / measured)
+    solution = non_negative_fit(columns / measured[:, None] / scale, 1.0 - base / measured)
     found = solution / scale
     seen = np.isin(np.arange(count), own)
     return _changed(model, np.where(seen, found[:-1], model.coefficients.alpha_cache), float(found[-1]))

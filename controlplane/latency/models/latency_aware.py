@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize_scalar, nnls
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
+from controlplane.latency.fitting.nonnegative import non_negative_fit
 from controlplane.latency.fitting.pressure import Pressure
 from controlplane.latency.fitting.published import (
     Colocated,
@@ -54,6 +54,8 @@ class Eq5:
     @staticmethod
     def fit(points: Points) -> Eq5:
         """Fit g and the share's factor in turn, each with the other fixed, on log residuals."""
+        from scipy.optimize import minimize_scalar
+
         best = min((_fit_for(points, float(k)) for k in KAPPAS), key=lambda candidate: candidate[0])
         refined = minimize_scalar(
             lambda log_kappa: _fit_for(points, float(np.exp(log_kappa)))[0],
@@ -87,8 +89,7 @@ class SharedMemory:
         alone, _, _ = tables.look_up(slots.model, slots.batch, slots.percent)
         columns = np.stack([total[:, 0] for total in _together(pressure, slots, alone)], axis=-1)
         slowdown = colocated.measured_ms / alone[:, 0] - 1.0
-        weights, _ = nnls(columns, np.maximum(slowdown, 0.0))
-        return SharedMemory(pressure, weights)
+        return SharedMemory(pressure, non_negative_fit(columns, np.maximum(slowdown, 0.0)))
 
     def slowdown(self, slots: Slots, alone_ms: FloatArray) -> FloatArray:
         """See `Contention.slowdown`."""
@@ -157,6 +158,6 @@ def _relative_nnls(columns: FloatArray, target: FloatArray) -> FloatArray:
     rows = columns / target[:, None]
     scale = np.linalg.norm(rows, axis=0)
     system = np.vstack([rows / scale, RIDGE * np.eye(columns.shape[1])])
-    solution, _ = nnls(system, np.concatenate([np.ones(len(rows)), np.zeros(columns.shape[1])]))
+    solution = non_negative_fit(system, np.concatenate([np.ones(len(rows)), np.zeros(columns.shape[1])]))
     amplitude: FloatArray = solution / scale
     return amplitude

@@ -10,10 +10,14 @@ import pytest
 pytestmark = pytest.mark.unit
 
 
-def imported(module: str) -> set[str]:
-    """The modules that are loaded after an import in a new interpreter."""
-    code = f"import sys, {module}; print('\\n'.join(sys.modules))"
+def loaded_after(code: str) -> set[str]:
+    """The modules that a new interpreter has loaded after this code."""
+    code += "\nimport sys; print('\\n'.join(sys.modules))"
     return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+
+
+def imported(module: str) -> set[str]:
+    return loaded_after(f"import {module}")
 
 
 def test_the_list_of_verbs_imports_no_verb() -> None:
@@ -39,3 +43,12 @@ def test_a_look_at_a_fleet_imports_no_tls_and_no_toml() -> None:
 
 def test_planning_imports_no_compiler_and_no_training() -> None:
     assert not {"numba", "scipy", "torch", "docker", "tritonclient"} & imported("controlplane.cli.jobs.plan")
+
+
+def test_fitting_the_default_latency_model_of_few_points_imports_no_scipy() -> None:
+    fitted = """
+from controlplane.files import catalogue
+from controlplane.latency import registry
+registry.build(registry.DEFAULT, catalogue.device("v100"), catalogue.profiles("v100"))
+"""
+    assert not any(name.partition(".")[0] == "scipy" for name in loaded_after(fitted))
