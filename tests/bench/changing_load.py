@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -130,12 +131,16 @@ def threshold() -> Case:
 
 @dataclass
 class Served:
-    """What a policy did: the plan of each second, its GPUs, and each move, by time and workload."""
+    """What a policy did: the plan of each second, its GPUs, and each move, by time and workload.
+
+    Of each 20 s and the worst workload: `windows` are late requests in percent, `p99s` the P99 over the SLO.
+    """
 
     plans: list[Plan] = field(default_factory=list)
     gpus: list[float] = field(default_factory=list)
     moved_at_s: list[tuple[int, str]] = field(default_factory=list)
     windows: list[float] = field(default_factory=list)
+    p99s: list[float] = field(default_factory=list)
     requests: int = 0
     late: float = 0.0
 
@@ -184,6 +189,16 @@ def plan_for(rates: Sequence[float]) -> Plan:
 
 def rates_of(plan: Plan) -> tuple[float, ...]:
     return tuple(w.planned_rps for w in followed_workloads(plan))
+
+
+def capacity_of(plan: Plan) -> float:
+    """Requests per second at saturation, all servers together."""
+    return sum(w.predicted.capacity_rps or 0.0 for _, _, w in plan.placements())
+
+
+def share_of(plan: Plan, workload: str) -> float:
+    """The shares of a workload's servers together."""
+    return sum(p.percent for _, p, w in plan.placements() if w.name == workload)
 
 
 def first_plan() -> Plan:
@@ -314,12 +329,13 @@ def _replicas(replica: Mapping[str, Partition], number: Mapping[str, int]) -> Pl
 
 
 def measure(counts: Counts, served: Served) -> None:
-    """Run the requests through the plans: late ones of each 20 s, in percent of the worst workload."""
+    """Run the requests through the plans: late ones and the P99 of each 20 s, of the worst workload."""
     random = np.random.default_rng(7)
     slo = {w.name: w.slo_ms for w in WORKLOADS}
     seconds = len(counts)
     late = np.zeros((seconds // WINDOW_S + 1, len(WORKLOADS)))
     sent = np.zeros_like(late)
+    taken: dict[tuple[int, int], array[float]] = {}
     column = {w.name: i for i, w in enumerate(WORKLOADS)}
     begin_s = 0
     while begin_s < seconds:
@@ -335,11 +351,17 @@ def measure(counts: Counts, served: Served) -> None:
         truth = {"v100": device().latency}
         for answer in simulate(served.plans[begin_s], truth, settings).answers:
             window = int(begin_s + answer.arrival_ms / 1000.0) // WINDOW_S
-            sent[window, column[answer.workload]] += 1
-            late[window, column[answer.workload]] += answer.latency_ms > slo[answer.workload]
+            at = window, column[answer.workload]
+            sent[at] += 1
+            late[at] += answer.latency_ms > slo[answer.workload]
+            taken.setdefault(at, array("f")).append(answer.latency_ms / slo[answer.workload])
         begin_s = end_s
     served.requests, served.late = int(sent.sum()), float(late.sum())
     served.windows = (100.0 * late / np.maximum(sent, 1)).max(axis=1)[: seconds // WINDOW_S].tolist()
+    tail = np.zeros_like(late)
+    for at, parts in taken.items():
+        tail[at] = np.percentile(np.asarray(parts), 99)
+    served.p99s = tail.max(axis=1)[: seconds // WINDOW_S].tolist()
 
 
 def oracle(case: Case) -> list[float]:
@@ -417,29 +439,37 @@ def held(case: Case, mine: Served, ideal: Sequence[float]) -> bool:
 
 
 def plot(case: Case, counts: Counts, found: Mapping[str, Served], ideal: Sequence[float], path: Path) -> None:
-    """The rate, GPUs and late requests over time."""
+    """Rates, capacity, shares, GPUs, P99s and late requests over time."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(12, 8), layout="constrained")
-    rates, gpus, late = figure.subplots(3, 1, sharex=True)
+    figure = Figure(figsize=(11, 12), layout="constrained")
+    rates, shares, gpus, p99s, late = figure.subplots(5, 1, sharex=True)
     seconds = np.arange(len(counts))
     windows = np.arange(len(counts) // WINDOW_S) * WINDOW_S
     total = counts[: len(windows) * WINDOW_S].sum(axis=1).reshape(-1, WINDOW_S).mean(axis=1)
     rates.plot(windows, total, color="grey", lw=0.8, label="seen (20 s)")
     if "ours" in found:
-        planned = [sum(rates_of(plan)) for plan in found["ours"].plans]
-        rates.step(seconds, planned, where="post", lw=1.2, label="planned by ours")
-    rates.set(ylabel="requests/s")
+        mine = found["ours"].plans
+        rates.step(seconds, [sum(rates_of(plan)) for plan in mine], where="post", label="planned by ours")
+        rates.step(seconds, list(map(capacity_of, mine)), where="post", lw=0.8, label="capacity of ours")
+        for w in WORKLOADS:
+            own = [share_of(plan, w.name) for plan in mine]
+            shares.step(seconds, own, where="post", lw=1.0, label=f"ours, {w.model}")
     gpus.step(seconds, ideal, where="post", color="black", lw=0.8, label="oracle")
     for name, served in found.items():
         gpus.step(seconds, served.gpus, where="post", lw=1.0, label=name)
+        p99s.plot(windows, np.maximum(served.p99s, 0.1), lw=1.0, label=name)
         late.plot(windows, np.maximum(served.windows, 0.01), lw=1.0, label=name)
+    rates.set(ylabel="requests/s")
+    shares.set(ylabel="share, % of a GPU")
     gpus.set(ylabel="GPUs")
-    late.axhline(LATE_PERCENT, color="black", lw=0.8, ls=":")
-    late.set(ylabel="late in 20 s, % (worst workload)", yscale="log", xlabel="time, s")
     gpus.yaxis.set_major_locator(MaxNLocator(integer=True))
-    for axes in (rates, gpus, late):
+    p99s.axhline(1.0, color="black", lw=0.8, ls=":")
+    p99s.set(ylabel="P99 in 20 s / SLO", yscale="log")
+    late.axhline(LATE_PERCENT, color="black", lw=0.8, ls=":")
+    late.set(ylabel="late in 20 s, %", yscale="log", xlabel="time, s (P99 and late: the worst workload)")
+    for axes in (rates, shares, gpus, p99s, late):
         axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(case.name)
     figure.savefig(path)

@@ -1,6 +1,7 @@
-"""Faults at random under traffic: what is lost is counted against what was in flight.
+"""Faults at random under traffic of walking rates.
 
-The clock that is set is that of the fleet's processes only, and where there is a C compiler.
+What is lost is counted against what was in flight, and what the fleet holds afterwards against what it held
+before. The clock that is set is that of the fleet's processes only, and where there is a C compiler.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pytest
 import stepped_clock
 import tritonclient.http as triton_http
 from ctl_host import Host, ended, infer_http, partition, plan
+from held_resources import PROGRAMS, Held, MemorySlopes, processes, report
 from steady_clients import CLIENTS, PAUSE_S, Traffic
 from stepped_clock import SteppedClock
 
@@ -31,6 +33,10 @@ pytestmark = pytest.mark.e2e
 NOTICED_S = 3.0
 SERVED_S = 90.0
 """The longest time until the fleet is whole again, on a busy host."""
+CALM_PART = 0.2
+"""Of the time there are no faults, so that memory's slopes can be measured."""
+
+SOAK = (pytest.mark.soak, pytest.mark.timeout(2400))
 
 
 def cost(fault: str) -> float:
@@ -85,18 +91,10 @@ class Storm:
     def state(self) -> Path:
         return self.host.directory / "state" / "trisect" / self.host.fleet
 
-    def processes(self, text: str) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            line = " ".join(process.info["cmdline"] or [])
-            if text in line and (self.host.fleet in line or str(self.host.directory) in line):
-                found.append(process)
-        return found
-
     def strike(self) -> None:
         kinds: list[tuple[str, Callable[[], None]]] = [
-            *((f"kill {name}", lambda text=text: self.kill(text)) for name, text in PROGRAMS.items()),
-            *((f"stop {name}", lambda text=text: self.pause(text)) for name, text in PROGRAMS.items()),
+            *((f"kill {program}", partial(self.kill, program)) for program in PROGRAMS),
+            *((f"stop {program}", partial(self.pause, program)) for program in PROGRAMS),
             ("full disk", self.fill),
             ("truncated file", self.truncate),
             ("killed apply", self.killed_apply),
@@ -107,14 +105,14 @@ class Storm:
         self.faults.append((time.monotonic(), name))
         fault()
 
-    def kill(self, text: str) -> None:
-        victims = self.processes(text)
+    def kill(self, program: str) -> None:
+        victims = processes(self.host, program)
         if victims:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self.dice.choice(victims).kill()
 
-    def pause(self, text: str) -> None:
-        victims = self.processes(text)
+    def pause(self, program: str) -> None:
+        victims = processes(self.host, program)
         if not victims:
             return
         victim = self.dice.choice(victims)
@@ -161,15 +159,6 @@ class Storm:
 
 
 PLAN = plan(partition("a", 30))
-PROGRAMS = {
-    "server": "tritonserver",
-    "model": "triton_python_backend_stub",
-    "haproxy": "haproxy -",
-    "supervisor": "controlplane.gateway.supervise",
-    "facade": "controlplane.gateway.facade",
-    "monitor": "controlplane.monitor.collect",
-    "controller": "serve --fleet",
-}
 
 
 @pytest.fixture
@@ -207,9 +196,27 @@ def await_whole(host: Host) -> None:
         time.sleep(0.5)
 
 
+def await_released(host: Host, before: Held) -> tuple[list[str], Held]:
+    """What is held beyond before once it is nothing or the time is over: shadows start, servers drain."""
+    deadline = time.monotonic() + SERVED_S
+    while True:
+        after = Held.by(host)
+        leaks = after.leaks(before)
+        if not leaks or time.monotonic() >= deadline:
+            return leaks, after
+        time.sleep(0.5)
+
+
+def calm(traffic: Traffic, dice: random.Random, seconds: float) -> None:
+    """Walking rates without faults."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        traffic.walk(dice)
+        time.sleep(1.0)
+
+
 @pytest.mark.parametrize(
-    "seconds",
-    [20, *(pytest.param(s, marks=[pytest.mark.soak, pytest.mark.timeout(s + 600)]) for s in (120, 1800))],
+    "seconds", [20, pytest.param(120, id="120 s", marks=SOAK), pytest.param(1200, id="20 min", marks=SOAK)]
 )
 def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) -> None:
     seed = int(os.environ.get("TRISECT_STORM_SEED", "1"))
@@ -218,19 +225,30 @@ def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) ->
     assert host.apply(PLAN, "--no-serve").returncode == 0
     storm = Storm(host, random.Random(seed), clock)
     with Unit(host), Traffic(host) as traffic:
-        end = time.monotonic() + seconds
+        await_whole(host)
+        traffic.await_more(100, SERVED_S)
+        before = Held.by(host)
+        end = time.monotonic() + (1.0 - CALM_PART) * seconds
         while time.monotonic() < end:
             storm.strike()
+            traffic.walk(storm.dice)
             time.sleep(storm.dice.uniform(0.5, 4.0))
         await_whole(host)
         healthy_since = time.monotonic()
+        traffic.pause_s = PAUSE_S
         traffic.await_more(100, SERVED_S)
+        with MemorySlopes(host) as slopes:
+            leaks, after = await_released(host, before)
+            calm(traffic, storm.dice, CALM_PART * seconds)
+    report(before, after, slopes)
     struck = Counter(name for _, name in storm.faults)
     print(
         f"seed {seed}: {dict(struck)}; {len(traffic.failed)} of {traffic.done + len(traffic.failed)} failed"
     )
     for at, error in traffic.failed:
-        before = [name for struck_at, name in storm.faults if struck_at <= at][-1:]
-        print(f"  after {before}: {error[:100]}")
+        last = [name for struck_at, name in storm.faults if struck_at <= at][-1:]
+        print(f"  after {last}: {error[:100]}")
     assert len(traffic.failed) <= sum(cost(name) for name in struck.elements())
     assert [at for at, _ in traffic.failed if at > healthy_since] == [], "whole again"
+    assert leaks == []
+    assert slopes.leaks() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 
@@ -10,6 +11,7 @@ from ctl_host import Host, infer_http
 
 CLIENTS = 4
 PAUSE_S = 0.05
+LONGEST_PAUSE_S = 0.5
 
 
 class Traffic:
@@ -21,6 +23,7 @@ class Traffic:
         self._lock = threading.Lock()
         self.done = 0
         self.failed: list[tuple[float, str]] = []
+        self.pause_s = PAUSE_S
         self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
 
     def __enter__(self) -> Traffic:
@@ -33,6 +36,10 @@ class Traffic:
         for thread in self._threads:
             thread.join(60)
 
+    def walk(self, dice: random.Random) -> None:
+        """A step of a random walk of the rate, between that of PAUSE_S and a tenth of it."""
+        self.pause_s = min(max(self.pause_s * dice.choice((0.7, 1.0, 1.4)), PAUSE_S), LONGEST_PAUSE_S)
+
     def await_more(self, count: int, deadline_s: float = 90.0) -> None:
         """Return once so many more requests were answered."""
         wanted, deadline = self.done + count, time.monotonic() + deadline_s
@@ -44,7 +51,7 @@ class Traffic:
 
     def _run(self) -> None:
         client = triton_http.InferenceServerClient(f"127.0.0.1:{self._host.http}", network_timeout=60.0)
-        while not self._stop.wait(PAUSE_S):
+        while not self._stop.wait(self.pause_s):
             try:
                 infer_http(client, "a")
                 with self._lock:
