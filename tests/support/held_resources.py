@@ -30,7 +30,9 @@ SPARE_DESCRIPTORS = 16
 """Connections that come and go, and a file that is just written."""
 GROWTH, GROWTH_MB = 1.5, 24.0
 """Memory may grow by this factor and so much: caches fill, and a process that was replaced is younger."""
-FILES = 24
+SPARE_FILES = 8
+LOGS = 101
+"""A fleet keeps the logs of its newest servers, and of one that starts."""
 SLOPE_S = 200.0
 """A slope is judged from this time on; before, caches that fill are most of it."""
 SLOPE_MB_PER_MINUTE = 1.0
@@ -58,11 +60,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Held:
-    """What a fleet holds at one time."""
+    """What a fleet holds at one time; `logs` are those of its servers, `files` all others of its state."""
 
     programs: Mapping[str, Program]
     shared_memory: tuple[str, ...]
     files: int
+    logs: int
     files_mb: float
 
     @staticmethod
@@ -71,7 +74,8 @@ class Held:
         return Held(
             {name: _program(host, name) for name in PROGRAMS},
             tuple(sorted(p.name for p in Path("/dev/shm").iterdir() if host.fleet in p.name)),
-            len(every),
+            sum(p.parent.name != "logs" for p in every),
+            sum(p.parent.name == "logs" for p in every),
             sum(p.stat().st_size for p in every) / MB,
         )
 
@@ -90,8 +94,10 @@ class Held:
                 found.append(f"{name}: {now.memory_mb:.0f} MB, {then.memory_mb:.0f} before")
         if len(self.shared_memory) > len(before.shared_memory):
             found.append(f"shared memory: {set(self.shared_memory) - set(before.shared_memory)}")
-        if self.files > before.files + FILES:
+        if self.files > before.files + SPARE_FILES:
             found.append(f"{self.files} files, {before.files} before")
+        if self.logs > LOGS:
+            found.append(f"{self.logs} logs of servers")
         return found
 
 
@@ -177,6 +183,7 @@ def report(before: Held, after: Held, slopes: MemorySlopes) -> None:
         )
     Console(width=120).print(table)
     print(
-        f"state: {before.files} -> {after.files} files, {before.files_mb:.1f} -> {after.files_mb:.1f} MB; "
+        f"state: {before.files} -> {after.files} files, {before.logs} -> {after.logs} logs of servers, "
+        f"{before.files_mb:.1f} -> {after.files_mb:.1f} MB; "
         f"shared memory: {len(before.shared_memory)} -> {len(after.shared_memory)} regions"
     )
