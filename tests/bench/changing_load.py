@@ -423,7 +423,7 @@ def main() -> int:
             f"{max(served.windows):.1f}",
             f"{sum(served.gpus) / 3600:.2f}",
             f"{sum(served.gpus) / sum(ideal):.2f}",
-            f"{np.mean(list(served.moves.values())):.1f}",
+            f"{np.mean(list(served.moves.values())):.1f} (at most {max(served.moves.values())})",
         )
     Console(width=140).print(table)
     if given.plot is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 import time
 from collections.abc import Mapping
@@ -70,13 +71,13 @@ class Held:
 
     @staticmethod
     def by(host: Host) -> Held:
-        every = [p for p in host.files.rglob("*") if p.is_file()]
+        sizes = _sizes(host.files)
         return Held(
             {name: _program(host, name) for name in PROGRAMS},
             tuple(sorted(p.name for p in Path("/dev/shm").iterdir() if host.fleet in p.name)),
-            sum(p.parent.name != "logs" for p in every),
-            sum(p.parent.name == "logs" for p in every),
-            sum(p.stat().st_size for p in every) / MB,
+            sum(path.parent.name != "logs" for path in sizes),
+            sum(path.parent.name == "logs" for path in sizes),
+            sum(sizes.values()) / MB,
         )
 
     def leaks(self, before: Held) -> list[str]:
@@ -99,6 +100,16 @@ class Held:
         if self.logs > LOGS:
             found.append(f"{self.logs} logs of servers")
         return found
+
+
+def _sizes(folder: Path) -> dict[Path, int]:
+    """The sizes of all files below a folder, of those that stay while they are looked at."""
+    found = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISREG((seen := path.lstat()).st_mode):
+                found[path] = seen.st_size
+    return found
 
 
 def _program(host: Host, name: str) -> Program:
