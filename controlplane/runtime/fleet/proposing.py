@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from controlplane.control.load.state import Kind
@@ -18,16 +19,24 @@ from controlplane.runtime.fleet.calibrate import learn_recorded
 from controlplane.runtime.jobs.propose import propose
 
 
-def main() -> int:
-    """Answer one question."""
-    files = FleetFiles(state_root(), sys.argv[1])
-    answer: dict[str, Any]
+def answer(files: FleetFiles, question: Mapping[str, Any], now_s: float) -> dict[str, Any]:
+    """The answer to one question. What prevents learning prevents no plan, and is said with it."""
+    trouble = ""
     try:
-        learn_recorded(files, SystemClock().wall())
-        answer = propose(files, json.load(sys.stdin))
+        learn_recorded(files, now_s)
     except TrisectError as error:
-        answer = {"kind": Kind.NONE.value, "summary": str(error)}
-    json.dump(answer, sys.stdout)
+        trouble = f"; nothing was learned: {error}"
+    try:
+        found = propose(files, question)
+    except TrisectError as error:
+        found = {"kind": Kind.NONE.value, "summary": str(error)}
+    return {**found, "summary": found["summary"] + trouble}
+
+
+def main() -> int:
+    """Answer the question on stdin."""
+    files = FleetFiles(state_root(), sys.argv[1])
+    json.dump(answer(files, json.load(sys.stdin), SystemClock().wall()), sys.stdout)
     return 0
 
 

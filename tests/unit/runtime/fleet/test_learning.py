@@ -23,8 +23,8 @@ from controlplane.latency import registry
 from controlplane.latency.protocol import Slots
 from controlplane.runtime.fleet.calibrate import learn_recorded
 from controlplane.runtime.fleet.history import History, Minute
+from controlplane.runtime.fleet.proposing import answer
 from controlplane.runtime.jobs.plan import Choices, explain_workload, make_plan, mean_execution_ms
-from controlplane.runtime.jobs.propose import propose
 
 pytestmark = pytest.mark.unit
 
@@ -69,10 +69,9 @@ class Fleet:
             History(self.files.history).write_minutes([minute])
 
     def review(self) -> dict[str, Any]:
-        learn_recorded(self.files, self.now_s)
         rate = sum(w.rate_rps for _, _, w in self.plan.placements())
         question = {"direction": Direction.REVIEW, "move_price": 1.0, "rates_rps": {"W": rate}}
-        return propose(self.files, question)
+        return answer(self.files, question, self.now_s)
 
 
 @pytest.fixture
@@ -97,9 +96,9 @@ def test_a_profile_a_fifth_too_fast_is_predicted_within_5_percent_after_two_redi
     (_, before), *_ = fleet.plan.partitions()
     for percent in (before.percent, before.percent + 10.0, before.percent + 20.0):
         fleet.serve(1, percent)
-    answer = fleet.review()
-    assert answer["error"] == pytest.approx(SLOWER - 1.0, rel=0.1)
-    assert answer["summary"].startswith("execution times are up to ")
+    found = fleet.review()
+    assert found["error"] == pytest.approx(SLOWER - 1.0, rel=0.1)
+    assert found["summary"].startswith("execution times are up to ")
     plan, _ = read_plan(fleet.files.following.proposal)
     assert plan.verified
     learned_ms = mean_execution_ms(plan, fleet.files.following.profiles)
@@ -143,7 +142,14 @@ def test_an_explanation_says_how_each_time_is_known(fleet: Fleet) -> None:
 
 
 def test_without_executions_nothing_is_learned(fleet: Fleet) -> None:
-    answer = fleet.review()
-    assert answer["error"] == pytest.approx(0.0, abs=1e-9)
-    assert json.loads(json.dumps(answer)) == answer
+    found = fleet.review()
+    assert found["error"] == pytest.approx(0.0, abs=1e-9)
+    assert json.loads(json.dumps(found)) == found
     assert read_calibration(fleet.files.following.profiles) == ()
+
+
+def test_a_broken_record_prevents_no_plan(fleet: Fleet) -> None:
+    fleet.files.history.write_text("no database")
+    found = fleet.review()
+    assert found["kind"] == Kind.HOLD
+    assert "; nothing was learned: " in found["summary"]
