@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -115,10 +116,12 @@ class Bench:
             loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=LATE_S)
             before = self._read(endpoint, loop)
             counted = [before.statistics]
+            stepped = [self._steps(traffic)]
             readings: list[DeviceReading] = []
             while loop.answered < before.answered + LEAST_BATCHES * batch or len(counted) <= _LOOKS:
                 loop.run(seconds / _LOOKS)
                 counted.append(self._statistics.read(endpoint))
+                stepped.append(self._steps(traffic))
                 readings.append(self._launcher.reading(self._server.spec.device))
                 if self._clock.monotonic() > before.at_s + LATE_S:
                     raise EngineError(f"{endpoint}: too few batches of {batch} within {LATE_S:.0f} s")
@@ -126,7 +129,7 @@ class Bench:
             answers = loop.answers(before.answered)
         usage = self._usage(before, after)
         capacity_rps = rate_rps(answers, batch)
-        done = executed(traffic, (*counted, after.statistics), answers, batch)
+        done = executed(traffic, (*counted, after.statistics), answers, batch, stepped)
         return Watched(
             point=Measurement(
                 percent=self._server.spec.percent,
@@ -203,6 +206,9 @@ class Bench:
         bodies = [_named(r, endpoint) for r in traffic.requests]
         return ClosedLoop(target, bodies, concurrency, streamed=traffic.streamed, ends=traffic.ends())
 
+    def _steps(self, traffic: Traffic) -> tuple[ModelStatistics, ...]:
+        return tuple(self._statistics.read(step) for step in traffic.steps)
+
     def _read(self, endpoint: str, loop: ClosedLoop) -> _Reading:
         return _Reading(
             statistics=self._statistics.read(endpoint),
@@ -230,17 +236,25 @@ class Bench:
         )
 
 
-def executed(traffic: Traffic, counted: Sequence[ModelStatistics], answers: Answers, batch: int) -> Executed:
+def executed(
+    traffic: Traffic,
+    counted: Sequence[ModelStatistics],
+    answers: Answers,
+    batch: int,
+    stepped: Sequence[Sequence[ModelStatistics]] = (),
+) -> Executed:
     """Return the executions of a batch, from Triton's counters and the ends of the answers.
 
-    The batches of an ensemble's steps are the steps' own: a batch of the whole takes the time between the
-    ends of two, which is that of all its steps, as they take turns. Raises EngineError where no such batch
-    was formed.
+    `stepped`: several readings of an ensemble's steps. A batch of the whole takes the time between the ends
+    of two, which is that of all its steps, as they take turns; the squares of the steps' deviations add up.
+    Raises EngineError where no such batch was formed.
     """
     cycle_ms = 1000.0 * batch / rate_rps(answers, batch)
-    if traffic.in_steps:
-        ends_s = answers.ended_s[batch - 1 :: batch]
-        return Executed(cycle_ms, float(1000.0 * np.std(np.diff(ends_s))), ends_s.size - 1, 1.0)
+    if traffic.steps:
+        deviations = [deviation_ms(of_step, batch) for of_step in zip(*stepped, strict=True)]
+        known = [deviation for deviation in deviations if deviation is not None]
+        std_ms = math.hypot(*known) if known and len(known) == len(deviations) else None
+        return Executed(cycle_ms, std_ms, answers.ended_s.size // batch - 1, 1.0)
     window = triton.difference(counted[0], counted[-1])
     mean_ms = triton.mean_execution_ms(window, batch)
     executions = window.batches[batch].executions

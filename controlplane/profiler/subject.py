@@ -11,9 +11,8 @@ from controlplane.domain.profile import RequestSet
 from controlplane.profiler.requests import NO_INPUTS, Inputs, check_batches_form, request_set, requests_for
 from controlplane.profiler.sweep import Point, chosen_points
 from controlplane.profiler.traffic import Traffic
-from controlplane.render.composing import is_ensemble
 from controlplane.render.config import batch_limit, keeps_sequences
-from controlplane.render.source import SourceModel, read_source
+from controlplane.render.source import SourceModel, read_source, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,6 @@ def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | 
         requests,
         streamed=source.config.model_transaction_policy.decoupled,
         in_sequence=keeps_sequences(source.config),
-        in_steps=is_ensemble(source.config),
+        steps=steps_of(source),
     )
     return Subject(source, points, traffic, request_set(requests, given), wishes.budget_s)

@@ -20,13 +20,13 @@ class Traffic:
 
     `streamed`: a decoupled model, which answers on a stream, any number of times. `in_sequence`: the requests
     are whole sequences, of which one runs after another, because only one server knows a sequence's state.
-    `in_steps`: an ensemble, of which Triton counts no batches.
+    `steps`: the models that an ensemble's requests pass, as Triton counts no batches of an ensemble.
     """
 
     requests: tuple[ModelInferRequest, ...]
     streamed: bool = False
     in_sequence: bool = False
-    in_steps: bool = False
+    steps: tuple[str, ...] = ()
 
     def ends(self) -> tuple[bool, ...]:
         """Return after which requests the traffic may end: with the last one of a sequence."""

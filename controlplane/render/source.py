@@ -17,7 +17,7 @@ from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.files.completed import read_completed
 from controlplane.files.sample_shapes import read_sample_shapes
-from controlplane.render.composing import composing_models
+from controlplane.render.composing import composing_models, is_ensemble
 from controlplane.render.config import check_servable, is_complete, keeps_sequences, parse_config
 from controlplane.render.sample_shapes import with_sample_shapes
 
@@ -100,6 +100,13 @@ def read_source(repository: Path, model: str) -> SourceModel:
     that is broken, or missing and not completed, and for a model that cannot be served in a partition.
     """
     return _read(repository, model, ())
+
+
+def steps_of(source: SourceModel) -> tuple[str, ...]:
+    """Return the models that execute an ensemble, at any depth; empty for other models."""
+    if not is_ensemble(source.config):
+        return ()
+    return tuple(dict.fromkeys(name for one in source.composing for name in steps_of(one) or (one.name,)))
 
 
 def with_composing(repository: Path, models: Sequence[str]) -> tuple[str, ...]:

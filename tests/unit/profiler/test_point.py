@@ -47,6 +47,15 @@ def test_poisson_times_are_seeded_ascending_and_at_the_rate() -> None:
 def test_a_batch_of_an_ensemble_takes_the_time_between_the_ends_of_two() -> None:
     ends_s = np.repeat([1.0, 1.4, 2.0, 2.5], 4)
     answers = Answers(ends_s, np.zeros(16))
-    done = executed(Traffic((), in_steps=True), [counters(0, 0), counters(16, 90)], answers, 4)
-    assert (done.mean_ms, done.count, done.formed) == (pytest.approx(500.0), 3, 1.0)
-    assert done.std_ms == pytest.approx(np.std([400.0, 600.0, 500.0]))
+    done = executed(Traffic((), steps=("a", "b")), [counters(0, 0), counters(16, 90)], answers, 4)
+    assert (done.mean_ms, done.std_ms, done.count, done.formed) == (pytest.approx(500.0), None, 3, 1.0)
+
+
+def test_the_deviations_of_an_ensembles_steps_add_up_as_squares() -> None:
+    random = np.random.default_rng(1)
+    ends = np.arange(0, 4001, 10)
+    steps = [np.append(0.0, np.cumsum(random.normal(10.0, std, 4000))) for std in (3.0, 4.0)]
+    stepped = [tuple(counters(int(i), float(step[i])) for step in steps) for i in ends]
+    answers = Answers(np.arange(1.0, 5.0), np.zeros(4))
+    done = executed(Traffic((), steps=("a", "b")), (), answers, 1, stepped)
+    assert done.std_ms == pytest.approx(5.0, rel=0.1)
