@@ -11,129 +11,26 @@ test: a run that is cut short leaves what it has.
 
 from __future__ import annotations
 
-import datetime
-import importlib.util
-import json
-import os
-import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from gpu_rig import Seen, drive, write_repository
+from gpu_rig import Seen, drive
+from gpu_servers import Rig
 from numpy.typing import NDArray
 
-from controlplane.domain.errors import MissingTool
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Measurement
 from controlplane.latency.models import igniter
-from launchers.gpu import gpus, mps
+from launchers.gpu import mps
 from launchers.host import process_table
-from launchers.process.launcher import ProcessLauncher
-from launchers.triton import program
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
-RESULTS = Path(os.environ.get("OUT") or Path(__file__).parents[2] / "docs" / "results")
-SMALL, LARGE = (2, 2, 2, 2), (3, 4, 6, 3)
 PERCENTS, BATCHES = (20.0, 30.0, 45.0, 60.0, 100.0), (1, 4, 8, 16)
 SECONDS = 3.0
 """For each of 40 points, on ten starts."""
-
-
-def backend() -> str | None:
-    """What runs the models here."""
-    backends = program.find_home().backends
-    if (backends / "onnxruntime").is_dir():
-        return "onnxruntime"
-    return "python" if (backends / "python").is_dir() and importlib.util.find_spec("torch") else None
-
-
-def obstacle() -> str | None:
-    if not gpus.inventory():
-        return "no NVIDIA GPU"
-    if not mps.capability().available:
-        return mps.capability().detail
-    try:
-        found = backend()
-    except MissingTool as error:
-        return str(error)
-    return None if found else "Triton has no onnxruntime backend, and this Python has no PyTorch"
-
-
-@pytest.fixture(scope="module")
-def gpu() -> gpus.Gpu:
-    why_not = obstacle()
-    if why_not is not None:
-        pytest.skip(f"GPU TESTS NOT RUN: {why_not}")
-    whole = [g for g in gpus.inventory() if not g.mig]
-    if not whole:
-        pytest.skip("GPU TESTS NOT RUN: every GPU is cut into MIG instances")
-    return whole[0]
-
-
-class Rig:
-    """Servers on one GPU, and what was measured with them."""
-
-    def __init__(self, gpu: gpus.Gpu, folder: Path) -> None:
-        self.gpu = gpu
-        self.launcher = ProcessLauncher(folder / "state")
-        self.backend = backend() or ""
-        self.repositories = {
-            name: write_repository(folder / name, name, stages, backend=self.backend)
-            for name, stages in (("small", SMALL), ("large", LARGE))
-        }
-        self.results: dict[str, Any] = {}
-
-    def start(self, model: str, percent: float) -> Server:
-        labels = Labels("gputest", "plan", model, Role.PROFILE, f"p{percent:g}")
-        spec = ServerSpec(labels, str(self.repositories[model]), (model,), self.gpu.uuid, percent)
-        return self.launcher.start(spec, deadline_s=180)
-
-    def stop(self, *servers: Server) -> None:
-        for server in servers:
-            self.launcher.stop(server, drain_s=5)
-
-    def write(self) -> None:
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            driver = pynvml.nvmlSystemGetDriverVersion()
-        finally:
-            pynvml.nvmlShutdown()
-        said = {
-            "gpu": self.gpu.name,
-            "driver": driver.decode() if isinstance(driver, bytes) else driver,
-            "backend": self.backend,
-            "date": datetime.date.today().isoformat(),
-            **self.results,
-        }
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        name = re.sub(r"[^a-z0-9]+", "-", self.gpu.name.lower())
-        (RESULTS / f"gpu-{name}.json").write_text(json.dumps(said, indent=1) + "\n")
-
-
-@pytest.fixture(autouse=True)
-def _kept(rig: Rig) -> Iterator[None]:
-    """What is known after each test is on disk, should the machine go away."""
-    yield
-    rig.write()
-
-
-@pytest.fixture(scope="module")
-def rig(gpu: gpus.Gpu, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = Rig(gpu, tmp_path_factory.mktemp("gpu"))
-    try:
-        yield made
-    finally:
-        made.stop(*made.launcher.servers("gputest"))
-        made.launcher.sweep("gputest")
 
 
 def images(batch: int) -> NDArray[np.float32]:
