@@ -174,5 +174,10 @@ def _repository(server: Server, endpoint: str, verb: str, deadline_s: float) -> 
             client.post(url, json={}, headers=key).raise_for_status()
     except httpx.HTTPStatusError as error:
         raise EngineError(f"{server.name}: {verb} {endpoint}: {_words(error.response)}") from error
+    except httpx.TimeoutException as error:
+        raise EngineError(
+            f"{server.name}: {verb} {endpoint}: no answer within {deadline_s:g} s; a process of the model may "
+            "have ended: look at its code and at the server's log"
+        ) from error
     except httpx.HTTPError as error:
         raise EngineError(f"{server.name}: {verb} {endpoint}: {error!r}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.domain.survey import Finding, Readiness
 from controlplane.domain.tensors import TensorSpec
@@ -39,26 +40,36 @@ def finding(repository: Path, model: str) -> Finding:
     try:
         source = read_source(repository, model)
     except InputError as error:
-        return Finding(model, Readiness.UNSUPPORTED, error.problem)
+        return Finding(model, Readiness.UNSUPPORTED, _words(error))
     inputs = input_specs(source.config)
     readiness, note = Readiness.READY, _note(source, inputs)
     try:
         requests_for(source)
     except InputError as error:
         readiness = Readiness.NEEDS_INPUTS
-        note = f"{error.field}: {error.problem}" if error.field else error.problem
+        note = _words(error)
     written = read_written(Path(source.directory))
     completed = written is None or not is_complete(written)
     return Finding(model, readiness, note, batch_limit(source.config), inputs, completed)
 
 
 def _unreadable(repository: Path, model: str) -> str | None:
-    """Return what is wrong with a written configuration; None for one that is right or missing."""
+    """Return what is wrong with a model's name or written configuration; None where nothing is."""
+    try:
+        units.safe_name(model, "model")
+    except InputError as error:
+        return f"{error.problem}; rename its folder"
     try:
         read_written(repository / model)
     except InputError as error:
-        return f"config.pbtxt{f':{error.line}' if error.line else ''}: {error.problem}"
+        return _words(error)
     return None
+
+
+def _words(error: InputError) -> str:
+    """Return a message with the file's name, line and field."""
+    file = f"{Path(error.file).name}{f':{error.line}' if error.line else ''}: " if error.file else ""
+    return f"{file}{f'{error.field}: ' if error.field else ''}{error.problem}"
 
 
 def _note(source: SourceModel, inputs: Sequence[TensorSpec]) -> str:

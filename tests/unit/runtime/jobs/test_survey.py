@@ -66,12 +66,14 @@ def test_each_model_is_judged_by_its_completed_configuration(repository: Path) -
     write(repository, "mute", None)
     write(repository, "llm", WHOLE.replace('"b"', '"vllm"'))
     write(repository, "typo", "max_batch_size: many")
+    write(repository, "two words", WHOLE)
     (repository / "notes").mkdir()
 
     completer = Completes({"bare": WHOLE, "mute": 'backend: "python"'})
     found = survey(repository, completer)
 
-    assert "typo" not in completer.wanted
+    assert {"typo", "two words"}.isdisjoint(completer.wanted)
+    assert found["two words"].note.endswith("; rename its folder")
     assert {model: one.readiness.value for model, one in found.items()} == {
         "bare": "ready",
         "broken": "not supported",
@@ -79,6 +81,7 @@ def test_each_model_is_judged_by_its_completed_configuration(repository: Path) -
         "mute": "not supported",
         "open": "needs inputs",
         "text": "ready",
+        "two words": "not supported",
         "typo": "not supported",
         "whole": "ready",
     }
