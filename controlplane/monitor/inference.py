@@ -176,8 +176,8 @@ def _repository(server: Server, endpoint: str, verb: str, deadline_s: float) -> 
         raise EngineError(f"{server.name}: {verb} {endpoint}: {_words(error.response)}") from error
     except httpx.TimeoutException as error:
         raise EngineError(
-            f"{server.name}: {verb} {endpoint}: no answer within {deadline_s:g} s; a process of the model may "
-            "have ended: look at its code and at the server's log"
+            f"{server.name}: {verb} {endpoint}: no answer within {deadline_s:g} s; the model may have ended its "
+            "own process: look at its code"
         ) from error
     except httpx.HTTPError as error:
         raise EngineError(f"{server.name}: {verb} {endpoint}: {error!r}") from error
