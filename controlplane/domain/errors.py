@@ -67,3 +67,8 @@ class RequestRefused(EngineError):
 
 class GatewayError(TrisectError):
     """The gateway failed, or its port is taken."""
+
+
+def server_words(text: str) -> str:
+    """Return the start of a Triton's message, without the traceback of a model's code."""
+    return text.split("\n\nAt:", 1)[0].strip().rstrip(";")[:300]

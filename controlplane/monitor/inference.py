@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, server_words
 from controlplane.domain.fleet import RELOAD_HEADER, Server
 from controlplane.monitor.samples import SampleInput, executed_by, has_sample, sample_inputs
 
@@ -153,7 +153,7 @@ def _words(answer: httpx.Response) -> str:
     text = answer.text.strip()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(json.loads(text)["error"])
-    return text[:300]
+    return server_words(text)
 
 
 def unload(server: Server, endpoint: str, *, deadline_s: float) -> None:
@@ -176,8 +176,8 @@ def _repository(server: Server, endpoint: str, verb: str, deadline_s: float) -> 
         raise EngineError(f"{server.name}: {verb} {endpoint}: {_words(error.response)}") from error
     except httpx.TimeoutException as error:
         raise EngineError(
-            f"{server.name}: {verb} {endpoint}: no answer within {deadline_s:g} s; the model may have ended its "
-            "own process: look at its code"
+            f"{server.name}: {verb} {endpoint}: no answer within {deadline_s:g} s; if the model's code ends "
+            "its own process, Triton waits for ever"
         ) from error
     except httpx.HTTPError as error:
         raise EngineError(f"{server.name}: {verb} {endpoint}: {error!r}") from error

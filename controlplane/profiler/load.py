@@ -21,7 +21,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.domain.errors import EngineError, RequestRefused
+from controlplane.domain.errors import EngineError, RequestRefused, server_words
 from controlplane.profiler.stream import StreamCall
 
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -247,4 +247,4 @@ def _failure(target: str, error: BaseException) -> EngineError:
 
 def _words(error: BaseException) -> str:
     """Return the server's message, if it sent one."""
-    return str(error.details() if isinstance(error, grpc.RpcError) else error)[:300]
+    return server_words(str(error.details() if isinstance(error, grpc.RpcError) else error))

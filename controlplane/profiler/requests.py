@@ -140,7 +140,8 @@ def _check_shapes(specs: Sequence[TensorSpec], shapes: Shapes, file: str, model:
             )
         if not declared[name].takes(shape):
             raise InputError(
-                f"{list(shape)} does not fit its dimensions {list(declared[name].dims)}",
+                f"{list(shape)} does not fit its dimensions {list(declared[name].dims)}: give a number for "
+                "each, without the batch",
                 file=file,
                 field=f"--shape {model}:{name}",
             )

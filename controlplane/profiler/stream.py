@@ -12,7 +12,7 @@ from queue import SimpleQueue
 import grpc
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStreamInferResponse
 
-from controlplane.domain.errors import EngineError, RequestRefused
+from controlplane.domain.errors import EngineError, RequestRefused, server_words
 
 _METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 _FINAL = "triton_final_response"
@@ -86,6 +86,6 @@ class StreamCall:
         if waiting is None:
             return
         if answer.error_message:
-            waiting.set_exception(RequestRefused(answer.error_message[:300]))
+            waiting.set_exception(RequestRefused(server_words(answer.error_message)))
         else:
             waiting.set_result(first_s)

@@ -56,7 +56,7 @@ class Completer:
                 try:
                     config = _loaded_config(server, client, model)
                 except EngineError as error:
-                    failed[model] = _reason(error, server, model)
+                    failed[model] = str(error).removeprefix(f"{server.name}: load {model}: ")
                     continue
                 write_completed(found[model], completed_config(read_written(found[model]), config))
         return failed
@@ -91,12 +91,6 @@ def complete_or_refuse(completer: Completer, repository: Path, models: Sequence[
             file=str(repository / model),
             field="model",
         )
-
-
-def _reason(error: EngineError, server: Server, model: str) -> str:
-    """Return Triton's words about a failed load, without the traceback of a model's code."""
-    words = str(error).removeprefix(f"{server.name}: load {model}: ")
-    return words.split("\n\nAt:", 1)[0].strip().rstrip(";")
 
 
 def _loaded_config(server: Server, client: triton.StatisticsClient, model: str) -> ModelConfig:
