@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 
@@ -34,9 +36,31 @@ class ClosedPipe(Exception):
     """The reader of stdout has closed it."""
 
 
-def terminate(*_: object) -> NoReturn:
-    """Handle SIGTERM."""
-    raise Terminated
+_ENDING = b"ctl: already ending: what was started is stopped first\n"
+
+
+def handle_signals() -> None:
+    """Let the first SIGINT or SIGTERM end the command, and later ones not cut its `finally` blocks short.
+
+    A later one is common: `make` and `timeout` each pass a signal on that its group already has. Where SIGINT
+    is ignored, as in a script's background, it stays ignored.
+    """
+    signal.signal(signal.SIGTERM, _end_once)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_once)
+
+
+def _end_once(number: int, _: object) -> None:
+    for handled in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(handled) is _end_once:
+            signal.signal(handled, _already_ending)
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _already_ending(*_: object) -> None:
+    # Not print: the signal may have interrupted one, and a stream's buffer cannot be entered twice.
+    with contextlib.suppress(OSError):
+        os.write(2, _ENDING)
 
 
 def end(error: Exception, arguments: Sequence[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -14,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from controlplane.cli.defaults import configured
-from controlplane.cli.endings import ClosedPipe, Interrupted, end, misused, terminate
+from controlplane.cli.endings import ClosedPipe, Interrupted, end, handle_signals, misused
 from controlplane.cli.stderr import Verbosity, choose, detail
 from controlplane.cli.verbosity import with_verbosity
 from controlplane.cli.verbs import GROUPS, VERBS
@@ -144,7 +143,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # pydantic would read the metadata of every installed package in search of plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    signal.signal(signal.SIGTERM, terminate)
+    handle_signals()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import filelock
@@ -41,13 +41,16 @@ def running(launcher: Launcher, spec: ServerSpec, *, deadline_s: float) -> Itera
     try:
         yield server
     finally:
-        _stop(launcher, server)
+        to_its_end(lambda: launcher.stop(server, drain_s=0))
 
 
-def _stop(launcher: Launcher, server: Server) -> None:
-    """Stop a server, also where Ctrl-C or SIGTERM comes meanwhile: it would run on after this process."""
+def to_its_end(stop: Callable[[], object]) -> None:
+    """Stop what was started, also where Ctrl-C or SIGTERM comes meanwhile: it would outlive this process.
+
+    `stop` may be called twice, the second time for what the first has left.
+    """
     try:
-        launcher.stop(server, drain_s=0)
+        stop()
     except KeyboardInterrupt:
-        launcher.stop(server, drain_s=0)
+        stop()
         raise

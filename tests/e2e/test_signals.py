@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while `ctl profile` measures: what is said, the exit code, what is left."""
+"""Ctrl-C and SIGTERM to `ctl profile` and `ctl demo`: what is said, the exit code, what is left."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from bare_triton import ROOT
 from gateway_rig import until
+from host_ports import free_ports
 
 from controlplane.cli.verbs import VERBS
+from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.files.measurements.profiles import partial_path
+from controlplane.profiler.session import Place, Profiler
+from launchers.cpu_quota import CHAIN, Group
 
 pytestmark = pytest.mark.e2e
 # What a test runs in the background ignores SIGINT.
@@ -27,6 +32,14 @@ CTL = (
 )
 CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
 MODEL = "transformer_tiny"
+DEMO_FLEET = f"signals{os.getpid()}"
+# A fleet of its own: `ctl demo` of somebody else on this host has servers of the fleet `demo`.
+CTL_DEMO = f"import controlplane.cli.jobs.demo as verb; verb._FLEET = {DEMO_FLEET!r}; {CTL}"
+DEMO_SPEC = f"""
+schema_version: 1
+gpus: [{{type: cpu, count: 1}}]
+workloads: [{{name: rank, model: {MODEL}, slo_ms: 300, rate_rps: 20}}]
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +50,7 @@ def _model() -> None:
 class Ctl:
     """A verb that runs with a state directory of its own."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, program: str = CTL) -> None:
         self.directory = directory
         self._said = directory / "stderr"
         environment = {
@@ -47,7 +60,7 @@ class Ctl:
         }
         with self._said.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", CTL, *arguments],
+                [sys.executable, "-c", program, *arguments],
                 env=environment,
                 cwd=ROOT,
                 stdout=subprocess.DEVNULL,
@@ -58,13 +71,19 @@ class Ctl:
     def said(self) -> str:
         return self._said.read_text()
 
-    def end(self, sent: signal.Signals) -> int:
-        self.process.send_signal(sent)
+    def end(self, sent: signal.Signals, times: int) -> int:
+        for _ in range(times):
+            self.process.send_signal(sent)
+            # As `make` and `timeout` do it, of which each passes the signal on: a moment later.
+            time.sleep(0.002)
         return self.process.wait(timeout=120)
 
     def left(self) -> list[str]:
-        """The programs that were started with a path in this directory."""
-        found = []
+        """The programs that were started with a path in this directory, and its fleets' cgroups."""
+        scratch = self.directory / "state" / "trisect" / "profiling"
+        found = [
+            group.folder for fleet in (DEMO_FLEET, _profiling_fleet(scratch)) for group in _groups(fleet)
+        ]
         for process in psutil.process_iter():
             try:
                 words = (*process.cmdline(), *process.environ().values())
@@ -76,8 +95,8 @@ class Ctl:
 
 
 @contextmanager
-def running(directory: Path, *arguments: str) -> Iterator[Ctl]:
-    made = Ctl(directory, *arguments)
+def running(directory: Path, *arguments: str, program: str = CTL) -> Iterator[Ctl]:
+    made = Ctl(directory, *arguments, program=program)
     try:
         yield made
     finally:
@@ -85,11 +104,21 @@ def running(directory: Path, *arguments: str) -> Iterator[Ctl]:
         made.process.wait()
 
 
-def ends(ctl: Ctl, verb: str, sent: signal.Signals) -> None:
-    """End it by a signal; it says how to go on, and nothing of it runs any more."""
+def _profiling_fleet(scratch: Path) -> str:
+    nothing: Any = None
+    profiler = Profiler(nothing, nothing, nothing, scratch, scratch)
+    return profiler.fleet(Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0"))
+
+
+def _groups(fleet: str) -> list[Group]:
+    return [group for mechanism in CHAIN for group in mechanism.groups(fleet)]
+
+
+def ends(ctl: Ctl, verb: str, sent: signal.Signals, times: int = 1) -> None:
+    """End it by signals; it says how to go on, and nothing of it runs any more."""
     code, name = CODES[sent]
-    assert ctl.end(sent) == code, ctl.said
-    assert ctl.said.splitlines()[-1] == f"ctl: {name}: {VERBS[verb].left}"
+    assert ctl.end(sent, times) == code, ctl.said
+    assert f"ctl: {name}: {VERBS[verb].left}" in ctl.said.splitlines()[-times:]
     assert "Traceback" not in ctl.said
     deadline = time.monotonic() + 30.0
     while left := ctl.left():
@@ -109,3 +138,44 @@ def test_an_interrupted_profile_keeps_what_is_measured_and_leaves_no_server(
         ends(ctl, "profile", sent)
     assert partial_path(profiles, "cpu", MODEL).exists()
     assert not list(profiles.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("sent", CODES)
+def test_a_profile_that_is_interrupted_twice_at_a_start_leaves_nothing(
+    sent: signal.Signals, tmp_path: Path
+) -> None:
+    few = ("--percents", "100", "--batches", "1")
+    with running(
+        tmp_path, "profile", MODEL, "--device", "cpu", "--profiles", str(tmp_path / "p"), *few
+    ) as ctl:
+        until(lambda: bool(ctl.left()[1:]))  # the command itself, and its server's group or process
+        ends(ctl, "profile", sent, times=2)
+
+
+def interrupted_demo(tmp_path: Path, stage: str, sent: signal.Signals, times: int) -> None:
+    """Interrupt a demo when it says that a stage begins."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(DEMO_SPEC)
+    http, grpc, metrics = map(str, free_ports(3))
+    ports = ("--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics)
+    files = ("--spec", str(spec), "--output", str(tmp_path / "rendered"))
+    with running(tmp_path, "demo", *files, *ports, program=CTL_DEMO) as ctl:
+        until(lambda: stage in ctl.said or ctl.process.poll() is not None, 300.0)
+        assert ctl.process.poll() is None, ctl.said
+        ends(ctl, "demo", sent, times)
+
+
+def test_a_demo_that_is_terminated_twice_under_load_leaves_nothing(tmp_path: Path) -> None:
+    interrupted_demo(tmp_path, "closed loop", signal.SIGTERM, 2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("sent", CODES)
+@pytest.mark.parametrize(
+    "stage", ["one Triton per share", "apply:", "closed loop", "Poisson", "forced violation", "destroy"]
+)
+def test_a_demo_that_is_interrupted_at_any_stage_leaves_nothing(
+    stage: str, sent: signal.Signals, times: int, tmp_path: Path
+) -> None:
+    interrupted_demo(tmp_path, stage, sent, times)

@@ -124,7 +124,8 @@ class Top(App[signal.Signals]):
         """Make the columns and begin to look."""
         for title, width in _COLUMNS:
             self._table.add_column(title, width=width)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, signal.SIGTERM)
+        for sent in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(sent, self.exit, sent)
         self.run_worker(self._follow())
 
     async def _follow(self) -> None:

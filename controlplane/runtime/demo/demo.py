@@ -30,6 +30,7 @@ from controlplane.profiler.requests import request_of, requests_for
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.profiler.sweep import in_flight
+from controlplane.profiler.temporary import to_its_end
 from controlplane.render.source import read_source
 from controlplane.report.tables.demo_table import DemoRow
 from controlplane.report.tables.repair_table import Repair
@@ -168,6 +169,12 @@ class Demo:
 
         return violation.force(self.fleet, placed, hit, load, self.scene.seed)
 
+    def destroy(self) -> None:
+        """End the controller and destroy the fleet."""
+        self.say("destroy")
+        controller_process.stop(self.fleet.files)
+        self.fleet.destroy()
+
     def _executions(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, float]:
         servers = self._active()
         target = f"{self.scene.endpoints.host}:{self.scene.endpoints.grpc_port}"
@@ -263,6 +270,4 @@ def run(demo: Demo, keep_plan: Path | None) -> Outcome:
         except TrisectError as error:
             return Outcome(rows, None, str(error))
     finally:
-        demo.say("destroy")
-        controller_process.stop(demo.fleet.files)
-        demo.fleet.destroy()
+        to_its_end(demo.destroy)

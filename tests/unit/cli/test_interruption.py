@@ -43,6 +43,44 @@ def interrupted(tmp_path: Path, sent: signal.Signals, *arguments: str) -> tuple[
     return process.returncode, out, err
 
 
+STOPPED_IN_A_FINALLY = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from controlplane.cli.endings import handle_signals
+handle_signals()
+try:
+    print("runs", flush=True)
+    while True:
+        signal.pause()
+except KeyboardInterrupt as first:
+    print(type(first).__name__, flush=True)
+    for line in sys.stdin:
+        print("stopped what it had started")
+        break
+"""
+
+
+@pytest.mark.parametrize("first", CODES)
+@pytest.mark.parametrize("later", CODES)
+def test_a_later_signal_does_not_cut_the_end_short(first: signal.Signals, later: signal.Signals) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED_IN_A_FINALLY], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "runs\n"
+            process.send_signal(first)
+            assert process.stdout.readline() in {"KeyboardInterrupt\n", "Terminated\n"}
+            process.send_signal(later)
+            assert "already ending" in process.stderr.readline()
+            out, err = process.communicate("go on\n", timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (0, "stopped what it had started\n", "")
+
+
 @pytest.mark.parametrize("sent", CODES)
 @pytest.mark.parametrize("verb", ["plan", "simulate", "render", "apply"])
 def test_a_signal_ends_a_verb_with_the_way_on(verb: str, sent: signal.Signals, tmp_path: Path) -> None:
