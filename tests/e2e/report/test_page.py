@@ -181,6 +181,9 @@ def test_page_is_accessible_and_fits(chromium: Browser, report: Path, width: int
         found.page.get_by_role("button", name="W7").click()
         assert axe_violations(found.page) == []
         assert found.page.evaluate("document.documentElement.scrollWidth") == width
+        # The last column says whether the SLO holds: it must be seen without scrolling the table.
+        table = found.page.locator(".scroll").first
+        assert table.evaluate("found => found.scrollWidth <= found.clientWidth")
         assert found.page.inner_text("[title^='W7: 90 %']").startswith("W7\n90 %")
 
 
