@@ -24,7 +24,7 @@ def test_a_model_that_refuses_generated_inputs_is_proved_with_its_own_sample(tmp
         refused = host.apply(plan(shared))
         assert refused.returncode == 4
         assert "wants a JSON object" in refused.stderr
-        assert "`model_warmup` of its config.pbtxt" in refused.stderr
+        assert "`model_warmup` in the model's config.pbtxt" in refused.stderr
 
         write_sample(host.repository, "fussy", b"{}")
         served = host.apply(plan(shared))
