@@ -4,14 +4,16 @@ Late answers follow from a slow server, in clusters and after a while. Its batch
 independently. A server with one instance of a model runs one batch at a time, so the request log gives the
 time of a batch: from when the server was free and the first request had arrived, to the first answer.
 
-The unit of evidence is a block: batches of four requests or more together, their time over the usual time of
-batches of these sizes. Distributions differ between models and hosts, so the test assumes none. The server's
-own record keeps the two ratios that 10 % and 1 % of its blocks exceed; a Pareto tail through them gives the
-ratio for 0.1 %. A CUSUM chart scores each block by the logarithm of how much likelier a slow server's block
-lies between two of these thresholds than a healthy one's. While at most 1.75 times these shares of the blocks
-exceed the thresholds, exp(score) is a supermartingale between resets, and the mean number of blocks to a
-false alarm at height h is at least exp(h) (Lorden 1971). A block adds at most ln 114, and only after another
-slow one; alone it adds ln 22, however long it took: a host that stalls for seconds delays one block.
+The unit of evidence is a block: batches of four requests or more together, or one that stalled, their time
+over the usual time of batches of these sizes. A batch after a rest has a record of its own: at a quota it
+takes what is left of the period. Distributions differ between models and hosts, so the test assumes none.
+The server's own record keeps the two ratios that 10 % and 1 % of its blocks exceed; a Pareto tail through
+them gives the ratio for 0.1 %. A CUSUM chart scores each block by the logarithm of how much likelier a slow
+server's block lies between two of these thresholds than a healthy one's. While at most 1.75 times these
+shares of the blocks exceed the thresholds, exp(score) is a supermartingale between resets, and the mean
+number of blocks to a false alarm at height h is at least exp(h) (Lorden 1971). A block adds at most ln 114,
+and only after another slow one; alone it adds ln 22, however long it took: a host that stalls for seconds
+delays one block.
 
 A host that is short of cores delays every batch, and the kernel counts for how long. A batch counts without
 that part (`host.unexplained`), in the record and against it.
@@ -58,7 +60,11 @@ USUAL_SHARES = (
 SCORES = tuple(math.log(slow / usual) for slow, usual in zip(SLOW_SHARES, USUAL_SHARES, strict=True))
 
 SIZES = 17
-"""Batch sizes with a record of their own; larger ones share the last."""
+"""Batches of 1 to 16 requests have a record of their own, larger ones share the last. A batch of k is at
+place k of the record; after a rest it is at SIZES + k."""
+
+RESTED_S = 0.01
+"""A server that had no work for so long has its quota back, a period of it: its next batch is faster."""
 
 GAP_S = 0.001
 """Answers of one batch leave within this time of one another, ..."""
@@ -69,10 +75,16 @@ CLOSED_S = 0.1
 BLOCK = 4
 """Batches of so many requests together are the unit of evidence: their time varies less than that of one."""
 
-LEARN_BATCHES = 30
-LEARN_BLOCKS = 30
+LEARN_BATCHES = 10
+LEARN_BLOCKS = (30, 100, 200, 300)
+"""With so many blocks the thresholds are found; they are found anew with more."""
+LARGEST = 30
+"""The largest ratios of the first blocks that are kept: those that 10 % of 300 blocks exceed."""
 TAIL = math.log(10.0) / math.log(5.0)
 """A Pareto tail through the median and the ratio that 10 % exceed goes on by their quotient to this power."""
+
+RECENT_BLOCKS = 6
+"""The blocks over which the slowdown is averaged."""
 
 MEMORY_BATCHES = 500.0
 STEP = 0.01
@@ -104,19 +116,20 @@ class Service:
 
     `chart`: the score; when the server was last free; since when the score is above HOLD; how much longer
     than usual the stalls of the busy period took; how far the stalls are ahead of one every STALL_S; the time
-    and the usual time of the blocks since the score left zero, and of the open block, with its requests and
+    and the usual time of the recent blocks, and of the open block, with its requests and
     whether a usual time is an estimate; the blocks of the record; whether the last block was above the second
     threshold; how much longer than usual the longest and the second longest batch of the busy period took;
     the blocks that are not learned yet, and how many of them exceeded each threshold. `means` are the usual
     times of each size in seconds, `thresholds` the ratios that 10 % and 1 % of the blocks exceed, `first` the
-    first ratios, the largest first. `open` are the answers of a batch that may not be complete.
+    largest ratios of the first blocks, in descending order. `open` are the answers of a batch that may not be
+    complete.
     """
 
     chart: tuple[float, ...] = (0.0, -math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 13)
-    counts: tuple[float, ...] = (0.0,) * SIZES
-    means: tuple[float, ...] = (0.0,) * SIZES
+    counts: tuple[float, ...] = (0.0,) * (2 * SIZES)
+    means: tuple[float, ...] = (0.0,) * (2 * SIZES)
     thresholds: tuple[float, ...] = (0.0,) * len(SHARES)
-    first: tuple[float, ...] = (0.0,) * LEARN_BLOCKS
+    first: tuple[float, ...] = (0.0,) * LARGEST
     open: tuple[Answer, ...] = ()
 
     @property
@@ -136,7 +149,7 @@ def strength(service: Service, rate_rps: float) -> float:
 
 
 def slowdown(service: Service) -> float:
-    """Return how many times their usual time the batches take since the score left zero."""
+    """Return how many times their usual time the recent batches took."""
     usual_s = service.chart[_SLOW_USUAL]
     return service.chart[_SLOW_TOOK] / usual_s if usual_s > 0.0 else 1.0
 
@@ -150,16 +163,17 @@ def spread(service: Service) -> tuple[float, float]:
 def usual_s(service: Service, limit: int) -> tuple[float, ...]:
     """Return the usual times of batches of 1 to `limit`; empty where nothing is known.
 
-    A size without a record takes as long as the next smaller one, in proportion to the sizes.
+    A size without a record takes as long as the next smaller one, in proportion to the sizes. A queue has few
+    batches after a rest: their record counts where there is no other.
     """
     times: list[float] = []
     for size in range(1, limit + 1):
         known = _known(service.counts, min(size, SIZES - 1))
         if known == 0:
-            known = next((k for k in range(1, SIZES) if service.counts[k] >= LEARN_BATCHES), 0)
+            known = next((k for k in range(1, 2 * SIZES) if service.counts[k] >= LEARN_BATCHES), 0)
         if known == 0:
             return ()
-        times.append(service.means[known] * max(1.0, size / known))
+        times.append(service.means[known] * max(1.0, size / (known % SIZES)))
     return tuple(times)
 
 
@@ -226,15 +240,18 @@ def scan(
         while last + 1 < len(ended_s) and ended_s[last + 1] - ended_s[begin] <= GAP_S:
             last += 1
             arrived = min(arrived, ended_s[last] - latency_s[last])
-        size = min(last + 1 - begin, SIZES - 1)
+        place = min(last + 1 - begin, SIZES - 1)
+        if arrived >= chart[_FREE] + RESTED_S:
+            place += SIZES
         own = limits[1]
         took_s = ended_s[begin] - max(chart[_FREE], arrived)
-        known = _known(counts, size)
-        usual_s = means[known] * size / known if known > 0 else math.inf
+        known = _known(counts, place)
+        usual_s = _usual(means, known, place)
         excess_s = took_s - usual_s / own
         if arrived >= chart[_FREE]:
             chart[_STALLED] = chart[_LONGEST] = chart[_SECOND] = 0.0
-        if took_s * own > STALL * usual_s:
+        stalled = took_s * own > STALL * usual_s
+        if stalled:
             # A host that stalls so often is no excuse any more: the server itself may be slow.
             due_s = max(chart[_STALLS], ended_s[begin])
             if due_s - ended_s[begin] <= STALL_S * (STALLS - 1):
@@ -252,11 +269,11 @@ def scan(
                 chart[_TOOK] += took_s * own
                 chart[_USUAL] += usual_s
                 chart[_REQUESTS] += last + 1 - begin
-                if known < size:
+                if known != place:
                     chart[_ESTIMATED] = 1.0
             if chart[_SCORE] == 0.0 and limits[2]:
-                _learn_mean(counts, means, size, took_s * own)
-            if chart[_REQUESTS] >= BLOCK:
+                _learn_mean(counts, means, place, took_s * own)
+            if stalled or chart[_REQUESTS] >= BLOCK:
                 _weigh_block(chart, counts, thresholds, first, ended_s[last], (limits[0], limits[2]))
         chart[_FREE] = ended_s[last]
         begin = last + 1
@@ -273,7 +290,7 @@ def _weigh_block(
     """Carry the chart over one block, and the record where it may learn and the score is not high."""
     alarm, learns = limits
     ratio = chart[_TOOK] / chart[_USUAL]
-    if chart[_BLOCKS] >= LEARN_BLOCKS:
+    if chart[_BLOCKS] >= LEARN_BLOCKS[0]:
         exceeded = 0
         rare = thresholds[1] * max(LEAST_TAIL, thresholds[1] / thresholds[0])
         for threshold in (thresholds[0], thresholds[1], rare):
@@ -283,11 +300,8 @@ def _weigh_block(
             exceeded = min(exceeded, 2)
         chart[_ABOVE] = 1.0 if exceeded >= 2 else 0.0
         chart[_SCORE] = min(alarm, max(0.0, chart[_SCORE] + SCORES[exceeded]))
-    if chart[_SCORE] == 0.0:
-        chart[_SLOW_TOOK] = chart[_SLOW_USUAL] = 0.0
-    else:
-        chart[_SLOW_TOOK] += min(ratio, OUTLIER) * chart[_USUAL]
-        chart[_SLOW_USUAL] += chart[_USUAL]
+    for place, time_s in ((_SLOW_TOOK, min(ratio, OUTLIER) * chart[_USUAL]), (_SLOW_USUAL, chart[_USUAL])):
+        chart[place] += time_s - chart[place] / RECENT_BLOCKS
     if chart[_SCORE] < HOLD * alarm:
         chart[_SINCE] = math.inf
         if learns:
@@ -298,29 +312,38 @@ def _weigh_block(
         chart[_SINCE] = math.inf
         chart[_BLOCKS] = chart[_SCORE] = 0.0
         chart[_OPEN] = chart[_OVER] = chart[_FAR_OVER] = 0.0
-        for k in range(SIZES):
+        for k in range(2 * SIZES):
             counts[k] = 0.0
+        for k in range(LARGEST):
+            first[k] = 0.0
     chart[_TOOK] = chart[_USUAL] = chart[_REQUESTS] = chart[_ESTIMATED] = 0.0
 
 
-def _known(counts: Sequence[float], size: int) -> int:
-    """The size whose record holds for `size`: itself or the next smaller one with a record; 0 without one.
+def _known(counts: Sequence[float], place: int) -> int:
+    """The place whose record holds for `place`; 0 without one.
 
-    The time of a batch grows at most in proportion to its size.
+    The time of a batch grows at most in proportion to its size, so that of the next smaller size with a
+    record holds; else that of the batches after a rest holds for those without one, or the other way round.
     """
-    known = size
-    while known > 0 and counts[known] < LEARN_BATCHES:
-        known -= 1
-    return known
+    for start in (place, (place + SIZES) % (2 * SIZES)):
+        for known in range(start, start - start % SIZES, -1):
+            if counts[known] >= LEARN_BATCHES:
+                return known
+    return 0
+
+
+def _usual(means: Sequence[float], known: int, place: int) -> float:
+    """The usual time of a batch at `place` by the record at `known`; infinite without one."""
+    return means[known] * (place % SIZES) / (known % SIZES) if known > 0 else math.inf
 
 
 def _learn_mean(
-    counts: MutableSequence[float], means: MutableSequence[float], size: int, took_s: float
+    counts: MutableSequence[float], means: MutableSequence[float], place: int, took_s: float
 ) -> None:
-    """Move the usual time of one batch size by one batch."""
-    taken_s = min(took_s, OUTLIER * means[size]) if counts[size] > 0.0 else took_s
-    means[size] += (taken_s - means[size]) / min(counts[size] + 1.0, MEMORY_BATCHES)
-    counts[size] += 1.0
+    """Move the usual time at one place by one batch."""
+    taken_s = min(took_s, OUTLIER * means[place]) if counts[place] > 0.0 else took_s
+    means[place] += (taken_s - means[place]) / min(counts[place] + 1.0, MEMORY_BATCHES)
+    counts[place] += 1.0
 
 
 def _learn_block(
@@ -333,41 +356,48 @@ def _learn_block(
 
     An estimated usual time is too long and ratios to it too small, so such a block lowers no threshold.
     """
-    if chart[_BLOCKS] < LEARN_BLOCKS:
-        if chart[_ESTIMATED] == 0.0:
-            _learn_first(chart, thresholds, first, ratio)
-        return
     if chart[_ESTIMATED] == 0.0:
         chart[_OPEN] += 1.0
+        if chart[_BLOCKS] < LEARN_BLOCKS[-1]:
+            _insert(first, ratio)
     for j in range(len(SHARES)):
         if ratio > thresholds[j]:
             chart[_OVER + j] += 1.0
-    if chart[_SCORE] == 0.0:
-        step = max(STEP, 1.0 / chart[_BLOCKS])
+    if chart[_SCORE] > 0.0:
+        return
+    before = chart[_BLOCKS]
+    chart[_BLOCKS] += chart[_OPEN]
+    found = False
+    for enough in LEARN_BLOCKS:
+        found = found or before < enough <= chart[_BLOCKS]
+    if found:
+        _find_thresholds(thresholds, first, chart[_BLOCKS])
+    elif before >= LEARN_BLOCKS[0]:
         for j in range(len(SHARES)):
-            thresholds[j] *= math.exp(step * (chart[_OVER + j] - SHARES[j] * chart[_OPEN]))
-            chart[_OVER + j] = 0.0
-        chart[_BLOCKS] += chart[_OPEN]
-        chart[_OPEN] = 0.0
+            over = chart[_OVER + j] - SHARES[j] * chart[_OPEN]
+            thresholds[j] *= math.exp(max(STEP, 1.0 / before) * over)
+    chart[_OPEN] = chart[_OVER] = chart[_FAR_OVER] = 0.0
 
 
-def _learn_first(
-    chart: MutableSequence[float],
-    thresholds: MutableSequence[float],
-    first: MutableSequence[float],
-    ratio: float,
-) -> None:
-    """Sort one of the first ratios in; start the thresholds from them at the last one.
-
-    The largest of them may be a stall: it bounds the second threshold, and a Pareto tail does as well.
-    """
-    at = int(chart[_BLOCKS])
+def _insert(first: MutableSequence[float], ratio: float) -> None:
+    """Keep the ratio if it is one of the largest."""
+    at = len(first) - 1
+    if ratio <= first[at]:
+        return
     while at > 0 and first[at - 1] < ratio:
         first[at] = first[at - 1]
         at -= 1
     first[at] = ratio
-    chart[_BLOCKS] += 1.0
-    if chart[_BLOCKS] == LEARN_BLOCKS:
-        tenth = first[int(SHARES[0] * LEARN_BLOCKS) - 1]
-        thresholds[0] = tenth
-        thresholds[1] = min(first[0], tenth * (tenth / first[LEARN_BLOCKS // 2]) ** TAIL)
+
+
+def _find_thresholds(thresholds: MutableSequence[float], first: Sequence[float], blocks: float) -> None:
+    """Find the thresholds from the largest ratios of so many blocks.
+
+    The first is the ratio that 10 % exceed, or more by one standard deviation of their number: few blocks,
+    some of them of one moment of a busy host, say little. The largest ratio may be a stall: a Pareto tail
+    through the first threshold and a median of 1 bounds the second.
+    """
+    above = SHARES[0] * blocks
+    thresholds[0] = first[int(max(1.0, above - math.sqrt(above))) - 1]
+    rare = first[int(max(1.0, SHARES[1] * blocks)) - 1]
+    thresholds[1] = min(rare, max(1.0, thresholds[0]) ** (1.0 + TAIL))

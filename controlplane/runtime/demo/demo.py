@@ -128,7 +128,8 @@ class Demo:
         placed = [(partition, placement) for _, partition, placement in plan.placements()]
         self.say(f"closed loop at the planned batch, all {len(placed)} at once: execution latency")
         execution = self._executions(placed)
-        self.say(f"Poisson arrivals at the planned rates for {self.scene.poisson_s:g} s: P99")
+        violation.start_guard(self.fleet, [partition for partition, _ in placed])
+        self.say(f"with the guard: Poisson arrivals at the planned rates for {self.scene.poisson_s:g} s: P99")
         seen = self._poisson(placed)
         rows = []
         for partition, placement in placed:

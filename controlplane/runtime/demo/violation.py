@@ -60,9 +60,14 @@ def victim(
 ) -> Victim:
     """Return the busiest partition with a larger hot shadow. Raises EngineError where no partition has one.
 
-    `busy` is the measured utilisation by workload.
+    `servers` are the planned active servers that still serve, by partition; `busy` is the measured
+    utilisation by workload.
     """
-    candidates = [(partition, placement) for partition, placement in placed if covered(partition)]
+    candidates = [
+        (partition, placement)
+        for partition, placement in placed
+        if covered(partition) and partition.id in servers
+    ]
     if not candidates:
         raise EngineError("no partition has a larger shadow that could replace a slow server")
     partition, placement = max(candidates, key=lambda one: busy[one[1].name])
@@ -70,17 +75,22 @@ def victim(
     return Victim(partition, placement, servers[partition.id], part)
 
 
+def start_guard(fleet: Fleet, partitions: Sequence[Partition]) -> None:
+    """Start the controller, and wait until every shadow stands by. Raises EngineError where one does not."""
+    history = History(fleet.files.history)
+    controller_process.start_detached(fleet.files)
+    for partition in partitions:
+        _await(history, "notice", partition.id, 0.0, "stands by")
+
+
 def force(
     fleet: Fleet, placed: Sequence[tuple[Partition, Placement]], hit: Victim, load: Load, seed: int
 ) -> Repair:
-    """Start the controller, load every workload, cut one server's quota, wait for the redirect.
+    """Load every workload, cut one server's quota, wait for the guard's redirect.
 
     Raises EngineError where the quota cannot be cut, or where no redirect follows.
     """
     history = History(fleet.files.history)
-    controller_process.start_detached(fleet.files)
-    for partition, _ in placed:
-        _await(history, "notice", partition.id, 0.0, "stands by")
     stop = threading.Event()
     with ThreadPoolExecutor(len(placed)) as pool, _set_at_end(stop):
         streams = np.random.default_rng(seed).spawn(len(placed))

@@ -163,12 +163,29 @@ def test_the_slowdown_is_that_of_the_batches_since_the_suspicion() -> None:
 
 
 def test_sizes_without_a_record_take_their_part_of_the_next_smaller_one() -> None:
-    counts = [0.0] * service.SIZES
-    means = [0.0] * service.SIZES
+    counts = [0.0] * 2 * service.SIZES
+    means = [0.0] * 2 * service.SIZES
     counts[2], means[2] = 99.0, 0.010
     record = service.Service(counts=tuple(counts), means=tuple(means))
     assert service.usual_s(record, 4) == (0.010, 0.010, 0.015, 0.020)
     assert service.usual_s(service.Service(), 4) == ()
+
+
+def test_a_batch_after_a_rest_has_a_record_of_its_own() -> None:
+    """At a quota it takes what is left of the period, the next one does not."""
+    answers = []
+    for i in range(40):
+        answers += [Answer(i + 0.003, 3.0, False, "w", "s"), Answer(i + 0.013, 12.0, False, "w", "s")]
+    record = weigh(service.Service(), answers)
+    assert service.usual_s(record, 2) == pytest.approx((0.010, 0.020))
+    assert record.thresholds[0] < service.LEAST_SLOWER
+
+
+def test_a_stall_is_a_block_of_its_own() -> None:
+    """A server four times as slow is certain after four batches of one request."""
+    usual = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
+    slow = [Answer(1000.0 + i, 40.0, False, "w", "s") for i in range(4)]
+    assert service.strength(weigh(weigh(service.Service(), usual), slow), RATE_RPS) == 1.0
 
 
 def test_a_server_that_stalls_again_and_again_has_no_excuse() -> None:
@@ -219,8 +236,9 @@ def test_times_with_hardly_any_spread_are_no_evidence() -> None:
 
 def test_two_slow_batches_of_a_busy_period_are_no_accident() -> None:
     """The second is not taken off the answers."""
-    usual = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
-    record = weigh(service.Service(), usual)
+    alone = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
+    behind = [Answer(i + 0.01, 15.0, False, "w", "s") for i in range(200)]
+    record = weigh(service.Service(), sorted(alone + behind))
     one = [Answer(1000.0, 28.0, False, "w", "s"), Answer(1000.01, 36.0, False, "w", "s")]
     two = [one[0], Answer(1000.028, 54.0, False, "w", "s")]
     taken = []
