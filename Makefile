@@ -19,7 +19,7 @@ APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 # Tests start `ctl` hundreds of times: where a shell switches bytecode off, each start would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup docs demo check test test-packages test-gpu test-kubernetes lint bench soak clean host-packages
+.PHONY: setup docs demo check test test-packages test-gpu test-kubernetes lint bench bench-kubernetes soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
@@ -126,7 +126,11 @@ test-gpu: setup
 test-kubernetes: setup
 	@test -n "$$KUBEBUILDER_ASSETS" || { echo "test-kubernetes: set KUBEBUILDER_ASSETS to a folder with" \
 	  "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet" >&2; exit 1; }
-	$(PY) -m pytest -q -m kubernetes tests/kubernetes tests/contract/launcher --timeout 1800
+	$(PY) -m pytest -q -s -m kubernetes tests/kubernetes tests/contract/launcher --timeout 1800
+
+# What grows with a fleet of up to 1,000 partitions, against the same control plane with pods that only claim to run.
+bench-kubernetes: setup
+	$(PY) tests/kubernetes/scale.py --plot docs/results/kubernetes.svg
 
 # The pages of docs/ as a site.
 docs: .venv/.done

@@ -7,7 +7,9 @@ import json
 import math
 import os
 import tempfile
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from controlplane.domain.errors import EngineError
 
@@ -116,6 +118,19 @@ def write_json(path: Path, content: object) -> None:
 def to_json(content: object) -> str:
     """Return indented JSON text with a newline at the end. Raises ValueError for NaN and infinity."""
     return _indented(content, "\n") + "\n"
+
+
+def to_compact_json(content: object) -> str:
+    """Return JSON text on one line, of dataclasses too. Raises ValueError for NaN and infinity.
+
+    For files that only programs read and that are written often: several times as fast as `to_json`.
+    """
+    return json.dumps(content, allow_nan=False, default=fields_of) + "\n"
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, without copies of what they hold, which `asdict` makes."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _indented(value: object, newline: str) -> str:

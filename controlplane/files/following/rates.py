@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.observation import RateSeen
 from controlplane.files.documents import read
-from controlplane.files.writing import to_json, write_derived
+from controlplane.files.writing import fields_of, to_compact_json, write_derived
 
 _VERSION = 1
 
@@ -26,7 +26,7 @@ class RatesSeen:
 
 def write_rates(path: Path, seen: RatesSeen) -> None:
     """Replace the file. Raises EngineError where the disk refuses."""
-    write_derived(path, to_json({"schema_version": _VERSION, **asdict(seen)}))
+    write_derived(path, to_compact_json({"schema_version": _VERSION, **fields_of(seen)}))
 
 
 def read_rates(path: Path) -> RatesSeen | None:

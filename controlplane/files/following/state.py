@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from controlplane.control.load.days import DAYS, PARTS, Days
 from controlplane.control.load.rates import KEPT, Rates
 from controlplane.control.load.state import FollowedWorkload, LoadLimits, LoadState
 from controlplane.files.documents import read
-from controlplane.files.writing import to_json, write_derived
+from controlplane.files.writing import fields_of, to_compact_json, write_derived
 
 _VERSION = 1
 
@@ -75,7 +75,7 @@ def write_load(path: Path, state: LoadState) -> None:
         number=state.number,
         limits=state.limits,
     )
-    write_derived(path, to_json({"schema_version": _VERSION, **asdict(content)}))
+    write_derived(path, to_compact_json({"schema_version": _VERSION, **fields_of(content)}))
 
 
 def read_load(path: Path) -> LoadState | None:

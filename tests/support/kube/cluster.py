@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,28 +90,29 @@ def is_true(condition: str) -> Callable[[dict[str, Any]], bool]:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Cluster]:
-    """A cluster with two ready nodes, for as long as the tests run, and nothing of it afterwards."""
+def running(names: Sequence[str] = _NODE_NAMES) -> Iterator[Cluster]:
+    """A cluster with these ready nodes, for as long as the tests run, and nothing of it afterwards.
+
+    Without a node there are no controllers either, which would find that nodes made as objects are not alive.
+    """
     processes.check()
     # Its bridges and groups have fixed names, so that a killed run's are found.
     with FileLock(leftovers.FOLDERS / "tskube.lock"):
         leftovers.clear()
-        with _started() as cluster:
+        with _started(tuple(names)) as cluster:
             yield cluster
 
 
 @contextlib.contextmanager
-def _started() -> Iterator[Cluster]:
+def _started(names: tuple[str, ...]) -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix=leftovers.FOLDER_PREFIX, dir=leftovers.FOLDERS))
     started: list[processes.Process] = []
     try:
-        credentials = Credentials.make(folder, _NODE_NAMES)
+        credentials = Credentials.make(folder, names)
         control_plane = ControlPlane(folder, credentials)
-        nodes = tuple(
-            Node(folder, name, _FIRST_SUBNET + i, credentials) for i, name in enumerate(_NODE_NAMES)
-        )
+        nodes = tuple(Node(folder, name, _FIRST_SUBNET + i, credentials) for i, name in enumerate(names))
         started += [*control_plane.processes, *(p for node in nodes for p in (node.kubelet, node.containerd))]
-        control_plane.start()
+        control_plane.start(controllers=bool(names))
         for node in nodes:
             node.start()
         with control_plane.client() as api:

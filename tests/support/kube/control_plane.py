@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import signal
+import ssl
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import yaml
@@ -90,11 +90,12 @@ class ControlPlane:
     def processes(self) -> tuple[Process, ...]:
         return self.etcd, self.api_server, self.scheduler, self.controller_manager
 
-    def start(self) -> None:
+    def start(self, *, controllers: bool = True) -> None:
         network.add_bridge(network.API_BRIDGE, f"{network.API_ADDRESS}/32")
         self.etcd.start()
         self.start_api_server()
-        self.controller_manager.start()
+        if controllers:
+            self.controller_manager.start()
 
     def start_api_server(self) -> None:
         self.api_server.start()
@@ -110,10 +111,14 @@ class ControlPlane:
         """A client with all rights."""
         return httpx.Client(
             base_url=URL,
-            verify=_trust(self._credentials.authority.certificate),
+            verify=self.trust(),
             headers={"Authorization": f"Bearer {self._credentials.tokens['admin']}"},
             timeout=30.0,
         )
+
+    def trust(self) -> ssl.SSLContext:
+        """What a client believes."""
+        return ssl.create_default_context(cafile=str(self._credentials.authority.certificate))
 
     def await_ready(self) -> None:
         deadline = time.monotonic() + _READY_S
@@ -126,12 +131,6 @@ class ControlPlane:
                     return
                 assert time.monotonic() < deadline, f"{answer}: {self.api_server.last_lines()}"
                 time.sleep(0.2)
-
-
-def _trust(certificate: Path) -> Any:
-    import ssl
-
-    return ssl.create_default_context(cafile=str(certificate))
 
 
 def _status(client: httpx.Client, path: str) -> int | str:

@@ -1,0 +1,234 @@
+"""A controller of up to 1,000 partitions against a real API server, with pods that only claim to run.
+
+    KUBEBUILDER_ASSETS=FOLDER .venv/bin/python tests/kubernetes/scale.py [--sizes 125,250,500,1000]
+        [--seconds 30] [--plot FILE]
+
+Needs the programs that `make test-kubernetes` needs. etcd, API server and scheduler are real; nodes are
+objects, a quarter as many as partitions, and pods are patched to Running. The gateway is left out. For each
+size: the time of the apply, then the steady state's CPU time, memory and API requests. The aim: below 5 % of
+a core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import psutil
+from kube import cluster as clusters
+from kube.claimed_pods import NODE_CORES, ClaimedPods, register_nodes
+from kube.cluster import Cluster
+from kube.controller_alone import NAMESPACE
+from kube.processes import MissingProgram
+
+AIM_PERCENT = 5.0
+SUPPORT = Path(__file__).parents[1] / "support"
+MODELS = Path(__file__).parents[1] / "data" / "models"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size. CPU in percent of one core; API requests of a minute in the steady state, by kind."""
+
+    partitions: int
+    pods: int
+    nodes: int
+    apply_s: float
+    cpu_percent: float
+    memory_mb: float
+    requests: Mapping[str, float]
+
+    @property
+    def requests_total(self) -> float:
+        return sum(self.requests.values())
+
+
+def plan(partitions: int) -> dict[str, Any]:
+    """One partition on each core, with a hot shadow beside it; nothing loads them."""
+    gpus = []
+    for i in range(partitions):
+        core, name = f"cpu-{i}", f"w{i:04}"
+        shadow = {"policy": "hot", "gpu": core, "extra_percent": 10, "percent": 60}
+        workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": 10, "slo_ms": 1000}
+        models = [{"model": "echo", "batch": 1}]
+        part = {"id": name, "percent": 50, "shadow": shadow, "models": models, "workloads": [workload]}
+        gpus.append({"id": core, "type": "cpu", "partitions": [part]})
+    terms = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
+    return {**terms, "gpus": gpus}
+
+
+def requests_so_far(cluster: Cluster) -> dict[str, float]:
+    """Requests of the kinds that a controller makes, as the API server counted them."""
+    found: dict[str, float] = {}
+    pattern = re.compile(r'apiserver_request_total\{.*?resource="(\w+)".*?verb="(\w+)".*?\} (\S+)')
+    for line in cluster.api.get("/metrics").text.splitlines():
+        if (match := pattern.match(line)) and match[1] in KINDS:
+            key = f"{match[2]} {match[1]}"
+            found[key] = found.get(key, 0.0) + float(match[3])
+    return found
+
+
+KINDS = ("pods", "configmaps", "poddisruptionbudgets", "nodes")
+
+
+def measure(cluster: Cluster, controller: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
+    """CPU, memory and API requests of the controller for some seconds."""
+    process = psutil.Process(controller.pid)
+
+    def spent_s() -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    before, spent, began = requests_so_far(cluster), spent_s(), time.monotonic()
+    time.sleep(seconds)
+    took, used = time.monotonic() - began, spent_s() - spent
+    after = requests_so_far(cluster)
+    grown = {key: 60 * (after[key] - before.get(key, 0.0)) / took for key in after}
+    return {
+        "cpu_percent": 100 * used / took,
+        "memory_mb": process.memory_info().rss / 1e6,
+        "requests": {key: rate for key, rate in grown.items() if rate > 0},
+    }
+
+
+def make_namespace(cluster: Cluster) -> None:
+    """Make the namespace and, as no controller does it, the account without which no pod is admitted."""
+    cluster.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    where = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+    cluster.create(where, {"metadata": {"name": "default"}})
+
+
+@contextlib.contextmanager
+def controller(cluster: Cluster, state: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "PYTHONPATH": str(SUPPORT)}
+    with (state / "controller.log").open("w") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "kube.controller_alone", str(state)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+        )
+        try:
+            yield child
+        finally:
+            child.kill()
+            child.wait()
+
+
+def rows(sizes: list[int], seconds: float) -> Iterator[Row]:
+    """Each size after the one before, on the same cluster."""
+    with (
+        clusters.running(names=()) as cluster,
+        tempfile.TemporaryDirectory(prefix="trisect-scale-") as folder,
+    ):
+        state = Path(folder)
+        shutil.copytree(MODELS, state / "models")
+        make_namespace(cluster)
+        pods = ClaimedPods(cluster, NAMESPACE)
+        registered = 0
+        try:
+            with controller(cluster, state) as child:
+                assert child.stdin is not None
+                assert child.stdout is not None
+                for size in sizes:
+                    wanted = -(-size // NODE_CORES)
+                    register_nodes(cluster, registered, wanted)
+                    registered = wanted
+                    file = state / f"{size}.json"
+                    file.write_text(json.dumps(plan(size)))
+                    print(file, file=child.stdin, flush=True)
+                    told = json.loads(child.stdout.readline())
+                    time.sleep(SETTLE_S)
+                    found = measure(cluster, child, seconds)
+                    yield Row(size, 2 * size, wanted, told["apply_s"], **found)
+        finally:
+            pods.close()
+
+
+SETTLE_S = 15.0
+"""After an apply the controller proves the shadows that it adopts."""
+
+
+def draw(found: list[Row], path: Path) -> None:
+    """Draw what grows with the partitions."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    sizes = [row.partitions for row in found]
+    panels = {
+        "apply of the partitions added, s": [row.apply_s for row in found],
+        "controller, % of a core": [row.cpu_percent for row in found],
+        "memory, MB": [row.memory_mb for row in found],
+        "API requests a minute": [row.requests_total for row in found],
+    }
+    figure, axes = plt.subplots(1, len(panels), figsize=(13, 3))
+    for axis, (title, values) in zip(axes, panels.items(), strict=True):
+        axis.plot(sizes, values, marker="o")
+        axis.set(title=title, xlabel="partitions, each with a shadow", ylim=(0, None))
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def line_of(row: Row) -> str:
+    """A row of the table, with the API requests by kind."""
+    kinds = ", ".join(f"{key} {rate:.0f}" for key, rate in sorted(row.requests.items()))
+    return (
+        f"{row.partitions:10} {row.pods:6} {row.nodes:6} {row.apply_s:8.1f} {row.cpu_percent:7.1f} "
+        f"{row.memory_mb:6.0f} {row.requests_total:8.0f}  {kinds}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default="125,250,500,1000")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    found = []
+    if not given.json:
+        titles, widths = (
+            ["partitions", "pods", "nodes", "apply_s", "%_core", "MB", "req/min"],
+            (10, 6, 6, 8, 7, 6, 8),
+        )
+        print(" ".join(f"{title:>{width}}" for title, width in zip(titles, widths, strict=True)))
+    try:
+        for row in rows([int(size) for size in given.sizes.split(",")], given.seconds):
+            found.append(row)
+            if not given.json:
+                print(line_of(row), flush=True)
+    except MissingProgram as error:
+        print(f"no cluster can be started here: {error}", file=sys.stderr)
+        return 1
+    if given.plot is not None:
+        draw(found, given.plot)
+    last = found[-1]
+    if given.json:
+        print(json.dumps([asdict(row) for row in found]))
+    else:
+        ratio = last.cpu_percent / AIM_PERCENT
+        ours = f"controller at {last.partitions} partitions: ours {last.cpu_percent:.1f} %"
+        print(f"{ours}, aim {AIM_PERCENT:g} %, ratio {ratio:.2f}")
+    return 0 if last.cpu_percent <= AIM_PERCENT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
