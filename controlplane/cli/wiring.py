@@ -242,8 +242,9 @@ def _recorded(files: FleetFiles) -> FleetSettings:
 
 
 def _unknown(files: FleetFiles) -> InputError:
-    known = ", ".join(fleets(state_root())) or "none"
-    problem = f"there is no fleet {files.fleet!r}; fleets that were applied: {known}"
+    applied = fleets(state_root())
+    others = f"fleets that were applied: {', '.join(applied)}" if applied else "no fleet was applied"
+    problem = f"there is no fleet {files.fleet!r}; {others}"
     if files.ended.exists():
         problem += f"; the history of the destroyed one: `ctl events --fleet {files.fleet}`"
     return InputError(problem, field="--fleet")

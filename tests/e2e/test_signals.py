@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM to `ctl profile` and `ctl demo`: what is said, the exit code, what is left."""
+"""`ctl profile` and `ctl demo` ended by Ctrl-C and SIGTERM, and by themselves: what is said and left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +52,28 @@ class Ctl:
 
     def __init__(self, directory: Path, *arguments: str, program: str = CTL) -> None:
         self.directory = directory
-        self._said = directory / "stderr"
+        self._said, self._printed = directory / "stderr", directory / "stdout"
         environment = {
             **os.environ,
             "XDG_STATE_HOME": str(directory / "state"),
             "TRISECT_TRITON_HOME": str(ROOT / ".tools" / "triton"),
         }
-        with self._said.open("wb") as stderr:
+        with self._said.open("wb") as stderr, self._printed.open("wb") as stdout:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", program, *arguments],
                 env=environment,
                 cwd=ROOT,
-                stdout=subprocess.DEVNULL,
+                stdout=stdout,
                 stderr=stderr,
             )
 
     @property
     def said(self) -> str:
         return self._said.read_text()
+
+    @property
+    def printed(self) -> str:
+        return self._printed.read_text()
 
     def end(self, sent: signal.Signals, times: int) -> int:
         for _ in range(times):
@@ -84,14 +88,22 @@ class Ctl:
         found = [
             group.folder for fleet in (DEMO_FLEET, _profiling_fleet(scratch)) for group in _groups(fleet)
         ]
+        return found + [process.name() for process in self._processes()]
+
+    def clear(self) -> None:
+        """Kill what a failed test left."""
+        for process in self._processes():
+            with suppress(psutil.Error):
+                process.kill()
+
+    def _processes(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
             try:
                 words = (*process.cmdline(), *process.environ().values())
             except psutil.Error:
                 continue
             if any(str(self.directory) in word for word in words):
-                found.append(process.name())
-        return found
+                yield process
 
 
 @contextmanager
@@ -102,6 +114,7 @@ def running(directory: Path, *arguments: str, program: str = CTL) -> Iterator[Ct
     finally:
         made.process.kill()
         made.process.wait()
+        made.clear()
 
 
 def _profiling_fleet(scratch: Path) -> str:
@@ -120,6 +133,11 @@ def ends(ctl: Ctl, verb: str, sent: signal.Signals, times: int = 1) -> None:
     assert ctl.end(sent, times) == code, ctl.said
     assert f"ctl: {name}: {VERBS[verb].left}" in ctl.said.splitlines()[-2:]
     assert "Traceback" not in ctl.said
+    gone(ctl)
+
+
+def gone(ctl: Ctl) -> None:
+    """Wait until nothing of it is left."""
     deadline = time.monotonic() + 30.0
     while left := ctl.left():
         assert time.monotonic() < deadline, left
@@ -152,14 +170,28 @@ def test_a_profile_that_is_interrupted_twice_at_a_start_leaves_nothing(
         ends(ctl, "profile", sent, times=2)
 
 
-def interrupted_demo(tmp_path: Path, stage: str, sent: signal.Signals, times: int) -> None:
-    """Interrupt a demo when it says that a stage begins."""
+@contextmanager
+def running_demo(tmp_path: Path) -> Iterator[Ctl]:
     spec = tmp_path / "spec.yaml"
     spec.write_text(DEMO_SPEC)
     http, grpc, metrics = map(str, free_ports(3))
     ports = ("--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics)
     files = ("--spec", str(spec), "--output", str(tmp_path / "rendered"))
     with running(tmp_path, "demo", *files, *ports, program=CTL_DEMO) as ctl:
+        yield ctl
+
+
+def test_a_demo_repairs_its_fault_and_leaves_nothing(tmp_path: Path) -> None:
+    with running_demo(tmp_path) as ctl:
+        assert ctl.process.wait(timeout=300.0) == 0, ctl.said + ctl.printed
+        assert "the guard redirected: slow server" in ctl.printed
+        assert ctl.printed.endswith("\n0 requests failed\n")
+        gone(ctl)
+
+
+def interrupted_demo(tmp_path: Path, stage: str, sent: signal.Signals, times: int) -> None:
+    """Interrupt a demo when it says that a stage begins."""
+    with running_demo(tmp_path) as ctl:
         until(lambda: stage in ctl.said or ctl.process.poll() is not None, 300.0)
         assert ctl.process.poll() is None, ctl.said
         if times > 1:  # the second meets the clean-up of the first
