@@ -147,8 +147,8 @@ class _Turn:
         died: dict[str, list[str]] = {}
         for watch in self.watches.values():
             for placed in (watch.active, watch.standby):
-                if placed is None or died.get(placed.gpu) == []:
-                    continue
+                if placed is None or placed.since_s > self.seen.now_s or died.get(placed.gpu) == []:
+                    continue  # what never was ready shows nothing
                 # One living server shows that its GPU works.
                 gone = _health(self.seen, placed) is Health.GONE
                 died[placed.gpu] = [*died.get(placed.gpu, []), watch.partition.id] if gone else []

@@ -259,8 +259,8 @@ def _apply(state: LoadState, asked: Propose, proposal: Proposal) -> tuple[LoadSt
 
 
 def _is_right(state: LoadState, proposal: Proposal) -> bool:
-    """Whether the running plan's execution times are as good as those that were learned."""
-    return proposal.error is not None and proposal.error < state.limits.off
+    """Whether nothing is known against the running plan's execution times."""
+    return proposal.error is None or proposal.error < state.limits.off
 
 
 def _is_worth_it(state: LoadState, proposal: Proposal) -> bool:

@@ -511,6 +511,21 @@ def test_a_fault_of_a_gpu_is_one_event() -> None:
     assert len(of(Report, effects)) == 1
 
 
+def test_a_death_while_the_next_shadow_starts_is_no_fault_of_the_gpu() -> None:
+    """The shadow is not there yet because it never was; the message has the reason of the death."""
+    b = bench(partition())
+    del b.servers["W1.a"]
+    b.tick()
+    while (starting := b.state.watches["W1"].standby) is None:
+        b.tick()
+    active = b.state.watches["W1"].active.server
+    b.servers.pop(starting.server, None)
+    b.servers[active] = ServerSeen(Health.GONE, reason="its container ended")
+    loud = said(b.tick(), Level.CRITICAL)
+    assert "crash (its container ended), and nothing stands by" in loud
+    assert "a fault of the whole GPU" not in loud
+
+
 def test_the_spare_share_goes_to_one_only() -> None:
     b = bench(partition("W1", 45.0), partition("W2", 45.0))
     effects = b.tick(10, late=["W1"])
