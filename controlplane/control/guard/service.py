@@ -76,10 +76,7 @@ BLOCK = 4
 """Batches of so many requests together are the unit of evidence: their time varies less than that of one."""
 
 LEARN_BATCHES = 10
-LEARN_BLOCKS = (30, 100, 200, 300)
-"""With so many blocks the thresholds are found; they are found anew with more."""
-LARGEST = 30
-"""The largest ratios of the first blocks that are kept: those that 10 % of 300 blocks exceed."""
+LEARN_BLOCKS = 30
 TAIL = math.log(10.0) / math.log(5.0)
 """A Pareto tail through the median and the ratio that 10 % exceed goes on by their quotient to this power."""
 
@@ -121,7 +118,7 @@ class Service:
     threshold; how much longer than usual the longest and the second longest batch of the busy period took;
     the blocks that are not learned yet, and how many of them exceeded each threshold. `means` are the usual
     times of each size in seconds, `thresholds` the ratios that 10 % and 1 % of the blocks exceed, `first` the
-    largest ratios of the first blocks, in descending order. `open` are the answers of a batch that may not be
+    first ratios, the largest first. `open` are the answers of a batch that may not be
     complete.
     """
 
@@ -129,7 +126,7 @@ class Service:
     counts: tuple[float, ...] = (0.0,) * (2 * SIZES)
     means: tuple[float, ...] = (0.0,) * (2 * SIZES)
     thresholds: tuple[float, ...] = (0.0,) * len(SHARES)
-    first: tuple[float, ...] = (0.0,) * LARGEST
+    first: tuple[float, ...] = (0.0,) * LEARN_BLOCKS
     open: tuple[Answer, ...] = ()
 
     @property
@@ -290,7 +287,7 @@ def _weigh_block(
     """Carry the chart over one block, and the record where it may learn and the score is not high."""
     alarm, learns = limits
     ratio = chart[_TOOK] / chart[_USUAL]
-    if chart[_BLOCKS] >= LEARN_BLOCKS[0]:
+    if chart[_BLOCKS] >= LEARN_BLOCKS:
         exceeded = 0
         rare = thresholds[1] * max(LEAST_TAIL, thresholds[1] / thresholds[0])
         for threshold in (thresholds[0], thresholds[1], rare):
@@ -314,8 +311,6 @@ def _weigh_block(
         chart[_OPEN] = chart[_OVER] = chart[_FAR_OVER] = 0.0
         for k in range(2 * SIZES):
             counts[k] = 0.0
-        for k in range(LARGEST):
-            first[k] = 0.0
     chart[_TOOK] = chart[_USUAL] = chart[_REQUESTS] = chart[_ESTIMATED] = 0.0
 
 
@@ -356,48 +351,41 @@ def _learn_block(
 
     An estimated usual time is too long and ratios to it too small, so such a block lowers no threshold.
     """
+    if chart[_BLOCKS] < LEARN_BLOCKS:
+        if chart[_ESTIMATED] == 0.0:
+            _learn_first(chart, thresholds, first, ratio)
+        return
     if chart[_ESTIMATED] == 0.0:
         chart[_OPEN] += 1.0
-        if chart[_BLOCKS] < LEARN_BLOCKS[-1]:
-            _insert(first, ratio)
     for j in range(len(SHARES)):
         if ratio > thresholds[j]:
             chart[_OVER + j] += 1.0
-    if chart[_SCORE] > 0.0:
-        return
-    before = chart[_BLOCKS]
-    chart[_BLOCKS] += chart[_OPEN]
-    found = False
-    for enough in LEARN_BLOCKS:
-        found = found or before < enough <= chart[_BLOCKS]
-    if found:
-        _find_thresholds(thresholds, first, chart[_BLOCKS])
-    elif before >= LEARN_BLOCKS[0]:
+    if chart[_SCORE] == 0.0:
+        step = max(STEP, 1.0 / chart[_BLOCKS])
         for j in range(len(SHARES)):
-            over = chart[_OVER + j] - SHARES[j] * chart[_OPEN]
-            thresholds[j] *= math.exp(max(STEP, 1.0 / before) * over)
-    chart[_OPEN] = chart[_OVER] = chart[_FAR_OVER] = 0.0
+            thresholds[j] *= math.exp(step * (chart[_OVER + j] - SHARES[j] * chart[_OPEN]))
+            chart[_OVER + j] = 0.0
+        chart[_BLOCKS] += chart[_OPEN]
+        chart[_OPEN] = 0.0
 
 
-def _insert(first: MutableSequence[float], ratio: float) -> None:
-    """Keep the ratio if it is one of the largest."""
-    at = len(first) - 1
-    if ratio <= first[at]:
-        return
+def _learn_first(
+    chart: MutableSequence[float],
+    thresholds: MutableSequence[float],
+    first: MutableSequence[float],
+    ratio: float,
+) -> None:
+    """Sort one of the first ratios in; start the thresholds from them at the last one.
+
+    The largest of them may be a stall: it bounds the second threshold, and a Pareto tail does as well.
+    """
+    at = int(chart[_BLOCKS])
     while at > 0 and first[at - 1] < ratio:
         first[at] = first[at - 1]
         at -= 1
     first[at] = ratio
-
-
-def _find_thresholds(thresholds: MutableSequence[float], first: Sequence[float], blocks: float) -> None:
-    """Find the thresholds from the largest ratios of so many blocks.
-
-    The first is the ratio that 10 % exceed, or more by one standard deviation of their number: few blocks,
-    some of them of one moment of a busy host, say little. The largest ratio may be a stall: a Pareto tail
-    through the first threshold and a median of 1 bounds the second.
-    """
-    above = SHARES[0] * blocks
-    thresholds[0] = first[int(max(1.0, above - math.sqrt(above))) - 1]
-    rare = first[int(max(1.0, SHARES[1] * blocks)) - 1]
-    thresholds[1] = min(rare, max(1.0, thresholds[0]) ** (1.0 + TAIL))
+    chart[_BLOCKS] += 1.0
+    if chart[_BLOCKS] == LEARN_BLOCKS:
+        tenth = first[int(SHARES[0] * LEARN_BLOCKS) - 1]
+        thresholds[0] = tenth
+        thresholds[1] = min(first[0], tenth * (tenth / first[LEARN_BLOCKS // 2]) ** TAIL)

@@ -187,7 +187,7 @@ def test_a_destroyed_fleet_can_be_destroyed_again(tmp_path: Path, monkeypatch: p
 
 def test_of_a_destroyed_fleet_the_events_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with pytest.raises(InputError, match=r"applied: none$"):
+    with pytest.raises(InputError, match=r"no fleet was applied$"):
         wiring.existing_fleet("shop")
     ended = FleetFiles(state_root(), "shop").ended
     ended.parent.mkdir(parents=True)

@@ -79,11 +79,11 @@ def test_a_server_at_a_cut_quota_is_left_in_bounded_time_however_contended_the_h
     assert seen.redirected_s <= excess_s(case, seen) + WITHIN_S
 
 
-# A light load at 30 % of a core beside other work: most batches have one request and the quota of a period.
+# A light load at 30 % of a core: most batches have one request and the quota of a period.
 LIGHT = Case(
     0,
     slowdown=3.5,
-    starved=(0.3, 0.25),
+    starved=(0.05, 0.05),
     waiting=0.6,
     rate_rps=48.0,
     slo_ms=200.0,
@@ -91,16 +91,16 @@ LIGHT = Case(
     work_s=0.0022,
     batch=3,
     utilisation=0.45,
-    cut_s=20.0,
-    until_s=32.0,
+    cut_s=5.0,
+    until_s=17.0,
 )
 
 
-def test_a_light_server_beside_other_work_is_left_about_as_fast_as_a_busy_one() -> None:
-    """Thresholds from its first second alone, and a slowdown since the charts left zero, took up to 2.8 s."""
+def test_a_light_server_is_left_about_as_fast_as_a_busy_one() -> None:
+    """A slowdown averaged since the charts left zero took up to 2.6 s."""
     left_s = [outcome(replace(LIGHT, seed=seed)).redirected_s - LIGHT.cut_s for seed in range(20)]
     assert min(left_s) >= 0.0
-    assert max(left_s) <= 1.5
+    assert max(left_s) <= 1.0
 
 
 @pytest.mark.parametrize("seed", range(5))
