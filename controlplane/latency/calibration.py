@@ -159,13 +159,9 @@ class Calibrated:
 
     def factor(self, model: str, neighbours: Iterable[str]) -> Factor | None:
         """Return the factor that corrects a model beside these neighbours; None where there is none."""
-        wanted = Counter(neighbours)
-
-        def distance(factor: Factor) -> int:
-            known = Counter(factor.neighbours)
-            return ((known - wanted) + (wanted - known)).total()
-
-        return min((f for f in self.factors if f.model == model), key=distance, default=None)
+        beside = self._counts(neighbours)
+        mine = (f for f in self.factors if f.model == model)
+        return min(mine, key=lambda f: float(_apart(beside, self._counts(f.neighbours))), default=None)
 
     def _at(self, slots: Slots) -> FloatArray:
         """Return the factor of each slot, shape (GPUs, slots)."""
@@ -175,12 +171,22 @@ class Calibrated:
         answer = np.ones(slots.mask.shape)
         nearest = np.full(slots.mask.shape, np.inf)
         for entry in self.factors:
-            wanted = np.zeros(len(index))
-            for neighbour in entry.neighbours:
-                wanted[index[neighbour]] += 1
-            # The number of neighbours in which they differ; the first by key wins a tie.
-            distance = np.abs(others - wanted).sum(axis=-1)
+            distance = _apart(others, self._counts(entry.neighbours))
             better = (slots.model == index[entry.model]) & slots.mask & (distance < nearest)
             answer = np.where(better, entry.factor, answer)
             nearest = np.where(better, distance, nearest)
         return answer
+
+    def _counts(self, names: Iterable[str]) -> FloatArray:
+        """Return how often each model is among these, shape (models,)."""
+        found = Counter(names)
+        return np.array([found[name] for name in self.models], dtype=float)
+
+
+def _apart(one: FloatArray, other: FloatArray) -> FloatArray:
+    """Return the number of neighbours in which counts by model (last axis) differ.
+
+    The nearest factor holds, of several the first by key.
+    """
+    distance: FloatArray = np.abs(one - other).sum(axis=-1)
+    return distance
