@@ -89,6 +89,7 @@ def test_ctrl_c_says_what_is_left_and_gives_the_terminal_back(verb: str, home: P
         on_terminal(["ctl", verb, endless], environment(home), directory=home) as terminal,
         endless.open("w"),
     ):
+        terminal.await_reading()
         terminal.type(INTERRUPT)
         assert terminal.ended() == 130
         assert terminal.text == f"^Cctl: interrupted: {VERBS[verb].left}\n"
