@@ -115,7 +115,7 @@ test: setup test-packages
 	timed types .venv/bin/mypy; \
 	timed imports .venv/bin/lint-imports; \
 	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak"; \
-	timed servers $(PYTEST) --durations 20 -m "(e2e or docker or browser) and not soak"
+	timed servers $(PYTEST) --numprocesses 3 --durations 20 -m "(e2e or docker or browser) and not soak"
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup
