@@ -55,7 +55,7 @@ class Terminal:
         return wanted in self.text
 
     def await_reading(self, deadline_s: float = 60.0) -> None:
-        """Wait until the process sleeps in its read: Python sees an interruption just before one only after it."""
+        """Wait until the process sleeps in its read: Python sees an earlier interruption only after it."""
         deadline = time.monotonic() + deadline_s
         while psutil.Process(self._process.pid).status() != psutil.STATUS_SLEEPING:
             assert time.monotonic() < deadline, f"does not read: {self.text!r}"
