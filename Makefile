@@ -105,6 +105,7 @@ test-packages: host-packages
 check: setup lint
 	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not slow and not soak"
 
+# mypy keeps one core busy, so the kernels that the tests need are compiled beside it, once for all processes.
 # Each part with the time it took and its slowest tests; the first failure ends the run. Two threads of BLAS would
 # mostly wait for each other's core.
 test: setup test-packages
@@ -112,7 +113,9 @@ test: setup test-packages
 	    echo "== $$name took $$((SECONDS - start)) s"; }; \
 	timed style .venv/bin/ruff check .; \
 	timed format .venv/bin/ruff format --check .; \
-	timed types .venv/bin/mypy; \
+	types_beside_kernels() { $(PY) tests/support/compile_kernels.py & .venv/bin/mypy; local types=$$?; \
+	    wait $$! && return $$types; }; \
+	timed types types_beside_kernels; \
 	timed imports .venv/bin/lint-imports; \
 	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak"; \
 	timed servers $(PYTEST) --numprocesses 3 --durations 20 -m "(e2e or docker or browser) and not soak"

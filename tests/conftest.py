@@ -24,6 +24,11 @@ settings.load_profile("same")
 providers._get_local_constants = providers.Constants
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files: one begun last would keep a single process busy after the others' end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture
 def nearby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`tmp_path`, by a relative path: a socket's may have 107 characters, which pytest's can exceed."""

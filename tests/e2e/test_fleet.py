@@ -19,7 +19,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from ctl_host import ROOT, Host, X, ended, infer_http, partition, plan
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PERF = ROOT / ".tools" / "perf"
 

@@ -24,7 +24,7 @@ from controlplane.files.measurements.profiles import partial_path
 from controlplane.profiler.session import Place, Profiler
 from launchers.cpu_quota import CHAIN, Group
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 # What a test runs in the background ignores SIGINT.
 CTL = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "

@@ -26,7 +26,7 @@ def systems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     return columns, np.array(draw(st.lists(entry, min_size=rows, max_size=rows)))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(systems())
 def test_fit_is_non_negative_and_no_column_improves_it(system: tuple[np.ndarray, np.ndarray]) -> None:
     columns, target = system
@@ -38,7 +38,7 @@ def test_fit_is_non_negative_and_no_column_improves_it(system: tuple[np.ndarray,
     assert np.abs(gradient[found > 0.0]).max(initial=0.0) <= small
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 7), st.integers(0, 30))
 def test_fit_equals_scipys_where_the_solution_is_unique(seed: int, count: int, more: int) -> None:
     random = np.random.default_rng(seed)

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -40,6 +41,11 @@ def _spelt(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@pytest.fixture(scope="module")
+def distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
 @pytest.mark.parametrize("package", sorted(imported()))
-def test_every_import_is_declared(package: str) -> None:
-    assert declared() & {_spelt(name) for name in packages_distributions()[package]}
+def test_every_import_is_declared(package: str, distributions: Mapping[str, list[str]]) -> None:
+    assert declared() & {_spelt(name) for name in distributions[package]}

@@ -155,9 +155,12 @@ def _fit_whole(batch: FloatArray, whole: FloatArray, beta: float) -> tuple[float
 
 
 def _relative_nnls(columns: FloatArray, target: FloatArray) -> FloatArray:
+    # A fit solves hundreds of these and loads SciPy for its last step anyway: SciPy's is 20 times as fast.
+    from scipy.optimize import nnls
+
     rows = columns / target[:, None]
     scale = np.linalg.norm(rows, axis=0)
     system = np.vstack([rows / scale, RIDGE * np.eye(columns.shape[1])])
-    solution = non_negative_fit(system, np.concatenate([np.ones(len(rows)), np.zeros(columns.shape[1])]))
+    solution = nnls(system, np.concatenate([np.ones(len(rows)), np.zeros(columns.shape[1])]))[0]
     amplitude: FloatArray = solution / scale
     return amplitude

@@ -24,7 +24,7 @@ from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.measurements.calibration import read_calibration
 from controlplane.files.measurements.profiles import write_profile
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 RATE_RPS = 40.0
 SLO_MS = 1000.0

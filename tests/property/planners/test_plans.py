@@ -64,7 +64,7 @@ def test_every_p99_plan_is_accepted(asked: list[Workload]) -> None:
 
 
 @pytest.mark.slow
-@FEW
+@settings(FEW, max_examples=8)
 @given(asked=workloads(), seed=st.randoms())
 def test_the_order_of_the_spec_does_not_matter(asked: list[Workload], seed: object) -> None:
     shuffled = list(asked)

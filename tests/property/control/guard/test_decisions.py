@@ -216,9 +216,24 @@ events = st.lists(
 shares = st.sampled_from([(30.0,), (30.0, 30.0), (20.0, 30.0, 40.0), (50.0, 50.0), (25.0, 25.0, 20.0, 20.0)])
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(shares, st.sampled_from(list(ShadowPolicy)), st.booleans(), events)
 def test_served_owned_once_and_no_storm(
+    percents: tuple[float, ...], policy: ShadowPolicy, elsewhere: bool, script: list[tuple[str, int, int]]
+) -> None:
+    is_served_after(percents, policy, elsewhere, script)
+
+
+@pytest.mark.soak
+@settings(max_examples=5_000)
+@given(shares, st.sampled_from(list(ShadowPolicy)), st.booleans(), events)
+def test_served_owned_once_and_no_storm_in_many_histories(
+    percents: tuple[float, ...], policy: ShadowPolicy, elsewhere: bool, script: list[tuple[str, int, int]]
+) -> None:
+    is_served_after(percents, policy, elsewhere, script)
+
+
+def is_served_after(
     percents: tuple[float, ...], policy: ShadowPolicy, elsewhere: bool, script: list[tuple[str, int, int]]
 ) -> None:
     fleet = world(percents, policy, elsewhere)

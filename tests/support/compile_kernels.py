@@ -1,0 +1,40 @@
+"""Compile the numeric kernels once, so that no process of a test run compiles them for itself.
+
+    .venv/bin/python tests/support/compile_kernels.py
+
+A kernel is compiled for the types of its first call, so this plans and simulates a little of each kind. Tests
+compile what is left out here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import inss_instances
+import numpy as np
+import planning
+from inss_setup import surfaces
+
+from controlplane import kernels
+from controlplane.domain.plan import Rule
+from controlplane.planners import registry
+from controlplane.planners.inss.features import Episodes
+from controlplane.planners.inss.problem import Problem
+from controlplane.simulate.engine import Settings, simulate
+
+
+def main() -> None:
+    # Interpreting a kernel first pays where it may be all that is needed: not in a whole run of the tests.
+    kernels.FREE_S = kernels.COMPILE_S = 0.0
+    workloads = [planning.workload(f"w{i}", model, 60.0, 50.0) for i, model in enumerate(planning.MODELS)]
+    counted = replace(planning.request(workloads), devices={"v100": planning.v100(count=2)})
+    registry.strategy("inss").plan(counted)
+    plan = planning.planned("joint", workloads, latency="ours", rule=Rule.P99)
+    simulate(plan, {"v100": planning.v100("ours").latency}, Settings(seconds=1.0))
+    problem = inss_instances.sample(np.random.default_rng(1), surfaces(), 4, 2)
+    episodes = Episodes(Problem.stack([problem]))
+    episodes.place(episodes.observe().valid.argmax(axis=1))
+
+
+if __name__ == "__main__":
+    main()
