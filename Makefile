@@ -79,9 +79,9 @@ model_repository/.done: model_repository/make.py model_repository/onnx_model.py 
 
 setup: model_repository/.done
 
-# LAUNCHER=docker tells the same story in containers.
+# LAUNCHER=docker tells the same story in containers. OPTIONS are `ctl demo`'s, such as another spec.
 demo: setup
-	@$(if $(filter docker,$(LAUNCHER)),$(PY) tests/support/docker_demo.py,.venv/bin/ctl demo)
+	@$(if $(filter docker,$(LAUNCHER)),$(PY) tests/support/docker_demo.py,.venv/bin/ctl demo) $(OPTIONS)
 
 # For tests only, where we may have them: a Docker engine, a browser, two shells, and Prometheus with promtool, which is only
 # unpacked because Debian's package starts a service. Tests that need one say so where there is none.

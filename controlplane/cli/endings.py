@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -36,14 +37,17 @@ class ClosedPipe(Exception):
     """The reader of stdout has closed it."""
 
 
-_ENDING = b"ctl: already ending: what was started is stopped first\n"
+_SAME_END_S = 2.0
+"""Signals closer than this are of one end: `make` and `timeout` each pass on what their group already has."""
+_ENDING = b"ctl: already ending: what was started is stopped first; to leave it behind, interrupt once more\n"
+_LEAVING = b"ctl: ended at once: servers may be left\n"
 
 
 def handle_signals() -> None:
-    """Let the first SIGINT or SIGTERM end the command, and later ones not cut its `finally` blocks short.
+    """Let the first SIGINT or SIGTERM end the command, the second only say so, and a third end it at once.
 
-    A later one is common: `make` and `timeout` each pass a signal on that its group already has. Where SIGINT
-    is ignored, as in a script's background, it stays ignored.
+    The second does not cut the `finally` blocks of the first short. Where SIGINT is ignored, as in a script's
+    background, it stays ignored.
     """
     signal.signal(signal.SIGTERM, _end_once)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -51,16 +55,31 @@ def handle_signals() -> None:
 
 
 def _end_once(number: int, _: object) -> None:
+    later = _Later()
     for handled in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(handled) is _end_once:
-            signal.signal(handled, _already_ending)
+            signal.signal(handled, later.received)
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
-def _already_ending(*_: object) -> None:
-    # Not print: the signal may have interrupted one, and a stream's buffer cannot be entered twice.
-    with contextlib.suppress(OSError):
-        os.write(2, _ENDING)
+class _Later:
+    """The signals after the first."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+        self._warned = False
+
+    def received(self, number: int, _: object) -> None:
+        """Say that the command is ending; where that was said some time ago, end it as the system does."""
+        now_s = time.monotonic()
+        leaves = self._warned and now_s - self._last_s >= _SAME_END_S
+        self._last_s, self._warned = now_s, True
+        # Not print: the signal may have interrupted one, and a stream's buffer cannot be entered twice.
+        with contextlib.suppress(OSError):
+            os.write(2, _LEAVING if leaves else _ENDING)
+        if leaves:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 def end(error: Exception, arguments: Sequence[str]) -> int:

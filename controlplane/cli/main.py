@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from controlplane.cli.defaults import configured
 from controlplane.cli.endings import ClosedPipe, Interrupted, end, handle_signals, misused
 from controlplane.cli.stderr import Verbosity, choose, detail
-from controlplane.cli.verbosity import with_verbosity
+from controlplane.cli.verbosity import Quiet, Verbose, with_verbosity
 from controlplane.cli.verbs import GROUPS, VERBS
 
 _WIDEST = max(map(len, VERBS))
@@ -111,6 +111,8 @@ def _ctl(
         bool,
         typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Plan which share of which GPU each Triton model gets, and run the plan."""
     ctx.default_map = configured(ctx)

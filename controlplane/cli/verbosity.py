@@ -1,4 +1,4 @@
-"""The options -q and -v, which every verb has."""
+"""The options -q and -v, which stand before or after any verb."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def _quiet(wanted: bool) -> bool:
 def _verbose(ctx: typer.Context, wanted: bool) -> bool:
     if wanted:
         choose(Verbosity.VERBOSE)
+    if chosen() is Verbosity.VERBOSE:  # here, or before the verb
         for line in _defaults(ctx):
             say(line)
     return wanted
@@ -37,23 +38,24 @@ def _defaults(ctx: Any) -> list[str]:
     return lines
 
 
-def _options(
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "--quiet", "-q", help="Print no progress; results, warnings and errors stay.", callback=_quiet
-        ),
-    ] = False,
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose",
-            "-v",
-            help="Print times, defaults from files and variables, and where an error was raised.",
-            callback=_verbose,
-        ),
-    ] = False,
-) -> None:
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="Print no progress; results, warnings and errors stay.", callback=_quiet
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Print times, defaults from files and variables, and where an error was raised.",
+        callback=_verbose,
+    ),
+]
+
+
+def _options(quiet: Quiet = False, verbose: Verbose = False) -> None:
     """Hold the options: `with_verbosity` takes them from here."""
 
 

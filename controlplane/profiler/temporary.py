@@ -15,23 +15,26 @@ from controlplane.ports import Launcher
 
 @contextlib.contextmanager
 def exclusive(launcher: Launcher, fleet: str, lock_file: Path, busy: str) -> Iterator[None]:
-    """Have the fleet for this command alone, without what an interrupted one left running.
+    """Have the fleet for this command alone: nothing of it is left before, and nothing after.
 
     Raises FleetBusy with the message `busy` where another command has the lock.
     """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(lock_file, timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise FleetBusy(busy) from None
-    try:
+
+    def clear() -> None:
         for server in launcher.servers(fleet):
             launcher.stop(server, drain_s=0)
         launcher.sweep(fleet)
+
+    with contextlib.ExitStack() as at_end:
+        try:
+            at_end.enter_context(filelock.FileLock(lock_file, timeout=0))
+        except filelock.Timeout:
+            raise FleetBusy(busy) from None
+        # A signal may come between a server's start and the block that would stop it.
+        at_end.callback(to_its_end, clear)
+        clear()
         yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager

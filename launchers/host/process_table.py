@@ -18,6 +18,8 @@ from launchers.triton import labels
 TERMINATE = signal.SIGTERM
 CONTINUE = signal.SIGCONT
 
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD of Linux's include/linux/sched.h."""
 _LABEL = labels.NAME.encode()
 _EXEC_S = 2.0
 """The longest time of an exec: a large program may have to be read from the disk."""
@@ -128,46 +130,71 @@ def is_stopped(pid: int) -> bool:
 
 def send(member: Member, number: signal.Signals) -> None:
     """Signal this process, and no other that got its pid; do nothing where it is gone."""
-    try:
-        handle = os.pidfd_open(member.pid)
-    except OSError:
-        return
-    try:
-        # The pidfd is open now: if the labels are still there, the pid was not reused.
-        if _member(member.pid) is not None:
-            signal.pidfd_send_signal(handle, number)
-    except ProcessLookupError:
-        pass
-    finally:
-        os.close(handle)
+    with _held(member) as handle:
+        _send(handle, number)
 
 
 def wait_gone(member: Member, seconds: float) -> bool:
     """Wait for a process to end, for at most `seconds`; return whether it did."""
-    try:
-        handle = os.pidfd_open(member.pid)
-    except OSError:
-        return True
-    try:
-        if _member(member.pid) is None:
-            return True
-        ended = select.poll()
-        ended.register(handle, select.POLLIN)
-        return bool(ended.poll(max(0.0, seconds) * 1000))
-    finally:
-        os.close(handle)
+    with _held(member) as handle:
+        return _ends(handle, seconds)
 
 
 def kill_all(present: Callable[[], tuple[Member, ...]], seconds: float = 10.0) -> tuple[int, ...]:
     """Kill every process that `present` returns, also later ones; return the pids that do not end."""
     deadline = time.monotonic() + seconds
-    while found := present():
-        for member in found:
-            send(member, signal.SIGKILL)
-        for member in found:
-            if not wait_gone(member, deadline - time.monotonic()):
+    while found := _settled(present):
+        with contextlib.ExitStack() as stack:
+            # Held from before the kill: a thread may outlive the first one, whose end takes the labels away.
+            handles = [stack.enter_context(_held(member)) for member in found]
+            for handle in handles:
+                _send(handle, signal.SIGKILL)
+            if not all([_ends(handle, deadline - time.monotonic()) for handle in handles]):
                 return tuple(m.pid for m in found)
     return ()
+
+
+def _settled(present: Callable[[], tuple[Member, ...]]) -> tuple[Member, ...]:
+    """Return what `present` returns; where that is nothing, once more after every exec in progress.
+
+    A process has no labels for a moment within exec, as a server that was interrupted at its start.
+    """
+    found = present()
+    if not found:
+        entering = [pid for pid in _pids() if _between_programs(pid) and not _command(pid)[0]]
+        if any([find(pid) for pid in entering]):
+            found = present()
+    return found
+
+
+@contextlib.contextmanager
+def _held(member: Member) -> Iterator[int | None]:
+    """Hold a pidfd of this process, and of no other that got its pid; None where it is gone."""
+    try:
+        handle = os.pidfd_open(member.pid)
+    except OSError:
+        yield None
+        return
+    try:
+        # The pidfd is open now: if the labels are still there, the pid was not reused.
+        yield handle if _member(member.pid) is not None else None
+    finally:
+        os.close(handle)
+
+
+def _send(handle: int | None, number: signal.Signals) -> None:
+    if handle is not None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, number)
+
+
+def _ends(handle: int | None, seconds: float) -> bool:
+    """Wait for the end of a process with all its threads, for at most `seconds`; return whether it did."""
+    if handle is None:
+        return True
+    ended = select.poll()
+    ended.register(handle, select.POLLIN)
+    return bool(ended.poll(max(0.0, seconds) * 1000))
 
 
 def cpu_seconds(pids: tuple[int, ...]) -> float:
@@ -194,18 +221,20 @@ def memory_mb(pids: tuple[int, ...]) -> float:
 
 
 def _all() -> Iterator[Member]:
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            found = _member(int(entry.name))
-            if found is not None:
-                yield found
+    return (found for pid in _pids() if (found := _member(pid)) is not None)
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
 
 
 def _between_programs(pid: int) -> bool:
-    """Return whether a living process has no environment, as for a moment within exec."""
+    """Return whether a living process has no environment, as for a moment within exec; no kernel thread."""
     try:
         fields = _stat(pid)
-        return fields is not None and fields[0] not in "ZX" and not Path(f"/proc/{pid}/environ").read_bytes()
+        if fields is None or fields[0] in "ZX" or int(fields[6]) & _KERNEL_THREAD:
+            return False
+        return not Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
 

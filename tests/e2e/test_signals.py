@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import readme
 from bare_triton import ROOT
 from gateway_rig import until
 from host_ports import free_ports
@@ -23,18 +24,20 @@ from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.files.measurements.profiles import partial_path
 from controlplane.profiler.session import Place, Profiler
 from launchers.cpu_quota import CHAIN, Group
+from launchers.host.shared_memory import FOLDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 # What a test runs in the background ignores SIGINT.
 CTL = (
+    sys.executable,
+    "-c",
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from controlplane.cli.main import main; main()"
+    "from controlplane.cli.main import main; main()",
 )
 CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
 MODEL = "transformer_tiny"
-DEMO_FLEET = f"signals{os.getpid()}"
-# A fleet of its own: `ctl demo` of somebody else on this host has servers of the fleet `demo`.
-CTL_DEMO = f"import controlplane.cli.jobs.demo as verb; verb._FLEET = {DEMO_FLEET!r}; {CTL}"
+DEMO_NAME = f"signals{os.getpid()}"
+DEMO_FLEET = f"demo-{DEMO_NAME}"
 DEMO_SPEC = f"""
 schema_version: 1
 gpus: [{{type: cpu, count: 1}}]
@@ -48,24 +51,18 @@ def _model() -> None:
 
 
 class Ctl:
-    """A verb that runs with a state directory of its own."""
+    """A command that runs a verb with a state directory of its own."""
 
-    def __init__(self, directory: Path, *arguments: str, program: str = CTL) -> None:
+    def __init__(self, directory: Path, *command: str) -> None:
         self.directory = directory
         self._said, self._printed = directory / "stderr", directory / "stdout"
         environment = {
-            **os.environ,
+            **{key: value for key, value in os.environ.items() if not key.startswith("MAKE")},
             "XDG_STATE_HOME": str(directory / "state"),
             "TRISECT_TRITON_HOME": str(ROOT / ".tools" / "triton"),
         }
         with self._said.open("wb") as stderr, self._printed.open("wb") as stdout:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", program, *arguments],
-                env=environment,
-                cwd=ROOT,
-                stdout=stdout,
-                stderr=stderr,
-            )
+            self.process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=stdout, stderr=stderr)
 
     @property
     def said(self) -> str:
@@ -83,18 +80,27 @@ class Ctl:
         return self.process.wait(timeout=120)
 
     def left(self) -> list[str]:
-        """The programs that were started with a path in this directory, and its fleets' cgroups."""
-        scratch = self.directory / "state" / "trisect" / "profiling"
-        found = [
-            group.folder for fleet in (DEMO_FLEET, _profiling_fleet(scratch)) for group in _groups(fleet)
-        ]
-        return found + [process.name() for process in self._processes()]
+        """The programs that were started with a path in this directory; its fleets' cgroups and memory."""
+        groups = [group.folder for fleet in self._fleets() for group in _groups(fleet)]
+        programs = [process.name() for process in self._processes()]
+        return groups + programs + [region.name for region in self._regions()]
 
     def clear(self) -> None:
-        """Kill what a failed test left."""
-        for process in self._processes():
+        """Remove what a failed test left."""
+        left = list(self._processes())
+        for process in left:
             with suppress(psutil.Error):
                 process.kill()
+        psutil.wait_procs(left, timeout=30)
+        for region in self._regions():
+            region.unlink(missing_ok=True)
+
+    def _fleets(self) -> tuple[str, str]:
+        return DEMO_FLEET, _profiling_fleet(self.directory / "state" / "trisect" / "profiling")
+
+    def _regions(self) -> list[Path]:
+        """The shared memory of its servers."""
+        return [path for fleet in self._fleets() for path in FOLDER.glob(f"trisect~{fleet}~*")]
 
     def _processes(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
@@ -107,8 +113,8 @@ class Ctl:
 
 
 @contextmanager
-def running(directory: Path, *arguments: str, program: str = CTL) -> Iterator[Ctl]:
-    made = Ctl(directory, *arguments, program=program)
+def running(directory: Path, *command: str) -> Iterator[Ctl]:
+    made = Ctl(directory, *command)
     try:
         yield made
     finally:
@@ -150,7 +156,8 @@ def test_an_interrupted_profile_keeps_what_is_measured_and_leaves_no_server(
 ) -> None:
     profiles = tmp_path / "profiles"
     few = ("--percents", "100,50", "--batches", "1,2,4")
-    with running(tmp_path, "profile", MODEL, "--device", "cpu", "--profiles", str(profiles), *few) as ctl:
+    command = (*CTL, "profile", MODEL, "--device", "cpu", "--profiles", str(profiles))
+    with running(tmp_path, *command, *few) as ctl:
         until(lambda: partial_path(profiles, "cpu", MODEL).exists() or ctl.process.poll() is not None, 300.0)
         until(lambda: "tritonserver" in ctl.left())
         ends(ctl, "profile", sent)
@@ -163,26 +170,24 @@ def test_a_profile_that_is_interrupted_twice_at_a_start_leaves_nothing(
     sent: signal.Signals, tmp_path: Path
 ) -> None:
     few = ("--percents", "100", "--batches", "1")
-    with running(
-        tmp_path, "profile", MODEL, "--device", "cpu", "--profiles", str(tmp_path / "p"), *few
-    ) as ctl:
+    command = (*CTL, "profile", MODEL, "--device", "cpu", "--profiles", str(tmp_path / "p"))
+    with running(tmp_path, *command, *few) as ctl:
         until(lambda: bool(ctl.left()[1:]))  # the command itself, and its server's group or process
         ends(ctl, "profile", sent, times=2)
 
 
-@contextmanager
-def running_demo(tmp_path: Path) -> Iterator[Ctl]:
-    spec = tmp_path / "spec.yaml"
+def demo_options(directory: Path) -> list[str]:
+    """One workload, and nothing that another demo on this host has: no name, no port and no file."""
+    spec = directory / "spec.yaml"
     spec.write_text(DEMO_SPEC)
     http, grpc, metrics = map(str, free_ports(3))
-    ports = ("--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics)
-    files = ("--spec", str(spec), "--output", str(tmp_path / "rendered"))
-    with running(tmp_path, "demo", *files, *ports, program=CTL_DEMO) as ctl:
-        yield ctl
+    ports = ["--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics]
+    return ["--name", DEMO_NAME, "--spec", str(spec), "--output", str(directory / "rendered"), *ports]
 
 
-def test_a_demo_repairs_its_fault_and_leaves_nothing(tmp_path: Path) -> None:
-    with running_demo(tmp_path) as ctl:
+def test_the_readmes_demo_repairs_its_fault_and_leaves_nothing(tmp_path: Path) -> None:
+    (make_demo,) = (line.split() for line in readme.commands() if "demo" in line)
+    with running(tmp_path, *make_demo, f"OPTIONS={' '.join(demo_options(tmp_path))}") as ctl:
         assert ctl.process.wait(timeout=300.0) == 0, ctl.said + ctl.printed
         assert "the guard redirected: slow server" in ctl.printed
         assert ctl.printed.endswith("\n0 requests failed\n")
@@ -191,7 +196,7 @@ def test_a_demo_repairs_its_fault_and_leaves_nothing(tmp_path: Path) -> None:
 
 def interrupted_demo(tmp_path: Path, stage: str, sent: signal.Signals, times: int) -> None:
     """Interrupt a demo when it says that a stage begins."""
-    with running_demo(tmp_path) as ctl:
+    with running(tmp_path, *CTL, "demo", *demo_options(tmp_path)) as ctl:
         until(lambda: stage in ctl.said or ctl.process.poll() is not None, 300.0)
         assert ctl.process.poll() is None, ctl.said
         if times > 1:  # the second meets the clean-up of the first

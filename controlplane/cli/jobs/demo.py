@@ -12,6 +12,7 @@ from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import progress_bar, say
+from controlplane.domain import units
 from controlplane.domain.fleet import Cluster, Endpoints
 from controlplane.files.fleets import state_root
 from controlplane.report.tables.demo_table import demo_table
@@ -36,6 +37,9 @@ def demo(
     http_port: options.HttpPort = _DEFAULTS.http_port,
     grpc_port: options.GrpcPort = _DEFAULTS.grpc_port,
     metrics_port: options.MetricsPort = _DEFAULTS.metrics_port,
+    name: Annotated[
+        str | None, typer.Option(help="Name the fleet demo-NAME, to run beside another demo of this host.")
+    ] = None,
     plan_file: Annotated[Path | None, typer.Option(help="Keep the plan in this file.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -47,6 +51,7 @@ def demo(
     """
     if launcher is not options.LauncherName.KUBERNETES:
         options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
+    fleet_name = _FLEET if name is None else f"{_FLEET}-{units.safe_name(name, '--name')}"
     say_when_compiling(say)
     perf = Path(".tools/perf")
     scene = Scene(
@@ -59,7 +64,7 @@ def demo(
         cluster=Cluster(context, namespace),
     )
     with progress_bar() as bar:
-        fleet = wiring.fleet(_FLEET, launcher_name=launcher, cluster=scene.cluster)
+        fleet = wiring.fleet(fleet_name, launcher_name=launcher, cluster=scene.cluster)
         steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu", fleet.launcher), bar, say)
         outcome = run(steps, plan_file)
     failed = sum(row.failed for row in outcome.rows)

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,25 +62,46 @@ except KeyboardInterrupt as first:
 """
 
 
-@pytest.mark.parametrize("first", CODES)
-@pytest.mark.parametrize("later", CODES)
-def test_a_later_signal_does_not_cut_the_end_short(first: signal.Signals, later: signal.Signals) -> None:
+@contextmanager
+def ending(first: signal.Signals, program: str = STOPPED_IN_A_FINALLY) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that `first` has ended, and whose clean-up waits for a line."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        [sys.executable, "-c", STOPPED_IN_A_FINALLY], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stderr is not None
             assert process.stdout.readline() == "runs\n"
             process.send_signal(first)
             assert process.stdout.readline() in {"KeyboardInterrupt\n", "Terminated\n"}
-            process.send_signal(later)
-            assert "already ending" in process.stderr.readline()
-            out, err = process.communicate("go on\n", timeout=60)
+            yield process
         finally:
             process.kill()
+
+
+def answer(process: subprocess.Popen[str], sent: signal.Signals) -> str:
+    process.send_signal(sent)
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+@pytest.mark.parametrize("first", CODES)
+@pytest.mark.parametrize("later", CODES)
+def test_a_later_signal_does_not_cut_the_end_short(first: signal.Signals, later: signal.Signals) -> None:
+    with ending(first) as process:
+        assert "already ending" in answer(process, later)
+        assert "already ending" in answer(process, later), "`make` and `timeout` pass on what their group has"
+        out, err = process.communicate("go on\n", timeout=60)
     assert (process.returncode, out, err) == (0, "stopped what it had started\n", "")
+
+
+@pytest.mark.parametrize("later", CODES)
+def test_a_signal_after_the_warning_ends_a_clean_up_that_hangs(later: signal.Signals) -> None:
+    at_once = "import controlplane.cli.endings as e; e._SAME_END_S = 0.0"
+    with ending(signal.SIGINT, at_once + STOPPED_IN_A_FINALLY) as process:
+        assert "interrupt once more" in answer(process, later)
+        assert "servers may be left" in answer(process, later)
+        assert process.wait(timeout=60) == -later
 
 
 @pytest.mark.parametrize("sent", CODES)

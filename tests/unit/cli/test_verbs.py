@@ -370,8 +370,9 @@ def test_quiet_leaves_out_progress_but_no_warning_and_no_answer(
         raise InputError("is wrong", file=str(path))
 
     monkeypatch.setattr("controlplane.cli.jobs.plan.read_spec", read)
-    assert run(["plan", "spec.yaml", "-q"]) == 2
-    assert capsys.readouterr().err == "warning: an old field\nctl: spec.yaml: is wrong\n"
+    for quiet in (["plan", "spec.yaml", "-q"], ["-q", "plan", "spec.yaml"]):
+        assert run(quiet) == 2
+        assert capsys.readouterr().err == "warning: an old field\nctl: spec.yaml: is wrong\n"
     assert run(["plan", "spec.yaml"]) == 2
     assert capsys.readouterr().err.startswith("reading\n")
     fleet()
@@ -379,9 +380,9 @@ def test_quiet_leaves_out_progress_but_no_warning_and_no_answer(
     assert "no controller runs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("both", [("-q", "-v"), ("-v", "-q")])
+@pytest.mark.parametrize("line", ["wait -q -v", "wait -v -q", "-q wait -v", "-v wait -q", "-v wait"])
 def test_verbose_wins_over_quiet_and_names_the_defaults(
-    both: tuple[str, str],
+    line: str,
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -391,7 +392,7 @@ def test_verbose_wins_over_quiet_and_names_the_defaults(
     config.write_text("[wait]\ntimeout = 0.0\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / "config"))
     monkeypatch.setenv("TRISECT_FLEET", "shop")
-    assert run(["wait", *both]) == 2
+    assert run(line.split()) == 2
     err = capsys.readouterr().err
     assert f"default timeout = 0.0 from {config}" in err
     assert "default fleet = 'shop' from TRISECT_FLEET" in err

@@ -1,4 +1,4 @@
-"""Every block of the README runs, or is what a tested command printed."""
+"""Every block of the README runs, here or where `RUN_ELSEWHERE` says, or is what a tested command printed."""
 
 from __future__ import annotations
 
@@ -8,30 +8,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from readme import ROOT, blocks, commands, kind
 
 from controlplane.cli.main import run
 from controlplane.cli.verbs import VERBS
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[3]
-BLOCK = re.compile(r"(?:^    .*\n|^\n(?=    ))+", re.MULTILINE)
-TARGET = re.compile(r"^make (\w+)")
-
-
-def blocks() -> list[str]:
-    """The indented blocks, without their indentation."""
-    found = (block.group().strip("\n") for block in BLOCK.finditer((ROOT / "README.md").read_text()))
-    return ["\n".join(line[4:] for line in block.splitlines()) for block in found]
-
-
-def kind(block: str) -> str:
-    """What a block is: commands, a spec, the demo's output or the drawing."""
-    if re.match(r"make |\.venv/bin/ctl ", block):
-        return "commands"
-    if block.startswith("schema_version:"):
-        return "spec"
-    return "output" if block.startswith("profile ") else "drawing"
+CTL = ".venv/bin/ctl "
+RUN_ELSEWHERE = {
+    "make setup": ("Makefile", r"^test: setup "),  # before every test of CI
+    "make demo": ("tests/e2e/test_signals.py", r"^def test_the_readmes_demo_"),
+}
+"""The commands that run for minutes, each with the line of the file that runs it."""
 
 
 def ctl(directory: Path, line: str) -> None:
@@ -45,22 +34,15 @@ def test_the_blocks_are_of_known_kinds() -> None:
     assert [kind(block) for block in blocks()] == ["commands", "output", "drawing", "spec"]
 
 
-def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
+def test_every_command_of_the_readme_runs_here_or_where_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    lines = [
-        line.partition("#")[0].strip() for b in blocks() if kind(b) == "commands" for line in b.splitlines()
-    ]
-    ran = 0
-    for line in lines:
-        if line.startswith(".venv/bin/ctl "):
-            ctl(tmp_path, line.removeprefix(".venv/bin/ctl "))
-            ran += 1
-        else:  # `make setup` brought what runs this test, and the demo runs for minutes
-            target = TARGET.match(line)
-            assert target is not None, line
-            planned = subprocess.run(["make", "-n", target[1]], cwd=ROOT, capture_output=True, check=False)
-            assert planned.returncode == 0, f"{line}: {planned.stderr!r}"
-    assert ran == 2
+    here = [line for line in commands() if line.startswith(CTL)]
+    for line in here:
+        ctl(tmp_path, line.removeprefix(CTL))
+    assert len(here) == 2
+    assert {line for line in commands() if line not in here} == set(RUN_ELSEWHERE)
+    for file, line in RUN_ELSEWHERE.values():
+        assert len(re.findall(line, (ROOT / file).read_text(), re.MULTILINE)) == 1
 
 
 def test_the_spec_of_the_readme_can_be_planned(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,22 @@ def test_a_process_that_becomes_a_server_is_waited_for(monkeypatch: pytest.Monke
             process.kill()
     assert found is not None
     assert found.name == "n"
+
+
+def test_a_kill_also_ends_a_process_that_becomes_a_server_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_table, "_EXEC_S", 30.0)
+    # Within exec the command line is empty too.
+    becomes = f"echo; sleep 0.1; export {labels.NAME}=becomes; exec sleep 30"
+    with subprocess.Popen(
+        ["", "-c", becomes], executable="/bin/sh", env={}, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert process_table.kill_all(partial(process_table.members, name="becomes")) == ()
+            assert process.wait(timeout=30) == -signal.SIGKILL
+        finally:
+            process.kill()
 
 
 def test_the_dead_and_the_unlabelled_are_none() -> None:

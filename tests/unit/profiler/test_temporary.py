@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.profiler.temporary import running
+from controlplane.profiler.temporary import exclusive, running
 
 pytestmark = pytest.mark.unit
 SPEC = ServerSpec(Labels("f", "p", "w", Role.PROFILE, "r"), "/models", ("w",), "cpu-0", 50.0)
@@ -36,3 +37,36 @@ def test_an_interruption_of_the_stop_leaves_no_server() -> None:
     with pytest.raises(KeyboardInterrupt), running(cast(Any, launcher), SPEC, deadline_s=1.0):
         pass
     assert launcher.running == set()
+
+
+class Left:
+    """A launcher whose start is interrupted when its server runs."""
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        self.left += ["server", "memory"]
+        raise KeyboardInterrupt
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        server = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
+        return (server,) if "server" in self.left else ()
+
+    def stop(self, server: Server, *, drain_s: float) -> None:
+        self.left.remove("server")
+
+    def sweep(self, fleet: str) -> tuple[str, ...]:
+        self.left.clear()
+        return ()
+
+
+def test_what_an_interrupted_start_left_is_removed_at_the_end(tmp_path: Path) -> None:
+    launcher = Left()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        exclusive(cast(Any, launcher), "f", tmp_path / "lock", "busy"),
+        running(cast(Any, launcher), SPEC, deadline_s=1.0),
+    ):
+        pass
+    assert launcher.left == []
