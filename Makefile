@@ -19,7 +19,7 @@ APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 # Tests start `ctl` hundreds of times: where a shell switches bytecode off, each start would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup docs demo check test test-packages test-gpu test-kubernetes lint bench bench-kubernetes soak clean host-packages
+.PHONY: setup docs links demo check test test-packages test-gpu test-kubernetes lint bench bench-kubernetes soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
@@ -139,6 +139,11 @@ bench-kubernetes: setup
 docs: .venv/.done
 	$(PY) -m sphinx -W -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+# The links that leave the project, which need a network; CI follows those within it.
+links: .venv/.done
+	$(PY) -m sphinx -q -b linkcheck -c docs -D root_doc=README -D 'include_patterns=*.md,docs/**.md' \
+	  -D suppress_warnings=toc.not_included,myst.xref_missing . docs/_build/links
 
 lint: .venv/.done
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
+import clean_environment
 import pytest
+import tutorial
 
 pytestmark = pytest.mark.e2e
 
@@ -24,55 +24,32 @@ workloads:
 """
 
 
-def run(*command: str, cwd: Path, **environment: str) -> str:
+def run(command: str, cwd: Path, environment: dict[str, str] | None = None) -> str:
     done = subprocess.run(
-        command,
+        ["bash", "-c", command],
         cwd=cwd,
-        env={**os.environ, **environment},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=200,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_a_wheel_of_the_source_archive_passes_the_index_check_and_plans_on_its_own(tmp_path: Path) -> None:
+def test_the_tutorials_installation_of_a_wheel_of_the_source_archive_plans_on_its_own(tmp_path: Path) -> None:
     # Without options the wheel is made from the archive, so the archive is whole.
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT), cwd=tmp_path)
-    (wheel,) = tmp_path.glob("trisect-*.whl")
-    (archived,) = tmp_path.glob("trisect-*.tar.gz")
-    checked = run(
-        *(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(archived)), cwd=tmp_path
-    )
+    run(f"{sys.executable} -m build --no-isolation --outdir built {ROOT}", tmp_path)
+    checked = run(f"{sys.executable} -m twine check --strict built/*", tmp_path)
     assert checked.count("PASSED") == 2
-    installed = tmp_path / "installed"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(installed)
-        scripts = next(n for n in archive.namelist() if n.endswith("entry_points.txt"))
-        assert "ctl = controlplane.cli.main:main" in archive.read(scripts).decode()
+    (wheel,) = tmp_path.glob("built/trisect-*.whl")
+    environment = clean_environment.make(tmp_path / "environment", wheel)
+    assert tutorial.INSTALL in (block.command for block in tutorial.blocks())
+    run(tutorial.INSTALL, tmp_path, environment)
     (tmp_path / "spec.yaml").write_text(SPEC)
-    ctl = (sys.executable, "-c", "from controlplane.cli.main import main; main()")
-    plan = json.loads(
-        run(
-            *ctl,
-            "plan",
-            "spec.yaml",
-            "--strategy",
-            "igniter",
-            "--json",
-            cwd=tmp_path,
-            PYTHONPATH=str(installed),
-        )
-    )
+    plan = json.loads(run("ctl plan spec.yaml --strategy igniter --json", tmp_path, environment))
     shares = {p["id"]: p["percent"] for g in plan["gpus"] for p in g["partitions"]}
     assert shares == {"A": 10, "R": 30, "V": 37.5}, "Table 1 of the paper"
-    where = run(
-        sys.executable,
-        "-c",
-        "import controlplane, trisect; print(controlplane.__file__, *trisect.__all__)",
-        cwd=tmp_path,
-        PYTHONPATH=str(installed),
-    )
-    assert where.startswith(str(installed))
+    imported = "import controlplane, trisect; print(controlplane.__file__, *trisect.__all__)"
+    assert run(f"python -c '{imported}'", tmp_path, environment).startswith(str(tmp_path / "environment"))

@@ -62,3 +62,10 @@ def test_every_option_that_the_readme_names_is_one_of_ctl(capsys: pytest.Capture
         assert run([*verb, "-h"]) == 0
     shown = capsys.readouterr().out
     assert {option for option in named if option not in shown} == set()
+
+
+@pytest.mark.parametrize("page", ["README", "CHANGELOG", "CONTRIBUTING", "SECURITY"])
+def test_every_link_of_a_page_beside_the_site_leads_to_a_file_or_names_a_host(page: str) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / f"{page}.md").read_text())
+    within = [link for link in links if not re.match(r"https://[a-z0-9.-]+\.[a-z]+(/|$)", link)]
+    assert [link for link in within if not (ROOT / link.partition("#")[0]).exists()] == []
