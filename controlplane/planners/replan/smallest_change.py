@@ -63,7 +63,8 @@ def smallest_change(
     if same is not None:
         others = [_without_spare_gpus(strategy, request)]
     elif gpus is not None:
-        others = [_enlarged(strategy, request, gpus, fresh), _repaired(strategy, request, gpus)]
+        most = burden(previous, fresh, move_price) if _holds(fresh) else math.inf
+        others = [_enlarged(strategy, request, gpus, most), _repaired(strategy, request, gpus)]
     else:
         others = []
     held = [plan for plan in (*others, fresh) if plan is not None and _holds(plan)]
@@ -163,12 +164,12 @@ def _other_batches(
 
 
 def _enlarged(
-    strategy: Strategy, request: PlanRequest, gpus: tuple[PlannedGpu, ...], fresh: Plan
+    strategy: Strategy, request: PlanRequest, gpus: tuple[PlannedGpu, ...], most_cost: float
 ) -> Plan | None:
-    """A plan in which servers join all that runs; None where that costs more than a fresh one."""
+    """A plan in which servers join all that runs; None where its GPUs cost more than `most_cost`."""
     previous = request.previous
     assert previous is not None
-    more = with_more_servers(gpus, request, cost_of(fresh.gpus) if _holds(fresh) else math.inf)
+    more = with_more_servers(gpus, request, most_cost)
     return None if more is None else _judged(strategy, request, with_stable_ids(more, previous))
 
 

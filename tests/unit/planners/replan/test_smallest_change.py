@@ -12,10 +12,10 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planners import registry
 from controlplane.planners.protocol import PlanRequest
-from controlplane.planners.replan.differences import changes
+from controlplane.planners.replan.differences import Change, changes
 from controlplane.planners.replan.headroom import with_headroom
 from controlplane.planners.replan.reuse import cost_of
-from controlplane.planners.replan.smallest_change import Changed, Extent, moved_cost, smallest_change
+from controlplane.planners.replan.smallest_change import Changed, Extent, burden, moved_cost, smallest_change
 
 WORKLOADS = (
     workload("A", "alexnet", 15.0, 500.0),
@@ -68,6 +68,18 @@ def test_more_than_the_servers_hold_moves_few_partitions(running: Plan) -> None:
     found = changed(running, {"A": 1500.0})
     assert (found.extent, found.plan.verified, found.plan.infeasible) == (Extent.SERVERS, True, ())
     assert 0.0 < moved_cost(running, found.plan) <= cost_of(found.plan.gpus)
+
+
+def test_a_gpu_more_is_worth_the_moves_of_a_plan_made_anew() -> None:
+    rates = (1650.0, 616.0, 495.0)
+    plan = JOINT.plan(asked([replace(w, rate_rps=r) for w, r in zip(WORKLOADS[:3], rates, strict=True)]))
+    crowd = [replace(w, rate_rps=2.0 * r) for w, r in zip(WORKLOADS[:3], rates, strict=True)]
+    question = asked(crowd, previous=plan)
+    found, fresh = smallest_change(JOINT, question).plan, JOINT.plan(question)
+    assert (found.verified, fresh.verified) == (True, True)
+    assert len(found.gpus) > len(fresh.gpus)
+    assert burden(plan, found, 1.0) < burden(plan, fresh, 1.0)
+    assert {c.change for c in changes(plan, found)} == {Change.STARTED}
 
 
 def test_less_load_is_a_reason_to_change_only_where_a_plan_costs_less(running: Plan) -> None:
