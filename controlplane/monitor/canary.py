@@ -40,6 +40,7 @@ class Canaries:
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
         self._verdicts: dict[str, Verdict] = {}
+        self._finished: set[str] = set()
         self._requests: dict[tuple[str, str], SampleRequest] = {}
 
     def ask(self, server: Server, endpoints: Sequence[str], *, deadline_s: float | None = None) -> None:
@@ -54,6 +55,12 @@ class Canaries:
         """Return the latest verdict; None without one."""
         with self._lock:
             return self._verdicts.get(name)
+
+    def finished(self) -> set[str]:
+        """Return the servers with a new verdict since the call before."""
+        with self._lock:
+            found, self._finished = self._finished, set()
+        return found
 
     def forget(self, name: str) -> None:
         """Drop the data of a server that is gone, and the result of a canary under way."""
@@ -80,6 +87,7 @@ class Canaries:
             before = self._verdicts.get(server.name)
             failures = 0 if not reason else 1 + (before.failures if before else 0)
             self._verdicts[server.name] = Verdict(time.monotonic(), failures, reason)
+            self._finished.add(server.name)
 
     def _infer(self, server: Server, endpoint: str, deadline_s: float) -> None:
         key = (server.name, endpoint)

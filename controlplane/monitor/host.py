@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ class GatewayHost:
     ) -> None:
         self._pids, self._proc, self._cgroups, self._now = pids, proc, cgroups, now
         self._before: _Counters | None = None
+        self._absent_s = -math.inf
         self._seen: tuple[float, HostSeen] | None = None
 
     def seen(self) -> HostSeen | None:
@@ -59,11 +61,19 @@ class GatewayHost:
     def _read(self, now: float, before: _Counters | None) -> _Counters:
         known = before.pids if before is not None else ()
         alive = known and all((self._proc / str(pid)).exists() for pid in known)
-        pids = known if alive else tuple(self._pids())
+        pids = known if alive else self._search(now)
         ticks = [int(n) for n in (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:]]
         run_s, wait_s = self._scheduled(pids)
         throttled_s = sum(map(self._throttled_s, pids))
         return _Counters(now, pids, run_s, wait_s, ticks[_STEAL], sum(ticks[: _STEAL + 1]), throttled_s)
+
+    def _search(self, now: float) -> tuple[int, ...]:
+        """Find the gateway's processes, which reads of all others: not each time where there are none."""
+        if now - self._absent_s < STALE_S:
+            return ()
+        pids = tuple(self._pids())
+        self._absent_s = -math.inf if pids else now
+        return pids
 
     def _scheduled(self, pids: Sequence[int]) -> tuple[float, float]:
         """Return how many seconds all threads ran, and how many they waited for a core."""

@@ -48,6 +48,8 @@ class EngineEvents:
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """Return the news of these servers."""
+        if self._heard.empty():
+            return ()
         asked = {s.id: s.name for s in servers}
         self._told &= asked.keys()
         self._impaired &= asked.keys()

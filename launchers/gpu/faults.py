@@ -32,13 +32,14 @@ class GpuFaults:
     def __init__(self, daemons: mps.MpsDaemons) -> None:
         self._daemons = daemons
         self._events: gpus.XidEvents | None = None
+        self._asked: list[Server] = []
+        self._on: dict[str, list[str]] = {}
 
     def news(self, servers: Collection[Server], ended: Collection[str]) -> tuple[News, ...]:
         """Return an item for each GPU with a fault; `ended` are the servers that just ended."""
-        on: dict[str, list[str]] = {}
-        for server in servers:
-            if gpus.is_gpu(server.spec.device):
-                on.setdefault(server.spec.device, []).append(server.name)
+        if [*servers] != self._asked:
+            self._asked, self._on = [*servers], _by_gpu(servers)
+        on = self._on
         if not on:
             return ()
         if self._events is None:
@@ -69,3 +70,11 @@ class GpuFaults:
         if len(dead) == len(names) > 1:
             return f"all {len(dead)} servers ended at once"
         return None
+
+
+def _by_gpu(servers: Collection[Server]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for server in servers:
+        if gpus.is_gpu(server.spec.device):
+            found.setdefault(server.spec.device, []).append(server.name)
+    return found

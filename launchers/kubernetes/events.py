@@ -54,6 +54,8 @@ class PodEnds:
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """Return the news of these servers."""
+        if self._heard.empty():
+            return ()
         asked = {server.id: server.name for server in servers}
         found: dict[str, News] = {}
         with contextlib.suppress(queue.Empty):

@@ -12,12 +12,9 @@ a core.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,16 +25,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-import psutil
+import many_partitions as many
+from controller_alone import NAMESPACE
 from kube import cluster as clusters
 from kube.claimed_pods import NODE_CORES, ClaimedPods, register_nodes
 from kube.cluster import Cluster
-from kube.controller_alone import NAMESPACE
 from kube.processes import MissingProgram
+from many_partitions import AloneController
+
+from controlplane.runtime.controller.observer import CANARIES_RPS
 
 AIM_PERCENT = 5.0
-SUPPORT = Path(__file__).parents[1] / "support"
-MODELS = Path(__file__).parents[1] / "data" / "models"
 
 
 @dataclass(frozen=True)
@@ -57,20 +55,6 @@ class Row:
         return sum(self.requests.values())
 
 
-def plan(partitions: int) -> dict[str, Any]:
-    """One partition on each core, with a hot shadow beside it; nothing loads them."""
-    gpus = []
-    for i in range(partitions):
-        core, name = f"cpu-{i}", f"w{i:04}"
-        shadow = {"policy": "hot", "gpu": core, "extra_percent": 10, "percent": 60}
-        workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": 10, "slo_ms": 1000}
-        models = [{"model": "echo", "batch": 1}]
-        part = {"id": name, "percent": 50, "shadow": shadow, "models": models, "workloads": [workload]}
-        gpus.append({"id": core, "type": "cpu", "partitions": [part]})
-    terms = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
-    return {**terms, "gpus": gpus}
-
-
 def requests_so_far(cluster: Cluster) -> dict[str, float]:
     """Requests of the kinds that a controller makes, as the API server counted them."""
     found: dict[str, float] = {}
@@ -85,24 +69,14 @@ def requests_so_far(cluster: Cluster) -> dict[str, float]:
 KINDS = ("pods", "configmaps", "poddisruptionbudgets", "nodes")
 
 
-def measure(cluster: Cluster, controller: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
+def measure(cluster: Cluster, child: AloneController, seconds: float) -> dict[str, Any]:
     """CPU, memory and API requests of the controller for some seconds."""
-    process = psutil.Process(controller.pid)
-
-    def spent_s() -> float:
-        times = process.cpu_times()
-        return float(times.user + times.system)
-
-    before, spent, began = requests_so_far(cluster), spent_s(), time.monotonic()
-    time.sleep(seconds)
-    took, used = time.monotonic() - began, spent_s() - spent
-    after = requests_so_far(cluster)
+    before, began = requests_so_far(cluster), time.monotonic()
+    cpu_percent, memory_mb = child.cost(seconds)
+    after, took = requests_so_far(cluster), time.monotonic() - began
     grown = {key: 60 * (after[key] - before.get(key, 0.0)) / took for key in after}
-    return {
-        "cpu_percent": 100 * used / took,
-        "memory_mb": process.memory_info().rss / 1e6,
-        "requests": {key: rate for key, rate in grown.items() if rate > 0},
-    }
+    requests = {key: rate for key, rate in grown.items() if rate > 0}
+    return {"cpu_percent": cpu_percent, "memory_mb": memory_mb, "requests": requests}
 
 
 def make_namespace(cluster: Cluster) -> None:
@@ -112,25 +86,6 @@ def make_namespace(cluster: Cluster) -> None:
     cluster.create(where, {"metadata": {"name": "default"}})
 
 
-@contextlib.contextmanager
-def controller(cluster: Cluster, state: Path) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "PYTHONPATH": str(SUPPORT)}
-    with (state / "controller.log").open("w") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "kube.controller_alone", str(state)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=environment,
-        )
-        try:
-            yield child
-        finally:
-            child.kill()
-            child.wait()
-
-
 def rows(sizes: list[int], seconds: float) -> Iterator[Row]:
     """Each size after the one before, on the same cluster."""
     with (
@@ -138,31 +93,25 @@ def rows(sizes: list[int], seconds: float) -> Iterator[Row]:
         tempfile.TemporaryDirectory(prefix="trisect-scale-") as folder,
     ):
         state = Path(folder)
-        shutil.copytree(MODELS, state / "models")
+        shutil.copytree(many.MODELS, state / "models")
         make_namespace(cluster)
         pods = ClaimedPods(cluster, NAMESPACE)
         registered = 0
         try:
-            with controller(cluster, state) as child:
-                assert child.stdin is not None
-                assert child.stdout is not None
+            with many.controller(state, environment={"KUBECONFIG": str(cluster.kubeconfig)}) as child:
                 for size in sizes:
                     wanted = -(-size // NODE_CORES)
                     register_nodes(cluster, registered, wanted)
                     registered = wanted
-                    file = state / f"{size}.json"
-                    file.write_text(json.dumps(plan(size)))
-                    print(file, file=child.stdin, flush=True)
-                    told = json.loads(child.stdout.readline())
-                    time.sleep(SETTLE_S)
-                    found = measure(cluster, child, seconds)
-                    yield Row(size, 2 * size, wanted, told["apply_s"], **found)
+                    apply_s = child.apply(size)
+                    time.sleep(LEAST_SETTLE_S + 2 * size / CANARIES_RPS)
+                    yield Row(size, 2 * size, wanted, apply_s, **measure(cluster, child, seconds))
         finally:
             pods.close()
 
 
-SETTLE_S = 15.0
-"""After an apply the controller proves the shadows that it adopts."""
+LEAST_SETTLE_S = 15.0
+"""After an apply the controller tests the shadows that it adopts; each one's first canary takes longer."""
 
 
 def draw(found: list[Row], path: Path) -> None:

@@ -1,6 +1,7 @@
 """The guard: a state machine that keeps every partition served within its SLO. Pure; docs/design/guard.md.
 
 decisions    `tick(state, seen) -> (state, effects)`: the entry point
+attention    which partitions a tick looks at, and the observation of them
 signals      the evidence of answers, rates and silences: the rule of a verdict
 sequential   evidence of a broken SLO from late answers
 arrivals     the dispersion of arrivals, which makes clusters of late answers larger

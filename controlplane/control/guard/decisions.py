@@ -1,6 +1,6 @@
 """Decide what to do where a prediction was wrong or a server died. Pure.
 
-`tick(state, seen)` returns the next state and the effects in their order: `signals.observe` weighs the
+`tick(state, seen)` returns the next state and the effects in their order: `attention.observe` weighs the
 answers, `decide` acts on the evidence. The state table is in docs/design/faults.md. Three rules:
 
 * a partition with a live server has a route to it: a dead active server is left at once for a live one;
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import sequential, service, signals, starts
+from controlplane.control.guard import attention, sequential, service, signals, starts
 from controlplane.control.guard.host import contention, starves
 from controlplane.control.guard.state import (
     Cause,
@@ -95,17 +95,22 @@ def routes(state: GuardState, seen: FleetSeen) -> dict[str, NamedRoute]:
 
 def tick(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, ...]]:
     """Return the next state after one observation of the fleet, and the effects, in order."""
-    return decide(signals.observe(state, seen), seen)
+    return decide(attention.observe(state, seen), seen)
 
 
 def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect, ...]]:
-    """Return the state and the effects that follow from the evidence in `state`."""
+    """Return the state and the effects that follow from the evidence in `state`; it itself if none is due."""
+    due = attention.due(state, seen.now_s)
+    if state.due_s and not due:
+        return state, ()
     watches = dict(state.watches)
     turn = _Turn(replace(state, watches=watches), seen, watches, used_percent(watches.values()))
-    turn.lost_gpus()
-    for partition in state.watches:
-        turn.decide(partition)
-    return turn.state, tuple(turn.effects)
+    if state.lost_gpus or any(turn.has_lost(watches[partition]) for partition in due):
+        turn.lost_gpus()
+    for partition, watch in state.watches.items():
+        if partition in due or turn.is_concerned(watch):
+            turn.decide(partition)
+    return replace(turn.state, due_s={**state.due_s, **turn.next_looks()}), tuple(turn.effects)
 
 
 @dataclass(slots=True)
@@ -113,7 +118,7 @@ class _Turn:
     """The state and the effects of one tick, partition by partition.
 
     `watches` is the state's own mapping and changes only here during the tick. `used` is the percentage of
-    each GPU that has an owner.
+    each GPU that has an owner, `moved` the GPUs of which that changed, `decided` the partitions so far.
     """
 
     state: GuardState
@@ -121,15 +126,37 @@ class _Turn:
     watches: dict[str, Watch]
     used: dict[str, float]
     effects: list[Effect] = field(default_factory=list)
+    moved: set[str] = field(default_factory=set)
+    decided: list[str] = field(default_factory=list)
 
     def set(self, partition: str, watch: Watch) -> None:
-        moved = watch.active.server != self.watches[partition].active.server
+        before = self.watches[partition].active
         self.watches[partition] = watch
-        if moved:
+        if watch.active.server != before.server:
             self.used = used_percent(self.watches.values())
+            self.moved |= {before.gpu, watch.active.gpu}
+
+    def is_concerned(self, watch: Watch) -> bool:
+        """Return whether a share has moved on a GPU of this partition: what fitted there may fit no more."""
+        if not self.moved:
+            return False
+        return any(one.gpu in self.moved for one in (watch.active, watch.standby) if one is not None)
+
+    def has_lost(self, watch: Watch) -> bool:
+        """Return whether a server of this partition is gone."""
+        placed_servers = (one for one in (watch.active, watch.standby) if one is not None)
+        return any(_health(self.seen, one) is Health.GONE for one in placed_servers)
+
+    def next_looks(self) -> dict[str, float]:
+        """Return when those partitions are looked at again of which that may have changed."""
+        limits = self.state.limits
+        found = {p: attention.next_look_s(self.watches[p], self.seen, limits) for p in self.decided}
+        concerned = (p for p, watch in self.watches.items() if self.is_concerned(watch))
+        return {**found, **dict.fromkeys(concerned, attention.AT_ONCE)}
 
     def decide(self, partition: str) -> None:
         """Apply the table of docs/design/faults.md to one partition, its shadow first."""
+        self.decided.append(partition)
         watch = self._standby_lives(self.state.watches[partition])
         now, limits = self.seen.now_s, self.state.limits
         active = self.seen.servers.get(watch.active.server, signals.GONE)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from controlplane.control.guard import ahead, sequential, service
-from controlplane.control.guard.host import unexplained
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
 from controlplane.control.guard.state import Cause, GuardState, Limits, Watch
@@ -50,25 +49,14 @@ def missed_s(state: GuardState, seen: FleetSeen) -> float:
     return gap_s if seldom and state.limits.gap_s < gap_s < math.inf else 0.0
 
 
-def observe(state: GuardState, seen: FleetSeen) -> GuardState:
-    """Return the state with the evidence of the answers since the look before.
-
-    The evidence is kept where a decision cannot be carried out, and decided on again at the next look.
-    """
-    answers: dict[str, list[Answer]] = {}
-    for answer in seen.answers:
-        answers.setdefault(answer.server, []).append(answer)
-    now, missed = seen.now_s, missed_s(state, seen) > 0.0
-    watches = {}
-    for partition, watch in state.watches.items():
-        if missed:
-            # A host that stood still looks like servers that do; what waited meanwhile is answered late.
-            settled_s = max(watch.settled_s, now + state.limits.settle_s)
-            watch = replace(watch, answered_s=now, settled_s=settled_s)
-        active = seen.servers.get(watch.active.server, GONE)
-        heard = answers.get(watch.active.server, [])
-        watches[partition] = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
-    return replace(state, now_s=now, watches=watches, stood_s=now if missed else state.stood_s)
+def resumed(watch: Watch, until_s: float) -> Watch:
+    """Return the watch of a partition that rested as looks without anything new would have left it."""
+    rested_s = until_s - watch.looked_s
+    if not 0.0 < rested_s < math.inf:
+        return watch
+    known = zip(watch.rates_rps, watch.partition.promises, strict=True)
+    rates = tuple(_moving(rate, 0.0, rested_s, promise) for rate, promise in known)
+    return replace(watch, rates_rps=rates, answered_s=until_s, looked_s=until_s)
 
 
 def update(
@@ -124,6 +112,7 @@ def update(
         unexplained=unexplained_part,
         in_flight=seen.in_flight,
         failed_in_a_row=failed,
+        looked_s=now_s,
     )
 
 

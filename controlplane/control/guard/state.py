@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
-from controlplane.domain.observation import Level
+from controlplane.domain.observation import Level, ServerSeen
 from controlplane.domain.plan import Placement, Plan, ServedModel
 from controlplane.domain.workload import ShadowPolicy
 
@@ -188,7 +188,8 @@ class Watch:
     promise. Times: `answered_s`, the active server's last answer, or the last look without an open request;
     `broken_s`, the first alarm on which nothing was done yet, and `alarm_s`, the latest one; `settled_s`,
     before which only a dead server is left; `died_s`, the last death of a server that had served.
-    `unexplained` is the part of recent late answers' time that the host cannot explain.
+    `unexplained` is the part of recent late answers' time that the host cannot explain. `looked_s` is the
+    look that this is from: a partition that rests is not looked at in each tick (`attention`).
     """
 
     partition: GuardedPartition
@@ -210,6 +211,7 @@ class Watch:
     launches: Launches = Launches()
     generation: int = 0
     reported: Mapping[Topic, float] = field(default_factory=dict)
+    looked_s: float = -math.inf
 
     def has_reported(self, topic: Topic) -> bool:
         """Return whether this was reported and has not ended."""
@@ -241,13 +243,19 @@ def phase(watch: Watch, now_s: float) -> Phase:
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
-    """All partitions, in the plan's order, the GPUs known to be lost, and when the host last stood still."""
+    """All partitions, in the plan's order, the GPUs known to be lost, and when the host last stood still.
+
+    `servers` are those of the look before. `due_s` is when each partition is looked at though nothing is new
+    about it; all of them are in the next tick while it is empty.
+    """
 
     watches: Mapping[str, Watch]
     lost_gpus: frozenset[str] = frozenset()
     limits: Limits = Limits()
     now_s: float = -math.inf
     stood_s: float = -math.inf
+    servers: Mapping[str, ServerSeen] = field(default_factory=dict)
+    due_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def used_percent(watches: Iterable[Watch]) -> dict[str, float]:

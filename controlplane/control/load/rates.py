@@ -65,10 +65,13 @@ class Rates:
         stretch = np.minimum(self.stretch + 1, KEPT)
         # Steps before the first one that was seen belong to no stretch.
         stretch = np.where(np.isnan(grown).all(axis=1), 0, stretch)
-        stretch = _cut(grown, stretch, self.dispersion)
-        return replace(
-            self, counts=grown, stretch=stretch, dispersion=_learned(grown, stretch, self.dispersion)
-        )
+        # Without a request there is nothing to cut and no burst: most of a large fleet costs little.
+        seen = ~np.isnan(grown) & (stretch[:, None] > _AGE)
+        dispersion = _moved(self.dispersion, 1.0, seen.sum(axis=1))
+        busy = (grown > 0.0).any(axis=1)
+        stretch[busy] = _cut(grown[busy], stretch[busy], self.dispersion[busy])
+        dispersion[busy] = _learned(grown[busy], stretch[busy], self.dispersion[busy])
+        return replace(self, counts=grown, stretch=stretch, dispersion=dispersion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +210,13 @@ def _learned(counts: FloatArray, stretch: IntArray, dispersion: FloatArray) -> F
     line = _Line.of(counts, stretch, dispersion)
     level = np.where(line.seen, line.level(counts), np.nan)
     blocks = level.reshape(len(counts), KEPT // _BLOCK, _BLOCK).sum(axis=2)
-    now = np.fmax(_ratio(level), np.fmax(_ratio(blocks), 1.0))
-    step = np.where(line.count >= _DISPERSION_FEWEST, 1.0 / _DISPERSION_MEMORY, 0.0)
-    return np.asarray(dispersion + step * (now - dispersion), dtype=np.float64)
+    return _moved(dispersion, np.fmax(_ratio(level), np.fmax(_ratio(blocks), 1.0)), line.count)
+
+
+def _moved(dispersion: FloatArray, now: FloatArray | float, steps: FloatArray | IntArray) -> FloatArray:
+    """The dispersion moved towards the present one, where enough steps show that."""
+    weight = np.where(steps >= _DISPERSION_FEWEST, 1.0 / _DISPERSION_MEMORY, 0.0)
+    return np.asarray(dispersion + weight * (now - dispersion), dtype=np.float64)
 
 
 def _ratio(counts: FloatArray) -> FloatArray:

@@ -3,6 +3,10 @@
 serve            the process: its lock, the request log, its metrics endpoint
 loop             look, decide, act
 observer         the guard's observations: ended requests, and the health of every server
+agenda           names by the time at which each is due
+engine           the servers that run according to the engine
+suspects         times of servers under suspicion
+quotas           what delays servers
 adopt            adoption of a running fleet by a new controller
 actor            the port between the loop and what becomes of its decisions
 executor         the actor that carries decisions out

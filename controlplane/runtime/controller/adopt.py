@@ -77,6 +77,9 @@ def adoption(
     running = [
         s for s in servers if s.state is ServerState.RUNNING and s.spec.labels.role is not Role.PROFILE
     ]
+    of_partition: dict[str, list[Server]] = {}
+    for server in running:
+        of_partition.setdefault(server.spec.labels.partition, []).append(server)
     backups = {route.backup for route in routes.values()}
     placed_servers: dict[str, tuple[PlacedServer, ...]] = {}
     kept: list[Server] = []
@@ -86,9 +89,8 @@ def adoption(
         # A server that an interrupted apply started may belong to another plan: it must not get traffic.
         candidates = [
             s
-            for s in running
-            if s.spec.labels.partition == partition.id
-            and s.spec.device in gpus
+            for s in of_partition.get(partition.id, ())
+            if s.spec.device in gpus
             and (s.name in routed or s.name in backups or stands_for(s.spec, spec, desired))
         ]
         # Routed first, then as planned, then the others.
@@ -114,6 +116,7 @@ def adoption(
             chosen += shadows[:1]
         kept += chosen
         placed_servers[partition.id] = tuple(placed)
-    surplus = tuple(s for s in running if s not in kept)
+    names = {server.name for server in kept}
+    surplus = tuple(server for server in running if server.name not in names)
     state = decisions.begin(guarded, placed_servers, limits, generation)
     return Adoption(state, planned, tuple(kept), surplus)

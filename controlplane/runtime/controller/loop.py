@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Mapping
 
-from controlplane.control.guard import decisions
-from controlplane.control.guard.signals import missed_s, observe, suspicion
+from controlplane.control.converge.desired import NamedRoute
+from controlplane.control.guard import attention, decisions
+from controlplane.control.guard.signals import missed_s, suspicion
 from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, TrisectError
+from controlplane.domain.fleet import Routes
 from controlplane.domain.observation import Health
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.gateway import processes
@@ -63,6 +65,8 @@ class Controller:
         self._workers, self._observer = self._new_workers()
         self._adopted: Adopted | None = None
         self._checked_s = 0.0
+        # The gateway's and our routes that were last found to be the same.
+        self._alike: tuple[Routes, Mapping[str, NamedRoute]] = ({}, {})
         self._failures_s: dict[str, float] = {}
         self._troubles: Mapping[str, str] = {}
         self.ticked_s = time.monotonic()
@@ -92,9 +96,11 @@ class Controller:
 
     def _interval_s(self) -> float:
         """Return the time between two looks: short under suspicion, since clients wait for the verdict."""
-        watches = self.state.watches.values() if self.state is not None else ()
-        suspicious = any(suspicion(watch) > SUSPICIOUS for watch in watches)
-        return _SUSPICIOUS_TICK_S if suspicious else _TICK_S
+        state = self.state
+        if state is None:
+            return _TICK_S
+        suspected = (suspicion(state.watches[p]) > SUSPICIOUS for p in attention.due(state, state.now_s))
+        return _SUSPICIOUS_TICK_S if any(suspected) else _TICK_S
 
     def repair(self, stop: threading.Event) -> None:
         """Run until nothing is left to do, or nothing more can be done now."""
@@ -131,9 +137,11 @@ class Controller:
             )
             self._event("warning", "controller", self._fleet.name, reason)
         # Kept even if the decision fails: an alarm must not have to build up again.
-        adopted.state = observe(adopted.state, seen)
+        adopted.state = attention.observe(adopted.state, seen)
         state, effects = decisions.decide(adopted.state, seen)
-        decision = Decision(state, effects, decisions.routes(state, seen), seen)
+        # Where no partition was decided on, the routes are as they were too.
+        routes = adopted.routes if state is adopted.state else decisions.routes(state, seen)
+        decision = Decision(state, effects, routes, seen)
         try:
             self._act(decision, adopted)
         finally:
@@ -148,7 +156,8 @@ class Controller:
         self._actor.close(self.state if self._fleet.files.exists() else None, self._workers)
 
     def _act(self, decision: Decision, adopted: Adopted) -> None:
-        if not decision.effects and decision.routes == adopted.routes:
+        unchanged = decision.routes is adopted.routes or decision.routes == adopted.routes
+        if not decision.effects and unchanged:
             adopted.state = decision.state
             return
         with self._actor.hold_fleet():
@@ -193,9 +202,15 @@ class Controller:
     def _changed_by_others(self, adopted: Adopted) -> bool:
         if self._fleet.files.changed_s() != adopted.changed_s:
             return True
-        present = {e: set(r.members) for e, r in named(self._fleet.gateway.routes()).items()}
+        found = self._fleet.gateway.routes()
+        if found is self._alike[0] and adopted.routes is self._alike[1]:
+            return False
+        present = {e: set(r.members) for e, r in named(found).items()}
         addressed = adopted.addressed(adopted.routes, self._workers)
-        return present != {e: {b.server for b in r.members} for e, r in addressed.items()}
+        if present != {e: {b.server for b in r.members} for e, r in addressed.items()}:
+            return True
+        self._alike = found, adopted.routes
+        return False
 
     def _adopt(self) -> None:
         """Adopt what runs. Raises EngineError where another command works on the fleet."""

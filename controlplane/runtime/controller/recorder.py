@@ -48,6 +48,7 @@ class Recorder:
         self._began_s = self._written_s = clock.monotonic()
         self._heard: dict[Key, _Heard] = {}
         self._partitions: dict[str, str] = {}
+        self._watches: dict[str, Watch] = {}
         self._read: dict[tuple[str, str], ModelStatistics] = {}
         self._rows: Mapping[Key, int] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="recorder")
@@ -58,6 +59,9 @@ class Recorder:
         An answer of an unknown server counts for the first partition that serves its endpoint.
         """
         for watch in watches:
+            if self._watches.get(watch.partition.id) is watch:
+                continue
+            self._watches[watch.partition.id] = watch
             for placed in (watch.active, watch.standby):
                 if placed is not None:
                     self._partitions[placed.server] = watch.partition.id
@@ -91,7 +95,7 @@ class Recorder:
         }
         self._written_s = now_s
         if over:
-            self._heard, self._partitions, self._began_s = {}, {}, now_s
+            self._heard, self._partitions, self._watches, self._began_s = {}, {}, {}, now_s
         self._pool.submit(self._write, tuple(active), heard_of, seconds, over)
 
     def close(self, active: Sequence[tuple[Watch, Server | None]]) -> None:
@@ -111,7 +115,7 @@ class Recorder:
         for watch, server in active:
             # Only models have execution counters; their aliases would count executions twice.
             models = {promise.endpoint for promise in watch.partition.promises}
-            asked = server if over else None
+            asked = self._counted(watch, server, heard_of) if over else None
             for endpoint in watch.partition.endpoints:
                 latency, failed = heard_of.get((watch.partition.id, endpoint), (np.empty(0, np.float32), 0))
                 minutes.append(
@@ -129,6 +133,20 @@ class Recorder:
                 )
         rows = self._history.write_minutes(minutes, self._rows)
         self._rows = {} if over else rows
+
+    def _counted(
+        self, watch: Watch, server: Server | None, heard_of: Mapping[Key, _Latencies]
+    ) -> Server | None:
+        """Return the server if its counters are to be read: not after a minute without requests.
+
+        They are read anew then: a difference over such minutes would hold many canaries and little else.
+        """
+        endpoints = watch.partition.endpoints
+        if server is None or any((watch.partition.id, endpoint) in heard_of for endpoint in endpoints):
+            return server
+        for endpoint in endpoints:
+            self._read.pop((server.name, endpoint), None)
+        return None
 
     def _batches(self, server: Server, endpoint: str) -> dict[int, BatchStatistics] | None:
         """Return the executions since the last reading; None without one, or without an answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class StatusFile:
         self._clock = clock
         self._written_s = -math.inf
         self._written: dict[str, Guarding] = {}
+        self._watches: Mapping[str, Watch] = {}
 
     def show(self, state: GuardState, *, changed: bool) -> None:
         """Write a different state at most once a second, or at once if something `changed`.
@@ -38,13 +40,18 @@ class StatusFile:
         ahead_s = wall_s - state.now_s
         states = {}
         for name, watch in state.watches.items():
-            fresh, before = _guarding(watch, state.now_s, ahead_s), self._written.get(name)
+            before = self._written.get(name)
+            if before is not None and self._watches.get(name) is watch:
+                states[name] = before
+                continue
+            fresh = _guarding(watch, state.now_s, ahead_s)
             if before is not None and before.phase == fresh.phase:
                 fresh = replace(fresh, since_s=before.since_s)
             if before is not None and before.retry_at_s is not None and fresh.retry_at_s is not None:
                 same = abs(before.retry_at_s - fresh.retry_at_s) < 1.0
                 fresh = replace(fresh, retry_at_s=before.retry_at_s) if same else fresh
             states[name] = fresh
+        self._watches = state.watches
         if states == self._written:
             return
         self._written = states

@@ -83,6 +83,21 @@ def test_a_gateway_that_is_gone_is_looked_for_again(tmp_path: Path) -> None:
     assert host.seen() == HostSeen(pytest.approx(0.5), 0.0, 0.0)
 
 
+def test_a_gateway_that_is_not_here_is_looked_for_now_and_then(tmp_path: Path) -> None:
+    kernel, searches = Kernel(tmp_path), []
+    kernel.write(run_s=1.0, wait_s=1.0, steal=0, ticks=100, throttled_s=0.0)
+
+    def search() -> list[int]:
+        searches.append(kernel.now_s)
+        return []
+
+    host = GatewayHost(search, tmp_path / "proc", tmp_path / "groups", lambda: kernel.now_s)
+    for _ in range(11):
+        host.seen()
+        kernel.now_s += WINDOW_S
+    assert searches == [100.0, 100.0 + STALE_S, 100.0 + 2 * STALE_S]
+
+
 def test_this_host_tells() -> None:
     now_s = [0.0]
     host = GatewayHost(lambda: [os.getpid()], now=lambda: now_s[0])

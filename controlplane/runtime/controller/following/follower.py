@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from controlplane.control.load.decisions import Forecast, forecast, tick
 from controlplane.control.load.state import (
     Apply,
     Effect,
+    FollowedWorkload,
     LoadSeen,
     LoadState,
     PerWorkload,
@@ -31,6 +33,8 @@ from controlplane.runtime.fleet.history import Event
 
 _TICK_S = 1.0
 _SAVE_S = 5.0
+_SAVE_PART = 0.005
+"""The part of a core that saving may take: what is known of a thousand workloads is saved less often."""
 _PAUSE_S = 30.0
 """Load control rests so long after an unexpected error."""
 _REPEAT_S = 600.0
@@ -57,7 +61,9 @@ class Follower:
         self._applying = Applying(fleet, notice, plan_only=plan_only)
         self._planning: Planning | None = None
         self._state: LoadState | None = None
-        self._ticked_s = self._saved_s = now_s
+        self._workloads: tuple[Plan, tuple[FollowedWorkload, ...]] | None = None
+        self._ticked_s = now_s
+        self._save_at_s = now_s + _SAVE_S
         self._recalls = not plan_only
         self._rests_until_s = 0.0
         self._reported_s: dict[str, float] = {}
@@ -99,7 +105,7 @@ class Follower:
         plan = self._running.plan()
         if plan is None:
             return
-        wall_s, workloads = self._fleet.clock.wall(), followed_workloads(plan)
+        wall_s, workloads = self._fleet.clock.wall(), self._followed(plan)
         seconds = self._arrivals.complete(now_s, heard_since_s)
         arrivals: list[PerWorkload | None] = [
             None if counts is None else tuple(float(counts.get(w.endpoint, 0)) for w in workloads)
@@ -115,9 +121,16 @@ class Follower:
         self._state, effects = tick(state, seen, follow=obstacle is None)
         for effect in effects:
             self._carry_out(effect, self._state)
-        if not self._plan_only and now_s - self._saved_s >= _SAVE_S:
-            self._saved_s = now_s
+        if not self._plan_only and now_s >= self._save_at_s:
+            began_s = time.thread_time()
             memory.save(self._fleet.files, self._state, following=obstacle or "yes")
+            self._save_at_s = now_s + max(_SAVE_S, (time.thread_time() - began_s) / _SAVE_PART)
+
+    def _followed(self, plan: Plan) -> tuple[FollowedWorkload, ...]:
+        """Return the workloads of the plan, the same ones for the same plan."""
+        if self._workloads is None or self._workloads[0] is not plan:
+            self._workloads = plan, followed_workloads(plan)
+        return self._workloads[1]
 
     def _first_state(self, plan: Plan, wall_s: float) -> LoadState:
         """The state that the controller before left, else a new one."""

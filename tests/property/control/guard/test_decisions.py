@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.guard import decisions, signals
+from controlplane.control.guard import attention, decisions, signals
 from controlplane.control.guard.sequential import Promise
 from controlplane.control.guard.state import (
     Cause,
@@ -57,7 +57,10 @@ class World:
     partitions: tuple[GuardedPartition, ...]
     state: GuardState
     machines: dict[str, Machine]
+    thorough: GuardState
+    """The state of a guard that looks at every partition in each tick."""
     now_s: float = 0.0
+    silent: set[str] = field(default_factory=set)
     crowded: set[str] = field(default_factory=set)
     broken_starts: bool = False
     held: bool = False
@@ -71,12 +74,17 @@ class World:
         self.now_s += TICK_S
         before = self.state
         seen = FleetSeen(self.now_s, tuple(self.answers()), self.servers())
+        all_due = replace(self.thorough, due_s={})
         if self.held:
-            self.state = signals.observe(before, seen)
+            self.state = attention.observe(before, seen)
+            self.thorough = attention.observe(all_due, seen)
             validate_state(self.state)
             return
         self.state, effects = decisions.tick(before, seen)
+        self.thorough, thoroughly = decisions.tick(all_due, seen)
         validate_state(self.state)
+        assert effects == thoroughly
+        assert decisions.routes(self.state, seen) == decisions.routes(self.thorough, seen)
         # Who leaves a dead server takes its shadow whatever the account says, in the same tick too.
         died = any(isinstance(e, Redirect) and e.cause in DEAD for e in effects)
         for effect in effects:
@@ -153,7 +161,7 @@ class World:
         ended = []
         for partition in self.partitions:
             machine = self.machines.get(self.active[partition.id])
-            if machine is None or machine.health is not Health.READY:
+            if machine is None or machine.health is not Health.READY or partition.id in self.silent:
                 continue
             if machine.hung:
                 machine.owed += 10
@@ -201,14 +209,15 @@ def world(percents: Sequence[float], policy: ShadowPolicy, elsewhere: bool) -> W
         placed_servers[name] = (active, shadow)
         standing = Health.READY if policy is ShadowPolicy.HOT else Health.UNLOADED
         machines[shadow.server] = Machine(shadow_gpu, standing)
-    made = World(tuple(partitions), decisions.begin(tuple(partitions), placed_servers, Limits()), machines)
+    begun = decisions.begin(tuple(partitions), placed_servers, Limits())
+    made = World(tuple(partitions), begun, machines, begun)
     made.active = {w.id: f"{w.id}.a" for w in partitions}
     return made
 
 
 EVENTS = (
     *("nothing", "crash", "crash standby", "slow", "heal", "hang", "fail", "impair", "crowd", "gpu"),
-    *("bad starts", "held", "standstill"),
+    *("bad starts", "held", "standstill", "silence"),
 )
 events = st.lists(
     st.tuples(st.sampled_from(EVENTS), st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=25
@@ -264,6 +273,8 @@ def is_served_after(
                 active.health = Health.IMPAIRED
             case "crowd":
                 fleet.crowded.add(partition.id)
+            case "silence":
+                fleet.silent ^= {partition.id}
             case "gpu":
                 for machine in fleet.machines.values():
                     if machine.gpu == "g0":
@@ -276,8 +287,14 @@ def is_served_after(
         for _ in range(ticks):
             fleet.tick()
         fleet.held = False
+    for partition, watch in fleet.thorough.watches.items():
+        present = signals.resumed(fleet.state.watches[partition], fleet.now_s)
+        for rates, wanted in zip(present.rates_rps, watch.rates_rps, strict=True):
+            assert rates == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+        assert replace(present, rates_rps=watch.rates_rps) == watch
     # Left alone with starts that work, every partition is served again: the breaker's next try included.
     fleet.broken_starts = False
+    fleet.silent.clear()
     fleet.crowded.clear()
     for machine in fleet.machines.values():
         machine.slow = machine.hung = False

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from controlplane.control.guard import decisions, signals
+from controlplane.control.guard import attention, decisions
 from controlplane.control.guard.sequential import Promise
 from controlplane.control.guard.state import (
     Cause,
@@ -378,7 +378,7 @@ def test_who_cannot_act_forgets_nothing_and_decides_again() -> None:
         b.now_s += TICK_S
         late = tuple(Answer(b.now_s, 150.0, False, "W1", "W1.a") for _ in range(20))
         seen = FleetSeen(b.now_s, late, dict(b.servers))
-        b.state = signals.observe(b.state, seen)
+        b.state = attention.observe(b.state, seen)
     # The fleet was busy meanwhile, and nobody asks the server any more.
     assert of(Redirect, b.tick(1, rate=0.0))[0].cause is Cause.SLOW
 

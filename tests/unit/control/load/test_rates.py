@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from controlplane.control.load.rates import KEPT, FloatArray, Rates, bursts, estimate, is_bursty
+from controlplane.control.load.rates import (
+    KEPT,
+    FloatArray,
+    Rates,
+    _cut,
+    _learned,
+    bursts,
+    estimate,
+    is_bursty,
+)
 
 
 def after(*counts: float, workloads: int = 1) -> Rates:
@@ -121,3 +130,20 @@ def test_an_idle_workload_has_an_upper_bound() -> None:
     found = estimate(after(*[0.0] * 60), 20.0)
     assert found.level[0] == 0.0
     assert 0.0 < found.upper(2.0)[0] < 0.1
+
+
+def test_workloads_without_requests_are_computed_in_fewer_steps_and_alike() -> None:
+    """Beside one with requests, before their first second, after their last, and with seconds unseen."""
+    random = np.random.default_rng(3)
+    rates = Rates.unknown(4, 1.0)
+    for second in range(3 * KEPT):
+        counts = np.array([random.poisson(20.0), 0.0, random.poisson(9.0) if second < KEPT else 0.0, 0.0])
+        if second < 3 or second == KEPT:
+            counts[3] = np.nan
+        grown = np.column_stack([rates.counts[:, 1:], counts])
+        stretch = np.where(np.isnan(grown).all(axis=1), 0, np.minimum(rates.stretch + 1, KEPT))
+        stretch = _cut(grown, stretch, rates.dispersion)
+        dispersion = _learned(grown, stretch, rates.dispersion)
+        rates = rates.after(counts)
+        assert (rates.stretch == stretch).all()
+        assert (rates.dispersion == dispersion).all()

@@ -32,6 +32,7 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
 from controlplane.runtime.clock import wait_until
+from controlplane.runtime.controller import engine as engine_module
 from controlplane.runtime.controller import observer as observer_module
 from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.workers import Workers
@@ -464,6 +465,96 @@ def test_each_look_says_how_the_host_treats_the_gateway(bench: Bench) -> None:
     assert bench.observer.look(state()).host == told
 
 
+@pytest.fixture
+def resting(bench: Bench) -> Bench:
+    """The server has been looked at, and the guard has no reason to look at its partition again."""
+    bench.health()
+    bench.requests.answered = ()
+    return bench
+
+
+def rested() -> GuardState:
+    return replace(state(), due_s={"W1": math.inf}, now_s=0.0)
+
+
+def test_a_server_about_which_nothing_is_new_is_what_it_was(
+    resting: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+    monkeypatch.setattr(resting.observer, "_look_at", lambda name, now: looked_at.append(name))
+    seen = resting.observer.look(rested())
+    assert seen.servers[SERVER.name].health is Health.READY
+    assert looked_at == []
+
+
+def test_one_that_rests_and_ends_is_gone(resting: Bench) -> None:
+    resting.engine.news.append(News((SERVER.name,), "died"))
+
+    def gone() -> bool:
+        return resting.observer.look(rested()).servers[SERVER.name].health is Health.GONE
+
+    assert wait_until(gone, deadline_s=30.0)
+
+
+def test_one_that_rests_and_that_the_engine_lists_no_more_is_gone_until_it_is_listed_again(
+    resting: Bench,
+) -> None:
+    engine = resting.observer._engine
+    assert wait_until(lambda: engine.answered_s > -math.inf, deadline_s=30.0)
+
+    def listed(*names: str) -> Health:
+        engine.running, engine.answered_s = frozenset(names), engine.answered_s + 1e6
+        return resting.observer.look(rested()).servers[SERVER.name].health
+
+    assert listed() is Health.GONE
+    assert listed(SERVER.name) is Health.READY
+
+
+@pytest.mark.usefixtures("hangs")
+def test_one_that_rests_and_falls_silent_under_load_is_asked_what_it_owes(resting: Bench) -> None:
+    resting.owes()  # as another server, whose port the fixture has opened
+    resting.requests.answered = ()
+    resting.gateway.owed = 4
+
+    def owed() -> int:
+        return resting.observer.look(rested()).servers[SERVER.name].in_flight
+
+    assert wait_until(lambda: owed() == 4, deadline_s=30.0)
+
+
+def test_one_that_rests_and_whose_canaries_fail_is_failing(
+    resting: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer_module, "CANARY_EVERY_S", 0.0)
+
+    def failing() -> bool:
+        return resting.observer.look(rested()).servers[SERVER.name].health is Health.FAILING
+
+    assert wait_until(failing, deadline_s=30.0)
+
+
+def test_a_large_fleet_gets_no_more_canaries_a_second_than_a_small_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked = Hand(), list[str]()
+    monkeypatch.setattr(observer_module, "time", clock)
+    monkeypatch.setattr(
+        bench.observer._canaries, "ask", lambda server, endpoints, deadline_s: asked.append(server.name)
+    )
+    bench.requests.answered = ()
+    bench.observer._looked_s = clock.now_s
+    names = []
+    for n in range(1000):
+        spec = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
+        bench.workers.adopt(replace(SERVER, spec=spec))
+        names.append(spec.name)
+    for _ in range(5 * 45):
+        bench.observer.look(rested())
+        clock.now_s += 0.2
+    assert set(asked) == {*names, SERVER.name}
+    assert len(asked) <= observer_module.CANARIES_RPS * (45 + 1)
+
+
 def test_a_look_says_what_delays_a_server(bench: Bench) -> None:
     calm = state()
     active = calm.watches["W1"].active.server
@@ -475,3 +566,33 @@ def test_a_look_says_what_delays_a_server(bench: Bench) -> None:
         return seen is not None and seen.delays == Delays(starved=0.25, throttled=0.5)
 
     assert wait_until(delayed, deadline_s=30.0)
+
+
+def test_a_list_that_costs_much_is_asked_for_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher: Any = Engine()
+    spent = iter([0.0, 0.2])  # of the thread that asks: a fifth of a second
+    monkeypatch.setattr(engine_module.time, "thread_time", lambda: next(spent))
+    queries = engine_module.EngineQueries(launcher, "f")
+    try:
+        queries.ask(100.0, engine_module.CALM)
+        assert wait_until(lambda: queries.answered_s == 100.0 and not queries._under_way, deadline_s=30.0)
+        asked: list[float] = []
+        monkeypatch.setattr(queries, "_pool", Submitted(asked))
+        for now_s in (119.0, 121.0):
+            queries.ask(now_s, engine_module.CALM)
+        assert asked == [121.0], "once in 20 s is a hundredth of a core"
+    finally:
+        queries.close()
+
+
+@dataclass
+class Submitted:
+    """A pool that notes what it is given."""
+
+    arguments: list[float]
+
+    def submit(self, call: object, argument: float) -> None:
+        self.arguments.append(argument)
+
+    def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
+        pass

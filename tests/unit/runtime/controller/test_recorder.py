@@ -173,6 +173,28 @@ def test_what_a_queue_executed_is_counted_once(tmp_path: Path, monkeypatch: pyte
     assert told["w1"].batches[4].executions == 10
 
 
+def test_counters_are_read_after_minutes_with_requests_only(tmp_path: Path) -> None:
+    history, clock = History(tmp_path / "h.sqlite"), Hand()
+    partition = GuardedPartition(
+        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
+    )
+    state = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits())
+    spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 60.0)
+    recorder = Recorder(history, clock)
+    answer = Answer(0.0, 5.0, False, "w1", "s")
+    with asked_triton() as (port, asked):
+        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
+        for number, answers in enumerate(((answer,), (), (answer,), (answer,)), 1):
+            recorder.hear(answers, state.watches.values())
+            clock.now_s += 61.0
+            recorder.write([(state.watches["W1"], server)])
+            assert wait_until(lambda n=number: len(history.minutes(0.0)) == n, deadline_s=60.0)
+    recorder.close([])
+    assert len(asked) == 3
+    # Over the minute without requests the counters grew by canaries: no difference is taken over it.
+    assert [minute.batches is None for minute in history.minutes(0.0)] == [True, True, True, False]
+
+
 def test_minutes_keep_their_batches(tmp_path: Path) -> None:
     history = History(tmp_path / "h.sqlite")
     first = Minute(10.0, 60.0, "W1", "w1", 50.0, 7, 0, 12.5, {4: BatchStatistics(3, 1, 2, 3)})

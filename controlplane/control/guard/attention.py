@@ -1,0 +1,97 @@
+"""Which partitions a tick looks at, and what it observes of them. Pure.
+
+Most of a large fleet rests: its servers are ready, no request waits, no evidence stands against them. Such a
+partition is looked at once something is new about it, or at a time that is known before. What looks at it
+would have done meanwhile follows from the time alone (`signals.resumed`). So a tick costs what happens in the
+fleet, not its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from controlplane.control.guard.host import unexplained
+from controlplane.control.guard.signals import GONE, LATE, missed_s, resumed, suspicion, update
+from controlplane.control.guard.state import GuardState, Limits, Watch
+from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.domain.workload import ShadowPolicy
+
+AT_ONCE = -math.inf
+
+
+def observe(state: GuardState, seen: FleetSeen) -> GuardState:
+    """Return the state with the evidence of the answers since the look before.
+
+    Partitions about which something is new are due, and stay so until a decision on them is carried out.
+    """
+    now, missed = seen.now_s, missed_s(state, seen) > 0.0
+    present = replace(state, now_s=now, servers=seen.servers, stood_s=now if missed else state.stood_s)
+    looked_at = frozenset(state.watches) if missed else _fresh(state, seen)
+    if not looked_at:
+        return present
+    answers: dict[str, list[Answer]] = {}
+    for answer in seen.answers:
+        answers.setdefault(answer.server, []).append(answer)
+    watches = dict(state.watches)
+    for partition in looked_at:
+        watch = resumed(watches[partition], state.now_s)
+        if missed:
+            # A host that stood still looks like servers that do; what waited meanwhile is answered late.
+            settled_s = max(watch.settled_s, now + state.limits.settle_s)
+            watch = replace(watch, answered_s=now, settled_s=settled_s)
+        active = seen.servers.get(watch.active.server, GONE)
+        heard = answers.get(watch.active.server, [])
+        watches[partition] = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
+    return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
+
+
+def due(state: GuardState, now_s: float) -> frozenset[str]:
+    """Return the partitions that a tick looks at though nothing is new about them."""
+    if not state.due_s:
+        return frozenset(state.watches)
+    return frozenset(partition for partition, at_s in state.due_s.items() if at_s <= now_s)
+
+
+def next_look_s(watch: Watch, seen: FleetSeen, limits: Limits) -> float:
+    """Return when a partition is looked at though nothing is new about it; AT_ONCE for the next tick."""
+    if _is_busy(watch, seen.servers.get(watch.active.server, GONE), limits):
+        return AT_ONCE
+    times = [at_s for at_s in (watch.settled_s, watch.launches.retry_at_s) if at_s > seen.now_s]
+    if watch.launches.failures:
+        since_s = max(one.since_s for one in (watch.active, watch.standby) if one is not None)
+        times.append(since_s + limits.stable_s)
+    return min(times, default=math.inf)
+
+
+def _fresh(state: GuardState, seen: FleetSeen) -> frozenset[str]:
+    """Return the partitions that are due, those with answers, and those whose servers changed."""
+    found = due(state, seen.now_s)
+    new = {*_changed(state.servers, seen.servers), *(answer.server for answer in seen.answers)}
+    return found.union(p for p, watch in state.watches.items() if not new.isdisjoint(_names(watch)))
+
+
+def _is_busy(watch: Watch, active: ServerSeen, limits: Limits) -> bool:
+    """Return whether time alone may lead to a decision or to evidence."""
+    unserved = watch.down or active.health is not Health.READY or active.in_flight > 0
+    uncovered = watch.standby is None and watch.partition.policy is not ShadowPolicy.NONE
+    failing = watch.failed_in_a_row >= limits.failed_in_a_row
+    suspected = watch.broken_s is not None or suspicion(watch) >= LATE
+    incomplete = any(record.open for record in watch.services)
+    return unserved or uncovered or failing or suspected or incomplete or bool(watch.reported)
+
+
+def _changed(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]) -> Iterable[str]:
+    """Yield the servers that look different, or are gone."""
+    if now is before:
+        return
+    yield from before.keys() - now.keys()
+    for name, seen in now.items():
+        known = before.get(name)
+        if known is not seen and known != seen:
+            yield name
+
+
+def _names(watch: Watch) -> tuple[str, ...]:
+    return (watch.active.server,) if watch.standby is None else (watch.active.server, watch.standby.server)

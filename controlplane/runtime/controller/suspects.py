@@ -1,0 +1,79 @@
+"""Times of servers under suspicion, from Triton's counters, read in threads."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import NamedTuple
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Server
+from controlplane.domain.observation import ModelStatistics
+from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, inferences_each, queue_ms
+
+EVERY_S = 0.05
+_KEPT_S = 2.0
+
+
+class Times(NamedTuple):
+    """Mean times of a server under suspicion, those of its slowest model, and inferences per request."""
+
+    queue_ms: float | None = None
+    compute_ms: float | None = None
+    inferences: Mapping[str, float] = MappingProxyType({})
+
+
+UNKNOWN = Times()
+
+
+class TimesOfSuspects:
+    """Times of servers under suspicion, from Triton's counters, read in threads."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
+        self._lock = threading.Lock()
+        self._queried_s: dict[str, float] = {}
+        self._before: dict[tuple[str, str], ModelStatistics] = {}
+        self._found: dict[str, tuple[float, Times]] = {}
+
+    def ask(self, server: Server, models: Sequence[str], now: float) -> None:
+        """Start to read the counters of the models, unless the last reading is recent."""
+        if now - self._queried_s.get(server.name, -1e9) < EVERY_S:
+            return
+        self._queried_s[server.name] = now
+        self._pool.submit(self._read, server, models)
+
+    def found(self, name: str, now: float) -> Times:
+        """Return the latest times; `UNKNOWN` without a recent reading."""
+        with self._lock:
+            at, times = self._found.get(name, (-math.inf, UNKNOWN))
+        return times if now - at < _KEPT_S else UNKNOWN
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, server: Server, models: Sequence[str]) -> None:
+        passed = {}
+        try:
+            with StatisticsClient(server, deadline_s=2.0) as client:
+                for model in models:
+                    now = client.read(model)
+                    before = self._before.get((server.name, model))
+                    self._before[server.name, model] = now
+                    if before is not None:
+                        passed[model] = difference(before, now)
+        except EngineError:
+            return
+
+        def slowest(mean_of: Callable[[ModelStatistics], float | None]) -> float | None:
+            return max((mean for p in passed.values() if (mean := mean_of(p)) is not None), default=None)
+
+        each = {model: n for model, p in passed.items() if (n := inferences_each(p)) is not None}
+        times = Times(slowest(queue_ms), slowest(compute_ms), each)
+        with self._lock:
+            self._found[server.name] = (time.monotonic(), times)

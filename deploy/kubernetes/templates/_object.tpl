@@ -1,0 +1,60 @@
+{{- /* One manifest with the release's namespace and labels, and with the values. */ -}}
+{{- define "trisect.object" -}}
+{{- $object := .object }}
+{{- $names := dict "app.kubernetes.io/name" "trisect" "app.kubernetes.io/managed-by" "Helm" }}
+{{- $_ := set $object.metadata "labels" (merge $names ($object.metadata.labels | default dict)) }}
+{{- if not .clusterWide }}{{ $_ := set $object.metadata "namespace" .root.Release.Namespace }}{{ end }}
+{{- range $subject := $object.subjects }}{{ $_ := set $subject "namespace" $.root.Release.Namespace }}{{ end }}
+{{- if eq $object.kind "CustomResourceDefinition" }}
+{{- /* The end of the definition would be the end of every Fleet. */}}
+{{- $keep := dict "helm.sh/resource-policy" "keep" }}
+{{- $_ := set $object.metadata "annotations" (merge $keep ($object.metadata.annotations | default dict)) }}
+{{- end }}
+{{- if eq $object.kind "Deployment" }}
+{{- include "trisect.deployment" (dict "spec" $object.spec "values" .root.Values) }}
+{{- end }}
+{{- with ($object.spec).selector }}
+{{- include "trisect.fleet" (dict "labels" (.matchLabels | default .) "values" $.root.Values) }}
+{{- end }}
+{{- toYaml $object }}
+{{- end }}
+
+{{- /* Set the fleet in labels that name one. */ -}}
+{{- define "trisect.fleet" -}}
+{{- if hasKey .labels "trisect.dev/fleet" }}{{ $_ := set .labels "trisect.dev/fleet" .values.fleet }}{{ end }}
+{{- end }}
+
+{{- /* Change a Deployment's spec by the values of its component. */ -}}
+{{- define "trisect.deployment" -}}
+{{- $component := index .spec.selector.matchLabels "app.kubernetes.io/component" }}
+{{- $given := index .values $component }}
+{{- $_ := set .spec "replicas" ($given.replicas | int) }}
+{{- $pod := .spec.template.spec }}
+{{- include "trisect.fleet" (dict "labels" .spec.template.metadata.labels "values" .values) }}
+{{- range $spread := $pod.topologySpreadConstraints }}
+{{- include "trisect.fleet" (dict "labels" $spread.labelSelector.matchLabels "values" $.values) }}
+{{- end }}
+{{- $container := first $pod.containers }}
+{{- $_ := set $container "image" .values.image }}
+{{- if $given.resources }}{{ $_ := set $container "resources" $given.resources }}{{ end }}
+{{- if eq $component "controller" }}
+{{- $args := list }}
+{{- range $arg := $container.args }}
+{{- $args = append $args (hasPrefix "--fleet=" $arg | ternary (printf "--fleet=%s" $.values.fleet) $arg) }}
+{{- end }}
+{{- $_ := set $container "args" $args }}
+{{- $variables := dict "TRISECT_MODELS" (printf "pvc:%s" .values.models) }}
+{{- $variables = merge (deepCopy $given.env) $variables }}
+{{- $env := list }}
+{{- range $one := $container.env }}
+{{- if hasKey $variables $one.name }}{{ $_ := set $one "value" (get $variables $one.name) }}{{ end }}
+{{- $_ := unset $variables $one.name }}
+{{- $env = append $env $one }}
+{{- end }}
+{{- range $name, $value := $variables }}{{ $env = append $env (dict "name" $name "value" $value) }}{{ end }}
+{{- $_ := set $container "env" $env }}
+{{- range $volume := $pod.volumes }}
+{{- with $volume.persistentVolumeClaim }}{{ $_ := set . "claimName" $.values.models }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,143 @@
+"""A controller without gateway, as a process: `python controller_alone.py FOLDER [--claimed PORT] [--rate
+RPS]`.
+
+It applies each plan whose file is named on its standard input, says how long that took, and guards the fleet
+meanwhile. Its fleet and its loop are the real ones. So is its launcher, that of Kubernetes, unless its
+servers are claimed ones behind a port. RPS requests a second end at each partition, all in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from claimed_servers import ClaimingLauncher
+
+from controlplane.control.converge.devices import map_devices
+from controlplane.domain.fleet import Backend, Endpoints, Routes
+from controlplane.domain.order import Order
+from controlplane.domain.plan import Plan
+from controlplane.files.documents import Document
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.plans import plan_of
+from controlplane.monitor.records import Record
+from controlplane.ports import Launcher
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.controller import serve
+from controlplane.runtime.devices import devices_of
+from controlplane.runtime.fleet.fleet import Fleet
+from launchers.kubernetes.api import ClusterPlace
+from launchers.kubernetes.launcher import KubernetesLauncher
+from launchers.kubernetes.options import ModelVolume, PodOptions
+
+NAMESPACE = "scale"
+_TOOK_MS = 20.0
+
+
+class NoGateway:
+    """Routes in memory: the gateway's own cost is another table."""
+
+    def __init__(self) -> None:
+        self._routes: Routes = {}
+
+    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+        pass
+
+    def routes(self) -> Routes:
+        return self._routes
+
+    def commit(self, routes: Routes) -> None:
+        self._routes = dict(routes)
+
+    def arrange(self, order: Order) -> None:
+        pass
+
+    def in_flight(self, backend: Backend) -> int:
+        return 0
+
+    def stop(self) -> None:
+        self._routes = {}
+
+
+class ClaimedRequests:
+    """A log of requests that no client sends: so many a second to each route, in turns."""
+
+    heard_since_s = 0.0
+
+    def __init__(self, gateway: NoGateway, rate_rps: float) -> None:
+        self._gateway = gateway
+        self._rate_rps = rate_rps
+        self._due = 0.0
+        self._taken_s = time.time()
+        self._number = 0
+
+    def take(self) -> list[Record]:
+        routes = sorted(self._gateway.routes().items())
+        now_s, before_s = time.time(), self._taken_s
+        self._taken_s = now_s
+        self._due += self._rate_rps * len(routes) * (now_s - before_s)
+        count, ended = int(self._due), []
+        self._due -= count
+        for i in range(count):
+            self._number += 1
+            endpoint, route = routes[self._number % len(routes)]
+            at_s = before_s + (now_s - before_s) * (i + 1) / count
+            server = route.members[0]
+            where = "grpc", self._number, endpoint, server.host, server.grpc_port
+            ended.append(Record(*where, 200, None, 100, 100, at_s, _TOOK_MS, False))
+        return ended
+
+    def close(self) -> None:
+        pass
+
+
+def launcher_of(state: Path, claimed: int | None) -> Launcher:
+    """The launcher of Kubernetes, or one whose servers a port answers for."""
+    if claimed is not None:
+        return ClaimingLauncher(claimed)
+    options = PodOptions("claimed", "Never", ModelVolume.parse("host:/models"))
+    return KubernetesLauncher(state, ClusterPlace(namespace=NAMESPACE), options)
+
+
+def devices_for(launcher: Launcher, wanted: Plan) -> dict[str, str]:
+    if isinstance(launcher, ClaimingLauncher):
+        return {gpu.id: gpu.id for gpu in wanted.gpus}
+    return dict(map_devices(wanted, devices_of(launcher)))
+
+
+def main(state: Path, claimed: int | None, rate_rps: float) -> None:
+    """Apply the named plans until the input ends."""
+    launcher, gateway = launcher_of(state, claimed), NoGateway()
+    fleet = Fleet(FleetFiles(state, "scale"), launcher, gateway, SystemClock(), lambda text: None)
+    requests = ClaimedRequests(gateway, rate_rps)
+    stop, guarding = threading.Event(), None
+    for line in sys.stdin:
+        wanted = plan_of(Document("plan", "", json.loads(Path(line.strip()).read_text())))
+        devices = devices_for(launcher, wanted)
+        settings = FleetSettings(launcher.name, str(state / "models"), str(state / "rendered"), devices)
+        began = time.monotonic()
+        fleet.apply(wanted, settings)
+        print(json.dumps({"apply_s": time.monotonic() - began}), flush=True)
+        if guarding is None:
+            guarding = threading.Thread(target=serve.guard, args=(fleet, note, requests, stop))
+            guarding.start()
+    stop.set()
+    os._exit(0)
+
+
+def note(event: object) -> None:
+    print(event, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--claimed", type=int)
+    parser.add_argument("--rate", type=float, default=0.0)
+    given = parser.parse_args()
+    main(given.folder, given.claimed, given.rate)

@@ -1,0 +1,84 @@
+"""Plans of many partitions, and what a controller of them costs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+SUPPORT = Path(__file__).parent
+MODELS = SUPPORT.parent / "data" / "models"
+
+
+def plan(partitions: int) -> dict[str, Any]:
+    """One partition on each core, with a hot shadow beside it; nothing loads them."""
+    gpus = []
+    for i in range(partitions):
+        core, name = f"cpu-{i}", f"w{i:04}"
+        shadow = {"policy": "hot", "gpu": core, "extra_percent": 10, "percent": 60}
+        workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": 10, "slo_ms": 1000}
+        models = [{"model": "echo", "batch": 1}]
+        part = {"id": name, "percent": 50, "shadow": shadow, "models": models, "workloads": [workload]}
+        gpus.append({"id": core, "type": "cpu", "partitions": [part]})
+    terms = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
+    return {**terms, "gpus": gpus}
+
+
+class AloneController:
+    """A process of `controller_alone`."""
+
+    def __init__(self, state: Path, process: subprocess.Popen[str]) -> None:
+        self._state = state
+        self._process = process
+
+    def apply(self, partitions: int) -> float:
+        """Apply a plan of so many partitions; return the seconds that took."""
+        file = self._state / f"{partitions}.json"
+        file.write_text(json.dumps(plan(partitions)))
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(file, file=self._process.stdin, flush=True)
+        return float(json.loads(self._process.stdout.readline())["apply_s"])
+
+    def cost(self, seconds: float) -> tuple[float, float]:
+        """Return the percent of a core that it takes for some seconds, and its memory in MB."""
+        process = psutil.Process(self._process.pid)
+
+        def spent_s() -> float:
+            times = process.cpu_times()
+            return float(times.user + times.system)
+
+        spent, began = spent_s(), time.monotonic()
+        time.sleep(seconds)
+        used = 100 * (spent_s() - spent) / (time.monotonic() - began)
+        return used, process.memory_info().rss / 1e6
+
+
+@contextlib.contextmanager
+def controller(
+    state: Path, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Iterator[AloneController]:
+    """A controller with its state in a folder that has the `models`; its log is there."""
+    command = [sys.executable, str(SUPPORT / "controller_alone.py"), str(state), *options]
+    with (state / "controller.log").open("w") as log:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        try:
+            yield AloneController(state, child)
+        finally:
+            child.kill()
+            child.wait()

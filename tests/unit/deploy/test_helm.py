@@ -1,0 +1,113 @@
+"""The Helm chart renders what the kustomization does: both are made of the same manifests."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import manifests
+import pytest
+import yaml
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "deploy" / "kubernetes"
+UNPACKED = ROOT / ".tools" / "helm"
+NOT_TESTED = "HELM NOT TESTED: there is no {}; `make test-packages` unpacks it where it may"
+NAMESPACE = "trisect"
+KEPT = "helm.sh/resource-policy"
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+
+
+def program(name: str) -> str:
+    unpacked = UNPACKED / name
+    path = str(unpacked) if unpacked.exists() else shutil.which(name)
+    if path is None:
+        pytest.skip(NOT_TESTED.format(name))
+    return path
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program("helm"), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def objects(text: str) -> Objects:
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    return {(one["kind"], one["metadata"]["name"]): one for one in documents}
+
+
+def rendered(*values: str) -> Objects:
+    """The chart's objects with these values."""
+    settings = [word for value in values for word in ("--set", value)]
+    done = helm("template", "trisect", str(FOLDER), "--namespace", NAMESPACE, *settings)
+    assert done.returncode == 0, done.stderr
+    return objects(done.stdout)
+
+
+def pod(found: Objects, name: str) -> dict[str, Any]:
+    return dict(found["Deployment", name]["spec"]["template"]["spec"])
+
+
+def test_the_chart_renders_the_objects_of_the_kustomization() -> None:
+    kustomize = [program("kubectl"), "kustomize", str(FOLDER)]
+    built = subprocess.run(kustomize, capture_output=True, text=True, timeout=60, check=True).stdout
+    chart, kustomization = rendered(), objects(built)
+    for one in (*chart.values(), *kustomization.values()):
+        manager = one["metadata"]["labels"].pop("app.kubernetes.io/managed-by")
+        assert manager in ("Helm", "kustomize")
+    definition = chart["CustomResourceDefinition", "fleets.trisect.dev"]
+    assert definition["metadata"].pop("annotations") == {KEPT: "keep"}, "its end would end every fleet"
+    assert chart == kustomization
+
+
+def test_a_chart_with_every_value_set_has_no_problem() -> None:
+    found = rendered(
+        "fleet=blue",
+        "image=registry/trisect:1",
+        "models=weights",
+        "gateway.replicas=3",
+        "gateway.resources.requests.cpu=2",
+        "controller.replicas=1",
+        "controller.env.TRISECT_IMAGE=registry/triton:1",
+        "clusterWide=false",
+        "mps=true",
+    )
+    assert manifests.problems(list(found.values())) == []
+    assert {kind for kind, _ in found}.isdisjoint({"CustomResourceDefinition", "ClusterRole"})
+    assert ("DaemonSet", "trisect-mps") in found
+    text = yaml.safe_dump(list(found.values()))
+    assert "trisect.dev/fleet: default" not in text
+    gateway, controller = pod(found, "trisect-gateway"), pod(found, "trisect-controller")
+    assert gateway["containers"][0]["resources"] == {"requests": {"cpu": 2}}
+    assert found["Deployment", "trisect-gateway"]["spec"]["replicas"] == 3
+    assert "--fleet=blue" in controller["containers"][0]["args"]
+    variables = {one["name"]: one["value"] for one in controller["containers"][0]["env"]}
+    assert variables["TRISECT_MODELS"] == "pvc:weights"
+    assert variables["TRISECT_IMAGE"] == "registry/triton:1"
+    claims = [
+        v["persistentVolumeClaim"]["claimName"]
+        for v in controller["volumes"]
+        if len(v) == 2 and "persistentVolumeClaim" in v
+    ]
+    assert claims == ["weights"]
+    assert {one["containers"][0]["image"] for one in (gateway, controller)} == {"registry/trisect:1"}
+
+
+def test_a_value_that_the_chart_does_not_know_is_refused() -> None:
+    done = helm("template", "trisect", str(FOLDER), "--set", "flet=blue")
+    assert done.returncode != 0
+    assert "flet" in done.stderr
+
+
+def test_the_chart_is_of_this_version() -> None:
+    chart = yaml.safe_load((FOLDER / "Chart.yaml").read_text())
+    values = yaml.safe_load((FOLDER / "values.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == version("trisect")
+    assert values["image"] == f"trisect:{version('trisect')}"
