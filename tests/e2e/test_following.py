@@ -22,6 +22,7 @@ from sleeping_triton import EACH_MS, FIXED_MS, Served, lay_out, request
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.files.following.rates import read_rates
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.runtime.fleet.history import Event, History
 
@@ -170,11 +171,11 @@ def await_rate(host: Host) -> None:
     """Wait until the controller knows the rate: it settles meanwhile."""
     end = time.monotonic() + 60.0
     while time.monotonic() < end:
-        status = json.loads(host.ctl("status", "--json").stdout)["load"]
-        if status is not None and (status["workloads"][0]["lower_rps"] or 0.0) > 15.0:
-            assert status["following"] == "yes"
+        seen = read_rates(host.files / "rates.json")
+        if seen is not None and (seen.rates[0].lower_rps or 0.0) > 15.0:
+            assert seen.following == "yes"
             return
-        time.sleep(0.5)
+        time.sleep(0.2)
     raise AssertionError((host.files / "controller.log").read_text()[-4000:])
 
 

@@ -17,6 +17,7 @@ from ctl_host import ROOT, Host, ended, infer_http, partition, plan
 from fake_kubelet import FakeKubelet
 from fake_kubernetes import FakeCluster, served
 
+from controlplane.runtime.fleet.history import History
 from launchers.kubernetes import names
 
 pytestmark = pytest.mark.e2e
@@ -96,7 +97,8 @@ def test_a_fleet_on_a_cluster_from_its_apply_to_its_end(
     pods = [obj["metadata"] for key, obj in api.store.objects.items() if key[0] == "pods"]
     (uid,) = [about["uid"] for about in pods if about["labels"][names.ROLE] == serving]
     os.kill(kubelet.pid(uid), signal.SIGKILL)
-    until(lambda: "its container ended" in host.ctl("events", "--json").stdout, "the end is no event")
+    history = History(host.files / "history.sqlite")
+    until(lambda: any("its container ended" in e.reason for e in history.events()), "the end is no event")
     until(lambda: answers(client), "nothing answers after the end")
     client.close()
 

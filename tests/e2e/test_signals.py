@@ -155,7 +155,7 @@ def test_an_interrupted_profile_keeps_what_is_measured_and_leaves_no_server(
     sent: signal.Signals, tmp_path: Path
 ) -> None:
     profiles = tmp_path / "profiles"
-    few = ("--percents", "100,50", "--batches", "1,2,4")
+    few = ("--percents", "100,50", "--batches", "1,2,4", "--budget", "10")
     command = (*CTL, "profile", MODEL, "--device", "cpu", "--profiles", str(profiles))
     with running(tmp_path, *command, *few) as ctl:
         until(lambda: partial_path(profiles, "cpu", MODEL).exists() or ctl.process.poll() is not None, 300.0)

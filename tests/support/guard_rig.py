@@ -27,6 +27,8 @@ from gateway_rig import NOBODY_READY, NOTICED_S
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.observation import Guarding
+from controlplane.files.guarding import read_guarding
 from controlplane.runtime.fleet.history import Event, History
 from launchers.process.launcher import ProcessLauncher
 
@@ -133,6 +135,15 @@ class Guarded:
                     return event
             time.sleep(0.1)
         raise AssertionError(f"no {kind} {says!r} in {deadline_s:g} s: {self.events()}\n{self.log()}")
+
+    def await_guarding(self, partition: str, condition: Callable[[Guarding], bool], what: str) -> None:
+        """Poll the file of the controller's state: `ctl status` in a loop would take a core."""
+
+        def holds() -> bool:
+            found = read_guarding(self.files / "guard.json")
+            return any(g.partition == partition and condition(g) for g in found)
+
+        await_true(holds, 60.0, what)
 
     def log(self) -> str:
         log = self.files / "controller.log"

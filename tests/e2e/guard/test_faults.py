@@ -64,7 +64,7 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
     # `0b` bears the model, `b` is an alias of it: a warm shadow has to load both.
     shared["workloads"].append({**shared["workloads"][0], "name": "0b", "endpoint": "0b"})
     fleet.apply(plan([first, second], partition("a", "hot", second), shared))
-    rig.await_true(lambda: guard_row(fleet, "b")["shadow_ready"], 60.0, "the warm shadow stands by")
+    fleet.await_guarding("b", lambda state: state.standby_ready, "the warm shadow stands by")
     on_first = [s for s in fleet.servers() if s.spec.device == first]
     assert {s.spec.labels.partition for s in on_first} == {"a", "b"}
     with Load(fleet.grpc, "a", RATE_RPS, WORK_S) as hot, Load(fleet.grpc, "b", RATE_RPS, WORK_S) as warm:

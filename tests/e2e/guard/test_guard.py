@@ -85,7 +85,7 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     assert fleet.active("w") != before
     fleet.await_guarded()
     assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}, "the next larger one"
-    rig.await_true(lambda: status(fleet)["guard"][0]["phase"] == "guarded", 30.0, "it has settled")
+    fleet.await_guarding("w", lambda state: state.phase == "guarded", "it has settled")
     asked_s = time.time()
     told = status(fleet)
     (row,) = told["guard"]
