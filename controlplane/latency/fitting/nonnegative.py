@@ -1,6 +1,7 @@
 """Non-negative least squares: the active-set method of Lawson and Hanson (1974, chapter 23), for few columns.
 
-scipy.optimize has it too, but takes a quarter of a second to import.
+scipy.optimize has it too, but takes a quarter of a second to import: a fifth of the processor
+time of a half-SLO plan of 12 workloads.
 """
 
 from __future__ import annotations
