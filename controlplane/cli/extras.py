@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-_MODULES = {"google": "protobuf", "grpc": "grpcio", "pynvml": "nvidia-ml-py"}
+_MODULES = {
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "opentelemetry": "opentelemetry-sdk",
+    "pynvml": "nvidia-ml-py",
+}
 """Modules that are not named like their distributions."""
 _EXTRA = re.compile(r"""(?P<name>[A-Za-z0-9._-]+).*extra == ['"](?P<extra>[a-z]+)['"]""")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 
@@ -120,6 +122,32 @@ FleetsOvertake = Annotated[
         "served. [1000]",
         min=0,
         max=LONGEST_MS,
+    ),
+]
+
+
+def _collector(url: str | None) -> str | None:
+    """Return the URL of a collector.
+
+    Raises InputError for a wrong one, ModuleNotFoundError without the extra `otel`.
+    """
+    if url:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            problem = f"{url!r} is no URL of a collector, such as http://127.0.0.1:4318/v1/traces"
+            raise InputError(problem, field="--trace-endpoint")
+        import_module("opentelemetry.exporter.otlp.proto.http")
+    return url
+
+
+FleetsTraces = Annotated[
+    str | None,
+    typer.Option(
+        "--trace-endpoint",
+        help="Send a span of each request that its client samples to this OTLP collector over HTTP, such as "
+        "http://127.0.0.1:4318/v1/traces (needs the extra otel); '' sends none; by default as the running "
+        "fleet does; a new fleet sends none.",
+        callback=_collector,
     ),
 ]
 FleetsFleetWideCalls = Annotated[

@@ -139,6 +139,7 @@ def chosen_endpoints(
     fleet_wide_calls: bool | None = None,
     late_binding: bool | None = None,
     overtake_ms: int | None = None,
+    trace_endpoint: str | None = None,
     protection: Mapping[str, Path | bool | int | None] | None = None,
 ) -> Endpoints:
     """Return where a fleet is to listen: as given, else as it does now, else Triton's own ports.
@@ -158,6 +159,7 @@ def chosen_endpoints(
         replace(known.protection, **_given(protection or {})),
         known.late_binding if late_binding is None else late_binding,
         known.overtake_ms if overtake_ms is None else overtake_ms,
+        known.trace_endpoint if trace_endpoint is None else trace_endpoint,
     )
     ports = {
         "--http-port": chosen.http_port,

@@ -197,6 +197,7 @@ class Endpoints:
     `compress_answers`: over HTTP, for clients that accept it. `fleet_wide_calls`: clients may share memory
     with servers and change trace and log settings. `late_binding`: requests of a partition with several
     models wait at the gateway, where a shorter one passes longer ones, by `overtake_ms` at most.
+    `trace_endpoint`: URL of an OTLP collector that gets a span of each sampled request; none where empty.
     """
 
     host: str = "127.0.0.1"
@@ -208,6 +209,7 @@ class Endpoints:
     protection: Protection = Protection()
     late_binding: bool = False
     overtake_ms: int = 1000
+    trace_endpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

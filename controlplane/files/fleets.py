@@ -67,6 +67,7 @@ class _Endpoints(State):
     protection: Annotated[ProtectionFields, Field(default_factory=ProtectionFields)]
     late_binding: bool = False
     overtake_ms: int = 1000
+    trace_endpoint: str = ""
 
 
 class _Cluster(State):

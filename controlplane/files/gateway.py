@@ -138,6 +138,7 @@ class GatewaySettings(State):
     compress_answers: bool = False
     fleet_wide_calls: bool = False
     late_binding: bool = False
+    trace_endpoint: str = ""
     log_secret: str = ""
     facade_secret: str = ""
     former: FormerFacade | None = None

@@ -45,6 +45,7 @@ def new(options: Endpoints, slots: int) -> GatewaySettings:
         compress_answers=options.compress_answers,
         fleet_wide_calls=options.fleet_wide_calls,
         late_binding=options.late_binding,
+        trace_endpoint=options.trace_endpoint,
         log_secret=secrets.token_hex(_SECRET_BYTES),
         facade_secret=secrets.token_hex(_SECRET_BYTES),
         protection=ProtectionFields(**asdict(options.protection)),
@@ -68,6 +69,7 @@ def changed(present: GatewaySettings, options: Endpoints, slots: int) -> Gateway
         "slots": max(present.slots, slots),
         "compress_answers": options.compress_answers,
         "late_binding": options.late_binding,
+        "trace_endpoint": options.trace_endpoint,
         # Of a change that was interrupted: its HAProxy may still run.
         "former": present.former,
     }

@@ -105,7 +105,8 @@ class Startup:
         if settings.former is not None:
             self._write(settings.model_copy(update={"former": None}))
             self._renew_facade()
-            # It reads certificates, tokens and audit at its start; the lines of the log wait for it.
+        if settings.former is not None or settings.trace_endpoint != present.trace_endpoint:
+            # It reads certificates, tokens, audit and collector at its start; the log's lines wait for it.
             processes.end(processes.find(self._places, processes.MONITOR), grace_s=_RELOAD_DEADLINE_S)
             self._await_answer()
 

@@ -170,6 +170,7 @@ def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         client_limits_map=str(places.access_map("client_limits")) if protection.tokens else None,
         facade_secret=settings.facade_secret,
         audit=protection.audit,
+        traced=bool(settings.trace_endpoint),
         gates_map=str(places.gates_map) if settings.late_binding else None,
         gate_socket=str(places.gate_socket),
         threads=0,

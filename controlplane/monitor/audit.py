@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,11 +22,11 @@ ServerOf = Callable[[str, int], str]
 def entry(line: bytes, server_of: ServerOf) -> dict[str, object] | None:
     """Return what a line says; None for one without the fields, such as the facade's."""
     words = line.decode(errors="replace").split()
-    if len(words) != FIELDS + _MORE_FIELDS:
+    if len(words) - FIELDS not in (_MORE_FIELDS, _MORE_FIELDS + 1):  # with a trace's context before them
         return None
     protocol, _, _ = words[0].partition(":")
     _, _, endpoint, host, port, http, grpc, flags, size, sent, start_us, end_us = words[:FIELDS]
-    client, address, request, method, path = (None if word == "-" else word for word in words[FIELDS:])
+    client, address, request, method, path = (None if word == "-" else word for word in words[-_MORE_FIELDS:])
     return {
         "at": datetime.fromtimestamp(int(end_us) / 1e6, UTC).isoformat(timespec="milliseconds"),
         "client": client,
@@ -54,7 +54,7 @@ class AuditLog:
         self._server_of = server_of
         self._limit_bytes = limit_bytes
 
-    def take(self, lines: list[bytes]) -> None:
+    def take(self, lines: Sequence[bytes]) -> None:
         """Append the lines of the gateway's log that are requests."""
         entries = []
         for line in lines:

@@ -17,12 +17,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from aiohttp import web
 
-from controlplane.files.gateway import read_settings
+from controlplane.files.gateway import GatewaySettings, read_settings
 from controlplane.monitor.audit import AuditLog
 from controlplane.monitor.page_access import PageAccess
 from controlplane.monitor.pages import Handler, Pages, sources
@@ -39,12 +40,19 @@ _UNLOGGED_EVERY_S = 5.0
 _TIDY_BEATS = 5
 
 
+class Reader(Protocol):
+    """What reads the log beside the monitor. It does not wait for anything."""
+
+    def take(self, lines: Sequence[bytes]) -> None:
+        """Read some lines."""
+
+
 class Log:
     """The socket that receives a line for every request, and its followers."""
 
-    def __init__(self, log: socket.socket, monitor: Monitor, audit: AuditLog | None = None) -> None:
+    def __init__(self, log: socket.socket, monitor: Monitor, readers: Sequence[Reader] = ()) -> None:
         self._log = log
-        self._audit = audit
+        self._readers = readers
         self._monitor = monitor
         self._followers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.get_running_loop()
@@ -74,8 +82,8 @@ class Log:
         self.hand_on(b"\n".join((*lines, b"")))
         for line in lines:
             self._monitor.take(line)
-        if self._audit is not None:
-            self._audit.take(list(lines))
+        for reader in self._readers:
+            reader.take(lines)
 
     def hand_on(self, lines: bytes) -> None:
         """Forward lines to the followers; close the connection of a follower that is too slow."""
@@ -129,6 +137,19 @@ async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
         await asyncio.sleep(_UNLOGGED_EVERY_S if rows else BEAT_S)
 
 
+def _readers(given: GatewaySettings, audit: Path, server_of: Callable[[str, int], str]) -> list[Reader]:
+    found: list[Reader] = [AuditLog(audit, server_of)] if given.protection.audit else []
+    if given.trace_endpoint:
+        try:
+            from controlplane.monitor.spans import Spans  # its packages are an extra
+        except ModuleNotFoundError as error:
+            # `ctl apply` found them. Metrics and the guard go on without spans.
+            print(f"no spans are sent: {error}; pip install 'trisect[otel]'", file=sys.stderr)
+        else:
+            found.append(Spans(given.trace_endpoint, server_of))
+    return found
+
+
 async def _run(places: argparse.Namespace) -> None:
     given = read_settings(places.settings)
     slots, haproxy = places.slots, places.haproxy
@@ -140,8 +161,7 @@ async def _run(places: argparse.Namespace) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
     with socket.socket(fileno=places.log_fd) as incoming:
-        audit = AuditLog(places.audit, monitor.addresses.server) if given.protection.audit else None
-        log = Log(incoming, monitor, audit)
+        log = Log(incoming, monitor, _readers(given, places.audit, monitor.addresses.server))
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError, ValueError):

@@ -4,7 +4,9 @@
       <start us> <end us>
 
 HAProxy and the facade write it, over UDP on loopback. The sender is `<protocol>:<process>` and numbers its
-lines. HAProxy's endpoint is `-` for a request that is not an inference or that it passed to the facade.
+lines. HAProxy's endpoint is `-` for a request that is not an inference or that it passed to the facade. Its
+lines have one word more in a traced gateway (`controlplane.monitor.spans`), then five in an audited one
+(`controlplane.monitor.audit`).
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 FIELDS = 12
-"""Words of a line; an audited gateway's lines have more."""
+"""Words of a line; those of a traced or an audited gateway have more."""
 _CANCELLED = "1"
 _OWN_ANSWER = "L"
 """Of HAProxy's own answers, only refusals under overload name an endpoint and no server."""
-_SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
+SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 """UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 
 
@@ -50,7 +52,7 @@ class Record(NamedTuple):
     @property
     def failed(self) -> bool:
         """Whether the fleet failed; bad, abandoned and refused requests are not failures."""
-        return not (self.abandoned or self.refused) and (self.http >= 500 or self.grpc in _SERVER_FAULTS_GRPC)
+        return not (self.abandoned or self.refused) and (self.http >= 500 or self.grpc in SERVER_FAULTS_GRPC)
 
 
 def protocol_of(sender: str) -> str:

@@ -51,7 +51,8 @@ class HaproxyFrame:
 
     `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `certificate` is set for TLS,
     `clients_map` and its two companions where clients need tokens, `gates_map` and `gate_socket` where
-    requests wait for their partition. `process` identifies one run of HAProxy in the log, whose line numbers
+    requests wait for their partition. With `traced`, a line has the context of a request that its client
+    samples. `process` identifies one run of HAProxy in the log, whose line numbers
     begin anew with each run; `fingerprint` the settings it runs with.
     """
 
@@ -78,6 +79,7 @@ class HaproxyFrame:
     client_limits_map: str | None = None
     facade_secret: str = ""
     audit: bool = False
+    traced: bool = False
     gates_map: str | None = None
     gate_socket: str = ""
     fingerprint: str = ""

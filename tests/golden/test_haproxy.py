@@ -31,6 +31,7 @@ GATES = {"gates_map": "/state/gates.map", "gate_socket": "/state/run/gate.sock"}
         ({"compress_answers": True}, "haproxy_compressing.cfg"),
         (NETWORK, "haproxy_network.cfg"),
         (GATES, "haproxy_gates.cfg"),
+        ({"traced": True}, "haproxy_traced.cfg"),
     ],
 )
 def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any], expected: str) -> None:

@@ -206,6 +206,7 @@ def options(
     fleet_wide_calls: bool = True,
     protection: Protection | None = None,
     late_binding: bool = False,
+    trace_endpoint: str = "",
 ) -> Endpoints:
     """Where a gateway listens, and its options."""
     return Endpoints(
@@ -217,6 +218,7 @@ def options(
         fleet_wide_calls,
         protection or Protection(),
         late_binding,
+        trace_endpoint=trace_endpoint,
     )
 
 
@@ -228,6 +230,7 @@ def a_gateway(
     fleet_wide_calls: bool = True,
     protection: Protection | None = None,
     late_binding: bool = False,
+    trace_endpoint: str = "",
 ) -> Iterator[tuple[HaproxyGateway, Ports]]:
     """A started gateway on free ports, stopped at the end."""
     ports = Ports(*free_ports(3))
@@ -238,6 +241,7 @@ def a_gateway(
         fleet_wide_calls=fleet_wide_calls,
         protection=protection,
         late_binding=late_binding,
+        trace_endpoint=trace_endpoint,
     )
     try:
         gateway.start(wanted)

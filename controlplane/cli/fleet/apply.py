@@ -43,6 +43,7 @@ def apply(
     fleet_wide_calls: options.FleetsFleetWideCalls = None,
     late_binding: options.FleetsLateBinding = None,
     overtake_ms: options.FleetsOvertake = None,
+    trace_endpoint: options.FleetsTraces = None,
     tls_cert: options.TlsCert = None,
     tls_key: options.TlsKey = None,
     tls_client_ca: options.TlsClientCa = None,
@@ -131,6 +132,7 @@ def apply(
                     "--metrics-port": metrics_port,
                     "--compress-answers": compress_answers,
                     "--fleet-wide-calls": fleet_wide_calls,
+                    "--trace-endpoint": trace_endpoint,
                     "--tls-cert": tls_cert,
                     "--tls-key": tls_key,
                     "--tls-client-ca": tls_client_ca,
@@ -170,6 +172,7 @@ def apply(
         fleet_wide_calls=fleet_wide_calls,
         late_binding=late_binding,
         overtake_ms=overtake_ms,
+        trace_endpoint=trace_endpoint,
         protection={
             "certificate": tls_cert,
             "key": tls_key,

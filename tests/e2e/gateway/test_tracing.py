@@ -1,4 +1,4 @@
-"""A client's trace context reaches Triton unchanged, and Triton exports its spans where `triton_args` say."""
+"""A client's trace: its context reaches Triton unchanged, and Triton and the gateway send spans of it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import http.server
 import json
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import gateway_rig as rig
 import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as tg
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from controlplane.domain.fleet import Route
 from controlplane.domain.server_options import ServerOptions
@@ -26,11 +29,17 @@ class Collector:
     """An OTLP receiver that keeps what servers export."""
 
     def __init__(self) -> None:
-        bodies: list[bytes] = []
+        bodies: list[bytes] = []  # Triton's, which are JSON
+        exported: list[ExportTraceServiceRequest] = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers["Content-Type"] == "application/json":
+                    bodies.append(body)
+                else:
+                    body = gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body
+                    exported.append(ExportTraceServiceRequest.FromString(body))
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -39,6 +48,7 @@ class Collector:
                 pass
 
         self._bodies = bodies
+        self._exported = exported
         self._server = http.server.ThreadingHTTPServer((rig.HOST, 0), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = f"http://{rig.HOST}:{self._server.server_port}/v1/traces"
@@ -54,6 +64,11 @@ class Collector:
         ]
         return any((s["traceId"], s.get("parentSpanId")) == (trace, parent) for s in spans)
 
+    def of_gateway(self, trace: str) -> list[Span]:
+        """The gateway's spans in a trace."""
+        scopes = [s for body in [*self._exported] for r in body.resource_spans for s in r.scope_spans]
+        return [span for scope in scopes for span in scope.spans if span.trace_id.hex() == trace]
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
@@ -68,7 +83,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[rig.Ports]:
-    """A gateway before a Triton that traces every request."""
+    """A gateway that sends spans, before a Triton that traces every request."""
     settings = (
         "mode=opentelemetry",
         "rate=1",
@@ -80,7 +95,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Ite
     options = ServerOptions(tuple(f"--trace-config={setting}" for setting in settings))
     with (
         rig.tritons(tmp_path_factory.mktemp("tritons"), options.triton_args, one={"echo": "echo"}) as running,
-        rig.a_gateway(tmp_path_factory.mktemp("gateway")) as (gateway, found),
+        rig.a_gateway(tmp_path_factory.mktemp("gateway"), trace_endpoint=collector.url) as (gateway, found),
     ):
         gateway.commit({"echo": Route((running["one"].backend,))})
         yield found
@@ -107,10 +122,32 @@ def grpc_by_the_facade(ports: rig.Ports, context: str) -> None:
 
 
 @pytest.mark.parametrize("call", [http_routed, http_by_the_facade, grpc_routed, grpc_by_the_facade])
-def test_a_servers_span_belongs_to_the_clients_trace(call, ports: rig.Ports, collector: Collector) -> None:
+def test_the_spans_of_server_and_gateway_belong_to_the_clients_trace(
+    call: Callable[[rig.Ports, str], None], ports: rig.Ports, collector: Collector
+) -> None:
     trace, parent = os.urandom(16).hex(), os.urandom(8).hex()
+    began_ns = time.time_ns()
     call(ports, f"00-{trace}-{parent}-01")
+    ended_ns = time.time_ns()
     rig.until(lambda: collector.has(trace, parent))
+    rig.until(lambda: bool(collector.of_gateway(trace)))
+    (span,) = collector.of_gateway(trace)
+    assert span.parent_span_id.hex() == parent
+    # In the log's unit. The client may have its answer before the gateway looks at the clock.
+    assert began_ns // 1000 <= span.start_time_unix_nano // 1000 <= ended_ns // 1000
+    assert span.start_time_unix_nano < span.end_time_unix_nano
+    by_the_facade = call in (http_by_the_facade, grpc_by_the_facade)
+    assert span.name == ("gateway" if by_the_facade else "gateway echo")
+
+
+def test_the_gateway_sends_no_span_of_a_request_that_its_client_does_not_sample(
+    ports: rig.Ports, collector: Collector
+) -> None:
+    left_out, sent = os.urandom(16).hex(), os.urandom(16).hex()
+    http_routed(ports, f"00-{left_out}-{os.urandom(8).hex()}-00")
+    http_routed(ports, f"00-{sent}-{os.urandom(8).hex()}-01")
+    rig.until(lambda: bool(collector.of_gateway(sent)))
+    assert collector.of_gateway(left_out) == []
 
 
 def _post(ports: rig.Ports, context: str, body: bytes, headers: dict[str, str] | None = None) -> None:

@@ -43,6 +43,23 @@ def test_a_fleet_keeps_whether_its_gateway_compresses_answers(
     assert not wiring.chosen_endpoints("shop", compress_answers=False).compress_answers
 
 
+def test_a_fleet_keeps_its_traces_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    collector = "http://127.0.0.1:4318/v1/traces"
+    assert wiring.chosen_endpoints("shop").trace_endpoint == ""
+    own = wiring.chosen_endpoints("shop", trace_endpoint=collector)
+    FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
+    assert wiring.chosen_endpoints("shop").trace_endpoint == collector
+    assert wiring.chosen_endpoints("shop", trace_endpoint="").trace_endpoint == ""
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:4318", "grpc://host:4317", "http://"])
+def test_a_collector_is_named_by_its_url(url: str) -> None:
+    said = CliRunner().invoke(app, ["apply", "plan.json", "--trace-endpoint", url])
+    assert "--trace-endpoint" in str(said.exception)
+    assert "/v1/traces" in str(said.exception)
+
+
 def test_a_fleet_keeps_its_launcher_and_refuses_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,138 @@
+"""The gateway's spans in its clients' traces, from the lines of the log, sent to an OpenTelemetry collector.
+
+HAProxy writes the `traceparent` of a request that its client samples behind the fields of the line; the other
+requests have `-` there. (HAProxy 2.6 cannot send spans itself.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
+
+from controlplane.monitor.records import FIELDS, SERVER_FAULTS_GRPC, protocol_of
+
+SERVICE = "trisect-gateway"
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_CONTEXT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]")
+_EXPORT_TIMEOUT_S = 5.0
+_MOST_WAITING = 2048
+"""Spans that wait for the collector. Of more, the oldest are dropped, so that a collector that is away costs
+no memory and no request."""
+_BATCH_MS = 1000.0
+
+
+class Request(NamedTuple):
+    """A sampled request. `endpoint` is empty for one of the facade; `port` is None without a server."""
+
+    trace_id: int
+    parent_id: int
+    protocol: str
+    endpoint: str
+    host: str
+    port: int | None
+    http: int | None
+    grpc: int | None
+    begin_us: int
+    end_us: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether the fleet failed."""
+        return (self.http or 0) >= 500 or self.grpc in SERVER_FAULTS_GRPC
+
+
+def sampled(line: bytes) -> Request | None:
+    """Return the request of a line; None where its client does not sample it, or the line has no context."""
+    words = line.decode(errors="replace").split()
+    context = _CONTEXT.fullmatch(words[FIELDS]) if len(words) > FIELDS else None
+    if context is None:
+        return None
+    trace_id, parent_id = (int(part, 16) for part in context.groups())
+    sender, _, endpoint, host, port, http, grpc, *_ = words
+    begin_us, end_us = words[FIELDS - 2 : FIELDS]
+    if not (trace_id and parent_id and begin_us.isdigit() and end_us.isdigit()):
+        return None
+    return Request(
+        trace_id,
+        parent_id,
+        protocol_of(sender),
+        "" if endpoint == "-" else endpoint,
+        host,
+        _number(port),
+        _number(http),
+        _number(grpc),
+        int(begin_us),
+        int(end_us),
+    )
+
+
+class Spans:
+    """Sends a span for each sampled request, in a thread of its own.
+
+    `server_of` returns the name of the server at an address.
+    """
+
+    def __init__(self, collector: str, server_of: Callable[[str, int], str]) -> None:
+        self._server_of = server_of
+        resource = Resource.create({SERVICE_NAME: SERVICE})
+        # What a client samples is sent, whatever OTEL_TRACES_SAMPLER says.
+        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+        exporter = OTLPSpanExporter(endpoint=collector, timeout=_EXPORT_TIMEOUT_S)
+        self._provider.add_span_processor(
+            BatchSpanProcessor(exporter, max_queue_size=_MOST_WAITING, schedule_delay_millis=_BATCH_MS)
+        )
+        self._tracer = self._provider.get_tracer("trisect")
+
+    def take(self, lines: Sequence[bytes]) -> None:
+        """Send a span for each line of a sampled request, later: this never waits for the collector."""
+        for line in lines:
+            if (request := sampled(line)) is not None:
+                self._send(request)
+
+    def close(self) -> None:
+        """Send what waits, and end the thread."""
+        self._provider.shutdown()
+
+    def _send(self, request: Request) -> None:
+        parent = SpanContext(request.trace_id, request.parent_id, is_remote=True, trace_flags=_SAMPLED)
+        span = self._tracer.start_span(
+            f"gateway {request.endpoint}".rstrip(),
+            context=set_span_in_context(NonRecordingSpan(parent)),
+            kind=SpanKind.SERVER,
+            attributes=self._attributes(request),
+            start_time=request.begin_us * 1000,
+        )
+        if request.failed:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(end_time=max(request.begin_us, request.end_us) * 1000)
+
+    def _attributes(self, request: Request) -> dict[str, str | int]:
+        """Return the attributes, by OpenTelemetry's conventions where there is one."""
+        found: dict[str, str | int] = {}
+        if request.endpoint:
+            found["trisect.endpoint"] = request.endpoint
+        if request.port is not None:
+            found["trisect.server"] = self._server_of(request.host, request.port)
+        if request.protocol == "grpc":
+            return {**found, "rpc.system": "grpc", "rpc.grpc.status_code": request.grpc or 0}
+        return found if request.http is None else {**found, "http.response.status_code": request.http}
+
+
+def _number(word: str) -> int | None:
+    return int(word) if word.isdigit() else None
