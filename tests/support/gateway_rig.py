@@ -230,7 +230,6 @@ def a_gateway(
     fleet_wide_calls: bool = True,
     protection: Protection | None = None,
     late_binding: bool = False,
-    trace_endpoint: str = "",
 ) -> Iterator[tuple[HaproxyGateway, Ports]]:
     """A started gateway on free ports, stopped at the end."""
     ports = Ports(*free_ports(3))
@@ -241,7 +240,6 @@ def a_gateway(
         fleet_wide_calls=fleet_wide_calls,
         protection=protection,
         late_binding=late_binding,
-        trace_endpoint=trace_endpoint,
     )
     try:
         gateway.start(wanted)

@@ -83,7 +83,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[rig.Ports]:
-    """A gateway that sends spans, before a Triton that traces every request."""
+    """A gateway that begins to send spans while it runs, before a Triton that traces every request."""
     settings = (
         "mode=opentelemetry",
         "rate=1",
@@ -95,9 +95,10 @@ def ports(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Ite
     options = ServerOptions(tuple(f"--trace-config={setting}" for setting in settings))
     with (
         rig.tritons(tmp_path_factory.mktemp("tritons"), options.triton_args, one={"echo": "echo"}) as running,
-        rig.a_gateway(tmp_path_factory.mktemp("gateway"), trace_endpoint=collector.url) as (gateway, found),
+        rig.a_gateway(tmp_path_factory.mktemp("gateway")) as (gateway, found),
     ):
         gateway.commit({"echo": Route((running["one"].backend,))})
+        gateway.start(rig.options(found, trace_endpoint=collector.url))  # as `ctl apply` of a running fleet
         yield found
 
 
@@ -118,7 +119,10 @@ def grpc_routed(ports: rig.Ports, context: str) -> None:
 def grpc_by_the_facade(ports: rig.Ports, context: str) -> None:
     with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
         headers = {"traceparent": context}
-        client.infer("echo", [_tensor()], headers=headers, compression_algorithm="gzip")
+        repetitive = "x" * 1000  # gRPC compresses a message only where that makes it smaller
+        client.infer(
+            "echo", [_tensor()], request_id=repetitive, headers=headers, compression_algorithm="gzip"
+        )
 
 
 @pytest.mark.parametrize("call", [http_routed, http_by_the_facade, grpc_routed, grpc_by_the_facade])

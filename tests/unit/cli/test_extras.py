@@ -69,7 +69,13 @@ def test_a_verb_that_runs_a_fleet_names_the_extra_that_is_missing(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("module", "extra"),
-    [("grpc.aio", "serve"), ("lightkube.core", "kubernetes"), ("matplotlib", "plot"), ("numpy", None)],
+    [
+        ("grpc.aio", "serve"),
+        ("lightkube.core", "kubernetes"),
+        ("matplotlib", "plot"),
+        ("opentelemetry.exporter", "otel"),
+        ("numpy", None),
+    ],
 )
 def test_the_smallest_extra_with_a_module_is_named(module: str, extra: str | None) -> None:
     assert extra_of(module) == extra
