@@ -69,6 +69,8 @@ def _fresh(state: GuardState, seen: FleetSeen) -> frozenset[str]:
     """Return the partitions that are due, those with answers, and those whose servers changed."""
     found = due(state, seen.now_s)
     new = {*_changed(state.servers, seen.servers), *(answer.server for answer in seen.answers)}
+    if not new:
+        return found
     return found.union(p for p, watch in state.watches.items() if not new.isdisjoint(_names(watch)))
 
 
