@@ -25,7 +25,7 @@ from controlplane.files import rendered as rendered_files
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.monitor import canary, inference
 from controlplane.runtime import clock
-from controlplane.runtime.controller import executor, loop, observer, workers
+from controlplane.runtime.controller import engine, executor, loop, observer, quotas, suspects, workers
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet import execute
@@ -160,10 +160,10 @@ def world() -> Iterator[World]:
         made = World(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="trisect-test"))))
         host = made.host
         pool = partial(Pool, host)
-        for module in (clock, loop, executor, workers, execute, observer, canary):
+        for module in (clock, loop, executor, workers, execute, observer, suspects, quotas, canary):
             stack.enter_context(mock.patch.object(module, "time", host.clock))
         stack.enter_context(mock.patch.object(workers, "ThreadPoolExecutor", pool))
-        for module in (execute, observer, canary):
+        for module in (execute, engine, quotas, suspects, canary):
             stack.enter_context(mock.patch.object(module, "ThreadPoolExecutor", InlinePool))
         for name in ("Recorder", "StatusFile", "EventLog"):
             stack.enter_context(mock.patch.object(executor, name, Silent))
