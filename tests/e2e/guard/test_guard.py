@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import guard_rig as rig
@@ -18,11 +16,6 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from guard_rig import Guarded, Load, Request
 from killed_controller import POINTS
-
-from controlplane.domain.device import ShareKind
-from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.files.measurements.calibration import read_calibration
-from controlplane.files.measurements.profiles import write_profile
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -295,36 +288,3 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(fleet: Guarded) -> N
     assert all(not kind.startswith("would") and kind != "redirect" for kind in since)
     fleet.start_controller()
     fleet.await_guarded()
-
-
-CALM_TRIES = 5
-
-
-def learned(told: subprocess.CompletedProcess[str]) -> dict[int, int]:
-    """Batch size -> batches that `ctl validate` learned from."""
-    assert told.returncode == 0, told.stderr
-    rows = json.loads(told.stdout)["observed"]
-    return {row["batch"]: row["batches"] for row in rows if not row["refused"]}
-
-
-def test_a_fleet_at_its_planned_rate_teaches_the_next_plan(fleet: Guarded, tmp_path: Path) -> None:
-    work_s, profiles = 0.008, tmp_path / "profiles"
-    points = tuple(
-        Measurement(percent=p, batch=b, execution_ms=1.0 + 1000.0 * work_s * b * 100.0 / p)
-        for p in (20.0, 50.0, 100.0)
-        for b in (1, 2, 4, 8)
-    )
-    write_profile(profiles, Profile("spin", "cpu", ShareKind.CPU_QUOTA, Environment(), points))
-    with Load(fleet.grpc, "w", RATE_RPS, work_s) as load:
-        load.await_answers(40)
-        for _ in range(CALM_TRIES):
-            taught = learned(
-                fleet.ctl("validate", "--profiles", str(profiles), "--seconds", "20", "--calibrate", "--json")
-            )
-            if any(batch > 1 for batch in taught):
-                break
-            # A host that stands still for a moment spreads the times of a window, which is refused, rightly.
-            (profiles / "calibration.json").unlink(missing_ok=True)
-    assert any(batch > 1 for batch in taught), f"no calm window in {CALM_TRIES}"
-    (factor,) = read_calibration(profiles)
-    assert (factor.model, factor.batches) == ("spin", sum(taught.values()))
