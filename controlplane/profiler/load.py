@@ -99,12 +99,17 @@ class ClosedLoop:
 
     def __enter__(self) -> ClosedLoop:
         self._channel = grpc.insecure_channel(self._target, options=_OPTIONS)
-        if self._streamed:
-            self._stream = StreamCall(self._channel)
-        self._call: Call = self._stream or _call(self._channel)
-        self._under_way = self._concurrency
-        for _ in range(self._concurrency):
-            self._send()
+        try:
+            if self._streamed:
+                self._stream = StreamCall(self._channel)
+            self._call: Call = self._stream or _call(self._channel)
+            self._under_way = self._concurrency
+            for _ in range(self._concurrency):
+                self._send()
+        except BaseException:  # such as Ctrl-C: there is no exit without an entry
+            self._stopping = True
+            self._channel.close()
+            raise
         return self
 
     def __exit__(

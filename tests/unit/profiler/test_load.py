@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -45,3 +46,12 @@ def test_a_sequence_is_not_cut_off_at_the_end_of_a_measurement() -> None:
         finally:
             server.stop(None)
     assert handler.received[-1] == b"c"
+
+
+def test_an_interruption_of_the_entry_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = Mock()
+    channel.unary_unary.side_effect = KeyboardInterrupt
+    monkeypatch.setattr("controlplane.profiler.load.grpc.insecure_channel", lambda *_, **__: channel)
+    with pytest.raises(KeyboardInterrupt), ClosedLoop("127.0.0.1:1", [b""], 1):
+        pass
+    channel.close.assert_called_once()
