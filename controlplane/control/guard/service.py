@@ -11,8 +11,8 @@ The server's own record keeps the two ratios that 10 % and 1 % of its blocks exc
 them gives the ratio for 0.1 %. A CUSUM chart scores each block by the logarithm of how much likelier a slow
 server's block lies between two of these thresholds than a healthy one's. While at most 1.75 times these
 shares of the blocks exceed the thresholds, exp(score) is a supermartingale between resets, and the mean
-number of blocks to a false alarm at height h is at least exp(h) (Lorden 1971). A block adds at most ln 114,
-and only after another slow one; alone it adds ln 22, however long it took: a host that stalls for seconds
+number of blocks to a false alarm at height h is at least exp(h) (Lorden 1971). A block adds at most ln 86,
+and only after another slow one; alone it adds ln 13, however long it took: a host that stalls for seconds
 delays one block.
 
 A host that is short of cores delays every batch, and the kernel counts for how long. A batch counts without
@@ -48,8 +48,9 @@ LEAST_TAIL = 1.1
 SLACK = 1.75
 """The record may be wrong by this factor, in shares."""
 
-SLOW_SHARES = (0.2, 0.25, 0.35, 0.2)
-"""A slow server's blocks below the thresholds, between each two, and above all."""
+SLOW_SHARES = (0.4, 0.25, 0.2, 0.15)
+"""A slow server's blocks below the thresholds, between each two, and above all. At a quota a server that
+takes half as long again has many blocks that take no longer: those after a rest."""
 
 USUAL_SHARES = (
     1.0 - SLACK * SHARES[0],
@@ -77,6 +78,14 @@ BLOCK = 4
 
 LEARN_BATCHES = 10
 LEARN_BLOCKS = 30
+CHECK_BLOCKS = 130
+"""From the blocks after the first ones the thresholds are found once more, and lowered where those of a busy
+start were too high: single blocks would lower them far too slowly."""
+
+CHECK_TAIL = 1.5
+"""There the ratio that 1 % exceed lies above the one that 5 % exceed by the quotient of this and the one that
+10 % exceed, to this power: the largest of 100 may be that of a busy moment of the host."""
+
 TAIL = math.log(10.0) / math.log(5.0)
 """A Pareto tail through the median and the ratio that 10 % exceed goes on by their quotient to this power."""
 
@@ -118,7 +127,7 @@ class Service:
     threshold; how much longer than usual the longest and the second longest batch of the busy period took;
     the blocks that are not learned yet, and how many of them exceeded each threshold. `means` are the usual
     times of each size in seconds, `thresholds` the ratios that 10 % and 1 % of the blocks exceed, `first` the
-    first ratios, the largest first. `open` are the answers of a batch that may not be
+    first ratios, then the largest of those after them. `open` are the answers of a batch that may not be
     complete.
     """
 
@@ -311,6 +320,8 @@ def _weigh_block(
         chart[_OPEN] = chart[_OVER] = chart[_FAR_OVER] = 0.0
         for k in range(2 * SIZES):
             counts[k] = 0.0
+        for k in range(LEARN_BLOCKS):
+            first[k] = 0.0
     chart[_TOOK] = chart[_USUAL] = chart[_REQUESTS] = chart[_ESTIMATED] = 0.0
 
 
@@ -355,6 +366,8 @@ def _learn_block(
         if chart[_ESTIMATED] == 0.0:
             _learn_first(chart, thresholds, first, ratio)
         return
+    if chart[_BLOCKS] < CHECK_BLOCKS and ratio < STALL:
+        _sort_in(first, LEARN_BLOCKS, ratio)
     if chart[_ESTIMATED] == 0.0:
         chart[_OPEN] += 1.0
     for j in range(len(SHARES)):
@@ -365,6 +378,11 @@ def _learn_block(
         for j in range(len(SHARES)):
             thresholds[j] *= math.exp(step * (chart[_OVER + j] - SHARES[j] * chart[_OPEN]))
             chart[_OVER + j] = 0.0
+        if chart[_BLOCKS] < CHECK_BLOCKS <= chart[_BLOCKS] + chart[_OPEN]:
+            after = CHECK_BLOCKS - LEARN_BLOCKS
+            tenth, twentieth = first[after // 10 - 1], first[after // 20 - 1]
+            thresholds[0] = min(thresholds[0], tenth)
+            thresholds[1] = min(thresholds[1], twentieth * (twentieth / tenth) ** CHECK_TAIL)
         chart[_BLOCKS] += chart[_OPEN]
         chart[_OPEN] = 0.0
 
@@ -379,13 +397,22 @@ def _learn_first(
 
     The largest of them may be a stall: it bounds the second threshold, and a Pareto tail does as well.
     """
-    at = int(chart[_BLOCKS])
-    while at > 0 and first[at - 1] < ratio:
-        first[at] = first[at - 1]
-        at -= 1
-    first[at] = ratio
+    _sort_in(first, int(chart[_BLOCKS]) + 1, ratio)
     chart[_BLOCKS] += 1.0
     if chart[_BLOCKS] == LEARN_BLOCKS:
         tenth = first[int(SHARES[0] * LEARN_BLOCKS) - 1]
         thresholds[0] = tenth
         thresholds[1] = min(first[0], tenth * (tenth / first[LEARN_BLOCKS // 2]) ** TAIL)
+        for k in range(LEARN_BLOCKS):
+            first[k] = 0.0
+
+
+def _sort_in(first: MutableSequence[float], length: int, ratio: float) -> None:
+    """Sort a ratio in among the first `length`, the largest first; the last of them falls out."""
+    at = length - 1
+    if ratio <= first[at]:
+        return
+    while at > 0 and first[at - 1] < ratio:
+        first[at] = first[at - 1]
+        at -= 1
+    first[at] = ratio

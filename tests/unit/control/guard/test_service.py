@@ -182,9 +182,9 @@ def test_a_batch_after_a_rest_has_a_record_of_its_own() -> None:
 
 
 def test_a_stall_is_a_block_of_its_own() -> None:
-    """A server four times as slow is certain after four batches of one request."""
+    """A server four times as slow is certain after five batches of one request."""
     usual = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
-    slow = [Answer(1000.0 + i, 40.0, False, "w", "s") for i in range(4)]
+    slow = [Answer(1000.0 + i, 40.0, False, "w", "s") for i in range(5)]
     assert service.strength(weigh(weigh(service.Service(), usual), slow), RATE_RPS) == 1.0
 
 
@@ -246,3 +246,16 @@ def test_two_slow_batches_of_a_busy_period_are_no_accident() -> None:
         _, counted = service.weigh(record, answers, RATE_RPS, 1001.0)
         taken.append(answers[-1].latency_ms - counted[-1].latency_ms)
     assert taken == pytest.approx([18.0, 0.0], abs=0.5)
+
+
+def test_a_busy_start_is_forgotten() -> None:
+    """Its thresholds give way to those of the hundred blocks after it; a stall among these is no measure."""
+    times_ms = [10.0] * 60 + [20.0, 10.0, 10.0] * 30
+    started = weigh(
+        service.Service(), [Answer(float(i), ms, False, "w", "s") for i, ms in enumerate(times_ms)]
+    )
+    quiet = [Answer(1000.0 + i, 200.0 if i == 100 else 10.0, False, "w", "s") for i in range(440)]
+    settled = weigh(started, quiet)
+    assert started.thresholds[0] > 1.2
+    assert settled.thresholds[0] < service.LEAST_SLOWER
+    assert settled.thresholds[1] < 1.3
