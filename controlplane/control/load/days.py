@@ -72,7 +72,8 @@ class Days:
         """The highest rates (workloads,) within `ahead_s`, from a rate now: never less than that.
 
         A rate grows as the profile does, by its factor or by its difference, whichever is less: a workload
-        that was idle yesterday does not grow a thousandfold today.
+        that was nearly idle yesterday does not grow a thousandfold today. From a part without requests there
+        is no factor, and the difference is the profile ahead.
         """
         profile = self._profile()
         length_s = self.length_s / PARTS
@@ -81,10 +82,13 @@ class Days:
         place = at / length_s - 0.5
         before, part = np.floor(place).astype(np.int64), place - np.floor(place)
         shape = (1.0 - part) * profile[:, before % PARTS] + part * profile[:, (before + 1) % PARTS]
-        now, start = shape[:, :1], np.where(np.isfinite(rate), rate, 0.0)[:, None]
-        factor = shape / np.where(now > 0.0, now, 1.0)
-        grown = np.where(np.isfinite(factor), np.minimum(start * factor, start + shape - now), start)
-        return np.maximum(rate, grown.max(axis=1, initial=0.0))
+        # What is interpolated from the next part has not begun while the present one is idle.
+        idle = profile[:, int(now_s // length_s) % PARTS, None] == 0.0
+        now, start = np.where(idle, 0.0, shape[:, :1]), np.where(np.isfinite(rate), rate, 0.0)[:, None]
+        by_difference = start + shape - now
+        by_factor = start * shape / np.where(now > 0.0, now, 1.0)
+        grown = np.where(now > 0.0, np.minimum(by_factor, by_difference), by_difference)
+        return np.maximum(rate, np.where(np.isfinite(grown), grown, start).max(axis=1, initial=0.0))
 
     def _profile(self) -> FloatArray:
         """The lower median of each part's days, (workloads, PARTS); NaN where none was seen."""

@@ -50,6 +50,14 @@ def test_a_quieter_day_rises_by_the_factor_and_a_busier_one_by_the_difference() 
     assert highest(days, DAY_S + 38.0 * PART_S, 4.0 * PART_S, 500.0) == pytest.approx(600.0)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.1, 1.0])
+def test_a_workload_that_is_idle_at_night_is_planned_for_before_its_morning(rate: float) -> None:
+    days = after_days([100.0 * (part >= 40) for part in range(PARTS)])
+    assert highest(days, DAY_S + 30.0 * PART_S, 4.0 * PART_S, rate) == rate
+    for part in (38.0, 39.0, 39.9):
+        assert highest(days, DAY_S + part * PART_S, 4.0 * PART_S, rate) == pytest.approx(100.0 + rate)
+
+
 def test_a_crowd_on_one_of_two_days_is_no_profile() -> None:
     crowd = curve()
     crowd[20] = 900.0
