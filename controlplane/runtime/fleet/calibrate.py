@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -50,6 +51,11 @@ class _Watched:
     served: ServedModel
     windows: tuple[Batches, ...]
     seconds: float
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The partition and the model."""
+        return self.partition.id, self.served.model
 
     @property
     def busy(self) -> float:
@@ -114,15 +120,24 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list
 def learn_recorded(files: FleetFiles, at_s: float) -> Path | None:
     """Update the calibration of the fleet's kept profiles by what was recorded since; None without any.
 
-    Each minute counts once: what the newest factor knows, and what ran before the present plan, is left out.
+    A factor counts each minute once: those that it knows, and those before the present plan, are left out.
+    Minutes in which a model executed too little stay for later, whatever is learned of its neighbours.
     """
-    plan, profiles = files.plan(), files.following.profiles
-    known = [factor.at_s for factor in read_calibration(profiles)]
-    since_s = max([files.planned_s() or 0.0, *known])
-    minutes = [m for m in History(files.history).minutes(since_s) if m.at_s > since_s]
+    plan, profiles, planned_s = files.plan(), files.following.profiles, files.planned_s() or 0.0
+    minutes = History(files.history).minutes(planned_s)
     if plan is None or not minutes:
         return None
-    return learn(profiles, _all_rows(_recorded(plan, minutes), plan, profiles, at_s))
+    known_s = {f.key: f.at_s for f in read_calibration(profiles) if f.at_s > planned_s}
+    rows: list[Seen] = []
+    done: set[tuple[str, str]] = set()
+    for since_s in sorted({planned_s, *known_s.values()}):
+        watched = _recorded(plan, [m for m in minutes if m.at_s > since_s])
+        new = [
+            w for w in watched if w.key not in done and known_s.get(_factor_key(w, watched), 0.0) <= since_s
+        ]
+        done |= {w.key for w in new}
+        rows += [row for one in new for row in _rows(one, watched, plan, profiles, at_s)]
+    return learn(profiles, rows)
 
 
 def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
@@ -135,10 +150,12 @@ def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:
 
 def _recorded(plan: Plan, minutes: Sequence[Minute]) -> list[_Watched]:
     """The executions of each model at each share that its partition had."""
-    watched = []
+    watched, of_partition = [], defaultdict[str, list[Minute]](list)
+    for minute in minutes:
+        of_partition[minute.partition].append(minute)
     for gpu, partition, served in _served(plan):
         endpoints = {w.endpoint for w in partition.queues()[served.model]}
-        mine = [m for m in minutes if m.partition == partition.id and m.endpoint in endpoints]
+        mine = [m for m in of_partition[partition.id] if m.endpoint in endpoints]
         for percent in sorted({m.percent for m in mine}):
             counted = [(m.seconds, m.batches) for m in mine if m.percent == percent and m.batches is not None]
             if counted:
@@ -230,6 +247,7 @@ def _all_rows(watched: Sequence[_Watched], plan: Plan, profiles: Path, at_s: flo
 
 def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
     others = _neighbours(one, every)
+    model, device, names = _factor_key(one, every)
     known = known_profiles(one.gpu.type, profiles)
     latency = registry.build(plan.latency_model, known_device(one.gpu.type, profiles), known)
     # Models of one partition have their share together.
@@ -239,9 +257,9 @@ def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, 
         executions = sum(w[batch].executions for w in one.windows if batch in w)
         means = [(triton.execution_ms(w[batch]), w[batch].executions) for w in one.windows if batch in w]
         observation = Observation(
-            model=one.served.model,
-            device=one.gpu.type,
-            neighbours=tuple(sorted(other.served.model for other, _ in others)),
+            model=model,
+            device=device,
+            neighbours=names,
             predicted_ms=_predicted_ms(latency, one, others, batch),
             observed_ms=sum(mean * n for mean, n in means) / executions,
             batches=executions,
@@ -255,6 +273,12 @@ def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, 
             )
         )
     return rows
+
+
+def _factor_key(one: _Watched, every: Sequence[_Watched]) -> tuple[str, str, tuple[str, ...]]:
+    """The key of the factor that a model's executions change."""
+    names = tuple(sorted(other.served.model for other, _ in _neighbours(one, every)))
+    return one.served.model, one.gpu.type, names
 
 
 def _neighbours(one: _Watched, every: Sequence[_Watched]) -> list[tuple[_Watched, float]]:

@@ -12,7 +12,7 @@ from planning import StoppedClock
 
 from controlplane.control.load.state import Direction, Kind
 from controlplane.domain.observation import BatchStatistics
-from controlplane.domain.plan import Plan, Source
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following.kept import Following
@@ -123,6 +123,29 @@ def test_a_second_review_finds_the_plan_right_and_counts_no_minute_twice(fleet: 
     fleet.review()
     (more,) = read_calibration(fleet.files.following.profiles)
     assert more.batches == learned.batches + 600
+
+
+def test_a_quiet_workload_learns_beside_a_busy_one(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path / "state", "f")
+    names = {"ssd": "busy", "vgg19": "quiet"}
+    partitions = tuple(
+        Partition(name, 50.0, (ServedModel(model, 4),), (Placement(name, name, model, 10.0, 500.0),))
+        for model, name in names.items()
+    )
+    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),)), None)
+    files.following.profiles.mkdir(parents=True)
+    now_s = 2e9
+    learned: list[dict[str, int]] = []
+    for _ in range(3):
+        for name, executions in (("busy", 600), ("quiet", 12)):
+            now_s += 1.0
+            counted = {4: BatchStatistics(executions, 0, executions * 25_000_000, 0)}
+            minute = Minute(now_s, 60.0, name, name, 50.0, executions, 0, 50.0, counted)
+            History(files.history).write_minutes([minute])
+        learn_recorded(files, now_s)
+        known = read_calibration(files.following.profiles)
+        learned.append({names[factor.model]: factor.batches for factor in known})
+    assert learned == [{"busy": 600}, {"busy": 1200}, {"busy": 1800, "quiet": 36}]
 
 
 def test_an_explanation_says_how_each_time_is_known(fleet: Fleet) -> None:
