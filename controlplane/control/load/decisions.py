@@ -32,7 +32,7 @@ from controlplane.control.load.state import (
     Proposal,
     Propose,
     Report,
-    with_workloads,
+    with_plan,
 )
 
 _MINUTE = 60
@@ -44,19 +44,35 @@ _TRIES = 4
 
 
 def tick(state: LoadState, seen: LoadSeen, *, follow: bool = True) -> tuple[LoadState, tuple[Effect, ...]]:
-    """The state after an observation, and what is to be done, in this order; nothing without `follow`."""
+    """The state after an observation, and what is to be done, in this order.
+
+    Without `follow` nothing begins, and what is under way ends, except an apply.
+    """
     state = replace(state, now_s=seen.now_s)
-    if seen.workloads != state.workloads:
+    if (seen.plan_hash, seen.workloads) != (state.plan_hash, state.workloads):
         # Another plan, ours or a person's: what was under way was decided for the plan before.
-        state = with_workloads(state, seen.workloads, seen.now_s)
+        state = with_plan(state, seen)
+    if not follow and not state.applying:
+        state = replace(state, under_way=None)
     state = _heard(state, seen.arrivals)
     found = forecast(state)
     state = _with_peak(state, found, seen.now_s)
-    if seen.failed is not None and state.under_way is not None:
+    if seen.failed is not None and state.applying:
         return _given_up(state, seen.now_s, seen.failed)
     if seen.applied and state.applying:
-        # A plan for the same rates; one for others is seen by them.
+        # The same plan once more; another one is seen by its hash.
         state = replace(state, under_way=None, applying=False, changed_s=seen.now_s)
+    state, effects = _decided(state, seen, found, follow=follow)
+    if seen.failed is not None:
+        # Another plan runs by now: nothing is known against the rates of this one.
+        effects = (Report("warning", "load", f"the apply failed: {seen.failed}"), *effects)
+    return state, effects
+
+
+def _decided(
+    state: LoadState, seen: LoadSeen, found: Forecast, *, follow: bool
+) -> tuple[LoadState, tuple[Effect, ...]]:
+    """Take what was proposed, else ask for what is needed."""
     if state.under_way is not None:
         return _answered(state, seen) if seen.proposal is not None else (state, ())
     if not follow or not state.workloads:
@@ -152,7 +168,7 @@ def _increase(
 ) -> tuple[LoadState, tuple[Effect, ...]] | None:
     """Ask for a plan that holds more, where some workload surely needs it."""
     planned = np.array(state.planned_rps)
-    above = sure > np.maximum(planned, state.asked_rps)
+    above = sure > np.maximum(planned, state.unheld_rps)
     if not above.any():
         return None
     wanted = np.where(np.isfinite(found.upper), np.maximum(planned, found.upper), planned)
@@ -226,7 +242,8 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
     assert proposal is not None
     if proposal.number != asked.number or state.applying:
         return state, ()
-    if asked.direction is Direction.REVIEW and _is_right(state, proposal):
+    looked = proposal.kind is not Kind.NONE or proposal.error is not None
+    if asked.direction is Direction.REVIEW and looked and _is_right(state, proposal):
         return replace(state, under_way=None), ()
     if proposal.kind is Kind.NONE:
         return _given_up(state, seen.now_s, proposal.summary)
@@ -243,9 +260,9 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
     lost = {u.workload for u in proposal.unheld}
     refused = tuple(
         max(known, rate) if w.name in lost else known
-        for known, rate, w in zip(state.asked_rps, asked.rates_rps, state.workloads, strict=True)
+        for known, rate, w in zip(state.unheld_rps, asked.rates_rps, state.workloads, strict=True)
     )
-    state = replace(state, asked_rps=refused)
+    state = replace(state, unheld_rps=refused)
     more = zip(proposal.rates_rps, state.planned_rps, strict=True)
     if not any(rate > planned for rate, planned in more):
         return replace(state, under_way=None), told
@@ -255,7 +272,7 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
 
 def _apply(state: LoadState, asked: Propose, proposal: Proposal) -> tuple[LoadState, tuple[Effect, ...]]:
     reason = f"{asked.reason}: {proposal.summary}"
-    return replace(state, applying=True), (Apply(asked.number, reason),)
+    return replace(state, applying=True), (Apply(asked.number, reason, proposal.made_from),)
 
 
 def _is_right(state: LoadState, proposal: Proposal) -> bool:
@@ -274,10 +291,10 @@ def _given_up(state: LoadState, now_s: float, reason: str) -> tuple[LoadState, t
     """What was under way is at its end: the same is asked for again only where more is seen."""
     asked = state.under_way
     assert asked is not None
-    refused = state.asked_rps
+    refused = state.unheld_rps
     if asked.direction is Direction.UP:
         refused = tuple(map(max, refused, asked.rates_rps))
-    state = replace(state, under_way=None, applying=False, asked_rps=refused, changed_s=now_s)
+    state = replace(state, under_way=None, applying=False, unheld_rps=refused, changed_s=now_s)
     return state, (Report("warning", "load", f"{asked.reason}: {reason}"),)
 
 

@@ -99,10 +99,11 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Apply the plan of a proposal."""
+    """Apply the plan of a proposal, if the plan with the hash `made_from` still runs."""
 
     number: int
     reason: str
+    made_from: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Proposal:
 
     `moved_cost` is the cost of what runs twice while the plan is applied. `rates_rps` are those it is for:
     less than what was asked for only for `unheld` workloads. `error` is how far the running plan's execution
-    times are off, as a part of them; None where that is unknown.
+    times are off, as a part of them; None where that is unknown. `made_from` is the hash of the running plan.
     """
 
     number: int
@@ -144,6 +145,7 @@ class Proposal:
     unheld: tuple[Unheld, ...] = ()
     summary: str = ""
     error: float | None = None
+    made_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +153,8 @@ class LoadSeen:
     """What was seen since the observation before.
 
     `arrivals` has the requests of each workload in each second that ended meanwhile, None for one that
-    was not seen. `workloads` are those of the plan that runs. `applied`: the proposed plan was; `failed` is
-    why it could not be.
+    was not seen. `workloads` and `plan_hash` are those of the plan that runs. `applied`: the proposed plan
+    was; `failed` is why it could not be.
     """
 
     now_s: float
@@ -161,16 +163,18 @@ class LoadSeen:
     proposal: Proposal | None = None
     applied: bool = False
     failed: str | None = None
+    plan_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
     """What is known about the load of a fleet.
 
-    `minute` has the seconds of the minute that has not ended. `asked_rps` are rates that no plan held: more
+    `minute` has the seconds of the minute that has not ended. `unheld_rps` are rates that no plan held: more
     must be seen before they are asked for again. `peaks_rps` has for each part of the dwell the highest
     forecast (parts, workloads), the present part first. `changed_s` is the time of the last change of plan,
     `tried_s` that of the last search for a cheaper one, `reviewed_s` that of the last look at its times.
+    `plan_hash` is that of the plan that runs.
     """
 
     workloads: tuple[FollowedWorkload, ...]
@@ -178,7 +182,7 @@ class LoadState:
     minutes: Rates
     minute: tuple[PerWorkload, ...]
     days: Days
-    asked_rps: PerWorkload
+    unheld_rps: PerWorkload
     peaks_rps: tuple[PerWorkload, ...]
     part_s: float
     changed_s: float
@@ -189,6 +193,7 @@ class LoadState:
     applying: bool = False
     number: int = 0
     limits: LoadLimits = LoadLimits()
+    plan_hash: str = ""
 
     @property
     def planned_rps(self) -> PerWorkload:
@@ -205,7 +210,7 @@ def begin(workloads: Sequence[FollowedWorkload], limits: LoadLimits, now_s: floa
         minutes=Rates.unknown(count, 60.0),
         minute=(),
         days=Days.unknown(count, limits.day_s, now_s),
-        asked_rps=(0.0,) * count,
+        unheld_rps=(0.0,) * count,
         peaks_rps=(),
         part_s=now_s,
         changed_s=now_s,
@@ -221,12 +226,13 @@ def resumed(state: LoadState) -> LoadState:
     return replace(state, under_way=None, applying=False)
 
 
-def with_workloads(state: LoadState, workloads: Sequence[FollowedWorkload], now_s: float) -> LoadState:
+def with_plan(state: LoadState, seen: LoadSeen) -> LoadState:
     """The state for another plan; what was learned of workloads that stay is kept.
 
     What no plan held is forgotten, unless the new plan is the one that could not hold it.
     """
-    fresh = begin(workloads, state.limits, now_s)
+    workloads = seen.workloads
+    fresh = begin(workloads, state.limits, seen.now_s)
     row = {w.name: i for i, w in enumerate(state.workloads)}
     kept = [(i, row[w.name]) for i, w in enumerate(workloads) if w.name in row]
     new, old = [i for i, _ in kept], [j for _, j in kept]
@@ -240,14 +246,15 @@ def with_workloads(state: LoadState, workloads: Sequence[FollowedWorkload], now_
         )
         return Rates(rates.step_s, counts, stretch, dispersion)
 
-    asked = dict(zip(new, (state.asked_rps[j] for j in old), strict=True)) if state.applying else {}
+    unheld = dict(zip(new, (state.unheld_rps[j] for j in old), strict=True)) if state.applying else {}
     return replace(
         fresh,
-        asked_rps=tuple(asked.get(i, 0.0) for i in range(len(workloads))),
+        unheld_rps=tuple(unheld.get(i, 0.0) for i in range(len(workloads))),
         seconds=rows(state.seconds, fresh.seconds),
         minutes=rows(state.minutes, fresh.minutes),
         days=state.days.of_workloads([row.get(w.name) for w in workloads]),
         number=state.number,
+        plan_hash=seen.plan_hash,
     )
 
 
@@ -270,11 +277,11 @@ def validate_state(state: LoadState) -> None:
         assert (rates.dispersion >= 1.0).all()
         assert not (rates.counts < 0.0).any()
     assert state.days.rates.shape[1] == state.days.requests.size == state.days.seconds.size == count
-    assert all(len(part) == count for part in (*state.peaks_rps, *state.minute, state.asked_rps))
+    assert all(len(part) == count for part in (*state.peaks_rps, *state.minute, state.unheld_rps))
     assert len(state.peaks_rps) <= PEAKS
     assert not state.applying or state.under_way is not None
     if state.under_way is not None and state.under_way.direction is Direction.UP:
         wanted = zip(state.under_way.rates_rps, state.planned_rps, strict=True)
         assert all(rate >= planned - 1e-9 for rate, planned in wanted), "an increase takes from no workload"
     assert math.isfinite(state.changed_s)
-    assert np.isfinite(state.asked_rps).all()
+    assert np.isfinite(state.unheld_rps).all()

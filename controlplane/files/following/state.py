@@ -39,7 +39,10 @@ class _Days:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The content. The fields of `LoadState` but what is under way; rates as rows of their own length."""
+    """The content. The fields of `LoadState` but what is under way; rates as rows of their own length.
+
+    `asked_rps` are the state's `unheld_rps`.
+    """
 
     workloads: tuple[FollowedWorkload, ...]
     seconds: _Rates
@@ -55,6 +58,7 @@ class _File:
     limits: LoadLimits
     days: _Days | None = None
     reviewed_s: float | None = None
+    plan_hash: str = ""
 
 
 def write_load(path: Path, state: LoadState) -> None:
@@ -66,7 +70,8 @@ def write_load(path: Path, state: LoadState) -> None:
         minute=tuple(map(_row, state.minute)),
         days=_days(state.days),
         reviewed_s=state.reviewed_s,
-        asked_rps=state.asked_rps,
+        plan_hash=state.plan_hash,
+        asked_rps=state.unheld_rps,
         peaks_rps=tuple(map(_row, state.peaks_rps)),
         part_s=state.part_s,
         changed_s=state.changed_s,
@@ -89,7 +94,7 @@ def read_load(path: Path) -> LoadState | None:
         minutes=_from(parsed.minutes, 60.0),
         minute=tuple(_from_row(second, math.nan) for second in parsed.minute),
         days=_from_days(parsed),
-        asked_rps=parsed.asked_rps,
+        unheld_rps=parsed.asked_rps,
         peaks_rps=tuple(_from_row(part, math.inf) for part in parsed.peaks_rps),
         part_s=parsed.part_s,
         changed_s=parsed.changed_s,
@@ -99,6 +104,7 @@ def read_load(path: Path) -> LoadState | None:
         now_s=parsed.now_s,
         number=parsed.number,
         limits=parsed.limits,
+        plan_hash=parsed.plan_hash,
     )
 
 

@@ -143,8 +143,12 @@ class Fleet:
         as_planned: bool = False,
         rename_endpoints: bool = False,
         cause: str = "by hand",
+        made_from: str | None = None,
     ) -> Outcome:
         """Make the fleet match a plan; `cause` is for the history.
+
+        `made_from` is the hash of the plan that must still run: EngineError, before any change, where another
+        one does.
 
         Partitions that were redirected since this plan was applied stay where they are, unless `as_planned`.
         Raises EngineError, GatewayError, and InputError; other workloads' traffic continues. InputError,
@@ -157,6 +161,7 @@ class Fleet:
             verb="apply",
             rename_endpoints=rename_endpoints,
             cause=cause,
+            made_from=made_from,
         )
 
     def _apply(
@@ -168,9 +173,11 @@ class Fleet:
         verb: str,
         rename_endpoints: bool,
         cause: str = "by hand",
+        made_from: str | None = None,
     ) -> Outcome:
         with locked(self.files):
             with self._no_trace_of_a_refusal():
+                self._check_made_from(made_from)
                 if (renamed := self._tell_endings(plan)) and not rename_endpoints:
                     raise InputError(
                         f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: "
@@ -283,6 +290,15 @@ class Fleet:
             if first:
                 shutil.rmtree(self.files.directory, ignore_errors=True)
             raise
+
+    def _check_made_from(self, expected: str | None) -> None:
+        running = None if expected is None else self.files.plan()
+        found = "none" if running is None else plan_hash(running)
+        if expected is not None and found != expected:
+            raise EngineError(
+                f"the plan was made from plan {expected}, and {found} runs by now; nothing was "
+                "touched: another command changed it"
+            )
 
     def _tell_endings(self, plan: Plan) -> list[str]:
         """Report the served endpoints that a plan ends; return those whose workload stays."""

@@ -15,7 +15,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.plans import write_plan
+from controlplane.files.plans import plan_hash, write_plan
 from controlplane.planners import registry
 from controlplane.planners.protocol import PlanRequest, Strategy
 from controlplane.planners.replan.differences import changes
@@ -145,6 +145,7 @@ def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
         "moved_cost": moved_cost(plan, new),
         "unheld": [asdict(one) for one in found.unheld],
         "error": error,
+        "made_from": plan_hash(plan),
         "summary": off + _summary(found.kind, plan, new),
     }
 

@@ -28,8 +28,8 @@ class Applying:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="follow")
         self._under_way: Future[None] | None = None
 
-    def begin(self, reason: str) -> None:
-        """Apply the proposal for this reason."""
+    def begin(self, reason: str, made_from: str) -> None:
+        """Apply the proposal for this reason, if the plan with the hash `made_from` still runs."""
         if self._plan_only:
             where = self._fleet.files.following.proposal
             self._event("would apply", self._fleet.name, f"{reason}; `ctl apply {where}` accepts")
@@ -37,7 +37,7 @@ class Applying:
             self._under_way.set_exception(EngineError("it was only proposed"))
         else:
             self._event("load", self._fleet.name, reason)
-            self._under_way = self._pool.submit(self._apply)
+            self._under_way = self._pool.submit(self._apply, made_from)
 
     def outcome(self) -> tuple[bool, str | None]:
         """Return whether the plan was applied, and why it was not; neither while it is being applied."""
@@ -57,14 +57,16 @@ class Applying:
         """Take no more plans; one that is being applied is completed by the next apply."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _apply(self) -> None:
+    def _apply(self, made_from: str) -> None:
         files = self._fleet.files
         plan, _ = read_plan(files.following.proposal)
         settings, before = files.settings(), files.plan()
         if settings is None or before is None:
             raise EngineError(f"fleet {files.fleet!r} is gone")
         devices = map_devices(plan, devices_of(self._fleet.launcher))
-        self._fleet.apply(plan, replace(settings, devices=devices), cause="following the load")
+        self._fleet.apply(
+            plan, replace(settings, devices=devices), cause="following the load", made_from=made_from
+        )
         used = {gpu.id for gpu in plan.gpus}
         for gpu in before.gpus:
             if gpu.id not in used:

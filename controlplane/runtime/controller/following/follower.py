@@ -22,6 +22,7 @@ from controlplane.control.load.state import (
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.observation import Answer
 from controlplane.domain.plan import Plan
+from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller.actor import Notice
 from controlplane.runtime.controller.following import memory
 from controlplane.runtime.controller.following.applying import Applying
@@ -61,7 +62,7 @@ class Follower:
         self._applying = Applying(fleet, notice, plan_only=plan_only)
         self._planning: Planning | None = None
         self._state: LoadState | None = None
-        self._workloads: tuple[Plan, tuple[FollowedWorkload, ...]] | None = None
+        self._followed: tuple[Plan, str, tuple[FollowedWorkload, ...]] | None = None
         self._ticked_s = now_s
         self._save_at_s = now_s + _SAVE_S
         self._recalls = not plan_only
@@ -105,7 +106,7 @@ class Follower:
         plan = self._running.plan()
         if plan is None:
             return
-        wall_s, workloads = self._fleet.clock.wall(), self._followed(plan)
+        wall_s, (running, workloads) = self._fleet.clock.wall(), self._identity(plan)
         seconds = self._arrivals.complete(now_s, heard_since_s)
         arrivals: list[PerWorkload | None] = [
             None if counts is None else tuple(float(counts.get(w.endpoint, 0)) for w in workloads)
@@ -115,10 +116,12 @@ class Follower:
         if proposal is not None:
             self._planning = None
         applied, failed = self._applying.outcome()
-        seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed)
+        seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running)
         state = replace(self._state or self._first_state(plan, wall_s), limits=self._running.limits())
         obstacle = self._running.obstacle(plan)
         self._state, effects = tick(state, seen, follow=obstacle is None)
+        if self._state.under_way is None:
+            self._drop_planning()
         for effect in effects:
             self._carry_out(effect, self._state)
         if not self._plan_only and now_s >= self._save_at_s:
@@ -126,11 +129,11 @@ class Follower:
             memory.save(self._fleet.files, self._state, following=obstacle or "yes")
             self._save_at_s = now_s + max(_SAVE_S, (time.thread_time() - began_s) / _SAVE_PART)
 
-    def _followed(self, plan: Plan) -> tuple[FollowedWorkload, ...]:
-        """Return the workloads of the plan, the same ones for the same plan."""
-        if self._workloads is None or self._workloads[0] is not plan:
-            self._workloads = plan, followed_workloads(plan)
-        return self._workloads[1]
+    def _identity(self, plan: Plan) -> tuple[str, tuple[FollowedWorkload, ...]]:
+        """Return the plan's hash and its workloads, computed once for a plan."""
+        if self._followed is None or self._followed[0] is not plan:
+            self._followed = plan, plan_hash(plan), followed_workloads(plan)
+        return self._followed[1:]
 
     def _first_state(self, plan: Plan, wall_s: float) -> LoadState:
         """The state that the controller before left, else a new one."""
@@ -140,9 +143,11 @@ class Follower:
     def _carry_out(self, effect: Effect, state: LoadState) -> None:
         match effect:
             case Propose():
+                # Two searches would write one proposal.
+                self._drop_planning()
                 self._planning = self._planner(self._fleet.name, effect, state)
-            case Apply(_, reason):
-                self._applying.begin(reason)
+            case Apply(_, reason, made_from):
+                self._applying.begin(reason, made_from)
             case Report(level, subject, reason):
                 self._event(level, subject, reason)
 

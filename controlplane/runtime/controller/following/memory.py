@@ -42,7 +42,7 @@ def recall(files: FleetFiles, wall_s: float) -> LoadState | None:
         state = read_load(files.load)
         if state is not None:
             unseen = min(max(int(wall_s - state.now_s), 0), KEPT)
-            seen = LoadSeen(wall_s, (None,) * unseen, state.workloads)
+            seen = LoadSeen(wall_s, (None,) * unseen, state.workloads, plan_hash=state.plan_hash)
             return tick(resumed(state), seen, follow=False)[0]
     return None
 

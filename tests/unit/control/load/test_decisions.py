@@ -271,6 +271,67 @@ def test_a_cheaper_plan_saves_more_than_it_moves_unless_the_plan_lasts(
     assert any(isinstance(effect, Apply) for effect in effects) is applied
 
 
+def asking(direction: Direction = Direction.UP) -> Run:
+    """A fleet with a search under way for twice its rate."""
+    run = Run((100.0,))
+    run.poisson(60, 90.0)
+    asked = Propose(1, direction, (200.0,), "more")
+    run.state = replace(run.state, under_way=asked, number=1, plan_hash="before")
+    return run
+
+
+@pytest.mark.parametrize("proposal", [None, Proposal(1, Kind.PLAN, (200.0,), made_from="before")])
+def test_a_search_is_dropped_where_the_load_is_not_followed_any_more(proposal: Proposal | None) -> None:
+    run = asking()
+    seen = LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="before")
+    state, effects = tick(run.state, seen, follow=False)
+    assert (state.under_way, effects) == (None, ())
+
+
+def test_an_apply_ends_even_where_the_load_is_not_followed_any_more() -> None:
+    run = asking()
+    seen = LoadSeen(run.now_s, (), run.workloads, plan_hash="before")
+    applying = replace(run.state, applying=True)
+    state, _ = tick(applying, seen, follow=False)
+    assert state.applying
+    state, _ = tick(state, replace(seen, applied=True), follow=False)
+    assert (state.under_way, state.applying) == (None, False)
+
+
+def test_another_plan_for_the_same_rates_drops_what_was_under_way() -> None:
+    run = asking()
+    proposal = Proposal(1, Kind.PLAN, (200.0,), made_from="before")
+    seen = LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="by hand")
+    state, effects = tick(run.state, seen)
+    assert (state.under_way, effects, state.changed_s) == (None, (), run.now_s)
+    assert state.seconds.stretch[0] > 50, "what was learned of the workload is kept"
+
+
+def test_a_proposal_is_applied_only_instead_of_the_plan_that_it_was_made_from() -> None:
+    run = asking()
+    proposal = Proposal(1, Kind.PLAN, (200.0,), made_from="before")
+    _, (effect,) = tick(run.state, LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="before"))
+    assert isinstance(effect, Apply)
+    assert effect.made_from == "before"
+
+
+def test_an_apply_that_another_plan_came_before_is_reported_and_asked_for_again() -> None:
+    run = asking()
+    applying = replace(run.state, applying=True)
+    seen = LoadSeen(run.now_s, (), run.workloads, failed="another plan runs", plan_hash="by hand")
+    state, (report,) = tick(applying, seen)
+    assert report == Report("warning", "load", "the apply failed: another plan runs")
+    assert (state.under_way, state.applying, state.unheld_rps) == (None, False, (0.0,))
+
+
+def test_a_review_whose_planning_fails_is_reported() -> None:
+    run = asking(Direction.REVIEW)
+    proposal = Proposal(1, Kind.NONE, summary="planning failed: no memory")
+    state, (report,) = tick(run.state, LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="before"))
+    assert report == Report("warning", "load", "more: planning failed: no memory")
+    assert state.under_way is None
+
+
 def test_a_plan_whose_execution_times_are_right_is_reviewed_and_stays() -> None:
     run = Run((100.0,), error=0.04)
     run.poisson(1000, 92.0)

@@ -132,6 +132,19 @@ def test_a_first_apply_that_is_refused_leaves_no_directory_and_a_later_one_all_t
     assert files.settings() == SETTINGS
 
 
+def test_a_plan_made_from_another_than_the_one_that_runs_touches_nothing(tmp_path: Path) -> None:
+    files = FleetFiles(tmp_path, "f")
+    files.write_settings(SETTINGS)
+    files.write_plans(plan("b"), None)
+    running = files.plan()
+    assert running is not None
+    fleet = Rendered(files, cast(Any, Launcher()), cast(Any, Started({})), SystemClock(), lambda line: None)
+    with pytest.raises(EngineError, match=f"from plan 0123456789ab, and {plan_hash(running)} runs"):
+        fleet.apply(plan("a"), SETTINGS, made_from="0123456789ab")
+    assert files.plan() == running
+    assert files.journal() == []
+
+
 class NoGateway(Gateway):
     """One that ended before its servers."""
 

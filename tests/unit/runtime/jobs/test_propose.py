@@ -16,7 +16,7 @@ from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following.kept import Following
 from controlplane.files.measurements.profiles import write_profile
-from controlplane.files.plans import read_plan
+from controlplane.files.plans import plan_hash, read_plan
 from controlplane.files.specs import read_spec
 from controlplane.runtime.jobs.plan import Choices, make_plan
 from controlplane.runtime.jobs.propose import propose
@@ -66,6 +66,7 @@ def test_a_higher_rate_gets_a_plan_in_the_fleets_state(files: FleetFiles) -> Non
     before = files.plan()
     assert before is not None
     assert plan.spec_sha256 == before.spec_sha256
+    assert answer["made_from"] == plan_hash(before)
 
 
 def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFiles) -> None:

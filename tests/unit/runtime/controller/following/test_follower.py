@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following.kept import Following
 from controlplane.files.following.rates import read_rates
-from controlplane.files.plans import write_plan
+from controlplane.files.plans import plan_hash, write_plan
 from controlplane.monitor.metrics import Page
 from controlplane.runtime.controller import exporter
 from controlplane.runtime.controller.following import applying, running
@@ -61,11 +62,14 @@ class Fleet:
     refuses: str = ""
     applied: list[str] = field(default_factory=list)
 
-    def apply(self, new: Plan, settings: FleetSettings, *, cause: str) -> None:
+    def apply(self, new: Plan, settings: FleetSettings, *, cause: str, made_from: str) -> None:
+        before = self.files.plan()
+        assert before is not None
+        assert made_from == plan_hash(before)
         if self.refuses:
             raise EngineError(self.refuses)
         self.applied.append(cause)
-        self.files.write_plans(new, self.files.plan())
+        self.files.write_plans(new, before)
 
 
 class Planning:
@@ -82,7 +86,9 @@ class Planning:
         before = self.files.plan()
         assert before is not None
         costs = float(len(before.gpus)), float(len(new.gpus))
-        return Proposal(self.asked.number, Kind.PLAN, (rate,), *costs, 0.5, summary="found")
+        return Proposal(
+            self.asked.number, Kind.PLAN, (rate,), *costs, 0.5, summary="found", made_from=plan_hash(before)
+        )
 
     def close(self) -> None:
         pass
@@ -205,6 +211,64 @@ def test_an_apply_that_fails_is_reported_once(fleet: Fleet) -> None:
     follows = following(refusing, told)
     run(refusing, follows, [45] * 30 + [150] * 60)
     assert [e.reason.endswith("the disk is full") for e in told if e.level == "warning"] == [True]
+    follows.close()
+
+
+class Search:
+    """A search that never ends by itself."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def answer(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def searching(fleet: Fleet) -> tuple[Follower, list[Search]]:
+    """A controller whose search for a plan lasts."""
+    searches: list[Search] = []
+
+    def planner(name: str, asked: Propose, state: LoadState) -> Search:
+        assert all(search.closed for search in searches), "one search at a time"
+        searches.append(Search())
+        return searches[-1]
+
+    follows = Follower(cast(Any, fleet), lambda event: None, plan_only=False, planner=planner)
+    run(fleet, follows, [45] * 30 + [150] * 20)
+    assert [search.closed for search in searches] == [False]
+    return follows, searches
+
+
+def rewrite(path: Path, write: Callable[[], None]) -> None:
+    """Write a file again, with another time of change however coarse the disk's clock is."""
+    before_ns = path.stat().st_mtime_ns
+    write()
+    os.utime(path, ns=(before_ns + 10**9, before_ns + 10**9))
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_search_ends_where_another_command_changes_the_plan(fleet: Fleet, gpus: int) -> None:
+    follows, searches = searching(fleet)
+    new = plan(50.0 if gpus == 2 else 60.0, gpus)
+    rewrite(fleet.files.directory / "plan.json", lambda: fleet.files.write_plans(new, None))
+    run(fleet, follows, [150])
+    assert searches[0].closed
+    run(fleet, follows, [150] * 30)
+    assert [search.closed for search in searches] == [True, False]
+    follows.close()
+    assert searches[1].closed
+
+
+def test_a_search_ends_where_the_load_is_not_followed_any_more(fleet: Fleet) -> None:
+    follows, searches = searching(fleet)
+    kept = fleet.files.directory / "following" / "following.json"
+    rewrite(kept, lambda: fleet.files.following.write(Following(SHA256)))
+    run(fleet, follows, [150] * 30)
+    assert [search.closed for search in searches] == [True]
+    assert fleet.applied == []
     follows.close()
 
 
