@@ -227,8 +227,8 @@ class Search:
         self.closed = True
 
 
-def searching(fleet: Fleet) -> tuple[Follower, list[Search]]:
-    """A controller whose search for a plan lasts."""
+def searching(fleet: Fleet, told: list[Event]) -> tuple[Follower, list[Search]]:
+    """A controller whose search for a plan lasts. A second one beside it is an error, which it reports."""
     searches: list[Search] = []
 
     def planner(name: str, asked: Propose, state: LoadState) -> Search:
@@ -236,7 +236,7 @@ def searching(fleet: Fleet) -> tuple[Follower, list[Search]]:
         searches.append(Search())
         return searches[-1]
 
-    follows = Follower(cast(Any, fleet), lambda event: None, plan_only=False, planner=planner)
+    follows = Follower(cast(Any, fleet), told.append, plan_only=False, planner=planner)
     run(fleet, follows, [45] * 30 + [150] * 20)
     assert [search.closed for search in searches] == [False]
     return follows, searches
@@ -251,23 +251,27 @@ def rewrite(path: Path, write: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_search_ends_where_another_command_changes_the_plan(fleet: Fleet, gpus: int) -> None:
-    follows, searches = searching(fleet)
+    told: list[Event] = []
+    follows, searches = searching(fleet, told)
     new = plan(50.0 if gpus == 2 else 60.0, gpus)
     rewrite(fleet.files.directory / "plan.json", lambda: fleet.files.write_plans(new, None))
     run(fleet, follows, [150])
     assert searches[0].closed
     run(fleet, follows, [150] * 30)
     assert [search.closed for search in searches] == [True, False]
+    assert told == []
     follows.close()
     assert searches[1].closed
 
 
 def test_a_search_ends_where_the_load_is_not_followed_any_more(fleet: Fleet) -> None:
-    follows, searches = searching(fleet)
+    told: list[Event] = []
+    follows, searches = searching(fleet, told)
     kept = fleet.files.directory / "following" / "following.json"
     rewrite(kept, lambda: fleet.files.following.write(Following(SHA256)))
     run(fleet, follows, [150] * 30)
     assert [search.closed for search in searches] == [True]
+    assert told == []
     assert fleet.applied == []
     follows.close()
 
