@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
+import stat
 import sys
 import time
 import traceback
@@ -21,11 +23,14 @@ from controlplane.domain.errors import InputError, TrisectError
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM. Like Ctrl-C it runs every `finally`, so that nothing half-done is left."""
+    """SIGTERM, or SIGHUP as a closed terminal sends it.
+
+    Like Ctrl-C it runs every `finally`, so that nothing half-done is left.
+    """
 
 
 class Interrupted(Exception):
-    """A verb that Ctrl-C or SIGTERM ended."""
+    """A verb that Ctrl-C, SIGTERM or SIGHUP ended."""
 
     def __init__(self, verb: str | None, cause: KeyboardInterrupt) -> None:
         self.kind = TERMINATED if isinstance(cause, Terminated) else INTERRUPTED
@@ -37,43 +42,59 @@ class ClosedPipe(Exception):
     """The reader of stdout has closed it."""
 
 
-_SAME_END_S = 2.0
-"""Signals closer than this are of one end: `make` and `timeout` each pass on what their group already has."""
-_ENDING = b"ctl: already ending: what was started is stopped first; to leave it behind, interrupt once more\n"
+_SAME_INTERRUPTION_S = 2.0
+"""Signals within this time belong to one interruption: `make` and `timeout` each pass on what their group
+already has."""
+_ENDING = (
+    b"ctl: already ending: waiting for what is under way; to leave it behind, interrupt after two seconds\n"
+)
 _LEAVING = b"ctl: ended at once: servers may be left\n"
 
 
 def handle_signals() -> None:
-    """Let the first SIGINT or SIGTERM end the command, the second only say so, and a third end it at once.
+    """Let the first SIGINT, SIGTERM or SIGHUP end it, the second only say so, a third end it at once.
 
     The second does not cut the `finally` blocks of the first short. Where SIGINT is ignored, as in a script's
-    background, it stays ignored.
+    background, or SIGHUP, as under `nohup`, it stays ignored.
     """
     signal.signal(signal.SIGTERM, _end_once)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _end_once)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_once)
 
 
 def _end_once(number: int, _: object) -> None:
-    later = _Later()
-    for handled in (signal.SIGINT, signal.SIGTERM):
+    further = _FurtherSignals()
+    for handled in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(handled) is _end_once:
-            signal.signal(handled, later.received)
-    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+            signal.signal(handled, further.received)
+    if number == signal.SIGHUP:
+        _leave_terminal()
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 
-class _Later:
+def _leave_terminal() -> None:
+    """Let what is said from now on go nowhere: a write to a closed terminal fails, and so would the clean-up."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):
+                os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+class _FurtherSignals:
     """The signals after the first."""
 
     def __init__(self) -> None:
-        self._last_s = time.monotonic()
-        self._warned = False
+        self._warned_s = math.inf
 
     def received(self, number: int, _: object) -> None:
         """Say that the command is ending; where that was said some time ago, end it as the system does."""
         now_s = time.monotonic()
-        leaves = self._warned and now_s - self._last_s >= _SAME_END_S
-        self._last_s, self._warned = now_s, True
+        leaves = now_s - self._warned_s >= _SAME_INTERRUPTION_S
+        self._warned_s = min(self._warned_s, now_s)
         # Not print: the signal may have interrupted one, and a stream's buffer cannot be entered twice.
         with contextlib.suppress(OSError):
             os.write(2, _LEAVING if leaves else _ENDING)

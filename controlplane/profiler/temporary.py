@@ -22,9 +22,10 @@ def exclusive(launcher: Launcher, fleet: str, lock_file: Path, busy: str) -> Ite
     lock_file.parent.mkdir(parents=True, exist_ok=True)
 
     def clear() -> None:
-        for server in launcher.servers(fleet):
-            launcher.stop(server, drain_s=0)
-        launcher.sweep(fleet)
+        with contextlib.ExitStack() as each:  # what cannot be stopped keeps nothing else from its end
+            each.callback(launcher.sweep, fleet)
+            for server in launcher.servers(fleet):
+                each.callback(launcher.stop, server, drain_s=0)
 
     with contextlib.ExitStack() as at_end:
         try:

@@ -342,7 +342,10 @@ def leave(mechanism: Mechanism, group: Group) -> list[str]:
 
 
 def prune(folder: Path) -> None:
-    """Remove all but the newest logs."""
-    logs = sorted(folder.glob("*.log"), key=lambda p: p.stat().st_mtime, reverse=True)
-    for old in logs[_KEPT_LOGS:]:
+    """Remove all but the newest logs. Starts side by side do so too: what is gone is no failure."""
+    logs: list[tuple[float, Path]] = []
+    for log in folder.glob("*.log"):
+        with contextlib.suppress(FileNotFoundError):
+            logs.append((log.stat().st_mtime, log))
+    for _, old in sorted(logs, reverse=True)[_KEPT_LOGS:]:
         old.unlink(missing_ok=True)

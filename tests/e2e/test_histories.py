@@ -55,7 +55,9 @@ def kill_server(host: Host, chance: random.Random) -> None:
 def kill_gateway(host: Host, chance: random.Random) -> None:
     """HAProxy, as it dies by itself: its supervisor starts it again."""
     for process in psutil.process_iter(["name", "cmdline"]):
-        if process.info["name"] == "haproxy" and str(host.directory) in " ".join(process.info["cmdline"]):
+        if process.info["name"] == "haproxy" and str(host.directory) in " ".join(
+            process.info["cmdline"] or ()
+        ):
             process.kill()
 
 

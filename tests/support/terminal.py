@@ -40,6 +40,16 @@ class Terminal:
     def terminate(self) -> None:
         self._process.terminate()
 
+    def hang_up(self) -> None:
+        """Close the terminal, as a lost connection does: what runs on it gets SIGHUP."""
+        if self._end >= 0:
+            os.close(self._end)
+        self._end = -1
+
+    def await_end(self, deadline_s: float = 60.0) -> int:
+        """Wait without reading, and return the exit code."""
+        return self._process.wait(timeout=deadline_s)
+
     def await_text(self, wanted: str, deadline_s: float = 60.0) -> None:
         """Read until a text was shown."""
         deadline = time.monotonic() + deadline_s
@@ -120,11 +130,12 @@ def on_terminal(
         cwd=directory,
         preexec_fn=take,
     )
+    terminal = Terminal(process, end)
     try:
-        yield Terminal(process, end)
+        yield terminal
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
         os.close(its)
-        os.close(end)
+        terminal.hang_up()

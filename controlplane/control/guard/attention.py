@@ -1,8 +1,8 @@
 """Which partitions a tick looks at, and what it observes of them. Pure.
 
 Most of a large fleet rests: its servers are ready, no request waits, no evidence stands against them. Such a
-partition is looked at once something is new about it, or at a time that is known before. What looks at it
-would have done meanwhile follows from the time alone (`signals.resumed`). So a tick costs what happens in the
+partition is looked at once something is new about it, or at a time that is known before. The effect of the
+looks that were left out depends on the time alone (`signals.resumed`). So a tick costs what happens in the
 fleet, not its size.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterable
@@ -173,7 +174,9 @@ class Http:
         started = time.monotonic()
         dropped = _HOP | _ENCODINGS | OWN_HEADERS
         headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in dropped)
-        status, sent = 0, 0
+        status, sent, abandoned = 0, 0, False
+        if not request.raw_path.startswith("/"):
+            return error(400, "the target of the request must be a path")
         url = f"http://{backend.host}:{backend.http_port}{request.raw_path}"
         try:
             with self._fleet.call(backend):
@@ -190,6 +193,9 @@ class Http:
                         await response.write(part)
                     await response.write_eof()
                     return response
+        except asyncio.CancelledError:
+            abandoned = True
+            raise
         except aiohttp.ClientError:
             if isinstance(body, Counted) and body.exceeded:
                 status = 413
@@ -202,7 +208,9 @@ class Http:
         finally:
             if request.path.endswith(_INFERRING):
                 size = len(body) if isinstance(body, bytes) else request.content_length or 0
-                self._records.request(name, backend, started, size, sent, http=status, grpc=None)
+                self._records.request(
+                    name, backend, started, size, sent, http=status, grpc=None, abandoned=abandoned
+                )
 
 
 def _for_operators(handler: Any) -> Any:

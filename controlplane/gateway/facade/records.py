@@ -38,8 +38,9 @@ class Records:
         *,
         http: int,
         grpc: int | None,
+        abandoned: bool = False,
     ) -> None:
-        """A request ended now. `grpc` is None for one over HTTP."""
+        """A request ended now, or its client left it. `grpc` is None for one over HTTP."""
         protocol = "http" if grpc is None else "grpc"
         self._counts[protocol] += 1
         self.handled_bytes += size + answer_size
@@ -47,7 +48,8 @@ class Records:
         start_us = end_us - int((time.monotonic() - started_s) * 1e6)
         line = (
             f"{self._secret} {protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.host} "
-            f"{backend.grpc_port} {http} {'-' if grpc is None else grpc} -- {size} {answer_size} "
+            f"{backend.grpc_port} {http} {'-' if grpc is None else grpc} "
+            f"{'C-' if abandoned else '--'} {size} {answer_size} "
             f"{start_us} {end_us}"
         )
         with contextlib.suppress(OSError):

@@ -223,6 +223,7 @@ class Observer:
         for name, server in gone.items():
             self._canaries.forget(server.name)
             self._quotas.forget(server.name)
+            self._suspects.forget(server.name)
             self._lost.pop(server.name, None)
             self._impaired.pop(server.name, None)
             self._silences.forget(name)
@@ -258,7 +259,7 @@ class Observer:
             return Health.GONE, self._lost[server.name]
         if health is not Health.READY:
             return health, reason
-        if self._engine.answered_s > self._since_s.setdefault(name, now) and server.name in self._missing:
+        if self._engine_answered_s > self._since_s.setdefault(name, now) and server.name in self._missing:
             return Health.GONE, "its process ended"
         health, reason = self._verdict(name, server)
         if health is Health.READY and server.name in self._impaired:

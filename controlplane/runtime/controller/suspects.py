@@ -37,15 +37,27 @@ class TimesOfSuspects:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
         self._lock = threading.Lock()
         self._queried_s: dict[str, float] = {}
-        self._before: dict[tuple[str, str], ModelStatistics] = {}
+        self._under_way: set[str] = set()
+        self._before: dict[str, dict[str, ModelStatistics]] = {}
         self._found: dict[str, tuple[float, Times]] = {}
 
     def ask(self, server: Server, models: Sequence[str], now: float) -> None:
-        """Start to read the counters of the models, unless the last reading is recent."""
-        if now - self._queried_s.get(server.name, -1e9) < EVERY_S:
+        """Start to read the counters of the models, unless the last reading is recent or under way."""
+        if now - self._queried_s.get(server.name, -math.inf) < EVERY_S:
             return
+        with self._lock:
+            if server.name in self._under_way:
+                return
+            self._under_way.add(server.name)
         self._queried_s[server.name] = now
         self._pool.submit(self._read, server, models)
+
+    def forget(self, name: str) -> None:
+        """Drop what is known of a server that is gone."""
+        self._queried_s.pop(name, None)
+        with self._lock:
+            self._found.pop(name, None)
+            self._before.pop(name, None)
 
     def found(self, name: str, now: float) -> Times:
         """Return the latest times; `UNKNOWN` without a recent reading."""
@@ -58,22 +70,27 @@ class TimesOfSuspects:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, server: Server, models: Sequence[str]) -> None:
-        passed = {}
         try:
-            with StatisticsClient(server, deadline_s=2.0) as client:
-                for model in models:
-                    now = client.read(model)
-                    before = self._before.get((server.name, model))
-                    self._before[server.name, model] = now
-                    if before is not None:
-                        passed[model] = difference(before, now)
+            times = self._times(server, models)
         except EngineError:
-            return
+            times = None
+        with self._lock:
+            self._under_way.discard(server.name)
+            if times is not None:
+                self._found[server.name] = (time.monotonic(), times)
+
+    def _times(self, server: Server, models: Sequence[str]) -> Times:
+        passed = {}
+        counted = self._before.setdefault(server.name, {})
+        with StatisticsClient(server, deadline_s=2.0) as client:
+            for model in models:
+                now, before = client.read(model), counted.get(model)
+                counted[model] = now
+                if before is not None:
+                    passed[model] = difference(before, now)
 
         def slowest(mean_of: Callable[[ModelStatistics], float | None]) -> float | None:
             return max((mean for p in passed.values() if (mean := mean_of(p)) is not None), default=None)
 
         each = {model: n for model, p in passed.items() if (n := inferences_each(p)) is not None}
-        times = Times(slowest(queue_ms), slowest(compute_ms), each)
-        with self._lock:
-            self._found[server.name] = (time.monotonic(), times)
+        return Times(slowest(queue_ms), slowest(compute_ms), each)

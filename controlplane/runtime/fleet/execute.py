@@ -6,8 +6,9 @@ are left, which the next run finishes from the state that it finds.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -142,7 +143,7 @@ class Executor:
                 f"start {spec.labels.partition} ({spec.labels.role}) {spec.percent:g} % of {spec.device}"
             )
         failures: list[TrisectError] = []
-        with ThreadPoolExecutor(self.limits.parallel_starts) as pool:
+        with ThreadPoolExecutor(self.limits.parallel_starts) as pool, _no_more_where_interrupted(pool):
             waiting = [
                 pool.submit(self.launcher.start, a.spec, deadline_s=self.limits.start_s) for a in actions
             ]
@@ -245,3 +246,13 @@ def describe(actions: Iterable[Action]) -> list[str]:
             case Remove(name) | Drain(name) | Stop(name):
                 lines.append(f"{type(action).__name__.lower():7} {name}")
     return lines
+
+
+@contextlib.contextmanager
+def _no_more_where_interrupted(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Start nothing of what waits where Ctrl-C comes: the pool's own end waits for all that was submitted."""
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise

@@ -288,6 +288,7 @@ class Fleet:
             yield
         except TrisectError:
             if first:
+                self.gateway.stop()
                 shutil.rmtree(self.files.directory, ignore_errors=True)
             raise
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a real process says what is left and how to go on, and ends with the signal's code."""
+"""Ctrl-C, SIGTERM and SIGHUP: a real process says what is left and how to go on, and its exit code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from terminal import on_terminal
 
 from controlplane.cli.verbs import VERBS
 
@@ -20,9 +21,14 @@ pytestmark = pytest.mark.unit
 # What a script runs in the background ignores SIGINT.
 CTL = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     "from controlplane.cli.main import main; main()"
 )
-CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
+CODES = {
+    signal.SIGINT: (130, "interrupted"),
+    signal.SIGTERM: (143, "terminated"),
+    signal.SIGHUP: (143, "terminated"),
+}
 
 
 def interrupted(tmp_path: Path, sent: signal.Signals, *arguments: str) -> tuple[int, str, str]:
@@ -48,6 +54,7 @@ def interrupted(tmp_path: Path, sent: signal.Signals, *arguments: str) -> tuple[
 STOPPED_IN_A_FINALLY = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from controlplane.cli.endings import handle_signals
 handle_signals()
 try:
@@ -97,11 +104,34 @@ def test_a_later_signal_does_not_cut_the_end_short(first: signal.Signals, later:
 
 @pytest.mark.parametrize("later", CODES)
 def test_a_signal_after_the_warning_ends_a_clean_up_that_hangs(later: signal.Signals) -> None:
-    at_once = "import controlplane.cli.endings as e; e._SAME_END_S = 0.0"
+    at_once = "import controlplane.cli.endings as e; e._SAME_INTERRUPTION_S = 0.0"
     with ending(signal.SIGINT, at_once + STOPPED_IN_A_FINALLY) as process:
-        assert "interrupt once more" in answer(process, later)
+        assert "to leave it behind" in answer(process, later)
         assert "servers may be left" in answer(process, later)
         assert process.wait(timeout=60) == -later
+
+
+def test_a_closed_terminal_does_not_cut_the_end_short(tmp_path: Path) -> None:
+    """A terminal that is gone fails each write."""
+    done = tmp_path / "done"
+    program = f"""
+import pathlib, signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from controlplane.cli.endings import handle_signals
+handle_signals()
+try:
+    print("runs", flush=True)
+    while True:
+        signal.pause()
+finally:
+    print("stops what it has started", flush=True)
+    pathlib.Path({str(done)!r}).touch()
+"""
+    with on_terminal([sys.executable, "-c", program], os.environ) as terminal:
+        terminal.await_text("runs")
+        terminal.hang_up()
+        terminal.await_end()
+    assert done.exists()
 
 
 @pytest.mark.parametrize("sent", CODES)

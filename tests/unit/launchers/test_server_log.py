@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from launchers.process.launcher import prune
 from launchers.triton import server_log
 
 pytestmark = pytest.mark.unit
@@ -52,3 +55,10 @@ def test_the_last_lines_where_nothing_is_an_error() -> None:
     log = "\n".join(f'I1121 11:41:01.5 17353 x.cc:1] "step {i}"' for i in range(20)) + "\n+---+\n| a |\n"
     assert [line[-3:-1] for line in server_log.reasons(log, most=2)] == ["18", "19"]
     assert server_log.reasons("") == []
+
+
+def test_a_log_that_another_start_removed_meanwhile_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "gone.log").symlink_to(tmp_path / "removed")
+    (tmp_path / "kept.log").touch()
+    prune(tmp_path)
+    assert (tmp_path / "kept.log").exists()
