@@ -75,7 +75,7 @@ def _end_once(number: int, _: object) -> None:
 
 
 def _leave_terminal() -> None:
-    """Let what is said from now on go nowhere: a write to a closed terminal fails, and so would the clean-up."""
+    """Let what is said from now on go nowhere: a write to a closed terminal would cut the clean-up short."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         with contextlib.suppress(OSError):

@@ -41,6 +41,10 @@ def server(name: str) -> Server:
 class Gateway:
     def __init__(self, routes: Routes) -> None:
         self.present = routes
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
 
     def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
         pass
@@ -106,6 +110,22 @@ def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
     fleet = Fleet(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
     with pytest.raises(InputError, match="--repository"):
         fleet.apply(plan("a"), settings)
+    assert not files.directory.exists()
+
+
+class Full(Gateway):
+    """Its disk is full once it has started."""
+
+    def arrange(self, order: Order) -> None:
+        raise GatewayError("no space left on device")
+
+
+def test_a_first_apply_that_is_refused_leaves_no_gateway(tmp_path: Path) -> None:
+    files, gateway = FleetFiles(tmp_path, "f"), Full({})
+    fleet = Rendered(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
+    with pytest.raises(GatewayError, match="no space"):
+        fleet.apply(plan("a"), SETTINGS)
+    assert gateway.stopped
     assert not files.directory.exists()
 
 
