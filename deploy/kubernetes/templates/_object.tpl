@@ -5,6 +5,9 @@
 {{- $_ := set $object.metadata "labels" (merge $names ($object.metadata.labels | default dict)) }}
 {{- if not .clusterWide }}{{ $_ := set $object.metadata "namespace" .root.Release.Namespace }}{{ end }}
 {{- range $subject := $object.subjects }}{{ $_ := set $subject "namespace" $.root.Release.Namespace }}{{ end }}
+{{- if eq $object.kind "ClusterRoleBinding" }}
+{{- $_ := set $object.metadata "name" (printf "trisect-devices-%s" .root.Release.Namespace) }}
+{{- end }}
 {{- if eq $object.kind "CustomResourceDefinition" }}
 {{- /* The end of the definition would be the end of every Fleet. */}}
 {{- $keep := dict "helm.sh/resource-policy" "keep" }}

@@ -43,10 +43,10 @@ def objects(text: str) -> Objects:
     return {(one["kind"], one["metadata"]["name"]): one for one in documents}
 
 
-def rendered(*values: str) -> Objects:
+def rendered(*values: str, namespace: str = NAMESPACE) -> Objects:
     """The chart's objects with these values."""
     settings = [word for value in values for word in ("--set", value)]
-    done = helm("template", "trisect", str(FOLDER), "--namespace", NAMESPACE, *settings)
+    done = helm("template", "trisect", str(FOLDER), "--namespace", namespace, *settings)
     assert done.returncode == 0, done.stderr
     return objects(done.stdout)
 
@@ -98,6 +98,33 @@ def test_a_chart_with_every_value_set_has_no_problem() -> None:
     ]
     assert claims == ["weights"]
     assert {one["containers"][0]["image"] for one in (gateway, controller)} == {"registry/trisect:1"}
+
+
+BINDING = "ClusterRoleBinding"
+OVERLAY = """
+namespace: second
+resources: [base]
+patches:
+  - target: {kind: ClusterRoleBinding, name: trisect-devices-trisect}
+    patch: '[{op: replace, path: /metadata/name, value: trisect-devices-second}]'
+    options: {allowNameChange: true}
+"""
+
+
+def test_a_fleet_in_another_namespace_takes_no_right_from_the_first(tmp_path: Path) -> None:
+    """The objects of the cluster that both name are equal."""
+    (tmp_path / "kustomization.yaml").write_text(OVERLAY)
+    shutil.copytree(FOLDER, tmp_path / "base")
+    kustomize = [program("kubectl"), "kustomize", str(tmp_path)]
+    built = subprocess.run(kustomize, capture_output=True, text=True, timeout=60, check=True).stdout
+    first = rendered()
+    for second in (rendered("clusterWide=false", namespace="second"), objects(built)):
+        assert (BINDING, "trisect-devices-second") in second
+        assert (BINDING, "trisect-devices-trisect") not in second
+        (subject,) = second[BINDING, "trisect-devices-second"]["subjects"]
+        assert (subject["name"], subject["namespace"]) == ("trisect-controller", "second")
+        roles = [one["rules"] for (kind, _), one in second.items() if kind == "ClusterRole"]
+        assert roles in ([], [first["ClusterRole", "trisect-devices"]["rules"]])
 
 
 def test_a_value_that_the_chart_does_not_know_is_refused() -> None:
