@@ -288,7 +288,9 @@ class Fleet:
             yield
         except TrisectError:
             if first:
-                self.gateway.stop()
+                # Replicas in a cluster keep no files here, and may serve what an earlier leader routed.
+                if self.files.gateway.exists():
+                    self.gateway.stop()
                 shutil.rmtree(self.files.directory, ignore_errors=True)
             raise
 

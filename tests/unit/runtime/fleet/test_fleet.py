@@ -116,17 +116,35 @@ def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
 class Full(Gateway):
     """Its disk is full once it has started."""
 
+    def __init__(self, state: Path) -> None:
+        super().__init__({})
+        self._state = state
+
+    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+        self._state.mkdir()
+
     def arrange(self, order: Order) -> None:
         raise GatewayError("no space left on device")
 
 
 def test_a_first_apply_that_is_refused_leaves_no_gateway(tmp_path: Path) -> None:
-    files, gateway = FleetFiles(tmp_path, "f"), Full({})
+    files = FleetFiles(tmp_path, "f")
+    gateway = Full(files.gateway)
     fleet = Rendered(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
     with pytest.raises(GatewayError, match="no space"):
         fleet.apply(plan("a"), SETTINGS)
     assert gateway.stopped
     assert not files.directory.exists()
+
+
+def test_a_new_leader_that_refuses_a_plan_leaves_the_replicas_their_routes(tmp_path: Path) -> None:
+    """Its directory is empty, as before a first apply, and the replicas serve the plan before."""
+    settings = replace(SETTINGS, repository=str(tmp_path / "none"), output=str(tmp_path / "out"))
+    files, replicas = FleetFiles(tmp_path, "f"), Gateway({"a": Route((backend(server("a")),))})
+    fleet = Fleet(files, cast(Any, Launcher()), cast(Any, replicas), SystemClock(), lambda line: None)
+    with pytest.raises(InputError, match="--repository"):
+        fleet.apply(plan("b"), settings)
+    assert not replicas.stopped
 
 
 class Taken(Gateway):
