@@ -92,6 +92,8 @@ class _FurtherSignals:
 
     def received(self, number: int, _: object) -> None:
         """Say that the command is ending; where that was said some time ago, end it as the system does."""
+        if number == signal.SIGHUP:
+            _leave_terminal()
         now_s = time.monotonic()
         leaves = now_s - self._warned_s >= _SAME_INTERRUPTION_S
         self._warned_s = min(self._warned_s, now_s)

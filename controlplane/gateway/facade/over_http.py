@@ -196,6 +196,8 @@ class Http:
         except asyncio.CancelledError:
             abandoned = True
             raise
+        except aiohttp.InvalidURL:
+            return error(400, "the target of the request is no URL")
         except aiohttp.ClientError:
             if isinstance(body, Counted) and body.exceeded:
                 status = 413

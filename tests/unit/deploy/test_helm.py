@@ -106,7 +106,7 @@ namespace: second
 resources: [base]
 patches:
   - target: {kind: ClusterRoleBinding, name: trisect-devices-trisect}
-    patch: '[{op: replace, path: /metadata/name, value: trisect-devices-second}]'
+    patch: '[{"op": "replace", "path": "/metadata/name", "value": "trisect-devices-second"}]'
     options: {allowNameChange: true}
 """
 
@@ -123,6 +123,8 @@ def test_a_fleet_in_another_namespace_takes_no_right_from_the_first(tmp_path: Pa
         assert (BINDING, "trisect-devices-trisect") not in second
         (subject,) = second[BINDING, "trisect-devices-second"]["subjects"]
         assert (subject["name"], subject["namespace"]) == ("trisect-controller", "second")
+        (subject,) = second["RoleBinding", "trisect-controller"]["subjects"]
+        assert subject["namespace"] == "second"
         roles = [one["rules"] for (kind, _), one in second.items() if kind == "ClusterRole"]
         assert roles in ([], [first["ClusterRole", "trisect-devices"]["rules"]])
 
