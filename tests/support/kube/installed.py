@@ -138,6 +138,8 @@ class Installation:
 
     def _here(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """A manifest with this namespace, the nodes' images and their folder with the models."""
+        if "namespace" in manifest["metadata"]:
+            manifest["metadata"]["namespace"] = self.namespace
         for subject in manifest.get("subjects", ()):
             subject["namespace"] = self.namespace
         if manifest["kind"] == "Deployment" and manifest["metadata"]["name"] == "trisect-controller":
