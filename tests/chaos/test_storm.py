@@ -11,7 +11,6 @@ import json
 import os
 import random
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import psutil
 import pytest
 import stepped_clock
 import tritonclient.http as triton_http
+from background import Background
 from ctl_host import Host, ended, infer_http, partition, plan
 from held_resources import PROGRAMS, Held, MemorySlopes, processes, report
 from steady_clients import CLIENTS, PAUSE_S, Traffic
@@ -47,21 +47,12 @@ def cost(fault: str) -> float:
     return CLIENTS * (1 + NOTICED_S / PAUSE_S) if fault.endswith(("model", "server")) else CLIENTS
 
 
-class Unit:
+class Unit(Background):
     """The fleet's controller, started again whenever it ended, as systemd does."""
 
     def __init__(self, host: Host) -> None:
+        super().__init__()
         self._host = host
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Unit:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(60)
 
     def _run(self) -> None:
         while not self._stop.is_set():

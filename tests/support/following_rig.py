@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from background import Background
 from ctl_host import Host, ended
 from sleeping_triton import EACH_MS, FIXED_MS, Served, lay_out, request
 
@@ -40,29 +41,20 @@ workloads:
 SLO_MS = 300.0
 
 
-class Load:
+class Load(Background):
     """Poisson requests to the gateway at a rate that can be changed.
 
     `answers` has the time since the epoch at which each request was sent, and its latency in ms.
     """
 
     def __init__(self, port: int, rate_rps: float) -> None:
+        super().__init__()
         self.rate_rps = rate_rps
         self.sent = 0
         self.failed: list[str] = []
         self.answers: list[tuple[float, float]] = []
-        self._stop = threading.Event()
         self._owed = threading.Semaphore(0)
         self._port = port
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(60)
 
     def _run(self) -> None:
         random, body = np.random.default_rng(1), request(MODEL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from background import Background
 from ctl_host import Host
 from rich.console import Console
 from rich.table import Table
@@ -127,23 +127,14 @@ def _program(host: Host, name: str) -> Program:
     return Program(len(found), max(memory), max(descriptors), max(sockets))
 
 
-class MemorySlopes:
+class MemorySlopes(Background):
     """The growth of each process's memory while it is watched, inside the context."""
 
     def __init__(self, host: Host, every_s: float = 2.0) -> None:
+        super().__init__()
         self._host = host
         self._every_s = every_s
-        self._stop = threading.Event()
         self._seen: dict[tuple[str, int], list[tuple[float, float]]] = {}
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> MemorySlopes:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(30)
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
