@@ -51,8 +51,8 @@ def interrupted(tmp_path: Path, sent: signal.Signals, *arguments: str) -> tuple[
     return process.returncode, out, err
 
 
-STOPPED_IN_A_FINALLY = """
-import signal, sys
+RUNS = """
+import pathlib, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from controlplane.cli.endings import handle_signals
@@ -61,6 +61,8 @@ try:
     print("runs", flush=True)
     while True:
         signal.pause()
+"""
+STOPPED_IN_A_FINALLY = f"""{RUNS}
 except KeyboardInterrupt as first:
     print(type(first).__name__, flush=True)
     for line in sys.stdin:
@@ -114,15 +116,7 @@ def test_a_signal_after_the_warning_ends_a_clean_up_that_hangs(later: signal.Sig
 def test_a_closed_terminal_does_not_cut_the_end_short(tmp_path: Path) -> None:
     """A terminal that is gone fails each write."""
     done = tmp_path / "done"
-    program = f"""
-import pathlib, signal
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-from controlplane.cli.endings import handle_signals
-handle_signals()
-try:
-    print("runs", flush=True)
-    while True:
-        signal.pause()
+    program = f"""{RUNS}
 finally:
     print("stops what it has started", flush=True)
     pathlib.Path({str(done)!r}).touch()
