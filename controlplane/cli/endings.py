@@ -52,7 +52,7 @@ _LEAVING = b"ctl: ended at once: servers may be left\n"
 
 
 def handle_signals() -> None:
-    """Let the first SIGINT, SIGTERM or SIGHUP end it, the second only say so, a third end it at once.
+    """Let the first SIGINT, SIGTERM or SIGHUP end the command, a second say so, a third end it at once.
 
     The second does not cut the `finally` blocks of the first short. Where SIGINT is ignored, as in a script's
     background, or SIGHUP, as under `nohup`, it stays ignored.

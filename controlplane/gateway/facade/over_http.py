@@ -197,7 +197,8 @@ class Http:
             abandoned = True
             raise
         except aiohttp.InvalidURL:
-            return error(400, "the target of the request is no URL")
+            status = 400
+            return error(status, "the target of the request is no URL")
         except aiohttp.ClientError:
             if isinstance(body, Counted) and body.exceeded:
                 status = 413

@@ -239,9 +239,9 @@ class Observer:
         watch = self._state.watches.get(server.spec.labels.partition)
         if watch is None or watch.active.server != name or health not in (Health.READY, Health.IMPAIRED):
             return _plain(health, reason)
-        times = self._times_of(watch, server, now)
-        in_flight = self._in_flight(watch, server, now)
         suspected = suspicion(watch) > SUSPICIOUS
+        times = self._times_of(watch, server, now, suspected=suspected)
+        in_flight = self._in_flight(watch, server, now)
         if suspected or self._answered_s.get(name) == now:
             self._quotas.ask(server, now, hurried=suspected)
         delays = self._quotas.delays(server.name, now)
@@ -307,8 +307,8 @@ class Observer:
             return server.spec.endpoints
         return tuple(promise.endpoints[-1] for promise in watch.partition.promises)
 
-    def _times_of(self, watch: Watch, server: Server, now: float) -> Times:
-        if suspicion(watch) > SUSPICIOUS:
+    def _times_of(self, watch: Watch, server: Server, now: float, *, suspected: bool) -> Times:
+        if suspected:
             # The models' own statistics: an alias does not count the time in its model's queue.
             self._suspects.ask(server, [promise.endpoint for promise in watch.partition.promises], now)
         return self._suspects.found(server.name, now)

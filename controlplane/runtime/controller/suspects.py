@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -56,6 +57,7 @@ class TimesOfSuspects:
         """Drop what is known of a server that is gone."""
         self._queried_s.pop(name, None)
         with self._lock:
+            self._under_way.discard(name)
             self._found.pop(name, None)
             self._before.pop(name, None)
 
@@ -70,27 +72,26 @@ class TimesOfSuspects:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, server: Server, models: Sequence[str]) -> None:
+        counted: dict[str, ModelStatistics] | None = None
         try:
-            times = self._times(server, models)
-        except EngineError:
-            times = None
-        with self._lock:
-            self._under_way.discard(server.name)
-            if times is not None:
-                self._found[server.name] = (time.monotonic(), times)
+            with contextlib.suppress(EngineError), StatisticsClient(server, deadline_s=2.0) as client:
+                counted = {model: client.read(model) for model in models}
+        finally:
+            with self._lock:
+                # A server that was forgotten meanwhile stays so.
+                if server.name in self._under_way and counted is not None:
+                    before = self._before.get(server.name, {})
+                    passed = {m: difference(before[m], now) for m, now in counted.items() if m in before}
+                    self._before[server.name] = counted
+                    self._found[server.name] = (time.monotonic(), _times(passed))
+                self._under_way.discard(server.name)
 
-    def _times(self, server: Server, models: Sequence[str]) -> Times:
-        passed = {}
-        counted = self._before.setdefault(server.name, {})
-        with StatisticsClient(server, deadline_s=2.0) as client:
-            for model in models:
-                now, before = client.read(model), counted.get(model)
-                counted[model] = now
-                if before is not None:
-                    passed[model] = difference(before, now)
 
-        def slowest(mean_of: Callable[[ModelStatistics], float | None]) -> float | None:
-            return max((mean for p in passed.values() if (mean := mean_of(p)) is not None), default=None)
+def _times(passed: Mapping[str, ModelStatistics]) -> Times:
+    """Return the times of what each model did since the reading before."""
 
-        each = {model: n for model, p in passed.items() if (n := inferences_each(p)) is not None}
-        return Times(slowest(queue_ms), slowest(compute_ms), each)
+    def slowest(mean_of: Callable[[ModelStatistics], float | None]) -> float | None:
+        return max((mean for p in passed.values() if (mean := mean_of(p)) is not None), default=None)
+
+    each = {model: n for model, p in passed.items() if (n := inferences_each(p)) is not None}
+    return Times(slowest(queue_ms), slowest(compute_ms), each)

@@ -295,9 +295,11 @@ class Fleet:
             raise
 
     def _check_made_from(self, expected: str | None) -> None:
-        running = None if expected is None else self.files.plan()
+        if expected is None:
+            return
+        running = self.files.plan()
         found = "none" if running is None else plan_hash(running)
-        if expected is not None and found != expected:
+        if found != expected:
             raise EngineError(
                 f"the plan was made from plan {expected}, and {found} runs by now; nothing was "
                 "touched: another command changed it"
