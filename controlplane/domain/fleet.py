@@ -104,7 +104,7 @@ class Server:
 
     `enforced_by` is the mechanism that enforces its share, None where nothing does. `reload_key` is the value
     of RELOAD_HEADER that its load and unload calls expect; None where its models stay loaded, or where it was
-    started by a version that locked nothing.
+    started by a version that locked nothing. `end` is why it ended, where it did and its engine says so.
     """
 
     id: str
@@ -117,6 +117,7 @@ class Server:
     enforced_by: str | None = None
     log_path: str | None = None
     reload_key: str | None = field(default=None, repr=False)
+    end: str | None = None
 
     @property
     def name(self) -> str:

@@ -46,10 +46,10 @@ def is_ours(pod: Pod) -> bool:
 
 def server_of(pod: Pod) -> Server:
     """Return the server that a pod describes; its address is the pod's."""
-    metadata = _metadata(pod)
-    state = ServerState.RUNNING if end(pod) is None and _runs(pod) else ServerState.EXITED
+    metadata, why = _metadata(pod), end(pod)
+    state = ServerState.RUNNING if why is None and _runs(pod) else ServerState.EXITED
     found = labels.server_of((metadata.annotations or {})[names.SERVER], id=metadata.uid or "", state=state)
-    return replace(found, host=_address(pod))
+    return replace(found, host=_address(pod), end=why)
 
 
 def is_ready(pod: Pod) -> bool:

@@ -100,7 +100,10 @@ class KubernetesLauncher:
         self._remove(server.spec, server.id, drain_s)
 
     def resize(self, server: Server, percent: float) -> None:
-        """Change the limit of the running pod in place; the kubelet applies it within a second or two."""
+        """Change the limit of the running pod in place; the kubelet applies it within a second or two.
+
+        A pod that is deleted meanwhile takes its limit with it: no kubelet resizes a pod that it ends.
+        """
         if NodeDevice.parse(server.spec.device).gpu:
             raise InputError(gpus.FIXED, field="percent")
         self._running(server)
@@ -108,7 +111,7 @@ class KubernetesLauncher:
         container = {"name": names.CONTAINER, "resources": share.to_dict()}
         self._api().patch(Pod.Resize, names.server_object(server.spec), {"spec": {"containers": [container]}})
         deadline = time.monotonic() + _KUBELET_S
-        while (refusal := ends.resize_left(self._running(server), cpu_quantity(percent))) is not None:
+        while (refusal := self._resize_left(server, cpu_quantity(percent))) is not None:
             if time.monotonic() > deadline:
                 raise EngineError(f"{server.name} keeps its share: {refusal}")
             time.sleep(_POLL_S)
@@ -166,6 +169,12 @@ class KubernetesLauncher:
                 f"a pod that is none of ours is called {names.server_object(spec)}: delete or rename it"
             )
         return one
+
+    def _resize_left(self, server: Server, limit: str) -> str | None:
+        one = self._pod(server.spec)
+        if one is None or ends.uid(one) != server.id or ends.is_leaving(one):
+            return None
+        return ends.resize_left(one, limit)
 
     def _running(self, server: Server) -> Pod:
         one = self._pod(server.spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -37,6 +38,8 @@ class EngineQueries:
         self._under_way = False
         self.running: frozenset[str] = frozenset()
         """The names of the servers that ran at the latest answered query."""
+        self.ends: Mapping[str, str] = {}
+        """Why the servers that the latest answered query found ended did, where the engine said so."""
         self.answered_s = -math.inf
         """The time of the latest answered query."""
         self.trouble = ""
@@ -59,6 +62,7 @@ class EngineQueries:
         try:
             found = self._launcher.servers(self._fleet)
             self.running = frozenset(s.name for s in found if s.state is ServerState.RUNNING)
+            self.ends = {s.name: s.end for s in found if s.end is not None}
             self.trouble, self.answered_s = "", now
         except Exception as error:  # any error: the engine gave no answer
             self.trouble = str(error) or repr(error)

@@ -260,7 +260,7 @@ class Observer:
         if health is not Health.READY:
             return health, reason
         if self._engine_answered_s > self._since_s.setdefault(name, now) and server.name in self._missing:
-            return Health.GONE, "its process ended"
+            return Health.GONE, self._engine.ends.get(server.name, "its process ended")
         health, reason = self._verdict(name, server)
         if health is Health.READY and server.name in self._impaired:
             return Health.IMPAIRED, self._impaired[server.name]

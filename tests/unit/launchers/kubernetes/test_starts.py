@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fake_kubernetes import FakeCluster, served
+from lightkube.resources.core_v1 import Pod
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
@@ -243,6 +244,37 @@ def test_a_resize_that_the_node_defers_is_told(
     monkeypatch.setattr(module, "_KUBELET_S", 0.3)
     with pytest.raises(EngineError, match="keeps its share: Deferred: no CPU left"):
         launcher.resize(server, 80)
+
+
+def test_a_resize_ends_with_a_pod_that_is_deleted_meanwhile(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    becomes(cluster, **running(resources={"limits": {"cpu": "500m"}}))
+    server = launcher.start(spec, deadline_s=20)
+    key = next(key for key in cluster.store.objects if key[0] == "pods")
+
+    left = module.ends.resize_left
+    now = {"deletionTimestamp": "2026-11-23T00:00:00Z"}
+
+    def look(pod: Pod, limit: str) -> str | None:
+        cluster.store.edit(key, lambda pod: pod["metadata"].update(now))
+        return left(pod, limit)
+
+    cluster.store.changed.clear()
+    monkeypatch.setattr(module.ends, "resize_left", look)
+    launcher.resize(server, 80)
+
+
+def test_a_listed_server_that_ended_says_why(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+) -> None:
+    becomes(cluster, **running())
+    launcher.start(spec, deadline_s=20)
+    key = next(key for key in cluster.store.objects if key[0] == "pods")
+    state = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    cluster.store.edit(key, lambda pod: pod["status"].update(containerStatuses=[{**TRITON, "state": state}]))
+    (found,) = launcher.servers(spec.labels.fleet)
+    assert "the kernel killed it" in str(found.end)
 
 
 @pytest.mark.parametrize("device", ["other/cpu-0", "n/cpu-2", "cpu-0"])

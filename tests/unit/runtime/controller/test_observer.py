@@ -502,12 +502,15 @@ def test_one_that_rests_and_that_the_engine_lists_no_more_is_gone_until_it_is_li
     engine = resting.observer._engine
     assert wait_until(lambda: engine.answered_s > -math.inf, deadline_s=30.0)
 
-    def listed(*names: str) -> Health:
+    def listed(*names: str, **ends: str) -> tuple[Health, str]:
         engine.running, engine.answered_s = frozenset(names), engine.answered_s + 1e6
-        return resting.observer.look(rested()).servers[SERVER.name].health
+        engine.ends = ends
+        seen = resting.observer.look(rested()).servers[SERVER.name]
+        return seen.health, seen.reason
 
-    assert listed() is Health.GONE
-    assert listed(SERVER.name) is Health.READY
+    assert listed() == (Health.GONE, "its process ended")
+    assert listed(SERVER.name) == (Health.READY, "")
+    assert listed(**{SERVER.name: "out of memory"}) == (Health.GONE, "out of memory")
 
 
 @pytest.mark.usefixtures("hangs")
