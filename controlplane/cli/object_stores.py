@@ -1,34 +1,38 @@
-"""Model repositories in object stores, in Triton's notation: refused with the command that copies them."""
+"""Model repositories in object stores: `ctl init` copies them, other verbs take the copy."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from controlplane.cli.stderr import say
 from controlplane.domain.errors import InputError
-
-# A path has lost one of two slashes: s3://bucket is s3:/bucket.
-_STORE = re.compile(r"(?P<scheme>s3|gs|as):/+(?:(?P<endpoint>https?):/+(?P<host>[^/]+)/)?(?P<place>.*)")
+from controlplane.stores import url
 
 
 def local_repository(path: Path) -> Path:
     """Return a local path. Raises InputError for an object store."""
-    found = _STORE.fullmatch(str(path))
-    if found is None:
+    if not url.is_store(str(path)):
         return path
+    place = url.parse(str(path))
     raise InputError(
-        f"{found['scheme']}://{found['place']} is not read: plans and servers need the models' files in a "
-        f"local folder. Copy it (`{_copying(found)}`) or mount it, and name that folder",
+        f"{place} is not read: plans and servers need the models' files in a local folder. Mount it, or "
+        f"`ctl init {place}` copies it to {place.name}; then name that folder",
         field="repository",
     )
 
 
-def _copying(store: re.Match[str]) -> str:
-    scheme, place = store["scheme"], store["place"]
-    if scheme == "s3":
-        endpoint = f" --endpoint-url {store['endpoint']}://{store['host']}" if store["host"] else ""
-        return f"aws s3 sync{endpoint} s3://{place} models"
-    if scheme == "gs":
-        return f"gcloud storage rsync --recursive gs://{place} models"
-    account, _, folder = place.partition("/")
-    return f"azcopy copy --recursive https://{account}.blob.core.windows.net/{folder} models"
+def copied_repository(path: Path) -> Path:
+    """Return a local path, for an object store the path of a copy in the current directory.
+
+    Raises InputError, EngineError.
+    """
+    if not url.is_store(str(path)):
+        return path
+    # The client of the stores belongs to an extra, and a local repository needs none.
+    from controlplane.stores import copying
+
+    place = url.parse(str(path))
+    folder = Path(place.name)
+    copied = copying.copy(place, folder)
+    say(f"{place}: copied {copied.files} files, {copied.size_bytes / 1e6:.1f} MB, to {folder}")
+    return folder

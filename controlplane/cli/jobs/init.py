@@ -9,7 +9,7 @@ import typer
 
 from controlplane.cli import options, wiring
 from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.object_stores import local_repository
+from controlplane.cli.object_stores import copied_repository
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
 from controlplane.domain.errors import InfeasibleError, InputError
@@ -26,8 +26,7 @@ def init(
         Path,
         typer.Argument(
             metavar="REPOSITORY",
-            help="A model repository as Triton serves it.",
-            callback=local_repository,
+            help="A model repository as Triton serves it; one in s3://, gs:// or as:// is copied here first.",
         ),
     ],
     output: Annotated[
@@ -50,11 +49,12 @@ def init(
     planned, nothing is written and the exit code is 3.
     """
     options.of_this_host(launcher)
+    if output.exists() and not force:
+        raise InputError("exists already; --force replaces it, -o names another", file=str(output))
+    repository = copied_repository(repository)
     if not repository.is_dir():
         problem = "is not a directory; name the folder that holds one folder for each model"
         raise InputError(problem, file=str(repository), field="REPOSITORY")
-    if output.exists() and not force:
-        raise InputError("exists already; --force replaces it, -o names another", file=str(output))
     own = options.server_options(triton_arg, env)
     findings = survey(repository, wiring.completer(wiring.launcher(launcher), own))
     planned = [one for one in findings if one.readiness is not Readiness.UNSUPPORTED]

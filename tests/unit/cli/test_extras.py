@@ -74,6 +74,7 @@ def test_a_verb_that_runs_a_fleet_names_the_extra_that_is_missing(tmp_path: Path
         ("lightkube.core", "kubernetes"),
         ("matplotlib", "plot"),
         ("opentelemetry.exporter", "otel"),
+        ("obstore.store", "stores"),
         ("numpy", None),
     ],
 )

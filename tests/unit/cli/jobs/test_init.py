@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from object_store import served
 
 from controlplane.cli.main import run
 from controlplane.cli.schemas import schema
@@ -69,23 +70,29 @@ def test_a_repository_that_is_not_here_is_refused(capsys: pytest.CaptureFixture[
     assert "nowhere: REPOSITORY: is not a directory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("url", "copied"),
-    [
-        ("s3://bucket/models", "aws s3 sync s3://bucket/models models"),
-        ("s3://http://host:9000/bucket", "aws s3 sync --endpoint-url http://host:9000 s3://bucket models"),
-        ("gs://bucket", "gcloud storage rsync --recursive gs://bucket models"),
-        (
-            "as://account/container",
-            "azcopy copy --recursive https://account.blob.core.windows.net/container models",
-        ),
-    ],
-)
-@pytest.mark.parametrize(
-    "verb", [("init",), ("profile", "--repository"), ("render", "plan.json", "--repository")]
-)
-def test_a_bucket_is_refused_with_the_command_that_copies_it(
-    verb: tuple[str, ...], url: str, copied: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("verb", [("profile", "--repository"), ("render", "plan.json", "--repository")])
+def test_other_verbs_name_the_one_that_copies_a_bucket(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*verb, url]) == 2
-    assert copied in capsys.readouterr().err
+    assert run([*verb, "s3://http://host:9000/bucket/models"]) == 2
+    assert "`ctl init s3://http://host:9000/bucket/models` copies it to models" in capsys.readouterr().err
+
+
+def test_a_bucket_is_copied_and_its_copy_stands_in_the_spec(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with served({"all/mine/m/config.pbtxt": CONFIG.encode(), "all/mine/m/1/model": b"weights"}) as (
+        _,
+        endpoint,
+    ):
+        assert run(["init", f"s3://{endpoint}/bucket/all/mine"]) == 0
+    assert f"s3://{endpoint}/bucket/all/mine: copied 2 files" in capsys.readouterr().err
+    assert (directory / "mine" / "m" / "1" / "model").read_bytes() == b"weights"
+    assert "Made by `ctl init mine`" in (directory / "spec.yaml").read_text()
+
+
+def test_a_bucket_is_not_copied_over_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "gs://bucket/models"]) == 2
+    assert "models: exists already" in capsys.readouterr().err

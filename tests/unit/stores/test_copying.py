@@ -1,0 +1,81 @@
+"""Copies from a served object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from object_store import served
+
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.stores.copying import Copied, copy
+from controlplane.stores.url import parse
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
+def test_what_is_below_a_folder_is_copied_and_nothing_beside_it(tmp_path: Path) -> None:
+    objects = {
+        "all/models/m/1/model": b"w" * 100_000,
+        "all/models/m/config.pbtxt": b"c",
+        "all/models2/x": b"x",
+    }
+    with served(objects) as (_, endpoint):
+        copied = copy(parse(f"s3://{endpoint}/bucket/all/models"), tmp_path / "to" / "models")
+    assert copied == Copied(2, 100_001)
+    assert files(tmp_path) == {"to/models/m/1/model": b"w" * 100_000, "to/models/m/config.pbtxt": b"c"}
+
+
+def test_empty_objects_stand_for_folders(tmp_path: Path) -> None:
+    objects = {
+        "both/": b"",
+        "both/1/": b"",
+        "both/config.pbtxt": b"c",
+        "m/": b"",
+        "m/1/": b"",
+        "m/1/empty": b"",
+    }
+    with served(objects) as (_, endpoint):
+        copied = copy(parse(f"s3://{endpoint}/bucket"), tmp_path / "models")
+    assert copied == Copied(2, 1)
+    assert (tmp_path / "models" / "both" / "1").is_dir()
+    assert files(tmp_path / "models") == {"both/config.pbtxt": b"c", "m/1/empty": b""}
+
+
+def test_a_copy_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    with (
+        served({"a": b"first", "m/model": b"weights"}, "m/model") as (_, endpoint),
+        pytest.raises(EngineError, match=r"s3://http://127.*/bucket: "),
+    ):
+        copy(parse(f"s3://{endpoint}/bucket"), tmp_path / "models")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refusal_names_the_place(tmp_path: Path) -> None:
+    with (
+        served({}) as (_, endpoint),
+        pytest.raises(EngineError, match=r"^s3://http://127.*/other: .*AWS_ACCESS_KEY_ID") as refusal,
+    ):
+        copy(parse(f"s3://{endpoint}/other"), tmp_path / "models")
+    assert "?" not in str(refusal.value)
+
+
+def test_an_empty_place_is_refused(tmp_path: Path) -> None:
+    with served({"other/m": b"m"}) as (_, endpoint), pytest.raises(InputError, match="holds no file"):
+        copy(parse(f"s3://{endpoint}/bucket/models"), tmp_path / "models")
+
+
+def test_a_name_that_leads_out_of_the_copy_is_written_nowhere(tmp_path: Path) -> None:
+    with served({"m/../../out": b"x"}) as (_, endpoint), pytest.raises((InputError, EngineError)):
+        copy(parse(f"s3://{endpoint}/bucket"), tmp_path / "to" / "models")
+    assert list(tmp_path.rglob("out")) == []
