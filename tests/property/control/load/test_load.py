@@ -27,30 +27,40 @@ from controlplane.files.following.state import read_load, write_load
 LIMITS = LoadLimits(settle_s=6.0, dwell_s=40.0)
 COUNTS = st.integers(0, 60)
 SECOND = st.one_of(st.none(), st.tuples(COUNTS, COUNTS))
+STEADY, STEADY_S, WELL_KNOWN = (60, 60), 90, 50.0
+"""Requests in each second of the end, its length, and a rate that is surely known by then."""
 STRETCHES = st.lists(st.tuples(SECOND, st.integers(1, 25)), min_size=1, max_size=12)
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     stretches=STRETCHES,
-    kills=st.sets(st.integers(0, 200), max_size=4),
+    kills=st.dictionaries(st.integers(0, 200), st.booleans(), max_size=4),
     failures=st.sets(st.integers(1, 12), max_size=3),
     most=st.floats(20.0, 80.0),
 )
 def test_changes_keep_their_distance_and_known_rates_stay_planned(
-    stretches: list[tuple[tuple[int, int] | None, int]], kills: set[int], failures: set[int], most: float
+    stretches: list[tuple[tuple[int, int] | None, int]],
+    kills: dict[int, bool],
+    failures: set[int],
+    most: float,
 ) -> None:
+    """`kills`: at which seconds, and whether an apply under way took effect all the same."""
     planned = (30.0, 10.0)
     state = begin(_workloads(planned), LIMITS, 0.0)
     asked: Propose | None = None
     due: tuple[float, Proposal] | None = None
     changed_s, now_s, crowded = 0.0, 0.0, False
-    seconds = [counts for counts, length in stretches for _ in range(length)]
+    random = [counts for counts, length in stretches for _ in range(length)]
+    seconds = [*random, *[STEADY] * STEADY_S]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "load.json")
         for second, counts in enumerate(seconds):
             now_s += 1.0
-            if second in kills:
+            if second in kills and second < len(random):
+                if state.applying and kills[second]:
+                    assert due is not None
+                    planned, changed_s = due[1].rates_rps, now_s
                 write_load(path, state)
                 found = read_load(path)
                 assert found is not None
@@ -88,6 +98,8 @@ def test_changes_keep_their_distance_and_known_rates_stay_planned(
                         assert all(map(_at_least, due[1].rates_rps if due else (), planned))
             if state.under_way is None:
                 asked, due = None, None
+    if not failures:
+        assert all(rate >= min(most, WELL_KNOWN) for rate in planned), "it goes on, whatever was before"
 
 
 def _workloads(planned: tuple[float, ...]) -> tuple[FollowedWorkload, ...]:
