@@ -207,7 +207,7 @@ def calm(traffic: Traffic, dice: random.Random, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds", [20, pytest.param(120, id="120 s", marks=SOAK), pytest.param(1200, id="20 min", marks=SOAK)]
+    "seconds", [20, pytest.param(120, id="120 s", marks=SOAK), pytest.param(1800, id="30 min", marks=SOAK)]
 )
 def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) -> None:
     seed = int(os.environ.get("TRISECT_STORM_SEED", "1"))
