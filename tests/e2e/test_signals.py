@@ -190,7 +190,7 @@ def test_the_readmes_demo_repairs_its_fault_and_leaves_nothing(tmp_path: Path) -
     (make_demo,) = (line.split() for line in readme.commands() if "demo" in line)
     with running(tmp_path, *make_demo, f"OPTIONS={' '.join(demo_options(tmp_path))}") as ctl:
         assert ctl.process.wait(timeout=300.0) == 0, ctl.said + ctl.printed
-        assert "the guard redirected: slow server" in ctl.printed
+        assert "the guard redirected: slow server" in ctl.printed, ctl.printed
         assert ctl.printed.endswith("\n0 requests failed\n")
         gone(ctl)
 

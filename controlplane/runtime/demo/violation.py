@@ -106,8 +106,8 @@ def force(
         stop.wait(_AFTER_S)
         stop.set()
         seen = clients[hit.placement.endpoint].result()
-    said = next(e.reason for e in history.events(since_s=moved.at_s) if e.kind == "notice")
-    return _repair(hit, seen, cut_s, moved, said, guarded)
+    said = _await(history, "notice", hit.partition.id, moved.at_s, "redirected to")
+    return _repair(hit, seen, cut_s, moved, said.reason, guarded)
 
 
 def _repair(hit: Victim, seen: Seen, cut_s: float, moved: Event, said: str, guarded: Event) -> Repair:
