@@ -1,7 +1,8 @@
 """The order in which requests of a partition with several models leave the gateway, from its plan. Pure.
 
 Shortest predicted service first, in ranks whose times differ by a factor of two or more. Each rank further
-back, a request lets later ones pass that come up to `overtake_ms` after it. A busy server does a millisecond
+back, a request lets later ones pass that come up to `overtake_ms` after it; ranks that a plan relies on go
+strictly one before the other. A busy server does a millisecond
 of work in a millisecond, so this is the deficit, in predicted milliseconds, from which on a request is owed
 its turn: 0 is first come, first served, and a very large one is shortest first.
 """
@@ -12,27 +13,37 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S, Order, Precedence
+from controlplane.domain.order import (
+    LONGEST_MS,
+    OVERTAKES_MS,
+    PROMISE_WINDOW_S,
+    Order,
+    Precedence,
+    ranks_of,
+)
 from controlplane.domain.plan import Partition, Placement, Plan
 
-_RANK_FACTOR = 2.0
 _NOISE = 2.0
 """Standard deviations of a Poisson count that a promise allows."""
+_PLANNED_NOISE = 3.0
+"""The same where a plan relies on the order: what chance puts back then counts against a P99."""
 _OF_SLO = 0.5
 """The part of the strictest SLO that waiting work may take before a partition counts as overloaded."""
 
 
-def order_of(plan: Plan, overtake_ms: int) -> Order:
+def order_of(plan: Plan, overtake_ms: int | None) -> Order:
     """Return the precedences of the plan's partitions in which several models take turns.
 
-    Leaves out partitions of pools, and those with a model whose time the plan does not predict.
+    With None only of those whose order the plan relies on. Leaves out partitions of pools, and those with a
+    model whose time the plan does not predict.
     """
     partitions = Counter(placement.endpoint for _, _, placement in plan.placements())
     found: dict[str, Precedence] = {}
     for _, partition in plan.partitions():
         alone = all(partitions[placement.endpoint] == 1 for placement in partition.workloads)
         if partition.turns and alone:
-            found |= _precedences(partition, overtake_ms)
+            step_ms = OVERTAKES_MS if partition.ordered else overtake_ms
+            found |= {} if step_ms is None else _precedences(partition, step_ms)
     return found
 
 
@@ -42,7 +53,10 @@ def _precedences(partition: Partition, overtake_ms: int) -> Order:
     known = {endpoint: ms for endpoint, ms in times.items() if ms is not None}
     if len(known) < len(times):
         return {}
-    ranks = _ranks(known)
+    planned = {served.model: served.rank or 0 for served in partition.models}
+    ranks = (
+        {p.endpoint: planned[p.model] for p in partition.workloads} if partition.ordered else ranks_of(known)
+    )
     inside = requests_inside(partition)
     waiting = max(inside, _waiting_in_time(partition.workloads, batches, known))
     return {
@@ -51,7 +65,7 @@ def _precedences(partition: Partition, overtake_ms: int) -> Order:
             min(ranks[p.endpoint] * overtake_ms, LONGEST_MS),
             inside,
             waiting,
-            promised(p.requests_rps),
+            promised(p.requests_rps, _PLANNED_NOISE if partition.ordered else _NOISE),
         )
         for p in partition.workloads
     }
@@ -68,20 +82,10 @@ def requests_inside(partition: Partition) -> int:
     return batch if batch == 1 else 2 * batch
 
 
-def promised(rate_rps: float) -> int:
+def promised(rate_rps: float, noise: float = _NOISE) -> int:
     """Return the requests that a promised rate allows in a window; Poisson arrivals stay below it."""
     expected = rate_rps * PROMISE_WINDOW_S
-    return math.ceil(expected + _NOISE * math.sqrt(expected))
-
-
-def _ranks(times_ms: Mapping[str, float]) -> Mapping[str, int]:
-    ranks: dict[str, int] = {}
-    rank, first_ms = -1, 0.0
-    for endpoint, ms in sorted(times_ms.items(), key=lambda item: item[1]):
-        if rank < 0 or ms >= _RANK_FACTOR * first_ms:
-            rank, first_ms = rank + 1, ms
-        ranks[endpoint] = rank
-    return ranks
+    return math.ceil(expected + noise * math.sqrt(expected))
 
 
 def _waiting_in_time(

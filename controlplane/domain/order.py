@@ -1,4 +1,4 @@
-"""The place of an endpoint's requests in the queue of its partition at the gateway."""
+"""The order of requests in the queue of a partition at the gateway."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ PROMISE_WINDOW_S = 2
 
 LONGEST_MS = 500_000
 """The largest `after_ms`: HAProxy's priority offsets go up to 524,287 ms."""
+
+OVERTAKES_MS = 60_000
+"""How long a request of a planned rank lets those of the rank before it pass: longer than any may wait."""
+
+MOST_RANKS = LONGEST_MS // OVERTAKES_MS + 1
+_RANK_FACTOR = 2.0
+
+
+def ranks_of(times_ms: Mapping[str, float]) -> Mapping[str, int]:
+    """Return the ranks by name, the shortest time first; times within a factor of two are one rank."""
+    ranks: dict[str, int] = {}
+    rank, first_ms = -1, 0.0
+    for name, ms in sorted(times_ms.items(), key=lambda item: item[1]):
+        if rank < 0 or ms >= _RANK_FACTOR * first_ms:
+            rank, first_ms = rank + 1, ms
+        ranks[name] = rank
+    return ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,12 +78,17 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The settings with which a partition serves one model. Delay 0 is Triton's greedy batcher."""
+    """The settings with which a partition serves one model. Delay 0 is Triton's greedy batcher.
+
+    `rank`: the model's place in the order in which requests leave the gateway, the lowest first; None where
+    the plan relies on no order.
+    """
 
     model: str
     batch: int
     instances: int = 1
     max_queue_delay_us: int = 0
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,11 @@ class Partition:
     def turns(self) -> bool:
         """Whether several models share the partition, of which one executes at a time."""
         return len(self.models) > 1
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the plan relies on the order in which requests leave the gateway."""
+        return any(served.rank is not None for served in self.models)
 
     def queues(self) -> Mapping[str, tuple[Placement, ...]]:
         """Return the workloads that share a model's queue, by model, in the order of their endpoints.
@@ -206,6 +216,11 @@ class Plan:
     totals: Totals | None = None
     options: ServerOptions = NO_OPTIONS
     """For every server, from the spec."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it relies on the gateway's order in a partition."""
+        return any(partition.ordered for _, partition in self.partitions())
 
     def partitions(self) -> Iterator[tuple[PlannedGpu, Partition]]:
         """Every partition with its GPU, in the plan's order."""

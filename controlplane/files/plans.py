@@ -11,6 +11,7 @@ from pydantic import Field
 
 from controlplane.domain import units
 from controlplane.domain.device import noun
+from controlplane.domain.order import MOST_RANKS
 from controlplane.domain.plan import (
     Infeasible,
     Partition,
@@ -63,6 +64,7 @@ class _ServedModel(Strict):
     batch: int
     instances: int = 1
     max_queue_delay_us: int = 0
+    rank: Annotated[int | None, Field(ge=0, lt=MOST_RANKS)] = None
 
 
 class _Shadow(Strict):
@@ -356,6 +358,7 @@ def _gpu_document(gpu: PlannedGpu) -> dict[str, Any]:
                         "batch": m.batch,
                         "instances": m.instances,
                         "max_queue_delay_us": m.max_queue_delay_us,
+                        **({} if m.rank is None else {"rank": m.rank}),
                     }
                     for m in p.models
                 ],

@@ -24,7 +24,7 @@ class _Entry:
 
 
 STRATEGIES: Mapping[str, _Entry] = {
-    "joint": _Entry("joint.strategy", options=("iterations",)),
+    "joint": _Entry("joint.strategy", options=("iterations", "late_binding")),
     "igniter": _Entry("greedy.igniter"),
     "inss": _Entry("inss.strategy", options=("iterations", "bda", "policy")),
     "ffd+": _Entry("greedy.first_fit", "plain"),

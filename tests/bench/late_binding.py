@@ -5,6 +5,7 @@
 .venv/bin/python tests/bench/late_binding.py threshold   the same over --overtake-ms
 .venv/bin/python tests/bench/late_binding.py overload    1.5 times the planned rate of one of four models
 .venv/bin/python tests/bench/late_binding.py cost        rates and p50 with gates and without, in pairs
+.venv/bin/python tests/bench/late_binding.py plans       GPUs for 50 models with late binding and without
 
 `order` and `threshold` take --load, --batch, --rounds, --seconds; runs are interleaved, HTTP and gRPC mixed.
 Exits 1 where an aim is missed.
@@ -19,6 +20,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -30,11 +32,22 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+import planning
 from gateway_rig import perf_analyzer
 from gpu_kernels import Job, Order, ShortestRemaining, Streams, late, naive, run
 from mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, triton
 
+from controlplane.control.order import order_of
 from controlplane.domain.order import LONGEST_MS
+from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
+from controlplane.latency.queueing.precedence import bound_order
+from controlplane.planners import registry
+from controlplane.planners.evaluation.turns import TURNAROUND_MS
+from controlplane.planners.protocol import PlanRequest
+from controlplane.simulate.arrivals import Demand
+from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.network import Conditions
 
 # Fig 2: a GTX 1660 SUPER, its hardware queues, and jobs of equal kernels of one slot.
 FIG2_JOBS, FIG2_KERNELS, FIG2_KERNEL_US = 10_000, 8, 300.0
@@ -68,6 +81,13 @@ BY_CHANCE = 0.01
 """The part of those within their promise that may be refused."""
 OVERTAKE_MS = (0, 50, 150, 500, 2_000, LONGEST_MS)
 NOISE = 1.1
+
+# Plans: 50 models of the V100 catalogue's four kinds, few requests per second each, on GPUs cut into five.
+PLANNED_MODELS, COPIES, PLANNED_SECONDS = 50, 17, 300.0
+PLANNED_SLO_MS = {"alexnet": 36.0, "resnet50": 96.0, "vgg19": 144.0, "ssd": 120.0}
+SLO_PARTS, PLANNED_RPS = (0.5, 2.0), (6.0, 34.0)
+TRITONS_MS = 0.5
+"""What a Triton adds to a model that sleeps."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +299,11 @@ def order(options: argparse.Namespace) -> bool:
         f"short P99 {short:.1f} times lower (aim {SHORT_GAIN:g}), long P99 {1 / long:.2f} times "
         f"(at most {LONG_LOSS:g}), mean batch {batches:.2f} (at least {BATCH_KEPT:g}), {len(failed)} failed"
     )
+    if options.batch == 1:
+        models = pair_of(options.load, 1)
+        each_ms = [m.batch_ms(1) + TRITONS_MS + TURNAROUND_MS for m in models]
+        bound = bound_order([m.rate_rps for m in models], each_ms, [0, 1]).p99_ms
+        print(f"a plan that relies on this order expects P99s of {bound[0]:.0f} and {bound[1]:.0f} ms")
     return short >= SHORT_GAIN and 1 / long <= LONG_LOSS and batches >= BATCH_KEPT and not failed
 
 
@@ -368,7 +393,76 @@ def driven(protocol: str, address: str, connections: int, window_ms: int) -> tup
     return float(rate.group(1)), int(p50.group(1)) / 1000
 
 
-TABLES = {"paella": paella, "order": order, "threshold": threshold, "overload": overload, "cost": cost}
+def plans(options: argparse.Namespace) -> bool:
+    """Random lists of 50 models, planned twice; each plan is simulated with what its own order says."""
+    table = Table(title=f"{PLANNED_MODELS} workloads of as many models", title_justify="left")
+    for name in ("list", "", "GPUs", "partitions", "in turns", "in order", "late workloads", "CPU s"):
+        table.add_column(name, justify="right")
+    device = planning.cores(COPIES)
+    good, saved = True, 0
+    for seed in range(1, options.rounds + 1):
+        request = PlanRequest(mixed_list(seed), {"v100": device}, Rule.P99, planning.StoppedClock())
+        gpus = []
+        for late_binding in (False, True):
+            began = time.process_time()
+            plan = registry.strategy("joint", late_binding=late_binding).plan(request)
+            cpu_s = time.process_time() - began
+            late = late_workloads(plan)
+            good &= plan.verified and not plan.infeasible and late == 0
+            gpus.append(len(plan.gpus))
+            partitions = [partition for _, partition in plan.partitions()]
+            table.add_row(
+                str(seed),
+                "late binding" if late_binding else "any order",
+                str(len(plan.gpus)),
+                str(len(partitions)),
+                str(sum(p.turns for p in partitions)),
+                str(sum(p.ordered for p in partitions)),
+                str(late),
+                f"{cpu_s:.1f}",
+            )
+        saved += gpus[0] - gpus[1]
+    Console(width=120).print(table)
+    print(f"{saved} GPUs fewer with late binding")
+    return good and saved > 0
+
+
+def mixed_list(seed: int) -> tuple[Workload, ...]:
+    """So many models in random order, with random rates and SLOs."""
+    random = np.random.default_rng(seed)
+    names = [f"{model}-{n}" for model in PLANNED_SLO_MS for n in range(COPIES)]
+    none = ShadowWish(ShadowPolicy.NONE)
+    return tuple(
+        replace(
+            planning.workload(
+                f"w{n}",
+                model,
+                round(PLANNED_SLO_MS[model.rsplit("-", 1)[0]] * random.uniform(*SLO_PARTS), 1),
+                round(random.uniform(*PLANNED_RPS), 1),
+            ),
+            shadow=none,
+        )
+        for n, model in enumerate(random.permutation(names)[:PLANNED_MODELS].tolist())
+    )
+
+
+def late_workloads(plan: Plan) -> int:
+    """Workloads with more than 1 % of their requests late, simulated."""
+    demands = {w.name: Demand.of(w.arrivals, w.rate_rps) for _, _, w in plan.placements()}
+    asked = Settings(seconds=PLANNED_SECONDS, demands=demands)
+    latency = planning.cores(COPIES).latency
+    seen = simulate(plan, {"v100": latency}, asked, Conditions(order=order_of(plan, None)))
+    return sum(not w.holds for w in seen.workloads)
+
+
+TABLES = {
+    "paella": paella,
+    "order": order,
+    "threshold": threshold,
+    "overload": overload,
+    "cost": cost,
+    "plans": plans,
+}
 
 
 def main() -> int:

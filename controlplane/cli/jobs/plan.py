@@ -138,6 +138,14 @@ def plan(
             help="For gpulet's strategies: follow the authors' code where it differs from the papers.",
         ),
     ] = False,
+    late_binding: Annotated[
+        bool,
+        typer.Option(
+            "--late-binding",
+            help="For joint: where it saves a GPU, requests of several models wait at the gateway for their "
+            "turn, the shortest first. Not for Kubernetes.",
+        ),
+    ] = False,
     allow_violations: options.AllowViolations = False,
     all_cores: options.AllCores = False,
 ) -> None:
@@ -170,7 +178,9 @@ def plan(
     planned = make_plan(
         parsed,
         document,
-        Choices(strategy, rule, latency, quantile, seed, iterations, budget, bda, policy, as_coded),
+        Choices(
+            strategy, rule, latency, quantile, seed, iterations, budget, bda, policy, as_coded, late_binding
+        ),
         profiles=profiles,
         cores=cores,
         clock=SystemClock(),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from controlplane.domain.errors import GatewayError
+from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Backend, Endpoints, Routes
 from controlplane.domain.order import Order
 from controlplane.gateway.replicas import wire
@@ -84,7 +84,13 @@ class ReplicatedGateway:
         raise GatewayError("other programs commit routes all the time; try again")
 
     def arrange(self, order: Order) -> None:
-        """Do nothing: replicas share no queue, so requests do not wait at them."""
+        """Raise InputError for an order: replicas share no queue, so they would not keep it."""
+        if order:
+            raise InputError(
+                f"the plan relies on the order in which requests for {', '.join(sorted(order))} leave the "
+                "gateway, whose replicas share no queue: plan again without --late-binding",
+                field="rank",
+            )
 
     def in_flight(self, backend: Backend) -> int:
         """Return the unanswered requests of a server at all replicas. Raises where one does not answer."""

@@ -29,7 +29,7 @@ All times are rounded up to cells of time, so the bound stays one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,8 +66,26 @@ def bound_turns(rate_rps: Sequence[float], service_ms: Sequence[FloatArray]) -> 
 def _bound(rate: FloatArray, service: Sequence[FloatArray], own: int) -> tuple[float, float]:
     charge = np.array([(t / np.arange(1, t.size + 1)).max() for t in service])
     others = np.arange(rate.size) != own
-    last = _last_batch(service[own], float(charge[own]))
-    span = 2.0 * float(charge.sum() + service[own][-1])
+
+    def delay(per_unit: FloatArray, units: IntArray) -> FloatArray:
+        return delays(workload(per_unit, units), per_unit[others], units[others])
+
+    return sojourn(rate, charge, own, _last_batch(service[own], float(charge[own])), delay)
+
+
+def sojourn(
+    rate: FloatArray,
+    charge: FloatArray,
+    own: int,
+    last: FloatArray,
+    delay: Callable[[FloatArray, IntArray], FloatArray],
+) -> tuple[float, float]:
+    """Mean and P99 in ms of D + u(j) for class `own`; infinite where it is not shown to settle.
+
+    rate: requests per ms of each class, (k,); charge: what each may take at most, (k,). last: u(0), u(1), ...
+    delay: P(D = 0, 1, ... CELLS units) of rates per unit and charges in units.
+    """
+    span = 2.0 * float(charge.sum() + last[-1])
     for _ in range(SPANS):
         # The shortest charge takes whole cells, unless it is shorter than one.
         cell = max(span / CELLS, float(charge.min()))
@@ -75,27 +93,31 @@ def _bound(rate: FloatArray, service: Sequence[FloatArray], own: int) -> tuple[f
         units = np.ceil(charge / cell - 1e-9).astype(np.int64)
         if float(rate @ units) * cell >= 1.0:
             break
-        work = _work(rate * cell, units)
-        delay = _delays(work, rate[others] * cell, units[others])
-        found = _sojourn(delay, cell, float(rate[own]), last)
+        found = _quantile(delay(rate * cell, units), cell, float(rate[own]), last)
         if found is not None:
             return found
         span *= 2.0
     return math.inf, math.inf
 
 
-def _work(rate: FloatArray, units: IntArray) -> FloatArray:
+def heights(rate: FloatArray, units: IntArray) -> FloatArray:
+    """Rate per unit of charges of at least 1, 2, ... units, up to the largest."""
+    most = int(units.max(initial=0))
+    return np.array([float(rate[units >= n].sum()) for n in range(1, most + 1)])
+
+
+def workload(rate: FloatArray, units: IntArray) -> FloatArray:
     """P(V = 0, 1, ... CELLS units), every ladder height rounded up to a whole unit; `rate` is per unit."""
-    heights = np.array([float(rate[units >= n].sum()) for n in range(1, int(units.max()) + 1)])
+    ladder = heights(rate, units)
     work = np.zeros(CELLS + 1)
     work[0] = 1.0 - float(rate @ units)
     for n in range(1, CELLS + 1):
-        reach = min(n, heights.size)
-        work[n] = heights[:reach] @ work[n - reach : n][::-1]
+        reach = min(n, ladder.size)
+        work[n] = ladder[:reach] @ work[n - reach : n][::-1]
     return work
 
 
-def _delays(work: FloatArray, rate: FloatArray, units: IntArray) -> FloatArray:
+def delays(work: FloatArray, rate: FloatArray, units: IntArray) -> FloatArray:
     """P(D = 0, 1, ... CELLS units): `work` and what arrives until it is done, at `rate` per unit."""
     time = np.arange(CELLS + 1)
     arrives = np.zeros((CELLS, CELLS + 1))  # P(m units arrive in n), by m and n
@@ -118,7 +140,7 @@ def _last_batch(service: FloatArray, charge: float) -> FloatArray:
     return np.maximum.accumulate(np.array(longest))
 
 
-def _sojourn(delay: FloatArray, cell: float, rate: float, last: FloatArray) -> tuple[float, float] | None:
+def _quantile(delay: FloatArray, cell: float, rate: float, last: FloatArray) -> tuple[float, float] | None:
     """Mean and P99 of D + u(j); None where the cells do not reach the P99."""
     from scipy.special import pdtr  # slow to import, and rarely needed
 

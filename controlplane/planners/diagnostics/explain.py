@@ -34,7 +34,8 @@ class Explanation:
     The first of `alternatives` is what was planned. `slo_ms` is what its queue is held to, `strictest` the
     workload with that SLO. `companions` share the queue; `together` is what they cost with it and `by_itself`
     what it would cost without them. `in_turns` are the partition's other models, of which one executes at a
-    time. `source` says where the execution time of what was planned comes from.
+    time; `in_order`: requests wait for it at the gateway. `source` says where the execution time of what was
+    planned comes from.
     """
 
     workload: str
@@ -49,6 +50,7 @@ class Explanation:
     together: str = ""
     by_itself: str = ""
     in_turns: tuple[str, ...] = ()
+    in_order: bool = False
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -64,7 +66,8 @@ class Explanation:
             reasons.append(self._queue())
         if self.in_turns:
             others = ", ".join(self.in_turns)
-            reasons.append(f"one server with {others}, of which one model executes at a time")
+            waits = ", requests waiting at the gateway, the shortest first" if self.in_order else ""
+            reasons.append(f"one server with {others}, of which one model executes at a time{waits}")
         return tuple(reasons)
 
     def _queue(self) -> str:
@@ -195,6 +198,7 @@ def _explanation(
         _several([(g.type, p.percent) for g, p in servers]),
         _by_itself(servers, own.name, devices, types) if companions else "",
         tuple(m.model for m in partition.models if m.model != own.model),
+        partition.ordered,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.latency.queueing.precedence import bound_order
 from controlplane.latency.queueing.turns import ClassTimes, bound_turns
 
 JITTER_P99 = 2.326
@@ -56,6 +57,15 @@ class Queues:
         key = np.concatenate([np.array([r, c.size, *c]) for r, c in zip(rate, curves, strict=True)]).tobytes()
         if key not in self.turns:
             self.turns[key] = bound_turns(rate, curves)
+        return self.turns[key]
+
+    def bound_order(
+        self, rate: Sequence[float], service_ms: Sequence[float], ranks: Sequence[int]
+    ) -> ClassTimes:
+        """Bounds for requests that leave the gateway in order, by `latency.queueing.precedence`."""
+        key = b"order" + np.array([rate, service_ms, ranks]).tobytes()
+        if key not in self.turns:
+            self.turns[key] = bound_order(rate, service_ms, ranks)
         return self.turns[key]
 
 

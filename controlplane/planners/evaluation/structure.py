@@ -107,6 +107,8 @@ def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterato
         yield Violation(partition.id, "serves no workload")
     for served in partition.models:
         yield from _served(partition, served, profiles)
+    if partition.ordered:
+        yield from _order(partition)
     names = [m.model for m in partition.models]
     for w in partition.workloads:
         if w.model not in names:
@@ -118,6 +120,22 @@ def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterato
                     yield Violation(w.name, f"is to have its own queue and shares that of {partition.id}")
             if len({w.client_batch for w in queue}) > 1:
                 yield Violation(partition.id, "its workloads send different batches and share a queue")
+
+
+def _order(partition: Partition) -> Iterator[Violation]:
+    """What keeps a partition's requests from leaving the gateway one by one in the order of its ranks."""
+    if not partition.turns:
+        yield Violation(partition.id, "has a rank for its only model: nothing waits for its turn")
+    for served in partition.models:
+        if served.rank is None:
+            yield Violation(partition.id, f"{served.model} has no rank and other models have one")
+        one = min((w.client_batch for w in partition.workloads if w.model == served.model), default=1)
+        if served.batch != one:
+            yield Violation(
+                partition.id,
+                f"{served.model} has a rank and batch {served.batch}: requests, of {one}, leave the gateway "
+                "one by one",
+            )
 
 
 def _served(

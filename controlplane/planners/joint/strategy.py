@@ -21,10 +21,12 @@ from controlplane.planners.serving.lower_bound import lower_bound
 class JointOptions:
     """`iterations`: attempts to empty a GPU in each search, None for the usual number.
 
-    More of them also widen what is tried of up to 12 workloads.
+    More of them also widen what is tried of up to 12 workloads. `late_binding`: plans may rely on the order
+    in which requests leave the gateway.
     """
 
     iterations: int | None = None
+    late_binding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,10 @@ class Joint:
         context = Context.of(in_requests.request, started)
         draft = with_bursts(in_requests.request, lambda asked: self._draft(asked, context))
         draft = in_requests.counted_back(draft)
-        joined = Turns.of(request, draft, context).fewer(draft)
+        turns = Turns.of(request, draft, context)
+        joined = turns.fewer(draft)
+        if self.options.late_binding:  # only for what is not saved without it
+            joined = replace(turns, late_binding=True).fewer(joined)
         fresh = self._finalised(_renamed(joined, request), context, request)
         if joined is not draft and not fresh.verified:  # a shadow found no room on the GPUs that are left
             fresh = self._finalised(_renamed(draft, request), context, request)
@@ -66,9 +71,9 @@ class Joint:
         return finalise(self.name, request, _bounded(draft, context), context.started)
 
 
-def strategy(iterations: int | None = None) -> Joint:
+def strategy(iterations: int | None = None, late_binding: bool = False) -> Joint:
     """The default strategy; see `JointOptions`."""
-    return Joint(JointOptions(iterations))
+    return Joint(JointOptions(iterations, late_binding))
 
 
 def _renamed(draft: Draft, request: PlanRequest) -> Draft:

@@ -3,6 +3,9 @@
 A share cannot be as small as a light model needs (a core is cut into five), and workloads of different models
 share no queue. So the partitions of the emptiest GPU join others, as long as the judge finds every promise
 kept, and the GPU is given up. A workload that found no GPU joins a partition in the same way.
+
+With late binding a joined partition whose promises no batches keep is tried in the gateway's order too: one
+request at a time, those of the shortest time first.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from controlplane.domain.order import MOST_RANKS, ranks_of
 from controlplane.domain.plan import Infeasible, Partition, Placement, PlannedGpu, Rule, ServedModel
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
@@ -46,7 +50,7 @@ class Turns:
 
     `gpu_types` and `queues` as in `Context`, but batches count inferences. `apart` are the workloads that
     join no other: those with servers in a pool, bursty and isolated ones. `workloads` and `wishes`, for
-    shadows, are by workload.
+    shadows, are by workload. `late_binding`: requests may wait at the gateway for their turn.
     """
 
     request: PlanRequest
@@ -56,6 +60,7 @@ class Turns:
     workloads: Mapping[str, Workload]
     wishes: Mapping[str, ShadowWish]
     stop: Stop
+    late_binding: bool = False
 
     @staticmethod
     def of(request: PlanRequest, draft: Draft, context: Context) -> Turns:
@@ -156,7 +161,7 @@ class Turns:
         workloads = (*home.workloads, *guest.workloads)
         asked = [self.workloads[w.name] for w in workloads]
         memory_mb = memory_together(asked, self.request.devices[gpu.type])
-        for models in self._batches(workloads, gpu):
+        for models in self._served(workloads, gpu, home):
             joined = replace(home, models=models, workloads=workloads, memory_mb=memory_mb)
             held = _with(gpu, number, replace(joined, percent=shares[-1]))
             if not (self._fits(held) and self._keeps(held)):
@@ -171,6 +176,27 @@ class Turns:
                     low = middle + 1
             return held
         return None
+
+    def _served(
+        self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition
+    ) -> Iterator[tuple[ServedModel, ...]]:
+        """How the models of these workloads may be served together, the order at the gateway last."""
+        yield from self._batches(workloads, gpu)
+        if self.late_binding:
+            yield self._in_order(workloads, gpu, home)
+
+    def _in_order(
+        self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition
+    ) -> tuple[ServedModel, ...]:
+        """One request at a time, ranked by its time alone in all the share that `home` may have."""
+        gpu_type = self.gpu_types[gpu.type]
+        share = np.flatnonzero(gpu_type.percents <= _reach(gpu, home))[-1]
+        size = {w.model: w.client_batch for w in workloads}
+        times = {
+            m: float(gpu_type.alone.execution[gpu_type.number_of(m), k - 1, share]) for m, k in size.items()
+        }
+        ranks = ranks_of(times)
+        return tuple(ServedModel(m, k, rank=min(ranks[m], MOST_RANKS - 1)) for m, k in size.items())
 
     def _batches(self, workloads: Sequence[Placement], gpu: PlannedGpu) -> Iterator[tuple[ServedModel, ...]]:
         """Batches for the models of these workloads: what arrives within a part of the strictest SLO."""

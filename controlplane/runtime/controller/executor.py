@@ -49,9 +49,9 @@ class Executor:
 
     def open_gateway(self) -> None:
         """Start the gateway if it does not listen, as the last apply has set it."""
-        settings = self._fleet.files.settings()
-        if settings is not None:
-            self._fleet.gateway.start(settings.endpoints)
+        settings, plan = self._fleet.files.settings(), self._fleet.files.plan()
+        if settings is not None and plan is not None:
+            self._fleet.open_gateway(plan, settings.endpoints)
 
     def adopt_standby(self, server: Server, workers: Workers) -> None:
         """Test the shadow like a new server."""

@@ -29,7 +29,7 @@ from controlplane.control.converge.desired import Desired, NamedRoute, as_moved,
 from controlplane.control.converge.redirect import companions, moves, redirected
 from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
-from controlplane.domain.fleet import Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Endpoints, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
@@ -123,6 +123,11 @@ class Fleet:
             fleet_wide_calls=settings.endpoints.fleet_wide_calls,
         )
 
+    def open_gateway(self, plan: Plan, endpoints: Endpoints, *, moves: int = 0) -> None:
+        """Start the gateway, with gates also where only the plan relies on them; see `Gateway.start`."""
+        gates = endpoints.late_binding or plan.ordered
+        self.gateway.start(replace(endpoints, late_binding=gates), endpoints=moves)
+
     def preview(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> tuple[Action, ...]:
         """Return the actions of `apply` without writing anything; say which endpoints would end."""
         self._tell_endings(plan)
@@ -187,10 +192,11 @@ class Fleet:
                 self._announce_output(settings.output)
                 # Before any start: a plan that cannot be rendered is refused.
                 desired = self.desired(plan, settings)
-                self.gateway.start(
-                    settings.endpoints, endpoints=len({p.endpoint for _, _, p in plan.placements()})
+                self.open_gateway(
+                    plan, settings.endpoints, moves=len({p.endpoint for _, _, p in plan.placements()})
                 )
-                self.gateway.arrange(order_of(plan, settings.endpoints.overtake_ms))
+                binds_late, overtake_ms = settings.endpoints.late_binding, settings.endpoints.overtake_ms
+                self.gateway.arrange(order_of(plan, overtake_ms if binds_late else None))
             actual = observe(self.launcher, self.gateway, self.name)
             actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
             before, known, changed_terms = self.files.plan(), self.files.settings(), self.changed_terms(plan)

@@ -44,8 +44,8 @@ Improve = Callable[[Plan, PlanRequest], Plan]
 class Choices:
     """The options of the command line; None is the strategy's own default.
 
-    `iterations`, `bda`, `policy` and `as_coded` are options of some strategies only; `NO_POLICY` in place
-    of a file means the search without a policy.
+    `iterations`, `bda`, `policy`, `as_coded` and `late_binding` are options of some strategies only;
+    `NO_POLICY` in place of a file means the search without a policy.
     """
 
     strategy: str
@@ -58,6 +58,7 @@ class Choices:
     bda: Bda | None = None
     policy: Path | None = None
     as_coded: bool = False
+    late_binding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,17 @@ def make_plan(
         bda=choices.bda,
         policy=_policy(choices),
         as_coded=choices.as_coded or None,
+        late_binding=choices.late_binding or None,
     )
+    rule = choices.rule or strategy.rule
+    if choices.late_binding and rule is not Rule.P99:
+        raise InputError(f"is for --rule p99, not for {rule.value}", field="--late-binding")
     latency_model = choices.latency_model or strategy.latency_model
     devices, every = devices_for(spec, document, latency_model, profiles=profiles, cores=cores)
     request = PlanRequest(
         workloads=spec.workloads,
         devices=devices,
-        rule=choices.rule or strategy.rule,
+        rule=rule,
         clock=clock,
         quantile=choices.quantile,
         seed=choices.seed,

@@ -128,7 +128,8 @@ def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
     direction = Direction(question["direction"])
     error = prediction_error(plan, devices)
     off = f"execution times are up to {error:.0%} off the plan's; " if direction is Direction.REVIEW else ""
-    found = find(registry.strategy(plan.strategy), request, planned, direction, question["move_price"])
+    strategy = registry.strategy(plan.strategy, late_binding=plan.ordered or None)
+    found = find(strategy, request, planned, direction, question["move_price"])
     if found is None:
         summary = f"{off}no plan holds the rates that run now{'' if off else ' and more'}"
         return {"kind": Kind.NONE.value, "error": error, "summary": summary}

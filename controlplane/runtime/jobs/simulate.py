@@ -37,7 +37,8 @@ class Asked:
 
     `truth` is a latency model's name, `NAME*1.1` for one 10 % slower, or a folder of profiles; None: the
     plan's own model. `arrivals` holds `poisson`, `constant` or a trace's file, each for all workloads or as
-    `WORKLOAD=...`. `overtake_ms`: the gateway binds late, with this overtaking time.
+    `WORKLOAD=...`. `overtake_ms`: the gateway binds late, with this overtaking time; without it only
+    where the plan relies on that.
     """
 
     profiles: Path
@@ -84,9 +85,7 @@ def _world(plan: Plan, asked: Asked) -> tuple[dict[str, LatencyModel], Settings,
     )
     kinds = {kind: known_device(kind, asked.profiles) for kind in types}
     models = {kind: _truth(asked.truth, plan, kinds[kind], measured[kind]) for kind in types}
-    conditions = conditions_of(measured)
-    if asked.overtake_ms is not None:
-        conditions = replace(conditions, order=order_of(plan, asked.overtake_ms))
+    conditions = replace(conditions_of(measured), order=order_of(plan, asked.overtake_ms))
     return models, settings, conditions
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.control.order import order_of, promised, requests_inside
-from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
+from controlplane.domain.order import LONGEST_MS, MOST_RANKS, OVERTAKES_MS, PROMISE_WINDOW_S, ranks_of
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
 
 pytestmark = pytest.mark.unit
@@ -46,6 +46,44 @@ def test_requests_of_similar_time_go_first_come_first_served() -> None:
     placed = (placement("a", 2.0), placement("b", 3.9), placement("c", 30.0), placement("d", 45.0))
     order = order_of(plan(partition(*placed)), 700)
     assert [order[name].after_ms for name in "abcd"] == [0, 0, 700, 700]
+
+
+def ranked(*ranks: int) -> Partition:
+    """A partition whose plan relies on the order of its models, the later ones shorter."""
+    placed = [placement(f"w{n}", 30.0 - n) for n in range(len(ranks))]
+    models = [ServedModel(p.model, 1, rank=rank) for p, rank in zip(placed, ranks, strict=True)]
+    return Partition("P1", 50.0, tuple(models), tuple(placed))
+
+
+@pytest.mark.parametrize("overtake_ms", [None, 0, 700])
+def test_planned_ranks_go_strictly_one_before_the_other_whatever_the_fleets_option(
+    overtake_ms: int | None,
+) -> None:
+    order = order_of(plan(ranked(2, 0, 1)), overtake_ms)
+    assert [order[f"w{n}"].after_ms for n in range(3)] == [2 * OVERTAKES_MS, 0, OVERTAKES_MS]
+    assert {one.inside for one in order.values()} == {1}
+
+
+def test_only_planned_orders_stand_without_the_fleets_option() -> None:
+    other = partition(placement("a", 2.0), placement("b", 30.0), name="P2")
+    assert set(order_of(plan(ranked(0, 1), other), None)) == {"w0", "w1"}
+
+
+def test_a_planned_order_puts_fewer_back_for_chance() -> None:
+    by_chance = order_of(plan(partition(placement("w0", 2.0), placement("w1", 30.0))), 0)["w0"]
+    assert order_of(plan(ranked(0, 1)), None)["w0"].promised > by_chance.promised
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(0.1, 1000.0), min_size=1))
+def test_ranks_rise_with_the_time_from_0(times_ms: dict[str, float]) -> None:
+    ranks = ranks_of(times_ms)
+    by_time = [ranks[name] for name in sorted(times_ms, key=lambda name: times_ms[name])]
+    assert by_time == sorted(by_time)
+    assert set(by_time) == set(range(max(by_time) + 1))
+
+
+def test_the_last_planned_rank_has_an_offset_that_haproxy_takes() -> None:
+    assert (MOST_RANKS - 1) * OVERTAKES_MS <= LONGEST_MS < MOST_RANKS * OVERTAKES_MS
 
 
 def test_an_overtaking_time_of_zero_is_first_come_first_served() -> None:

@@ -83,6 +83,15 @@ def test_the_hash_is_of_what_runs() -> None:
     assert plan_hash(replace(PLAN, gpus=(smaller,))) != plan_hash(PLAN)
 
 
+def test_an_order_survives_its_file_and_changes_the_hash_of_what_runs(tmp_path: Path) -> None:
+    gpu = PLAN.gpus[0]
+    first = replace(gpu.partitions[0], models=(ServedModel("ssd", 8, rank=2),))
+    ordered = replace(PLAN, gpus=(replace(gpu, partitions=(first, gpu.partitions[1])),))
+    write_plan(tmp_path / "plan.json", ordered)
+    assert read_plan(tmp_path / "plan.json")[0] == ordered
+    assert plan_hash(ordered) != plan_hash(PLAN)
+
+
 def set_at(document: Any, path: tuple[Any, ...], value: object) -> None:
     for step in path[:-1]:
         document = document[step]
@@ -124,6 +133,8 @@ WORKLOAD = (*FIRST, "workloads", 0)
         ((*WORKLOAD, "rate_rps"), 1e308, "gpus[0].partitions[0].workloads[0].rate_rps", "at most 1e+09"),
         ((*WORKLOAD, "slo_ms"), 1e300, "gpus[0].partitions[0].workloads[0].slo_ms", "at most 1e+09"),
         ((*WORKLOAD, "client_batch"), 0, "gpus[0].partitions[0].workloads[0].client_batch", "at least 1"),
+        ((*FIRST, "models", 0, "rank"), 9, "gpus[0].partitions[0].models[0].rank", "less than 9"),
+        ((*FIRST, "models", 0, "rank"), -1, "gpus[0].partitions[0].models[0].rank", "or equal to 0"),
         (("quantile",), 7.0, "quantile", "at least 0.5 and below 1"),
     ],
 )

@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from controlplane.domain.errors import GatewayError
+from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Backend, Endpoints, Route, Routes
+from controlplane.domain.order import Precedence
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.agent import Replica, control_server
 from controlplane.gateway.replicas.client import monitor_stream
@@ -180,3 +181,10 @@ def test_routes_of_an_earlier_leader_are_refused(replicas: list[Running]) -> Non
 
 def test_the_log_of_a_replica_needs_the_token(replicas: list[Running]) -> None:
     assert monitor_stream(replicas[0].address, "another", '{"follow": true}') is None
+
+
+def test_an_order_that_replicas_would_not_keep_is_refused() -> None:
+    gateway = over([])
+    gateway.arrange({})
+    with pytest.raises(InputError, match="rank: the plan relies on the order in which requests for a leave"):
+        gateway.arrange({"a": Precedence("P", 0, 1, 1, 1)})

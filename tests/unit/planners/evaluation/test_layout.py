@@ -88,6 +88,34 @@ def test_a_model_that_takes_turns_waits_longer_than_alone() -> None:
     assert both.times.capacity_rps[0, 0] < own.times.capacity_rps[0, 0]
 
 
+def in_order(gpu: PlannedGpu, *ranks: int | None, batch: int = 1) -> PlannedGpu:
+    """A GPU whose first partition is served in the order of these ranks."""
+    two, *others = gpu.partitions
+    models = tuple(replace(m, batch=batch, rank=rank) for m, rank in zip(two.models, ranks, strict=True))
+    light = tuple(replace(w, rate_rps=w.rate_rps / 4.0) for w in two.workloads)
+    return replace(gpu, partitions=(replace(two, models=models, workloads=light), *others))
+
+
+def test_the_model_that_goes_first_waits_less_and_the_other_no_longer_than_in_any_order() -> None:
+    devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
+    any_order, first, last = (
+        evaluate(layouts_of([in_order(gpu, *ranks)], devices), devices, TERMS)["v100"].p99_ms[0, 0]
+        for ranks in ((None, None), (0, 1), (1, 0))
+    )
+    assert first < last < any_order + 3.0
+
+
+def test_an_order_is_one_of_single_requests_and_of_every_model() -> None:
+    gpu = shared_gpu()
+    assert reasons(in_order(gpu, 0, 1)) == []
+    assert any("has no rank and other models have one" in said for said in reasons(in_order(gpu, 0, None)))
+    assert any("has a rank and batch 2" in said for said in reasons(in_order(gpu, 0, 1, batch=2)))
+    two, one = gpu.partitions
+    alone = replace(one, models=tuple(replace(m, rank=0) for m in one.models))
+    said = reasons(replace(gpu, partitions=(two, alone)))
+    assert any("has a rank for its only model" in each for each in said)
+
+
 def test_the_models_of_a_partition_are_full_together() -> None:
     devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
     found = evaluate(layouts_of([gpu], devices), devices, TERMS)["v100"]
@@ -124,3 +152,10 @@ def test_a_model_that_takes_turns_is_explained_with_the_others() -> None:
     (of_r,) = told
     assert of_r.alternatives[0].batch == 8
     assert of_r.reasons[-1] == "one server with alexnet, of which one model executes at a time"
+
+
+def test_an_order_at_the_gateway_is_explained() -> None:
+    plan = Plan("by-hand", Rule.P99, "ours", (in_order(shared_gpu(), 0, 1),), quantile=0.95)
+    told = explain(plan, "r", {"v100": planning.v100("ours")})
+    assert not isinstance(told, Infeasible)
+    assert told[0].reasons[-1].endswith("at a time, requests waiting at the gateway, the shortest first")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import planning
 import pytest
 
+from controlplane.control.order import order_of
+from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.planners import registry
@@ -15,6 +18,7 @@ from controlplane.planners.bounds.prove import prove
 from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.network import Conditions
 
 pytestmark = pytest.mark.unit
 
@@ -114,3 +118,41 @@ def test_a_limit_in_seconds_ends_the_search() -> None:
 def test_the_published_workloads_take_no_turns() -> None:
     plan = planning.planned("joint", planning.published(50), latency="ours", rule=Rule.P99)
     assert not any(p.turns for _, p in plan.partitions())
+
+
+def mixed() -> PlanRequest:
+    """Twelve models of 2 to 20 ms: under their SLOs the short ones cannot wait behind several long ones."""
+    random = np.random.default_rng(3)
+    slo_ms = {"alexnet": 36.0, "resnet50": 96.0, "vgg19": 144.0, "ssd": 120.0}
+    models = random.permutation([f"{model}-{n}" for model in sorted(slo_ms) for n in range(5)])[:12].tolist()
+    workloads = (
+        planning.workload(
+            model, model, slo_ms[model[:-2]] * random.uniform(0.5, 2.0), random.uniform(6.0, 34.0)
+        )
+        for model in models
+    )
+    none = ShadowWish(ShadowPolicy.NONE)
+    return asked(tuple(replace(w, shadow=none) for w in workloads), planning.cores(5))
+
+
+def test_late_binding_saves_a_gpu_and_its_promises_hold_in_a_simulation() -> None:
+    request = mixed()
+    without = plan_of(request)
+    plan = registry.strategy("joint", late_binding=True).plan(request)
+    assert plan.verified
+    assert len(plan.gpus) < len(without.gpus)
+    assert plan.ordered
+    assert not without.ordered
+    demands = {w.name: Demand.of(w.arrivals, w.rate_rps) for _, _, w in plan.placements()}
+    seen = simulate(
+        plan,
+        {"v100": planning.cores(5).latency},
+        Settings(seconds=300.0, demands=demands),
+        Conditions(order=order_of(plan, None)),
+    )
+    assert all(w.holds for w in seen.workloads)
+
+
+def test_late_binding_is_joints_option() -> None:
+    with pytest.raises(InputError, match="--late-binding: is for --strategy joint alone"):
+        registry.strategy("igniter", late_binding=True)

@@ -13,7 +13,7 @@ from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import Endpoints, Labels, Role, Route, Routes, Server, ServerSpec, ServerState
 from controlplane.domain.order import Order
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.clock import SystemClock
@@ -97,6 +97,50 @@ def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Pat
     (told,) = History(files.history).events()
     assert (told.kind, told.level, told.subject) == ("apply", "warning", "f")
     assert told.reason == f"plan {plan_hash(plan('a'))} by hand, failed: it does not end"
+
+
+class Gates(Gateway):
+    """Keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.late_binding: bool | None = None
+        self.order: Order = {}
+
+    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+        self.late_binding = wanted.late_binding
+
+    def arrange(self, order: Order) -> None:
+        self.order = order
+
+
+class StartsNothing(Launcher):
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        raise EngineError("it starts nothing")
+
+
+def two_models(*ranks: int | None) -> Plan:
+    """One partition of two models, in the order of these ranks."""
+    models = tuple(ServedModel(f"m{n}", 1, rank=rank) for n, rank in enumerate(ranks))
+    placed = tuple(
+        Placement(m.model, m.model, m.model, 10, 90, predicted=Prediction(execution_ms=2.0)) for m in models
+    )
+    gpu = PlannedGpu("v100-0", "v100", (Partition("a", 30.0, models, placed),))
+    return Plan("by-hand", Rule.P99, "ours", (gpu,))
+
+
+def test_a_plan_that_relies_on_an_order_has_the_gateways_gates_also_without_the_option(
+    tmp_path: Path,
+) -> None:
+    gates, files = Gates(), FleetFiles(tmp_path, "f")
+    fleet = Rendered(files, cast(Any, StartsNothing()), cast(Any, gates), SystemClock(), lambda line: None)
+    with pytest.raises(EngineError, match="starts nothing"):
+        fleet.apply(two_models(1, 0), SETTINGS)
+    assert gates.late_binding
+    assert gates.order["m0"].after_ms > gates.order["m1"].after_ms == 0
+    files.write_plans(two_models(1, 0), None)
+    fleet.open_gateway(two_models(None, None), SETTINGS.endpoints)
+    assert gates.late_binding is False
 
 
 class Started(Gateway):

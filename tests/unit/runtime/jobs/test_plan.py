@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Plan
+from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.specs import read_spec
@@ -47,6 +47,21 @@ def test_requests_larger_than_the_model_takes_are_refused_with_the_line(
         make_plan(spec, document, Choices("joint"), profiles=tmp_path, cores=1, clock=SystemClock())
     assert (refused.value.line, refused.value.field) == (5, "workloads[1].client_batch")
     assert f"takes requests of {max(max_batch, 1)} at most" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        (Choices("joint", Rule.HALF_SLO, late_binding=True), "is for --rule p99, not for half-slo"),
+        (Choices("igniter", late_binding=True), "is for --strategy joint alone, not for igniter"),
+    ],
+)
+def test_late_binding_is_for_p99s_of_joint(tmp_path: Path, choices: Choices, says: str) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    spec, document = read_spec(tmp_path / "spec.yaml")
+    with pytest.raises(InputError, match=says) as refused:
+        make_plan(spec, document, choices, profiles=tmp_path, cores=1, clock=SystemClock())
+    assert refused.value.field == "--late-binding"
 
 
 def test_what_is_expected_is_the_mean_and_what_is_promised_leaves_room(tmp_path: Path) -> None:
