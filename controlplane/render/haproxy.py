@@ -50,8 +50,8 @@ class HaproxyFrame:
     """The values in the file that do not change while the gateway runs. Paths are absolute.
 
     `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `certificate` is set for TLS,
-    `clients_map` and its two companions where clients need tokens, `gates_map` and `gate_socket` where
-    requests wait for their partition. With `traced`, a line has the context of a request that its client
+    `clients_map` and its two companions where clients need tokens, `gates_map` where requests wait for their
+    partition. With `traced`, a line has the context of a request that its client
     samples. `process` identifies one run of HAProxy in the log, whose line numbers
     begin anew with each run; `fingerprint` the settings it runs with.
     """
@@ -60,6 +60,7 @@ class HaproxyFrame:
     grpc_fd: int
     runtime_socket: str
     exporter_socket: str
+    gate_socket: str
     facade_http_port: int
     facade_grpc_port: int
     models_map: str
@@ -81,7 +82,6 @@ class HaproxyFrame:
     audit: bool = False
     traced: bool = False
     gates_map: str | None = None
-    gate_socket: str = ""
     fingerprint: str = ""
 
 

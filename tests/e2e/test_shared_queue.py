@@ -71,14 +71,14 @@ def fleet(host: Guarded) -> Guarded:
 
 
 @contextlib.contextmanager
-def loads(fleet: Guarded, *endpoints: str) -> Iterator[list[Load]]:
+def loads(fleet: Guarded, *endpoints: str, rate_rps: float = RATE_RPS) -> Iterator[list[Load]]:
     """Unmodified clients on each endpoint, HTTP and gRPC in turn."""
     ports = {"grpc": fleet.grpc, "http": fleet.http}
     with contextlib.ExitStack() as stack:
         made = []
         for n, endpoint in enumerate(endpoints):
             protocol = ("grpc", "http")[n % 2]
-            load = Load(ports[protocol], endpoint, RATE_RPS, WORK_S, seed=n, protocol=protocol)
+            load = Load(ports[protocol], endpoint, rate_rps, WORK_S, seed=n, protocol=protocol)
             made.append(stack.enter_context(load))
         yield made
 
@@ -193,3 +193,34 @@ def test_a_pool_serves_a_shared_queue_and_survives_one_of_its_servers(fleet: Gua
     assert all(load.between(dead_s + 0.5, time.time()) for load in clients)
     assert all(again[e] >= counted[e] > 0 for e in again), "what the dead server counted is kept"
     assert second in {s.name for s in fleet.servers()}
+
+
+def test_a_plan_that_relies_on_an_order_is_applied_under_traffic_and_lets_requests_wait(
+    fleet: Guarded,
+) -> None:
+    """`d` first. Gates come and go with the plan, and what waits at one that goes is answered."""
+    ranked = in_turns("Q", "c", "d", percent=40.0)
+    for model, rank in zip(ranked["models"], (1, 0), strict=True):
+        model |= {"batch": 1, "rank": rank}
+    for one in ranked["workloads"]:
+        one["predicted"] = {"execution_ms": 3.0}
+
+    def gates() -> dict[str, int]:
+        document = json.loads((fleet.files / "gateway" / "order.json").read_text())
+        return {one["endpoint"]: one["after_ms"] for one in document["endpoints"]}
+
+    def gated() -> bool:
+        """Whether HAProxy runs with gates."""
+        return "backend q_0" in (fleet.files / "gateway" / "haproxy.cfg").read_text()
+
+    with loads(fleet, "c", "d", rate_rps=10.0) as clients:
+        await_answers(clients)
+        fleet.apply(rig.plan(together("P", "b", "a"), ranked))
+        assert gates() == {"c": 60_000, "d": 0}
+        assert gated()
+        await_answers(clients, since_s=time.time())
+        fleet.apply(PLAN)
+        assert gates() == {}
+        assert not gated()
+        await_answers(clients, since_s=time.time())
+    assert [load.failed() for load in clients] == [[], []]

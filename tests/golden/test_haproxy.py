@@ -21,7 +21,7 @@ NETWORK = {
     "client_limits_map": "/state/client_limits.map",
     "audit": True,
 }
-GATES = {"gates_map": "/state/gates.map", "gate_socket": "/state/run/gate.sock"}
+GATES = {"gates_map": "/state/gates.map"}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,7 @@ def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any],
         grpc_fd=6,
         runtime_socket="/state/run/haproxy.sock",
         exporter_socket="/state/run/exporter.sock",
+        gate_socket="/state/run/gate.sock",
         facade_http_port=8003,
         facade_grpc_port=8004,
         models_map="/state/models.map",
