@@ -146,6 +146,7 @@ class LatencyWindow:
     """Requests of one endpoint that ended within the last `seconds`; latencies are None where none ended.
 
     `seconds` is the window for rates; it is shorter than requested where the first request came later.
+    `refused` requests, beyond the planned rate in overload, are in no other figure.
     """
 
     endpoint: str
@@ -154,6 +155,7 @@ class LatencyWindow:
     errors: int
     p50_ms: float | None
     p99_ms: float | None
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

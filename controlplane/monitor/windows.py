@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -53,13 +53,16 @@ class Summary:
 
 
 class Windows:
-    """Requests by endpoint and server, without abandoned and refused ones."""
+    """Requests by endpoint and server, without abandoned ones; refused ones are only counted."""
 
     def __init__(self) -> None:
         self._seconds: dict[Key, deque[Second]] = {}
+        self._refused: dict[str, Counter[int]] = {}
 
     def add(self, record: Record, server: str) -> None:
         """Add an ended request. Lines may be slightly out of order."""
+        if record.refused:
+            self._refused.setdefault(record.endpoint, Counter())[int(record.ended_s)] += 1
         if record.abandoned or record.refused:
             return
         seconds = self._seconds.setdefault((record.endpoint, server), deque(maxlen=KEEP_S))
@@ -87,13 +90,24 @@ class Windows:
             while seconds and seconds[-1].number > now_s:
                 seconds.pop()
         self._seconds = {k: s for k, s in self._seconds.items() if s and s[-1].number >= oldest}
+        refused = {
+            endpoint: Counter({second: n for second, n in counts.items() if oldest <= second <= now_s})
+            for endpoint, counts in self._refused.items()
+        }
+        self._refused = {endpoint: counts for endpoint, counts in refused.items() if counts}
 
     def by_endpoint(self, now_s: float, seconds: float) -> dict[str, LatencyWindow]:
         """Return the requests that ended within the last `seconds`, by endpoint."""
-        keys: dict[str, list[Key]] = {}
+        keys: dict[str, list[Key]] = {endpoint: [] for endpoint in self._refused}
         for key in self.keys():
             keys.setdefault(key[0], []).append(key)
-        return {endpoint: self._window(endpoint, now_s, seconds, own) for endpoint, own in keys.items()}
+        found = {endpoint: self._window(endpoint, now_s, seconds, own) for endpoint, own in keys.items()}
+        for endpoint, counts in self._refused.items():
+            recent = sum(
+                n for second, n in counts.items() if now_s - seconds < second + 1 and second <= now_s
+            )
+            found[endpoint] = replace(found[endpoint], refused=recent)
+        return found
 
     def by_server(self, now_s: float, seconds: float) -> dict[Key, LatencyWindow]:
         """Return the requests that ended within the last `seconds`, by endpoint and server."""

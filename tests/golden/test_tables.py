@@ -143,7 +143,7 @@ def test_a_status_of_shared_queues() -> None:
         errors=1,
     )
     workloads = (
-        WorkloadRow("A", "a", ("P",), 100, 10, 8.25, 9.5, 1),
+        WorkloadRow("A", "a", ("P",), 100, 10, 8.25, 9.5, 1, refused=12),
         WorkloadRow("B", "b", ("P", "Q-1", "Q-2", "Q-3"), 250, 40),
     )
     restarts = ((75.0, "haproxy ended by signal 9"), (74.0, "monitor ended by signal 9"))

@@ -67,7 +67,8 @@ def status_table(rows: Sequence[StatusRow]) -> Table:
 class WorkloadRow:
     """One workload: its SLO and planned rate, and the measured ones, summed over its pool.
 
-    `sources` are those of the plan's execution times; empty where the plan does not say.
+    `sources` are those of the plan's execution times; empty where the plan does not say. `refused` requests
+    were beyond the planned rate in overload.
     """
 
     workload: str
@@ -79,6 +80,7 @@ class WorkloadRow:
     rate_rps: float | None = None
     errors: int | None = None
     sources: tuple[Source, ...] = ()
+    refused: int | None = None
 
 
 def workload_table(rows: Sequence[WorkloadRow]) -> Table:
@@ -113,6 +115,12 @@ def _sources(rows: Sequence[WorkloadRow]) -> list[str]:
         if (named := [row.workload for row in rows if source in row.sources])
     ]
     return ["", f"the plan's execution times: {'; '.join(found)}"] if found else []
+
+
+def _refused(rows: Sequence[WorkloadRow]) -> list[str]:
+    """Return the line that says how many requests were refused of which workloads; none where none was."""
+    found = [f"{row.refused} of {row.workload}" for row in rows if row.refused]
+    return ["", f"refused, beyond the planned rate in overload: {', '.join(found)}"] if found else []
 
 
 def _late(row: StatusRow | WorkloadRow) -> bool:
@@ -219,6 +227,7 @@ def status_view(status: Status) -> RenderableType:
         parts += ["", workload_table(status.workloads)]
     if status.servers:
         parts += ["", _footnote((*status.servers, *status.workloads))]
+    parts += _refused(status.workloads)
     parts += _sources(status.workloads)
     if status.guard:
         parts += ["", guard_table(status.guard)]

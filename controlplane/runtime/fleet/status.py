@@ -102,6 +102,7 @@ def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> li
             p99_ms=seen.p99_ms,
             rate_rps=seen.requests * client_batch[row.endpoint] / seen.seconds,
             errors=seen.errors,
+            refused=seen.refused,
         )
         for row in rows.values()
     ]

@@ -161,3 +161,17 @@ def test_a_clock_that_is_set_back_keeps_nothing_of_the_time_to_come() -> None:
 def test_a_line_dated_in_the_future_is_of_now() -> None:
     assert record(3600.0).not_after(10.0).ended_s == 10.0
     assert record(9.0).not_after(10.0).ended_s == 9.0
+
+
+def test_refused_requests_are_counted_apart_and_forgotten() -> None:
+    windows = Windows()
+    windows.add(record(1000.5), "s")
+    for ended_s in (940.2, 1000.1, 1000.9):
+        windows.add(record(ended_s, http=503, refused=True), "")
+    windows.add(record(1000.7, endpoint="other", refused=True), "")
+    found = windows.by_endpoint(1001.0, 60.0)
+    assert (found["m"].requests, found["m"].errors, found["m"].refused) == (1, 0, 2)
+    assert (found["other"].requests, found["other"].p99_ms, found["other"].refused) == (0, None, 1)
+    assert set(windows.by_server(1001.0, 60.0)) == {("m", "s")}
+    windows.forget(1000.9 + KEEP_S + 2)
+    assert windows.by_endpoint(1000.9 + KEEP_S + 2, 60.0) == {}

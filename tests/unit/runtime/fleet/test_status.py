@@ -61,12 +61,12 @@ def test_rates_count_inferences_as_the_plan_does() -> None:
     placement = Placement("W", "w", "m", 80.0, 50.0, client_batch=8)
     partition = Partition("p", 30.0, (ServedModel("m", 8),), (placement,))
     plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),))
-    windows = {"w": LatencyWindow("w", 10.0, 90, 0, 20.0, 30.0)}
+    windows = {"w": LatencyWindow("w", 10.0, 90, 0, 20.0, 30.0, refused=7)}
     running = cast(Any, Running((PLANNED,), (PLANNED,)))
     (row,) = status_rows(running, running, "f", plan, windows)
     (workload,) = workload_rows(plan, windows)
     assert (row.rate_rps, row.planned_rps) == (72.0, 80.0)
-    assert (workload.rate_rps, workload.planned_rps) == (72.0, 80.0)
+    assert (workload.rate_rps, workload.planned_rps, workload.refused) == (72.0, 80.0, 7)
 
 
 class NoMonitor:
