@@ -15,6 +15,7 @@ from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsag
 from launchers.host import process_table
 from launchers.host.process_ends import StubEnds, TritonEnds
 from launchers.host.process_table import Member, Stub
+from launchers.host.unread import unread
 from launchers.triton import labels, readiness
 
 
@@ -72,8 +73,7 @@ class HostServers:
         for member in members:
             process_table.send(member, process_table.CONTINUE)
         if stopped and drain_s > 0:
-            # Let it read the requests that arrived while it was stopped: after SIGTERM it would refuse them.
-            readiness.is_ready(server, answer_s=drain_s / 4)
+            _let_read(server, members, time.monotonic() + drain_s / 4)
         for leader in (m for m in members if m.leader):
             process_table.send(leader, process_table.TERMINATE)
             process_table.wait_gone(leader, deadline - time.monotonic())
@@ -97,6 +97,15 @@ class HostServers:
 def _server(member: Member) -> Server:
     state = ServerState.RUNNING if member.leader else ServerState.EXITED
     return labels.server_of(member.text, id=str(member.pid), state=state)
+
+
+def _let_read(server: Server, members: tuple[Member, ...], deadline: float) -> None:
+    """Wait until it has read what arrived while it was stopped: after SIGTERM it would refuse that."""
+    leaders, ports = [m.pid for m in members if m.leader], process_table.ports_of(server)
+    while any(unread(pid, ports) for pid in leaders) and time.monotonic() < deadline:
+        time.sleep(0.005)  # the kernel has no event for it
+    # What was read last is handed on before this answer.
+    readiness.is_ready(server, answer_s=max(deadline - time.monotonic(), 0.1))
 
 
 def _kill(spec: ServerSpec, present: Callable[[], tuple[Member, ...]]) -> None:
