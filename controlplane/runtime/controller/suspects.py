@@ -17,7 +17,11 @@ from controlplane.domain.observation import ModelStatistics
 from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, inferences_each, queue_ms
 
 EVERY_S = 0.05
+"""Between two readings of one server."""
+READINGS_RPS = 40.0
+"""The limit of readings of all servers: a busy host has many suspects, and no core to spare."""
 _KEPT_S = 2.0
+_SUSPECT_S = 1.0
 
 
 class Times(NamedTuple):
@@ -43,8 +47,12 @@ class TimesOfSuspects:
         self._found: dict[str, tuple[float, Times]] = {}
 
     def ask(self, server: Server, models: Sequence[str], now: float) -> None:
-        """Start to read the counters of the models, unless the last reading is recent or under way."""
-        if now - self._queried_s.get(server.name, -math.inf) < EVERY_S:
+        """Start to read the counters of the models, unless the last reading is recent or under way.
+
+        With many servers under suspicion each is read less often.
+        """
+        suspects = sum(now - at < _SUSPECT_S for at in self._queried_s.values())
+        if now - self._queried_s.get(server.name, -math.inf) < max(EVERY_S, suspects / READINGS_RPS):
             return
         with self._lock:
             if server.name in self._under_way:
