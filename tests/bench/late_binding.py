@@ -301,9 +301,7 @@ def order(options: argparse.Namespace) -> bool:
         models = pair_of(options.load, 1)
         each_ms = [m.batch_ms(1) + TURNAROUND_MS for m in models]
         bound = bound_order([m.rate_rps for m in models], each_ms, [0, 1]).p99_ms
-        print(
-            f"a plan that relies on this order expects P99s of {bound[0]:.0f} and {bound[1]:.0f} ms (inf: none)"
-        )
+        print(f"a plan that relies on this order expects P99s of {bound[0]:.0f} and {bound[1]:.0f} ms")
     return short >= SHORT_GAIN and 1 / long <= LONG_LOSS and batches >= BATCH_KEPT and not failed
 
 

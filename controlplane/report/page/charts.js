@@ -30,7 +30,7 @@ function lineChart({ points, xs, yTitle, xTitle, xText, marks = [], flags = [], 
     dots ? usable.map((p) => svg("circle", { cx: x(p.x), cy: y(p.y), r: p.strong ? 5 : 3, fill: p.strong ? "var(--ink)" : "var(--link)" })) : []);
 }
 
-const timesText = (factor) => `${Number(factor.toFixed(2))} times`;
+const timesText = (factor) => `× ${Number(factor.toFixed(2))}`;
 
 /** What other SLOs or rates would cost: each point is a whole plan. */
 function whatIf(document) {
@@ -39,7 +39,7 @@ function whatIf(document) {
   const value = (point) => (priced ? point.cost_per_hour : point.gpus);
   return section("what-if", "What other limits and rates would cost",
     el("p", {}, "Each point is a whole plan for the same workloads, with every SLO or every rate multiplied. The large point is this plan's. " +
-      "A plan is no bargain if one that promises more costs no more."),
+      "A plan is Pareto-optimal where each one that promises more costs more."),
     el("div", { class: "charts" }, kinds.map(([key, noun, every]) => {
       const points = document.what_if[key];
       return el("figure", {},
@@ -49,7 +49,7 @@ function whatIf(document) {
           { title: `${document.noun}s`, number: true, cell: (p) => String(p.gpus) },
           { title: "Cost per hour", number: true, cell: (p) => (priced ? number(p.cost_per_hour, 2) : dash) },
           { title: "Not served", number: true, cell: (p) => String(p.infeasible) },
-          { title: "Bargain", wide: true, cell: (p) => (p.best ? "yes" : "no") },
+          { title: "Pareto-optimal", wide: true, cell: (p) => (p.best ? "yes" : "no") },
         ], points))));
     })));
 }

@@ -146,7 +146,7 @@ function workloadColumns(plan) {
     { title: `${measure} of ${limit}`, key: margin, wide: true, cell: limitBar },
     { title: "Margin", key: margin, number: true, cell: (w) => (known(w.value_ms) ? `${Math.round(100 * margin(w))} %` : dash) },
     ...(late ? [{ title: "Late %", key: (w) => w.late_percent ?? -1, number: true, cell: (w) => number(w.late_percent, 2) }] : []),
-    { title: "Use", key: (w) => w.utilisation ?? -1, number: true, wide: true, cell: (w) => (known(w.utilisation) ? `${Math.round(100 * w.utilisation)} %` : dash) },
+    { title: "Utilisation", key: (w) => w.utilisation ?? -1, number: true, wide: true, cell: (w) => (known(w.utilisation) ? `${Math.round(100 * w.utilisation)} %` : dash) },
     { title: "Holds", key: (w) => Number(w.holds), cell: (w) => el("span", { class: w.holds ? "good" : known(w.value_ms) ? "bad" : "soft" }, w.holds ? "yes" : known(w.value_ms) ? "no" : plan.seen ? "no request" : "unknown") },
     { title: `On`, key: (w) => w.gpus[0] || "", wide: true, cell: (w) => (w.gpus.length > 2 ? `${w.gpus[0]} and ${w.gpus.length - 1} more` : w.gpus.join(", ")) },
   ];
@@ -178,7 +178,7 @@ function alternatives(plan, reason) {
     { title: "Share", number: true, cell: (a) => share(a.percent) },
     { title: "Batch", number: true, cell: (a) => String(a.batch) },
     { title: `${plan.basis.kind === "simulated" ? "Predicted " : ""}${plan.basis.kind === "simulated" ? "time" : plan.basis.measure} ms`, number: true, cell: (a) => number(a.value_ms) },
-    { title: "Use", number: true, wide: true, cell: (a) => `${Math.round(100 * a.utilisation)} %` },
+    { title: "Utilisation", number: true, wide: true, cell: (a) => `${Math.round(100 * a.utilisation)} %` },
     { title: "Holds", cell: (a) => (a.holds ? "yes" : `no: ${a.breaks.slice(0, 3).join(", ")}${a.breaks.length > 3 ? " …" : ""}`) },
   ], reason.alternatives, (a) => (a === reason.alternatives[0] ? "planned" : null));
 }
@@ -254,7 +254,7 @@ function controls(plan, apply) {
   for (const input of [search, model, late]) input.addEventListener("input", changed);
   return el("form", { class: "controls", role: "search", onsubmit: (event) => event.preventDefault() },
     el("label", {}, "Search workloads, models, GPUs", search), el("label", {}, "Model", model),
-    el("label", { class: "check" }, late, "only those that do not hold"));
+    el("label", { class: "check" }, late, "only those that miss their SLO"));
 }
 
 /** Draw a plan into `into`; return what draws it again after a change of the figures. */
