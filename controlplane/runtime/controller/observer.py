@@ -168,7 +168,9 @@ class Observer:
 
     def _query_engine(self, failed: bool, now: float) -> None:
         self._reports += [(now, one) for one in self._watch.news(self._running)]
-        self._engine.ask(now, AT_ONCE if self._reports else HURRIED if failed else CALM)
+        # A launcher watches a model's process from the first list with it on.
+        unlisted = not self._by_own_name.keys() <= self._engine.running
+        self._engine.ask(now, AT_ONCE if self._reports else HURRIED if failed or unlisted else CALM)
 
     def _news(self) -> set[str]:
         """Return the servers, by their own names, that are lost, impaired or missing by now, or are back."""

@@ -571,6 +571,20 @@ def test_a_look_says_what_delays_a_server(bench: Bench) -> None:
     assert wait_until(delayed, deadline_s=30.0)
 
 
+def test_a_server_that_is_new_is_listed_within_a_second(
+    resting: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A model's process is watched from then on: before, its death would go unseen.
+    engine = resting.observer._engine
+    assert wait_until(lambda: engine.answered_s > -math.inf and not engine._under_way, deadline_s=30.0)
+    paces: list[engine_module.Pace] = []
+    monkeypatch.setattr(engine, "ask", lambda now, pace: paces.append(pace))
+    resting.observer.look(rested())
+    resting.workers.adopt(replace(SERVER, spec=replace(SPEC, labels=replace(SPEC.labels, revision="r2"))))
+    resting.observer.look(rested())
+    assert paces == [engine_module.CALM, engine_module.HURRIED]
+
+
 def test_a_list_that_costs_much_is_asked_for_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher: Any = Engine()
     spent = iter([0.0, 0.2])  # of the thread that asks: a fifth of a second
