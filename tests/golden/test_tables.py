@@ -115,7 +115,7 @@ def test_a_status() -> None:
             None,
             None,
             7300.0,
-            "5 starts in a row did not live 30 s",
+            "5 starts in a row did not live 10 s",
         ),
         GuardRow("c"),
     ]

@@ -421,9 +421,26 @@ def test_a_lost_shadow_is_started_again_and_ever_more_rarely() -> None:
     assert gaps == sorted(gaps)
     assert len(launched) == Limits().failures - 1  # the shadow that was lost young counts too
     assert len(of(OpenBreaker, b.effects)) == 1
-    assert "starts in a row did not live 30 s" in said(b.effects, Level.CRITICAL)
+    assert "starts in a row did not live 10 s" in said(b.effects, Level.CRITICAL)
     assert "out of memory" in said(b.effects, Level.WARNING)
     assert not of(Redirect, b.effects)
+
+
+def test_a_server_that_served_for_a_while_did_not_fail_to_start() -> None:
+    b = bench(partition())
+    waited_s = []
+    for _ in range(Limits().failures + 1):
+        b.tick(60)
+        watch = b.state.watches["W1"]
+        assert watch.standby is not None
+        del b.servers[watch.standby.server]
+        died_s = b.now_s
+        while not of(Launch, b.tick()):
+            assert b.now_s - died_s < Limits().breaker_s
+        waited_s.append(b.now_s - died_s)
+        b.ready()
+    assert max(waited_s) < 2 * TICK_S, "a partition without a shadow is one fault away from an outage"
+    assert not of(OpenBreaker, b.effects)
 
 
 def kill_starts(b: Bench, ticks: int) -> list[float]:
