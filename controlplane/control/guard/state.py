@@ -163,7 +163,10 @@ class GuardedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PlacedServer:
-    """A server by its unique name, its GPU and its percent; `since_s`: when it was first seen ready."""
+    """A server by its unique name, its GPU and its percent.
+
+    `since_s` is when it was first seen ready: inf is not yet, -inf before this controller began.
+    """
 
     server: str
     gpu: str

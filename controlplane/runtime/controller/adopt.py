@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -104,7 +105,13 @@ def adoption(
             or s.spec.labels.role is Role.ACTIVE
         ]
         chosen = ready[:1]
-        placed = [PlacedServer(s.name, gpus[s.spec.device], s.spec.percent) for s in chosen]
+        # A routed one was ready before: this controller did not start it, and its end is no failed start.
+        placed = [
+            PlacedServer(
+                s.name, gpus[s.spec.device], s.spec.percent, -math.inf if s.name in routed else math.inf
+            )
+            for s in chosen
+        ]
         placed = placed or [PlacedServer(spec.name, partition.gpu, partition.percent)]
         if partition.policy is not ShadowPolicy.NONE:
             # A server that is neither a backup nor as large as the active one is surplus.
