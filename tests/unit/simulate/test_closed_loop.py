@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from controlplane.control.guard.state import STEP_PERCENT, Limits
+from controlplane.control.guard.state import STEP_PERCENT
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
@@ -80,7 +80,7 @@ def test_a_crash_loses_nothing_where_a_shadow_stands_by(plan: Plan) -> None:
     outcome = served(plan, Fault(Kind.CRASH, "wa-1", 20.0))
     assert lost(outcome, "wa") <= calm + 5
     after = [h.at_s - 20.0 for h in outcome.happened if h.subject == "wa-1" and "stands by" in h.text]
-    assert after == [pytest.approx(START_S + Limits().back_off_s, abs=0.5)], "the next shadow"
+    assert after == [pytest.approx(START_S, abs=0.5)], "the next shadow"
 
 
 @pytest.mark.parametrize("policy", [ShadowPolicy.NONE, ShadowPolicy.WARM])

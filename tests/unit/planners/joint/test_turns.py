@@ -135,6 +135,7 @@ def mixed() -> PlanRequest:
     return asked(tuple(replace(w, shadow=none) for w in workloads), planning.cores(5))
 
 
+@pytest.mark.slow
 def test_late_binding_saves_a_gpu_and_its_promises_hold_in_a_simulation() -> None:
     request = mixed()
     without = plan_of(request)
