@@ -48,7 +48,7 @@ function whatIf(document) {
           { title: noun, cell: (p) => timesText(p.factor) },
           { title: `${document.noun}s`, number: true, cell: (p) => String(p.gpus) },
           { title: "Cost per hour", number: true, cell: (p) => (priced ? number(p.cost_per_hour, 2) : dash) },
-          { title: "Not served", number: true, cell: (p) => String(p.infeasible) },
+          { title: "Workloads not served", number: true, cell: (p) => String(p.infeasible) },
           { title: "Pareto-optimal", wide: true, cell: (p) => (p.best ? "yes" : "no") },
         ], points))));
     })));

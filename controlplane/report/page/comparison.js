@@ -26,14 +26,14 @@ function comparison(document) {
   };
   return section("comparison", "Strategies side by side",
     el("p", { class: "verdict" }, outcomeWords(document)),
-    el("p", {}, "A workload is late if more than 1 % of its requests take longer than its SLO. The columns on the right have the number of late workloads when the plan is simulated in a world that is as believed, as measured, slower, faster or burstier. Use is a workload's rate over its capacity."),
+    el("p", {}, "A workload is late if more than 1 % of its requests take longer than its SLO. The columns on the right have the number of late workloads when the plan is simulated in a world that is as believed, as measured, slower, faster or burstier. Utilisation is a workload's rate over its capacity."),
     scrolling("Table of strategies", plainTable(`${counted(document.workloads, "workload")}; simulated for ${document.seconds} s`, [
       { title: "Strategy", cell: (s) => s.name },
       { title: `${document.noun}s`, number: true, cell: (s) => String(s.gpus) },
       { title: "Cost per hour", number: true, cell: (s) => (document.priced ? number(s.cost_per_hour, 2) : dash) },
-      { title: "Not served", number: true, cell: (s) => String(s.infeasible.length) },
+      { title: "Workloads not served", number: true, cell: (s) => String(s.infeasible.length) },
       { title: "Planned in s", number: true, wide: true, cell: (s) => number(s.planning_ms / 1000, 2) },
-      { title: "Use, median", number: true, wide: true, cell: (s) => (s.utilisation ? `${Math.round(100 * s.utilisation.median)} %` : dash) },
+      { title: "Utilisation, median", number: true, wide: true, cell: (s) => (s.utilisation ? `${Math.round(100 * s.utilisation.median)} %` : dash) },
       { title: "Predicted late", number: true, wide: true, cell: (s) => String(s.predicted_late.length) },
       ...truths.map((t) => ({ title: `Late: ${t.title.toLowerCase()}`, number: true, cell: (s) => late(s, t) })),
       ...(energy ? [{ title: "Power W", number: true, wide: true, cell: (s) => number(s.truths[truths[0]?.name]?.power_w, 0) }] : []),

@@ -37,11 +37,11 @@ function summary(plan) {
       `100 of its requests should be answered. The times here come from ${plan.basis.source}.`),
     facts([
       [`${plan.noun}s`, String(plan.gpus.length)],
-      ["Fewest possible", bound ? `at least ${bound}` : null],
+      ["Lower bound", bound ? `at least ${bound}` : null],
       ["Cost per hour", plan.priced ? number(totals.cost_per_hour, 2) : null],
       ["Workloads", String(plan.workloads.length)],
       ["Planned rate", `${Math.round(plan.workloads.reduce((sum, w) => sum + w.rate_rps, 0)).toLocaleString("en")} inferences/s`],
-      [`Mean share assigned`, `${Math.round(used)} %`],
+      [`Mean share of a ${plan.noun} assigned`, `${Math.round(used)} %`],
       ["Strategy", plan.strategy],
     ]),
     problems(plan),
@@ -231,7 +231,7 @@ class WorkloadTable {
 
   section() {
     return section("workloads", "Workloads",
-      el("p", {}, "Those with the least margin come first. A workload's name opens why it has its share and batch. Use is its rate over what its servers can answer."),
+      el("p", {}, "Those with the least margin come first. A workload's name opens why it has its share and batch. Utilisation is its rate over what its servers can answer."),
       this.count,
       scrolling("Table of workloads", el("table", {}, el("caption", { class: "hidden" }, "Workloads, their limits and times"),
         el("thead", {}, el("tr", {}, this.heads)), this.body)));
