@@ -2,9 +2,9 @@
 
 Shortest predicted service first, in ranks whose times differ by a factor of two or more. Each rank further
 back, a request lets later ones pass that come up to `overtake_ms` after it; ranks that a plan relies on go
-strictly one before the other. A busy server does a millisecond
-of work in a millisecond, so this is the deficit, in predicted milliseconds, from which on a request is owed
-its turn: 0 is first come, first served, and a very large one is shortest first.
+strictly one before the other. A busy server does a millisecond of work in a millisecond, so this is the
+deficit, in predicted milliseconds, from which on a request is owed its turn: 0 is first come, first served,
+and a very large one is shortest first.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def order_of(plan: Plan, overtake_ms: int | None) -> Order:
     found: dict[str, Precedence] = {}
     for _, partition in plan.partitions():
         alone = all(partitions[placement.endpoint] == 1 for placement in partition.workloads)
-        if partition.turns and alone:
-            step_ms = OVERTAKES_MS if partition.ordered else overtake_ms
-            found |= {} if step_ms is None else _precedences(partition, step_ms)
+        step_ms = OVERTAKES_MS if partition.ordered else overtake_ms
+        if partition.turns and alone and step_ms is not None:
+            found |= _precedences(partition, step_ms)
     return found
 
 
@@ -53,10 +53,7 @@ def _precedences(partition: Partition, overtake_ms: int) -> Order:
     known = {endpoint: ms for endpoint, ms in times.items() if ms is not None}
     if len(known) < len(times):
         return {}
-    planned = {served.model: served.rank or 0 for served in partition.models}
-    ranks = (
-        {p.endpoint: planned[p.model] for p in partition.workloads} if partition.ordered else ranks_of(known)
-    )
+    ranks = _planned_ranks(partition) if partition.ordered else ranks_of(known)
     inside = requests_inside(partition)
     waiting = max(inside, _waiting_in_time(partition.workloads, batches, known))
     return {
@@ -69,6 +66,11 @@ def _precedences(partition: Partition, overtake_ms: int) -> Order:
         )
         for p in partition.workloads
     }
+
+
+def _planned_ranks(partition: Partition) -> dict[str, int]:
+    planned = {served.model: served.rank or 0 for served in partition.models}
+    return {p.endpoint: planned[p.model] for p in partition.workloads}
 
 
 def requests_inside(partition: Partition) -> int:

@@ -40,10 +40,9 @@ from mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, tri
 from controlplane.control.order import order_of
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.latency.queueing.precedence import bound_order
 from controlplane.planners import registry
-from controlplane.planners.evaluation.turns import TURNAROUND_MS
+from controlplane.planners.evaluation.layout import TURNAROUND_MS
 from controlplane.planners.protocol import PlanRequest
 from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
@@ -84,8 +83,6 @@ NOISE = 1.1
 
 # Plans: 50 models of the V100 catalogue's four kinds, few requests per second each, on GPUs cut into five.
 PLANNED_MODELS, COPIES, PLANNED_SECONDS = 50, 17, 300.0
-PLANNED_SLO_MS = {"alexnet": 36.0, "resnet50": 96.0, "vgg19": 144.0, "ssd": 120.0}
-SLO_PARTS, PLANNED_RPS = (0.5, 2.0), (6.0, 34.0)
 
 
 @dataclass(frozen=True)
@@ -399,7 +396,9 @@ def plans(options: argparse.Namespace) -> bool:
     device = planning.cores(COPIES)
     good, saved = True, 0
     for seed in range(1, options.rounds + 1):
-        request = PlanRequest(mixed_list(seed), {"v100": device}, Rule.P99, planning.StoppedClock())
+        request = PlanRequest(
+            planning.mixed(PLANNED_MODELS, COPIES, seed), {"v100": device}, Rule.P99, planning.StoppedClock()
+        )
         gpus = []
         for late_binding in (False, True):
             began = time.process_time()
@@ -423,25 +422,6 @@ def plans(options: argparse.Namespace) -> bool:
     Console(width=120).print(table)
     print(f"{saved} GPUs fewer with late binding")
     return good and saved > 0
-
-
-def mixed_list(seed: int) -> tuple[Workload, ...]:
-    """So many models in random order, with random rates and SLOs."""
-    random = np.random.default_rng(seed)
-    names = [f"{model}-{n}" for model in PLANNED_SLO_MS for n in range(COPIES)]
-    none = ShadowWish(ShadowPolicy.NONE)
-    return tuple(
-        replace(
-            planning.workload(
-                f"w{n}",
-                model,
-                round(PLANNED_SLO_MS[model.rsplit("-", 1)[0]] * random.uniform(*SLO_PARTS), 1),
-                round(random.uniform(*PLANNED_RPS), 1),
-            ),
-            shadow=none,
-        )
-        for n, model in enumerate(random.permutation(names)[:PLANNED_MODELS].tolist())
-    )
 
 
 def late_workloads(plan: Plan) -> int:

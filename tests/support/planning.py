@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from controlplane.domain.device import GpuPool, ShareGrid
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import Workload
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
 from controlplane.planners import registry
@@ -19,6 +21,7 @@ from controlplane.planners.protocol import Device, PlanRequest
 from controlplane.planners.serving.gpu_types import GpuType, gpu_types
 
 DATA = Path(__file__).parent.parent / "data"
+MIXED_SLO_MS = {"alexnet": 36.0, "resnet50": 96.0, "vgg19": 144.0, "ssd": 120.0}
 MODELS = ("alexnet", "resnet50", "vgg19", "ssd")
 TABLE_1 = (("A", "alexnet", 15.0, 500.0), ("R", "resnet50", 40.0, 400.0), ("V", "vgg19", 60.0, 200.0))
 
@@ -72,6 +75,28 @@ def cores(copies: int, count: int | None = None) -> Device:
     copied = {name: replace(profiles[model], model=name) for name, model in names.items()}
     device = Device(GpuPool(kind, count, 3.06), latency_registry.build("ours", kind, copied), copied)
     return on_grid(device, ShareGrid(20.0, 20.0))
+
+
+def mixed(count: int, copies: int, seed: int) -> tuple[Workload, ...]:
+    """So many workloads, each of another of the models of `cores(copies)`: random rates and SLOs, no shadows.
+
+    Models of 2 to 20 ms: under these SLOs the short ones cannot wait behind several long ones.
+    """
+    random = np.random.default_rng(seed)
+    models = random.permutation([f"{m}-{n}" for m in MIXED_SLO_MS for n in range(copies)])[:count].tolist()
+    none = ShadowWish(ShadowPolicy.NONE)
+    return tuple(
+        replace(
+            workload(
+                f"w{n}",
+                model,
+                round(MIXED_SLO_MS[model.rsplit("-", 1)[0]] * random.uniform(0.5, 2.0), 1),
+                round(random.uniform(6.0, 34.0), 1),
+            ),
+            shadow=none,
+        )
+        for n, model in enumerate(models)
+    )
 
 
 def request(

@@ -126,7 +126,7 @@ class Limits:
     hang_s: float = 0.5
     """No answer for this long, or 2 SLOs if that is longer, while requests are open, is a hang."""
     stable_s: float = 10.0
-    """A server that lived this long, or for two canaries, did not fail to start."""
+    """A server that lived this long (two canaries) did not fail to start."""
     gap_s: float = 2.0
     """After so long without a look, a slow server looks like a host that stood still."""
     back_off_s: float = 1.0

@@ -12,6 +12,10 @@ from controlplane.domain.workload import Arrivals
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 from controlplane.planners.protocol import Device
 
+TURNAROUND_MS = 1.0
+"""From the end of a request to the begin of the next one that waited at the gateway: an answer and a request
+through HAProxy. Measured: docs/results/late-binding.md."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedQueue:
@@ -53,7 +57,8 @@ class Layout:
     `partition` is the index of a column's partition on its GPU. `rate` (inferences per second) and `slo_ms`
     are the sum and the strictest of a queue's workloads, `dispersion` that of its arrivals. `client_batch`:
     inferences in each request, of which a batch holds whole ones. `frontend_ms`: time outside the queue.
-    `jitter`: relative deviation of a batch's time.
+    `turnaround_ms`: what a request of a partition with an order takes beyond its execution. `jitter`:
+    relative deviation of a batch's time.
     """
 
     gpus: tuple[PlannedGpu, ...]
@@ -68,6 +73,7 @@ class Layout:
     dispersion: FloatArray
     client_batch: IntArray
     frontend_ms: FloatArray
+    turnaround_ms: FloatArray
     jitter: FloatArray
 
     @staticmethod
@@ -89,6 +95,7 @@ class Layout:
             dispersion=np.ones(shape),
             client_batch=np.ones(shape, dtype=np.int64),
             frontend_ms=np.zeros(shape),
+            turnaround_ms=np.zeros(shape),
             jitter=np.zeros(shape),
         )
         for at, queue in ((at, q) for at, q in found.columns()):
@@ -100,6 +107,7 @@ class Layout:
             found.slo_ms[at] = min((w.slo_ms for w in workloads), default=np.inf)
             found.dispersion[at] = _dispersion(workloads)
             found.client_batch[at] = max((w.client_batch for w in workloads), default=1)
+            found.turnaround_ms[at] = TURNAROUND_MS if queue.partition.ordered else 0.0
             found.frontend_ms[at], found.jitter[at] = profile.frontend_ms or 0.0, profile.jitter or 0.0
         return found
 

@@ -23,10 +23,6 @@ from controlplane.planners.evaluation.estimates import Times, ask, service_curve
 from controlplane.planners.evaluation.layout import Layout
 from controlplane.planners.evaluation.queues import JITTER_P99, Queues, Waits
 
-TURNAROUND_MS = 1.0
-"""From the end of a request to the begin of the next one that waited at the gateway: an answer and a request
-through HAProxy. Measured: docs/results/late-binding.md."""
-
 
 def layout_times(latency: LatencyModel, layout: Layout, rule: Rule, quantile: float | None) -> Times:
     """What is expected of full batches with all neighbours busy; (GPUs, columns)."""
@@ -35,7 +31,7 @@ def layout_times(latency: LatencyModel, layout: Layout, rule: Rule, quantile: fl
         cycle = _per_partition(layout, cycle)
         capacity = _rate(layout.batch, cycle)
     else:
-        alone = _rate(layout.batch, cycle + _turnaround_ms(layout))
+        alone = _rate(layout.batch, cycle + layout.turnaround_ms)
         load = np.divide(layout.rate, alone, out=np.zeros_like(alone), where=alone > 0)
         together = _per_partition(layout, load)
         in_turns = _per_partition(layout, np.ones_like(load)) > 1
@@ -87,22 +83,15 @@ def turn_waits(
             continue
         served = [columns[n][1].served for n in own]
         if columns[own[0]][1].partition.ordered:
-            each_ms = [float(curves[n][-1]) + TURNAROUND_MS for n in own]
+            each_ms = [
+                float(curves[n][-1] + layout.turnaround_ms[at]) for at, n in zip(places, own, strict=True)
+            ]
             bound = queues.bound_order(rate, each_ms, [model.rank or 0 for model in served])
         else:
             bound = queues.bound_turns(rate, [curves[n] for n in own])
         frontend_ms = np.array([layout.frontend_ms[at] for at in places])
         spread_ms = max(layout.jitter[at] * curves[n][-1] for at, n in zip(places, own, strict=True))
         yield places, Waits(bound.mean_ms + frontend_ms, bound.p99_ms + frontend_ms + JITTER_P99 * spread_ms)
-
-
-def _turnaround_ms(layout: Layout) -> FloatArray:
-    """What each request of a partition with an order takes beyond its execution, (GPUs, columns)."""
-    found = np.zeros(layout.mask.shape)
-    for at, queue in layout.columns():
-        if queue.partition.ordered:
-            found[at] = TURNAROUND_MS
-    return found
 
 
 def _choices(layout: Layout) -> tuple[IntArray, Slots]:

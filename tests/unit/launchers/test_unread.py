@@ -31,5 +31,5 @@ def test_what_a_server_has_not_read_is_counted_at_its_ports_alone(host: str) -> 
             assert unread(os.getpid(), {port}) == 0
 
 
-def test_a_process_that_is_gone_has_read_everything(tmp_path: Path) -> None:
+def test_a_process_that_is_gone_counts_as_0(tmp_path: Path) -> None:
     assert unread(1, {80}, tmp_path) == 0

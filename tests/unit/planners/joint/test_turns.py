@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import planning
 import pytest
 
@@ -120,24 +119,9 @@ def test_the_published_workloads_take_no_turns() -> None:
     assert not any(p.turns for _, p in plan.partitions())
 
 
-def mixed() -> PlanRequest:
-    """Twelve models of 2 to 20 ms: under their SLOs the short ones cannot wait behind several long ones."""
-    random = np.random.default_rng(3)
-    slo_ms = {"alexnet": 36.0, "resnet50": 96.0, "vgg19": 144.0, "ssd": 120.0}
-    models = random.permutation([f"{model}-{n}" for model in sorted(slo_ms) for n in range(5)])[:12].tolist()
-    workloads = (
-        planning.workload(
-            model, model, slo_ms[model[:-2]] * random.uniform(0.5, 2.0), random.uniform(6.0, 34.0)
-        )
-        for model in models
-    )
-    none = ShadowWish(ShadowPolicy.NONE)
-    return asked(tuple(replace(w, shadow=none) for w in workloads), planning.cores(5))
-
-
 @pytest.mark.slow
 def test_late_binding_saves_a_gpu_and_its_promises_hold_in_a_simulation() -> None:
-    request = mixed()
+    request = asked(planning.mixed(12, 5, seed=7), planning.cores(5))
     without = plan_of(request)
     plan = registry.strategy("joint", late_binding=True).plan(request)
     assert plan.verified
