@@ -278,7 +278,7 @@ def page_file(option: str) -> Callable[[Path | None], Path | None]:
 Report = Annotated[
     Path | None,
     typer.Option(
-        help="Write a page for people here (.html, one file, needs no network).",
+        help="Write an HTML page here (one file, needs no network).",
         callback=page_file("--report"),
     ),
 ]

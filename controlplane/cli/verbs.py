@@ -136,7 +136,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "rollback": Verb(
             "fleet.rollback",
-            "Return to the plan before the last one.",
+            "Apply the previous plan again.",
             "ctl rollback --yes",
             "servers that answered clients still do; `ctl status` shows what runs, and `ctl apply` with the "
             "plan that you want continues from there",

@@ -78,8 +78,8 @@ def apply(
         bool | None,
         typer.Option(
             "--follow-load/--no-follow-load",
-            help="Let the controller change the plan with the rates that arrive; by default as the running "
-            "fleet does; a new fleet does not.",
+            help="Let the controller change the plan with the rates that arrive (not on Kubernetes); by "
+            "default as the running fleet does; a new fleet does not.",
         ),
     ] = None,
     dwell: Annotated[

@@ -25,7 +25,8 @@ def dashboard(
     """Serve a live page of a fleet, until interrupted.
 
     It only reads, and shows no secrets. From another host: `ssh -L 8004:127.0.0.1:8004 HOST`, or --host with
-    the gateway's certificate; with tokens, an operator's (in a browser as the password).
+    the gateway's certificate; where the fleet requires tokens, the page asks for an operator's (in a browser
+    as the password).
     """
     from controlplane.runtime.dashboard.exposure import page_access
     from controlplane.runtime.dashboard.look import live_document

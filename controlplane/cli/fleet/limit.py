@@ -35,7 +35,7 @@ def set_(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     json: options.Json = False,
 ) -> None:
-    """Give an endpoint these limits, in place of those it has; they hold at once, for all clients together.
+    """Give an endpoint these limits, in place of those it has; effective at once, for all clients together.
 
     Inferences beyond them are refused: 429 with Retry-After over HTTP, RESOURCE_EXHAUSTED over gRPC.
     `ctl token` limits one client.

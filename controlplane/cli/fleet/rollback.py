@@ -20,7 +20,7 @@ def rollback(
     no_serve: options.NoServe = False,
     json: options.Json = False,
 ) -> None:
-    """Apply the plan that ran before the present one."""
+    """Apply again the plan that ran before the present one."""
     if (kept := cluster.kept_fleet(wiring.fleet_files(fleet))) is not None:
         committed.show_report(fleet, kept.rollback(), json=json)
         return

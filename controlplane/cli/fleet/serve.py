@@ -31,7 +31,8 @@ def serve(
         ),
     ] = False,
     repository: Annotated[
-        Path | None, typer.Option(help="With --elected: where the models are, written as TRISECT_MODELS.")
+        Path | None,
+        typer.Option(help="With --elected: the folder where the pod mounts the volume of TRISECT_MODELS."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the events on stdout, one JSON document a line.")

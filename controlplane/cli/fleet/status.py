@@ -22,7 +22,7 @@ def status(
     json: options.Json = False,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Refresh every second, until interrupted; with --json a line each."),
+        typer.Option("--watch", help="Refresh every second, until interrupted; with --json one line each."),
     ] = False,
     check: Annotated[
         bool,

@@ -38,7 +38,9 @@ def create(
     ] = None,
     certificate: Annotated[
         str | None,
-        typer.Option("--certificate", help="Common name of its certificate (--tls-client-ca), for a token."),
+        typer.Option(
+            "--certificate", help="Common name of its certificate (--tls-client-ca), in place of a token."
+        ),
     ] = None,
     operator: Annotated[
         bool, typer.Option("--operator", help="Allow fleet-wide calls and the page of metrics.")

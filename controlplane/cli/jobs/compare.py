@@ -34,7 +34,11 @@ def compare(
     report: options.Report = None,
     json: options.Json = False,
 ) -> None:
-    """Plan SPEC with several strategies and simulate each plan under several truths."""
+    """Plan SPEC with several strategies and simulate each plan under several truths.
+
+    A truth is an assumption about the real execution times and arrivals: `believed` is what the plan's own
+    latency model predicts, `measured` the profiles; `slower` and `faster` are 10 % off them.
+    """
     names = list(dict.fromkeys(strategies.split(",")))
     for name in names:
         if name not in STRATEGIES:

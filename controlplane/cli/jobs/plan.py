@@ -124,7 +124,7 @@ def plan(
     bda: Annotated[
         Bda | None,
         typer.Option(
-            help="For inss, the search for batches: `exact` tries each, `paper` does as the paper. [exact]"
+            help="For inss, the search for batches: `exact` tries each, `paper` follows the paper. [exact]"
         ),
     ] = None,
     policy: Annotated[
