@@ -76,12 +76,13 @@ def _planned_ranks(partition: Partition) -> dict[str, int]:
 def requests_inside(partition: Partition) -> int:
     """Return how many requests a server holds at once: a full batch, and another that gathers meanwhile.
 
-    Without batches the next request waits at the gateway, where a shorter one can still pass it.
+    The second keeps the server busy while an answer and a request pass the gateway. Where a plan relies on
+    the order there is none: the judge counts that time, and what waits can still be passed.
     """
     clients = {model: min(p.client_batch for p in those) for model, those in partition.queues().items()}
     batches = (max(1, s.batch // clients.get(s.model, 1)) * s.instances for s in partition.models)
     batch = max(batches)
-    return batch if batch == 1 else 2 * batch
+    return batch if partition.ordered else 2 * batch
 
 
 def promised(rate_rps: float, noise: float = _NOISE) -> int:

@@ -40,9 +40,7 @@ from mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, tri
 from controlplane.control.order import order_of
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan, Rule
-from controlplane.latency.queueing.precedence import bound_order
 from controlplane.planners import registry
-from controlplane.planners.evaluation.layout import TURNAROUND_MS
 from controlplane.planners.protocol import PlanRequest
 from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
@@ -294,11 +292,6 @@ def order(options: argparse.Namespace) -> bool:
         f"short P99 {short:.1f} times lower (aim {SHORT_GAIN:g}), long P99 {1 / long:.2f} times "
         f"(at most {LONG_LOSS:g}), mean batch {batches:.2f} (at least {BATCH_KEPT:g}), {len(failed)} failed"
     )
-    if options.batch == 1:
-        models = pair_of(options.load, 1)
-        each_ms = [m.batch_ms(1) + TURNAROUND_MS for m in models]
-        bound = bound_order([m.rate_rps for m in models], each_ms, [0, 1]).p99_ms
-        print(f"a plan that relies on this order expects P99s of {bound[0]:.0f} and {bound[1]:.0f} ms")
     return short >= SHORT_GAIN and 1 / long <= LONG_LOSS and batches >= BATCH_KEPT and not failed
 
 
@@ -448,7 +441,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=list(TABLES))
-    parser.add_argument("--load", type=float, default=0.8)
+    parser.add_argument("--load", type=float, default=0.85)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0)

@@ -40,13 +40,16 @@ def guard_table(found: WithAndWithout) -> RenderableType:
             "yes" if alone.holds else "no",
         )
     parts += [workloads, Text()]
-    if guarded.happened:
+    # A redirect has a message as well, which gives the reason.
+    messages = [event for event in guarded.happened if not event.redirect]
+    if messages:
         events = table_of(">at s, subject, what the guard did")
-        for event in guarded.happened[:_MOST_EVENTS]:
+        events.columns[-1].no_wrap = False
+        for event in messages[:_MOST_EVENTS]:
             events.add_row(f"{event.at_s:.1f}", event.subject, event.text)
         parts += [events, Text()]
-        if len(guarded.happened) > _MOST_EVENTS:
-            parts.append(Text(f"and {len(guarded.happened) - _MOST_EVENTS} more; --json has all"))
+        if len(messages) > _MOST_EVENTS:
+            parts.append(Text(f"and {len(messages) - _MOST_EVENTS} more; --json has all"))
     count, alone_held = len(guarded.workloads), sum(one.holds for one in without.workloads)
     held = f"{count - found.breaks} of {count} hold their P99 over {found.seconds:g} s with the guard"
     parts.append(Text(f"{held}, {alone_held} without (seed {found.seed})"))

@@ -73,7 +73,7 @@ def run(
         fleet.route(decisions.routes(state, seen))
         for effect in effects:
             _carry_out(effect, fleet)
-            happened += _told(effect, fleet.now_s)
+            happened += _happened(effect, fleet.now_s)
     fleet.close()
     workloads = _workloads(plan, fleet)
     hit = {fault: _partitions(plan, fault) for fault in faults}
@@ -138,7 +138,7 @@ def _carry_out(effect: Effect, fleet: SimulatedFleet) -> None:
             fleet.stop(server, at_once=ending is Ending.AT_ONCE)
 
 
-def _told(effect: Effect, now_s: float) -> list[Happened]:
+def _happened(effect: Effect, now_s: float) -> list[Happened]:
     match effect:
         case Redirect(partition, _, target, cause):
             return [Happened(now_s, partition, f"{cause}: redirected to {target}", redirect=True)]

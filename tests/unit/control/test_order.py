@@ -109,7 +109,8 @@ def test_a_partition_with_an_unknown_time_has_no_order() -> None:
 
 def test_a_server_holds_a_full_batch_and_one_that_gathers() -> None:
     assert requests_inside(partition(placement("a", 2.0), placement("b", 30.0), batch=8)) == 16
-    assert requests_inside(partition(placement("a", 2.0), placement("b", 30.0))) == 1
+    assert requests_inside(partition(placement("a", 2.0), placement("b", 30.0))) == 2
+    assert requests_inside(ranked(0, 1)) == 1
 
 
 def test_clients_batches_fill_a_servers_batch_with_fewer_requests() -> None:
