@@ -13,6 +13,7 @@ from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
 from controlplane.planners.diagnostics.alternatives import (
     LARGER_BATCH,
+    LARGER_SHARE,
     SMALLER_BATCH,
     SMALLER_SHARE,
     Alternative,
@@ -58,7 +59,8 @@ class Explanation:
         planned = self.alternatives[0]
         by_name = {a.what: a for a in self.alternatives}
         reasons = [
-            self._share(planned, by_name.get(SMALLER_SHARE)),
+            self._share(planned, by_name.get(SMALLER_SHARE))
+            + self._slower(planned, by_name.get(LARGER_SHARE)),
             self._batch(planned, by_name),
             self.source,
         ]
@@ -84,6 +86,13 @@ class Explanation:
         if smaller.holds:
             return share + f"{spoken(smaller.percent)} % would hold too, but nothing needs the difference"
         return share + f"at {spoken(smaller.percent)} % {self._late(smaller)}"
+
+    def _slower(self, planned: Alternative, larger: Alternative | None) -> str:
+        """Why a larger share may seem slower: its prediction has more margin than the planned one's."""
+        if larger is None or larger.execution_ms <= planned.execution_ms:
+            return ""
+        longer = f"at {spoken(larger.percent)} % the prediction is longer ({self._times(larger)})"
+        return f"; {longer}: away from measured shares its margin is larger"
 
     def _batch(self, planned: Alternative, by_name: Mapping[str, Alternative]) -> str:
         others = [

@@ -7,20 +7,30 @@ function scaleOf(values, low, high) {
   return (value) => low + ((value - least) / span) * (high - low);
 }
 
+/** About `count` round numbers from 0 on: steps of 1, 2 or 5 times a power of ten, at least `least`. */
+function roundTicks(most, least, count = 6) {
+  const rough = most / count, power = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max(least, power * [1, 2, 5, 10].find((n) => n * power >= rough));
+  return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
+}
+
 /** A chart of points {x, y}; `marks` are {y, text} lines across, `flags` {x, text} lines down. */
-function lineChart({ points, xs, yTitle, xTitle, xText, marks = [], flags = [], dots = true }) {
+function lineChart({ points, xs, yTitle, xTitle, xText, xTicks, yStep = 0, marks = [], flags = [], dots = true }) {
   const usable = points.filter((p) => known(p.y));
   const x = scaleOf(xs || points.map((p) => p.x), box.left, box.width - box.right);
   const highest = Math.max(1e-9, ...usable.map((p) => p.y), ...marks.map((m) => m.y));
   const y = scaleOf([0, highest * 1.05], box.height - box.bottom, box.top);
   const line = (attributes) => svg("line", { stroke: "currentColor", ...attributes });
-  const ticks = [0, highest / 2, highest];
+  const ticks = roundTicks(highest * 1.05, yStep);
   const path = usable.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.y).toFixed(1)}`).join("");
-  const ends = xs || points.map((p) => p.x);
+  const all = xs || points.map((p) => p.x), first = Math.min(...all), last = Math.max(...all);
+  const places = xTicks || [first, (2 * first + last) / 3, (first + 2 * last) / 3, last];
+  const anchor = (at) => (at === first ? "start" : at === last ? "end" : "middle");
   return svg("svg", { viewBox: `0 0 ${box.width} ${box.height}`, "aria-hidden": "true" },
-    ticks.map((t) => svg("text", { x: box.left - 5, y: y(t) + 4, "text-anchor": "end" }, t >= 100 ? t.toFixed(0) : String(Number(t.toPrecision(2))))),
+    ticks.map((t) => svg("text", { x: box.left - 5, y: y(t) + 4, "text-anchor": "end" }, String(Number(t.toPrecision(3))))),
     ticks.map((t) => line({ x1: box.left, x2: box.width - box.right, y1: y(t), y2: y(t), opacity: 0.15 })),
-    [Math.min(...ends), Math.max(...ends)].map((at, i) => svg("text", { x: x(at), y: box.height - 14, "text-anchor": i ? "end" : "start" }, xText(at))),
+    places.map((at) => svg("text", { x: x(at), y: box.height - 14, "text-anchor": anchor(at) }, xText(at))),
+    places.map((at) => line({ x1: x(at), x2: x(at), y1: box.height - box.bottom, y2: box.height - box.bottom + 4, opacity: 0.5 })),
     svg("text", { x: box.left, y: 9 }, yTitle),
     svg("text", { x: (box.left + box.width) / 2, y: box.height - 2, "text-anchor": "middle" }, xTitle),
     flags.map((f) => line({ x1: x(f.x), x2: x(f.x), y1: box.top, y2: box.height - box.bottom, stroke: "var(--bad)", "stroke-dasharray": "2 2" })),
@@ -38,12 +48,12 @@ function whatIf(document) {
   const priced = document.priced, title = priced ? "cost per hour" : `${document.noun}s`;
   const value = (point) => (priced ? point.cost_per_hour : point.gpus);
   return section("what-if", "What other limits and rates would cost",
-    el("p", {}, "Each point is a whole plan for the same workloads, with every SLO or every rate multiplied. The large point is this plan's. " +
-      "A plan is Pareto-optimal where each one that promises more costs more."),
+    el("p", {}, "Each point is a whole plan for the same workloads, with every SLO or every rate multiplied. The large point is this plan's.",
+      el("span", { class: "wide" }, " A plan is Pareto-optimal where each one that promises more costs more.")),
     el("div", { class: "charts" }, kinds.map(([key, noun, every]) => {
       const points = document.what_if[key];
       return el("figure", {},
-        lineChart({ points: points.map((p) => ({ x: p.factor, y: value(p), strong: p.factor === 1 })), yTitle: title, xTitle: every, xText: timesText }),
+        lineChart({ points: points.map((p) => ({ x: p.factor, y: value(p), strong: p.factor === 1 })), yTitle: title, xTitle: `${every}, times`, xText: String, xTicks: points.map((p) => p.factor), yStep: priced ? 0 : 1 }),
         el("figcaption", {}, scrolling(`Table of plans with ${every} multiplied`, plainTable(`Plans with ${every} multiplied`, [
           { title: noun, cell: (p) => timesText(p.factor) },
           { title: `${document.noun}s`, number: true, cell: (p) => String(p.gpus) },

@@ -54,10 +54,11 @@ def _basis(plan: Plan, simulated: SimulationResult | None) -> Json:
     at = (
         "" if plan.quantile is None else f", with execution times at their {100 * plan.quantile:g} % quantile"
     )
+    model = f"the latency model {plan.latency_model!r}, fitted to measured times"
     if plan.rule is Rule.HALF_SLO:
-        source = f"the latency model {plan.latency_model!r}, for a full batch with all neighbours busy"
+        source = f"{model}, for a full batch with all neighbours busy"
         return {"kind": "predicted", "measure": "execution", "limit": "half the SLO", "source": source}
-    source = f"the latency model {plan.latency_model!r}{at}"
+    source = f"{model}{at}"
     return {"kind": "predicted", "measure": "P99", "limit": "SLO", "source": source}
 
 

@@ -13,7 +13,12 @@ function verdict(plan) {
   const kept = late === 0
     ? el("span", { class: "good" }, `All ${verb} within ${limitWords(plan)}.`)
     : el("span", { class: "bad" }, `${late} of ${served} do not stay within ${limitWords(plan)}.`);
-  return el("p", { class: "verdict" }, `${what} `, kept, quiet);
+  return el("p", { class: "verdict" }, `${what} `, kept, tightest(plan), quiet);
+}
+
+function tightest(plan) {
+  const [first] = plan.workloads.filter((w) => known(w.value_ms)).sort((a, b) => margin(a) - margin(b));
+  return first && margin(first) >= 0 ? ` The least margin is that of ${first.name}: ${percent(margin(first))}.` : "";
 }
 
 /** What a rule about executions promises, and what it leaves open. */
@@ -34,7 +39,8 @@ function summary(plan) {
     verdict(plan),
     el("p", { class: "soft" },
       `Models share ${plan.noun}s, each with a fixed part of one. A workload's limit, its SLO, is the time within which 99 of ` +
-      `100 of its requests should be answered. The times here come from ${plan.basis.source}.`),
+      `100 of its requests should be answered. The times here come from ${plan.basis.source}. ` +
+      (plan.strategy ? `The strategy ${plan.strategy} chose shares, batches and neighbours.` : "")),
     facts([
       [`${plan.noun}s`, String(plan.gpus.length)],
       ["Lower bound", bound ? `at least ${bound}` : null],
@@ -102,18 +108,12 @@ function gpuBar(gpu, colours) {
 
 function partitionBlock(partition, colours) {
   const models = partition.models.map((m) => `${m.model}, batch ${m.batch}`).join("; ");
-  const names = partition.workloads.length > 3
-    ? `${partition.workloads.slice(0, 3).join(", ")} and ${partition.workloads.length - 3} more` : partition.workloads.join(", ");
+  const names = partition.workloads.join(", ");
   const told = `${names}: ${share(partition.percent)} (${models})${shadowWords(partition.shadow)}${partition.note ? `; ${partition.note}` : ""}`;
   return el("li", {
     style: `flex:0 0 ${partition.percent}%;background:${fill(partition.models, colours)}`, title: told,
     "data-workloads": JSON.stringify(partition.workloads),
-  }, el("span", { "aria-hidden": "true" }, label(partition), el("br"), share(partition.percent), partition.note ? " ⚠" : ""), el("span", { class: "hidden" }, told));
-}
-
-function label(partition) {
-  const [first, ...others] = partition.workloads;
-  return others.length ? `${first} and ${others.length} more` : first || partition.id;
+  }, el("span", { "aria-hidden": "true" }, names || partition.id, el("br"), share(partition.percent), partition.note ? " ⚠" : ""), el("span", { class: "hidden" }, told));
 }
 
 function fill(models, colours) {
@@ -131,6 +131,13 @@ function shadowWords(shadow) {
 // -- workloads ----------------------------------------------------------------------------------------------
 
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const percent = (part) => `${Number((100 * part).toPrecision(2))} %`;
+
+/** A time with as many digits as tell it from its limit. */
+function apart(value, limit) {
+  const digits = [1, 2, 3].find((n) => value === limit || number(value, n) !== number(limit, n)) || 3;
+  return number(value, digits);
+}
 const margin = (w) => (known(w.value_ms) ? 1 - w.value_ms / w.limit_ms : -Infinity);
 
 function workloadColumns(plan) {
@@ -142,9 +149,9 @@ function workloadColumns(plan) {
     { title: "Rate/s", key: (w) => w.rate_rps, number: true, wide: true, cell: (w) => rate(w.rate_rps) },
     ...(plan.seen ? [{ title: "Seen/s", key: (w) => w.seen_rps ?? -1, number: true, cell: (w) => rate(w.seen_rps) }] : []),
     { title: `${capital(limit)} ms`, key: (w) => w.limit_ms, number: true, cell: (w) => String(Number(w.limit_ms.toFixed(1))) },
-    { title: `${measure} ms`, key: (w) => w.value_ms ?? Infinity, number: true, cell: (w) => number(w.value_ms) },
+    { title: `${measure} ms`, key: (w) => w.value_ms ?? Infinity, number: true, cell: (w) => apart(w.value_ms, w.limit_ms) },
     { title: `${measure} of ${limit}`, key: margin, wide: true, cell: limitBar },
-    { title: "Margin", key: margin, number: true, cell: (w) => (known(w.value_ms) ? `${Math.round(100 * margin(w))} %` : dash) },
+    { title: "Margin", key: margin, number: true, cell: (w) => (known(w.value_ms) ? percent(margin(w)) : dash) },
     ...(late ? [{ title: "Late %", key: (w) => w.late_percent ?? -1, number: true, cell: (w) => number(w.late_percent, 2) }] : []),
     { title: "Utilisation", key: (w) => w.utilisation ?? -1, number: true, wide: true, cell: (w) => (known(w.utilisation) ? `${Math.round(100 * w.utilisation)} %` : dash) },
     { title: "Holds", key: (w) => Number(w.holds), cell: (w) => el("span", { class: w.holds ? "good" : known(w.value_ms) ? "bad" : "soft" }, w.holds ? "yes" : known(w.value_ms) ? "no" : plan.seen ? "no request" : "unknown") },
@@ -161,7 +168,7 @@ function limitBar(w) {
 function details(plan, w, columns) {
   const reason = w.partitions.map((p) => plan.reasons[`${p}/${w.model}`]).find(Boolean);
   const lines = [
-    `Planned for ${rate(w.rate_rps)} inferences/s. Clients call the endpoint ${w.endpoint}${w.client_batch > 1 ? ` with ${w.client_batch} inferences in a request` : ""}.`,
+    `Model ${w.model}, planned for ${rate(w.rate_rps)} inferences/s${known(w.utilisation) ? `, ${percent(w.utilisation)} of what its servers can answer` : ""}. Clients call the endpoint ${w.endpoint}${w.client_batch > 1 ? ` with ${w.client_batch} inferences in a request` : ""}.`,
     `Served by ${counted(w.partitions.length, "partition")} on ${w.gpus.join(", ")}; batches of up to ${w.batch}.`,
     w.companions.length ? `It shares its queue with ${w.companions.join(", ")}.` : null,
   ].filter(Boolean);
@@ -231,7 +238,9 @@ class WorkloadTable {
 
   section() {
     return section("workloads", "Workloads",
-      el("p", {}, "Those with the least margin come first. A workload's name opens why it has its share and batch. Utilisation is its rate over what its servers can answer."),
+      el("p", {}, "Those with the least margin come first. A workload's name opens why it has its share and batch. " +
+        `A workload holds where its ${this.plan.basis.measure} is within ${this.plan.basis.limit === "SLO" ? "its SLO" : this.plan.basis.limit}.`,
+        el("span", { class: "wide" }, " Utilisation is its rate over what its servers can answer.")),
       this.count,
       scrolling("Table of workloads", el("table", {}, el("caption", { class: "hidden" }, "Workloads, their limits and times"),
         el("thead", {}, el("tr", {}, this.heads)), this.body)));

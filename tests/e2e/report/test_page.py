@@ -71,11 +71,46 @@ def test_figures_are_those_of_the_plan(opened: Opened, plan: Plan) -> None:
         assert row[1] == placed.model
         assert float(row[3]) == placed.slo_ms
         assert float(row[4]) == pytest.approx(predicted.p99_ms, abs=0.051)
-        assert row[6] == f"{round(100 * (1 - predicted.p99_ms / placed.slo_ms))} %"
+        assert row[6] == f"{float(f'{100 * (1 - predicted.p99_ms / placed.slo_ms):.2g}'):g} %"
     blocks = opened.page.eval_on_selector_all(".segments li[title]", "all => all.map(one => one.title)")
     for _, partition in plan.partitions():
         assert any(f"{partition.percent:g} % ({partition.models[0].model}" in block for block in blocks)
     assert "12 workloads run on 7 GPUs (v100)" in opened.page.inner_text(".verdict")
+    first, *_ = rows(opened.page)
+    tightest = f"The least margin is that of {first[0].removeprefix('▸ ')}: {first[6]}."
+    assert tightest in opened.page.inner_text(".verdict")
+
+
+def test_a_block_names_all_its_workloads(opened: Opened, plan: Plan) -> None:
+    blocks = opened.page.eval_on_selector_all(".segments li[title]", "all => all.map(one => one.title)")
+    for _, partition in plan.partitions():
+        assert any(block.startswith(", ".join(w.name for w in partition.workloads) + ":") for block in blocks)
+
+
+def test_a_time_just_within_its_limit_is_not_shown_as_the_limit(
+    chromium: Browser, plan: Plan, tmp_path: Path
+) -> None:
+    document = plan_document(plan)
+    document["workloads"][0] |= {"value_ms": 24.98, "limit_ms": 25.0}
+    file = tmp_path / "plan.html"
+    file.write_text(page_of("Plan", document))
+    with browser.opened(chromium, address_of(file)) as found:
+        (row,) = (r for r in rows(found.page) if r[0].endswith(f" {document['workloads'][0]['name']}"))
+        assert (row[3], row[4], row[6]) == ("25", "24.98", "0.08 %")
+
+
+def test_charts_have_round_numbers_beside_their_lines(opened: Opened) -> None:
+    texts = opened.page.eval_on_selector_all("svg:first-of-type text", "all => all.map(t => t.textContent)")
+    assert texts[:5] == ["0", "5", "10", "15", "20"]
+    assert [text for text in texts if text in ("0.8", "1", "2")][:3] == ["0.8", "1", "2"]
+
+
+def test_what_a_narrow_screen_leaves_out_is_among_the_reasons(chromium: Browser, report: Path) -> None:
+    with browser.opened(chromium, address_of(report), width=390) as found:
+        assert not found.page.get_by_text("Utilisation is its rate").is_visible()
+        found.page.get_by_role("button", name="W7").click()
+        told = found.page.inner_text("tr.details")
+        assert "Model vgg19, planned for 300 inferences/s, 64 % of what its servers can answer" in told
 
 
 def test_nothing_is_loaded_and_nothing_complains(opened: Opened, report: Path) -> None:

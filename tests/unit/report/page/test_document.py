@@ -7,6 +7,7 @@ import planning
 import pytest
 
 from controlplane.domain.plan import Infeasible, Plan, Rule
+from controlplane.planners.diagnostics.alternatives import LARGER_SHARE
 from controlplane.planners.diagnostics.explain import explain, explain_queues
 from controlplane.report.page.document import plan_document
 from controlplane.report.page.html import embedded, page
@@ -26,6 +27,18 @@ def test_every_queue_is_explained_as_its_workload_alone(plan: Plan) -> None:
     for (partition, _), explanation in together.items():
         assert explain(plan, explanation.workload, devices) == (explanation,)
         assert explanation.partition == partition
+
+
+def test_a_larger_share_with_a_longer_prediction_has_its_reason() -> None:
+    plan = planning.planned("joint", planning.published(12), rule=Rule.P99, latency="ours")
+    found = explain_queues(plan, {"v100": planning.v100("ours")}).values()
+    longer = []
+    for one in found:
+        planned, *others = one.alternatives
+        slower = [a for a in others if a.what == LARGER_SHARE and a.execution_ms > planned.execution_ms]
+        assert ("its margin is larger" in one.reasons[0]) == bool(slower)
+        longer += slower
+    assert longer
 
 
 def test_document_has_each_workload_once_with_the_rate_of_all_its_servers(plan: Plan) -> None:
