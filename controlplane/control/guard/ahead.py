@@ -43,7 +43,8 @@ def p99_s(rate_rps: float, times_s: Sequence[float], spread: tuple[float, float]
         free_s = start + factors[kinds[first]] * times_s[size - 1]
         ends += [free_s] * size
         first += size
-    return sorted(map(sub, ends, due))[math.ceil(_P99 * ARRIVALS) - 1]
+    sojourns: list[float] = sorted(map(sub, ends, due))
+    return sojourns[math.ceil(_P99 * ARRIVALS) - 1]
 
 
 @functools.cache
