@@ -5,27 +5,28 @@ Every execution counts once, under its batch size, so means by batch size are ex
 
 from __future__ import annotations
 
+import http.client
+import json
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-import httpx
-
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
-from controlplane.monitor.inference import plain_client
 
 NANOS_PER_MILLI = 1e6
 
 
 class StatisticsClient:
-    """GET /v2/models/M/stats of one server, over one connection. Raises EngineError."""
+    """GET /v2/models/M/stats of one server, over one connection. Raises EngineError.
+
+    The standard library's client takes a quarter of httpx's time, and suspects are read forty times a second.
+    """
 
     def __init__(self, server: Server, *, deadline_s: float = 5.0) -> None:
         self._name = server.name
-        self._base = f"http://{server.host}:{server.http_port}"
-        self._client = plain_client(deadline_s)
+        self._connection = http.client.HTTPConnection(server.host, server.http_port, timeout=deadline_s)
 
     def __enter__(self) -> StatisticsClient:
         return self
@@ -33,7 +34,7 @@ class StatisticsClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        self._connection.close()
 
     def read(self, endpoint: str) -> ModelStatistics:
         """Read the counters of one model since it was loaded, summed over its versions."""
@@ -50,15 +51,16 @@ class StatisticsClient:
 
     def _get(self, path: str) -> Mapping[str, Any]:
         try:
-            answer = self._client.get(f"{self._base}{path}")
-            answer.raise_for_status()
-            content: Mapping[str, Any] = answer.json()
-            return content
-        except httpx.HTTPStatusError as error:
-            reason = error.response.text.strip()[:300]
-            raise EngineError(f"{self._name}: GET {path}: {reason}") from error
-        except (httpx.HTTPError, ValueError) as error:
+            self._connection.request("GET", path)
+            answer = self._connection.getresponse()
+            text = answer.read()
+            content: Mapping[str, Any] = json.loads(text) if answer.status == http.client.OK else {}
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._connection.close()  # the next query opens another one
             raise EngineError(f"{self._name}: GET {path}: {error!r}") from error
+        if answer.status != http.client.OK:
+            raise EngineError(f"{self._name}: GET {path}: {text.decode(errors='replace').strip()[:300]}")
+        return content
 
 
 def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistics:

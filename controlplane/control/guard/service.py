@@ -27,6 +27,7 @@ longest batch been delayed no more than the second longest: one slow batch is an
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, replace
@@ -144,6 +145,7 @@ class Service:
         return self.chart[_SCORE]
 
 
+@functools.lru_cache(4096)
 def height(rate_rps: float) -> float:
     """Return the score of the alarm: the logarithm of the most blocks in the horizon."""
     return math.log(max(rate_rps * HORIZON_S / BLOCK, 100.0))
@@ -206,7 +208,7 @@ def weigh(
     `unexplained` is the part of a batch's time that the host cannot explain. The record learns only while it
     is `calm`: while late answers are hardly evidence either.
     """
-    heard = [*service.open, *(a for a in answers if not a.failed)]
+    heard = [*service.open, *[a for a in answers if not a.failed]]
     if not heard:
         return service, []
     complete = len(heard)
@@ -221,7 +223,8 @@ def weigh(
     ends = [a.ended_s for a in heard]
     scan(chart, counts, means, thresholds, first, ends, latencies, (height(rate_rps), unexplained, calm))
     after = Service(tuple(chart), tuple(counts), tuple(means), tuple(thresholds), tuple(first), waiting)
-    return after, [a._replace(latency_ms=1000.0 * s) for a, s in zip(heard, latencies, strict=True)]
+    counted = zip(heard, latencies, strict=True)
+    return after, [Answer(a.ended_s, 1000.0 * s, False, a.endpoint, a.server) for a, s in counted]
 
 
 def scan(
@@ -268,8 +271,9 @@ def scan(
             chart[_LONGEST] = excess_s
         else:
             chart[_SECOND] = max(chart[_SECOND], excess_s)
+        excused_s = chart[_STALLED] + chart[_LONGEST] - chart[_SECOND]
         for i in range(begin, last + 1):
-            latency_s[i] -= chart[_STALLED] + chart[_LONGEST] - chart[_SECOND]
+            latency_s[i] -= excused_s
         if took_s > 0.0:
             if known > 0:
                 chart[_TOOK] += took_s * own

@@ -42,6 +42,8 @@ class TimesOfSuspects:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
         self._lock = threading.Lock()
         self._queried_s: dict[str, float] = {}
+        # At this time, so many servers were asked about within the last second.
+        self._counted: tuple[float, int] = (-math.inf, 0)
         self._under_way: set[str] = set()
         self._before: dict[str, dict[str, ModelStatistics]] = {}
         self._found: dict[str, tuple[float, Times]] = {}
@@ -51,14 +53,17 @@ class TimesOfSuspects:
 
         With many servers under suspicion each is read less often.
         """
-        suspects = sum(now - at < _SUSPECT_S for at in self._queried_s.values())
-        if now - self._queried_s.get(server.name, -math.inf) < max(EVERY_S, suspects / READINGS_RPS):
+        if self._counted[0] != now:
+            self._counted = now, sum(now - at < _SUSPECT_S for at in self._queried_s.values())
+        suspects, passed_s = self._counted[1], now - self._queried_s.get(server.name, -math.inf)
+        if passed_s < max(EVERY_S, suspects / READINGS_RPS):
             return
         with self._lock:
             if server.name in self._under_way:
                 return
             self._under_way.add(server.name)
         self._queried_s[server.name] = now
+        self._counted = now, suspects + (passed_s >= _SUSPECT_S)
         self._pool.submit(self._read, server, models)
 
     def forget(self, name: str) -> None:
