@@ -51,16 +51,26 @@ class StatisticsClient:
 
     def _get(self, path: str) -> Mapping[str, Any]:
         try:
-            self._connection.request("GET", path)
-            answer = self._connection.getresponse()
-            text = answer.read()
+            answer, text = self._answer(path)
             content: Mapping[str, Any] = json.loads(text) if answer.status == http.client.OK else {}
         except (OSError, http.client.HTTPException, ValueError) as error:
-            self._connection.close()  # the next query opens another one
+            self._connection.close()
             raise EngineError(f"{self._name}: GET {path}: {error!r}") from error
         if answer.status != http.client.OK:
             raise EngineError(f"{self._name}: GET {path}: {text.decode(errors='replace').strip()[:300]}")
         return content
+
+    def _answer(self, path: str) -> tuple[http.client.HTTPResponse, bytes]:
+        try:
+            return self._query(path)
+        except ConnectionError:  # a server may close a connection that was idle
+            self._connection.close()
+            return self._query(path)
+
+    def _query(self, path: str) -> tuple[http.client.HTTPResponse, bytes]:
+        self._connection.request("GET", path)
+        answer = self._connection.getresponse()
+        return answer, answer.read()
 
 
 def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistics:

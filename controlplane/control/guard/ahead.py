@@ -16,9 +16,28 @@ from collections.abc import Sequence
 from operator import sub
 
 ARRIVALS = 4000
+STEP = 1.02
+"""Rates and slowdowns are told apart by as much: the P99 is no more precise."""
 _SEED = 8
 _OVERLOADED = 0.98
 _P99 = 0.99
+
+
+@functools.lru_cache(4096)
+def p99_in_steps_s(
+    rate_steps: int, slower_steps: int, usual_s: tuple[float, ...], spread: tuple[float, float]
+) -> float:
+    """Return `p99_s` at a rate of STEP^`rate_steps` requests/s, usual times times STEP^`slower_steps`.
+
+    Kept, because a server that stays slow and breaks nothing is asked about at every look.
+    """
+    slowdown = STEP**slower_steps
+    return p99_s(STEP**rate_steps, [slowdown * usual for usual in usual_s], spread)
+
+
+def steps(value: float) -> int:
+    """Return the power of STEP that is nearest to a positive value."""
+    return round(math.log(value) / math.log(STEP))
 
 
 def p99_s(rate_rps: float, times_s: Sequence[float], spread: tuple[float, float] = (1.0, 1.0)) -> float:

@@ -143,11 +143,12 @@ def will_break(record: Service, promise: Promise, rate_rps: float, unexplained: 
     Requests wait for the whole time of a batch, with the host's part. The rate counts up to the planned one:
     more traffic does not make a server slow.
     """
-    slowdown = service.slowdown(record) / unexplained
-    times_s = [slowdown * usual_s for usual_s in service.usual_s(record, promise.batch)]
-    if not times_s:
+    usual_s = service.usual_s(record, promise.batch)
+    rate_rps = min(rate_rps, promise.rate_rps)
+    if not usual_s or rate_rps <= 0.0:
         return False
-    p99_s = ahead.p99_s(min(rate_rps, promise.rate_rps), times_s, service.spread(record))
+    slower = ahead.steps(service.slowdown(record) / unexplained)
+    p99_s = ahead.p99_in_steps_s(ahead.steps(rate_rps), slower, usual_s, service.spread(record))
     return 1000.0 * p99_s > promise.slo_ms
 
 

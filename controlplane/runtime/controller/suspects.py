@@ -42,7 +42,7 @@ class TimesOfSuspects:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
         self._lock = threading.Lock()
         self._queried_s: dict[str, float] = {}
-        # At this time, so many servers were asked about within the last second.
+        # The time of the last look, and how many servers were read within the second before.
         self._counted: tuple[float, int] = (-math.inf, 0)
         self._under_way: set[str] = set()
         self._before: dict[str, dict[str, ModelStatistics]] = {}
@@ -55,15 +55,14 @@ class TimesOfSuspects:
         """
         if self._counted[0] != now:
             self._counted = now, sum(now - at < _SUSPECT_S for at in self._queried_s.values())
-        suspects, passed_s = self._counted[1], now - self._queried_s.get(server.name, -math.inf)
-        if passed_s < max(EVERY_S, suspects / READINGS_RPS):
+        every_s = max(EVERY_S, self._counted[1] / READINGS_RPS)
+        if now - self._queried_s.get(server.name, -math.inf) < every_s:
             return
         with self._lock:
             if server.name in self._under_way:
                 return
             self._under_way.add(server.name)
         self._queried_s[server.name] = now
-        self._counted = now, suspects + (passed_s >= _SUSPECT_S)
         self._pool.submit(self._read, server, models)
 
     def forget(self, name: str) -> None:
