@@ -4,7 +4,7 @@ The queue is Triton's greedy batcher under Poisson arrivals, run over one fixed 
 solves the same queue exactly, but compiles at its first use, and a verdict must not wait for a compiler. The
 stream is the one of eleven whose P99 is nearest to the exact ones:
 off by 3 % (root mean square) for batches of 1 to 8 at loads of 0.4 to 0.9 and constant times. Batches vary as
-they do in the server's record, since constant times make the P99 too small.
+they do in the server's baseline, since constant times make the P99 too small.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _is_busy(watch: Watch, active: ServerSeen, limits: Limits) -> bool:
     unserved = watch.down or active.health is not Health.READY or active.in_flight > 0
     uncovered = watch.standby is None and watch.partition.policy is not ShadowPolicy.NONE
     failing = watch.failed_in_a_row >= limits.failed_in_a_row
-    incomplete = any(record.open for record in watch.services)
+    incomplete = any(baseline.open for baseline in watch.services)
     broken = watch.broken_s is not None or bool(watch.reported)
     return unserved or uncovered or failing or incomplete or broken or suspicion(watch) >= LATE
 

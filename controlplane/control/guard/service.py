@@ -5,9 +5,9 @@ independently. A server with one instance of a model runs one batch at a time, s
 time of a batch: from when the server was free and the first request had arrived, to the first answer.
 
 The unit of evidence is a block: batches of four requests or more together, or one that stalled, their time
-over the usual time of batches of these sizes. A batch after a rest has a record of its own: at a quota it
+over the usual time of batches of these sizes. A batch after a rest has a baseline of its own: at a quota it
 takes what is left of the period. Distributions differ between models and hosts, so the test assumes none.
-The server's own record keeps the two ratios that 10 % and 1 % of its blocks exceed; a Pareto tail through
+The server's own baseline keeps the two ratios that 10 % and 1 % of its blocks exceed; a Pareto tail through
 them gives the ratio for 0.1 %. A CUSUM chart scores each block by the logarithm of how much likelier a slow
 server's block lies between two of these thresholds than a healthy one's. While at most 1.75 times these
 shares of the blocks exceed the thresholds, exp(score) is a supermartingale between resets, and the mean
@@ -16,10 +16,10 @@ and only after another slow one; alone it adds ln 13, however long it took: a ho
 delays one block.
 
 A host that is short of cores delays every batch, and the kernel counts for how long. A batch counts without
-that part (`host.unexplained`), in the record and against it.
+that part (`host.unexplained`), in the baseline and against it.
 
-The record learns only when the score is back at zero, so that a slow server does not become its own measure.
-A slowdown that breaks nothing for a while becomes the record.
+The baseline learns only when the score is back at zero, so that a slow server does not become its own
+measure. A slowdown that breaks nothing for a while becomes the baseline.
 
 An answer counts with the time that it would have taken without the stalls of its busy period, and had its
 longest batch been delayed no more than the second longest: one slow batch is an accident, two are not.
@@ -47,7 +47,7 @@ LEAST_TAIL = 1.1
 """The least quotient of the third threshold and the second, for times with hardly any spread."""
 
 SLACK = 1.75
-"""The record may be wrong by this factor, in shares."""
+"""The baseline may be wrong by this factor, in shares."""
 
 SLOW_SHARES = (0.4, 0.25, 0.2, 0.15)
 """A slow server's blocks below the thresholds, between each two, and above all. At a quota a server that
@@ -62,8 +62,8 @@ USUAL_SHARES = (
 SCORES = tuple(math.log(slow / usual) for slow, usual in zip(SLOW_SHARES, USUAL_SHARES, strict=True))
 
 SIZES = 17
-"""Batches of 1 to 16 requests have a record of their own, larger ones share the last. A batch of k is at
-place k of the record; after a rest it is at SIZES + k."""
+"""Batches of 1 to 16 requests have a baseline of their own, larger ones share the last. A batch of k is at
+place k of the baseline; after a rest it is at SIZES + k."""
 
 RESTED_S = 0.01
 """A server that had no work for so long has its quota back, a period of it: its next batch is faster."""
@@ -96,11 +96,11 @@ RECENT_BLOCKS = 6
 MEMORY_BATCHES = 500.0
 STEP = 0.01
 HOLD = 0.3
-"""From this strength on the record does not change."""
+"""From this strength on the baseline does not change."""
 
 HORIZON_S = 7 * 86400.0
 ACCEPT_S = 30.0
-"""A slowdown that breaks no promise for so long becomes the record."""
+"""A slowdown that breaks no promise for so long becomes the baseline."""
 
 STALL = 3.0
 """A batch of this many times its usual time is a stall."""
@@ -119,17 +119,16 @@ _LONGEST, _SECOND, _OPEN, _OVER, _FAR_OVER = range(13, 18)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server's record of one queue, and the chart against the server.
+    """A server's baseline of one queue, and the chart against the server.
 
     `chart`: the score; when the server was last free; since when the score is above HOLD; how much longer
     than usual the stalls of the busy period took; how far the stalls are ahead of one every STALL_S; the time
-    and the usual time of the recent blocks, and of the open block, with its requests and
-    whether a usual time is an estimate; the blocks of the record; whether the last block was above the second
-    threshold; how much longer than usual the longest and the second longest batch of the busy period took;
-    the blocks that are not learned yet, and how many of them exceeded each threshold. `means` are the usual
-    times of each size in seconds, `thresholds` the ratios that 10 % and 1 % of the blocks exceed, `first` the
-    first ratios, then the largest of those after them. `open` are the answers of a batch that may not be
-    complete.
+    and the usual time of the recent blocks, and of the open block, with its requests and whether a usual time
+    is an estimate; the blocks of the baseline; whether the last block was above the second threshold; how
+    much longer than usual the longest and the second longest batch of the busy period took; the blocks that
+    are not learned yet, and how many of them exceeded each threshold. `means` are the usual times of each
+    size in seconds, `thresholds` the ratios that 10 % and 1 % of the blocks exceed, `first` the first ratios,
+    then the largest of those after them. `open` are the answers of a batch that may not be complete.
     """
 
     chart: tuple[float, ...] = (0.0, -math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 13)
@@ -171,8 +170,8 @@ def spread(service: Service) -> tuple[float, float]:
 def usual_s(service: Service, limit: int) -> tuple[float, ...]:
     """Return the usual times of batches of 1 to `limit`; empty where nothing is known.
 
-    A size without a record takes as long as the next smaller one, in proportion to the sizes. A queue has few
-    batches after a rest: their record counts where there is no other.
+    A size without a baseline takes as long as the next smaller one, in proportion to the sizes. A queue has
+    few batches after a rest: their baseline counts where there is no other.
     """
     times: list[float] = []
     for size in range(1, limit + 1):
@@ -186,7 +185,7 @@ def usual_s(service: Service, limit: int) -> tuple[float, ...]:
 
 
 def restart(service: Service) -> Service:
-    """Return the record with a score of zero."""
+    """Return the baseline with a score of zero."""
     chart = list(service.chart)
     for place in (_SCORE, _OPEN, _OVER, _FAR_OVER):
         chart[place] = 0.0
@@ -202,11 +201,11 @@ def weigh(
     *,
     calm: bool = True,
 ) -> tuple[Service, list[Answer]]:
-    """Return the record after these answers, in the order they ended, and the answers that count.
+    """Return the baseline after these answers, in the order they ended, and the answers that count.
 
     Failed requests do not count; the others count with the times that they would have taken without a stall.
-    `unexplained` is the part of a batch's time that the host cannot explain. The record learns only while it
-    is `calm`: while late answers are hardly evidence either.
+    `unexplained` is the part of a batch's time that the host cannot explain. The baseline learns only while
+    it is `calm`: while late answers are hardly evidence either.
     """
     heard = [*service.open, *[a for a in answers if not a.failed]]
     if not heard:
@@ -237,10 +236,10 @@ def scan(
     latency_s: MutableSequence[float],
     limits: tuple[float, float, bool],
 ) -> None:
-    """Carry the record and the chart over whole batches; take the longest delay off `latency_s`.
+    """Carry the baseline and the chart over whole batches; take the longest delay off `latency_s`.
 
     `limits` are the alarm's score, the part of a batch's time that the host cannot explain, which is the time
-    that counts, and whether the record may learn. Plain arithmetic, so that the bench compiles it.
+    that counts, and whether the baseline may learn. Plain arithmetic, so that the bench compiles it.
     """
     begin = 0
     while begin < len(ended_s):
@@ -297,7 +296,7 @@ def _weigh_block(
     ended_s: float,
     limits: tuple[float, bool],
 ) -> None:
-    """Carry the chart over one block, and the record where it may learn and the score is not high."""
+    """Carry the chart over one block, and the baseline where it may learn and the score is not high."""
     alarm, learns = limits
     ratio = chart[_TOOK] / chart[_USUAL]
     if chart[_BLOCKS] >= LEARN_BLOCKS:
@@ -330,10 +329,10 @@ def _weigh_block(
 
 
 def _known(counts: Sequence[float], place: int) -> int:
-    """The place whose record holds for `place`; 0 without one.
+    """The place whose baseline holds for `place`; 0 without one.
 
     The time of a batch grows at most in proportion to its size, so that of the next smaller size with a
-    record holds; else that of the batches after a rest holds for those without one, or the other way round.
+    baseline holds; else that of the batches after a rest holds for those without one, or the other way round.
     """
     for start in (place, (place + SIZES) % (2 * SIZES)):
         for known in range(start, start - start % SIZES, -1):
@@ -343,7 +342,7 @@ def _known(counts: Sequence[float], place: int) -> int:
 
 
 def _usual(means: Sequence[float], known: int, place: int) -> float:
-    """The usual time of a batch at `place` by the record at `known`; infinite without one."""
+    """The usual time of a batch at `place` by the baseline at `known`; infinite without one."""
     return means[known] * (place % SIZES) / (known % SIZES) if known > 0 else math.inf
 
 

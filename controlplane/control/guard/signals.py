@@ -76,21 +76,23 @@ def update(
     unexplained_part = watch.unexplained
     queued = max(0, seen.in_flight - watch.in_flight)
     known = zip(watch.evidence, watch.rates_rps, watch.services, watch.partition.promises, strict=True)
-    for old, rate, record, promise in known:
+    for old, rate, baseline, promise in known:
         endpoints = promise.endpoints
         mine = [a for a in answers if a.endpoint in endpoints]
         counted: Sequence[Answer] = mine
         if promise.instances == 1:
             calm = sequential.strength(old, promise) < service.HOLD
-            record, counted = service.weigh(record, mine, promise.rate_rps, now_s, counted_part, calm=calm)
+            baseline, counted = service.weigh(
+                baseline, mine, promise.rate_rps, now_s, counted_part, calm=calm
+            )
         weighed, alarm = sequential.weigh(sequential.count(old, promise, mine), promise, counted)
         late = sum([a.latency_ms > promise.slo_ms for a in mine])
         unexplained_part += (1.0 - math.exp(-late / RECENT)) * (counted_part - unexplained_part)
-        if service.strength(record, promise.rate_rps) >= service.HOLD:
+        if service.strength(baseline, promise.rate_rps) >= service.HOLD:
             # Clusters behind a slow server are larger than natural ones.
             weighed = replace(weighed, size=old.size, size_squared=old.size_squared, clusters=old.clusters)
-        broken = broken or alarm or slow(record, weighed, promise, rate[-1], counted_part)
-        services.append(record)
+        broken = broken or alarm or slow(baseline, weighed, promise, rate[-1], counted_part)
+        services.append(baseline)
         evidence.append(weighed)
         # Requests that wait have arrived too; their endpoints are not known, so they count like the answers.
         arrived = len(mine) + (queued * len(mine) / len(answers) if answers else 0.0)
@@ -117,13 +119,13 @@ def update(
 
 
 def slow(
-    record: Service, evidence: Evidence, promise: Promise, rate_rps: float, unexplained: float = 1.0
+    baseline: Service, evidence: Evidence, promise: Promise, rate_rps: float, unexplained: float = 1.0
 ) -> bool:
     """Return whether batches that take longer make answers late, or certainly take longer and will do so."""
-    slower = service.strength(record, promise.rate_rps)
+    slower = service.strength(baseline, promise.rate_rps)
     if enough(sequential.strength(evidence, promise), slower):
         return True
-    return slower >= 1.0 and will_break(record, promise, rate_rps, unexplained)
+    return slower >= 1.0 and will_break(baseline, promise, rate_rps, unexplained)
 
 
 def enough(late: float, slower: float) -> bool:
@@ -134,21 +136,21 @@ def enough(late: float, slower: float) -> bool:
 def certainly_slower(watch: Watch) -> bool:
     """Return whether the batches of one of its queues certainly take longer than before."""
     known = zip(watch.services, watch.partition.promises, strict=True)
-    return any(service.strength(record, promise.rate_rps) >= 1.0 for record, promise in known)
+    return any(service.strength(baseline, promise.rate_rps) >= 1.0 for baseline, promise in known)
 
 
-def will_break(record: Service, promise: Promise, rate_rps: float, unexplained: float = 1.0) -> bool:
+def will_break(baseline: Service, promise: Promise, rate_rps: float, unexplained: float = 1.0) -> bool:
     """Return whether the queue model puts the P99 above the SLO at the observed batch times and rate.
 
     Requests wait for the whole time of a batch, with the host's part. The rate counts up to the planned one:
     more traffic does not make a server slow.
     """
-    usual_s = service.usual_s(record, promise.batch)
+    usual_s = service.usual_s(baseline, promise.batch)
     rate_rps = min(rate_rps, promise.rate_rps)
     if not usual_s or rate_rps <= 0.0:
         return False
-    slower = ahead.steps(service.slowdown(record) / unexplained)
-    p99_s = ahead.p99_in_steps_s(ahead.steps(rate_rps), slower, usual_s, service.spread(record))
+    slower = ahead.steps(service.slowdown(baseline) / unexplained)
+    p99_s = ahead.p99_in_steps_s(ahead.steps(rate_rps), slower, usual_s, service.spread(baseline))
     return 1000.0 * p99_s > promise.slo_ms
 
 
@@ -194,13 +196,13 @@ def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
     rate, unless requests have more inferences than planned: the rate counts inferences.
     """
     known = zip(watch.rates_rps, watch.services, watch.partition.promises, strict=True)
-    for rate, record, promise in known:
+    for rate, baseline, promise in known:
         each = seen.inferences.get(promise.endpoint, promise.inferences)
         carried = each / promise.inferences
         expected_ms = promise.execution_ms
         timed = seen.compute_ms is not None and expected_ms is not None and expected_ms > 0.0
         longer = timed and seen.compute_ms > SLOW_COMPUTE * expected_ms  # type: ignore[operator]
-        slower = service.strength(record, promise.rate_rps) >= 1.0
+        slower = service.strength(baseline, promise.rate_rps) >= 1.0
         if (longer or slower) and carried <= OVER_PLAN:
             continue
         for mean in exceeding(promise, rate, carried, 1.0 if timed and not longer else 3.0):
@@ -232,8 +234,8 @@ def exceeding(
 def slowness(watch: Watch, seen: ServerSeen) -> str:
     """Return the evidence of a slow server, in words."""
     parts = []
-    for record, promise in zip(watch.services, watch.partition.promises, strict=True):
-        if service.strength(record, promise.rate_rps) >= 1.0:
+    for baseline, promise in zip(watch.services, watch.partition.promises, strict=True):
+        if service.strength(baseline, promise.rate_rps) >= 1.0:
             parts.append(f"{_subject(promise)}: batches take longer than they did")
     for evidence, rate, promise in zip(
         watch.evidence, watch.rates_rps, watch.partition.promises, strict=True

@@ -39,8 +39,8 @@ class Queue:
         return found
 
 
-def weigh(record: service.Service, answers: list[Answer], unexplained: float = 1.0) -> service.Service:
-    return service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0, unexplained)[0]
+def weigh(baseline: service.Service, answers: list[Answer], unexplained: float = 1.0) -> service.Service:
+    return service.weigh(baseline, answers, RATE_RPS, answers[-1].ended_s + 1.0, unexplained)[0]
 
 
 def learned(queue: Queue) -> service.Service:
@@ -49,56 +49,56 @@ def learned(queue: Queue) -> service.Service:
 
 def test_doubled_batch_times_are_certain_within_fifty_answers() -> None:
     queue = Queue()
-    record = learned(queue)
-    assert service.strength(record, RATE_RPS) < service.HOLD
-    assert service.strength(weigh(record, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
+    baseline = learned(queue)
+    assert service.strength(baseline, RATE_RPS) < service.HOLD
+    assert service.strength(weigh(baseline, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
 
 
 def test_a_stall_among_the_first_batches_hides_no_slower_server() -> None:
     queue = Queue()
-    record = weigh(service.Service(), queue.answers(120))
-    record = weigh(record, queue.answers(60, stall_s=0.08))
-    record = weigh(record, queue.answers(400))
-    assert service.strength(weigh(record, queue.answers(60, slowdown=2.0)), RATE_RPS) == 1.0
+    baseline = weigh(service.Service(), queue.answers(120))
+    baseline = weigh(baseline, queue.answers(60, stall_s=0.08))
+    baseline = weigh(baseline, queue.answers(400))
+    assert service.strength(weigh(baseline, queue.answers(60, slowdown=2.0)), RATE_RPS) == 1.0
 
 
 def test_the_time_in_which_other_work_has_the_core_does_not_count() -> None:
     queue = Queue()
-    record = learned(queue)
+    baseline = learned(queue)
     slower = queue.answers(100, slowdown=2.0)
-    at_its_quota, starved = (weigh(record, slower, unexplained) for unexplained in (0.95, 0.5))
+    at_its_quota, starved = (weigh(baseline, slower, unexplained) for unexplained in (0.95, 0.5))
     assert service.strength(at_its_quota, RATE_RPS) == 1.0
     assert service.strength(starved, RATE_RPS) < service.HOLD
 
 
 def test_a_server_that_always_waits_for_its_core_is_known_to_be_slower() -> None:
-    """Its record has no more of the host's part than its evidence has."""
+    """Its baseline has no more of the host's part than its evidence has."""
     queue = Queue()
-    record = weigh(service.Service(), queue.answers(3000, slowdown=1.25), 0.8)
-    assert service.usual_s(record, 1)[0] == pytest.approx(0.006, rel=0.1)
-    assert service.strength(weigh(record, queue.answers(100, slowdown=1.25), 0.8), RATE_RPS) < service.HOLD
-    assert service.strength(weigh(record, queue.answers(100, slowdown=1.9), 0.8), RATE_RPS) == 1.0
+    baseline = weigh(service.Service(), queue.answers(3000, slowdown=1.25), 0.8)
+    assert service.usual_s(baseline, 1)[0] == pytest.approx(0.006, rel=0.1)
+    assert service.strength(weigh(baseline, queue.answers(100, slowdown=1.25), 0.8), RATE_RPS) < service.HOLD
+    assert service.strength(weigh(baseline, queue.answers(100, slowdown=1.9), 0.8), RATE_RPS) == 1.0
 
 
 def test_answers_behind_batches_that_the_host_delays_count_without_a_stall_only() -> None:
     queue = Queue()
-    record = learned(queue)
+    baseline = learned(queue)
     delayed = queue.answers(200, slowdown=2.0)
-    _, counted = service.weigh(record, delayed, RATE_RPS, delayed[-1].ended_s + 1.0, 0.5)
+    _, counted = service.weigh(baseline, delayed, RATE_RPS, delayed[-1].ended_s + 1.0, 0.5)
     taken = sum(a.latency_ms - c.latency_ms for a, c in zip(delayed, counted, strict=True))
     assert taken < 0.35 * sum(a.latency_ms for a in delayed)
 
 
 def test_a_stall_of_the_host_is_one_slow_batch() -> None:
     queue = Queue()
-    record = weigh(learned(queue), queue.answers(300, stall_s=2.0))
-    assert service.strength(record, RATE_RPS) < 0.5
+    baseline = weigh(learned(queue), queue.answers(300, stall_s=2.0))
+    assert service.strength(baseline, RATE_RPS) < 0.5
 
 
 def test_more_traffic_than_planned_makes_no_batch_slower() -> None:
     queue = Queue()
-    record = weigh(learned(queue), queue.answers(3000, rate_rps=5 * RATE_RPS))
-    assert service.strength(record, RATE_RPS) < 0.5
+    baseline = weigh(learned(queue), queue.answers(3000, rate_rps=5 * RATE_RPS))
+    assert service.strength(baseline, RATE_RPS) < 0.5
 
 
 def test_the_record_stands_still_while_batches_are_slow() -> None:
@@ -113,13 +113,13 @@ def test_the_record_stands_still_while_batches_are_slow() -> None:
 
 def test_a_slowdown_that_breaks_nothing_becomes_the_record() -> None:
     queue = Queue()
-    record = weigh(learned(queue), queue.answers(6000, slowdown=1.6))
-    assert service.strength(record, RATE_RPS) < service.HOLD
+    baseline = weigh(learned(queue), queue.answers(6000, slowdown=1.6))
+    assert service.strength(baseline, RATE_RPS) < service.HOLD
 
 
 def test_nothing_is_held_against_a_server_without_a_record() -> None:
-    record = weigh(service.Service(), Queue().answers(40, slowdown=5.0))
-    assert record.score == 0.0
+    baseline = weigh(service.Service(), Queue().answers(40, slowdown=5.0))
+    assert baseline.score == 0.0
 
 
 def test_failed_requests_tell_nothing_of_batch_times() -> None:
@@ -129,36 +129,38 @@ def test_failed_requests_tell_nothing_of_batch_times() -> None:
 
 def test_the_answers_behind_a_stall_count_without_it() -> None:
     queue = Queue()
-    record = learned(queue)
+    baseline = learned(queue)
     answers = queue.answers(200, stall_s=1.0)
     assert sum(a.latency_ms > 60.0 for a in answers) > 50
-    _, counted = service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    _, counted = service.weigh(baseline, answers, RATE_RPS, answers[-1].ended_s + 1.0)
     assert sum(a.latency_ms > 60.0 for a in counted) == 0
 
 
 def test_the_answers_of_a_slower_server_still_count() -> None:
     queue = Queue()
-    record = learned(queue)
+    baseline = learned(queue)
     answers = queue.answers(400, slowdown=4.0)
-    _, counted = service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    _, counted = service.weigh(baseline, answers, RATE_RPS, answers[-1].ended_s + 1.0)
     assert sum(a.latency_ms > 60.0 for a in counted) > 100
 
 
 def test_a_batch_that_two_looks_share_is_one_batch() -> None:
     queue = Queue()
     answers = queue.answers(3000)
-    record = service.Service()
+    baseline = service.Service()
     for at in range(0, len(answers), 7):
-        record, _ = service.weigh(record, answers[at : at + 7], RATE_RPS, answers[at : at + 7][-1].ended_s)
+        baseline, _ = service.weigh(
+            baseline, answers[at : at + 7], RATE_RPS, answers[at : at + 7][-1].ended_s
+        )
     whole = learned(Queue())
-    assert sum(whole.counts) - sum(record.counts) < 20
-    assert record.means[1] == pytest.approx(whole.means[1], rel=0.05)
+    assert sum(whole.counts) - sum(baseline.counts) < 20
+    assert baseline.means[1] == pytest.approx(whole.means[1], rel=0.05)
 
 
 def test_the_slowdown_is_that_of_the_batches_since_the_suspicion() -> None:
     queue = Queue()
-    record = weigh(learned(queue), queue.answers(60, slowdown=2.0))
-    assert 1.6 < service.slowdown(record) < 2.4
+    baseline = weigh(learned(queue), queue.answers(60, slowdown=2.0))
+    assert 1.6 < service.slowdown(baseline) < 2.4
     assert service.slowdown(service.Service()) == 1.0
 
 
@@ -166,8 +168,8 @@ def test_sizes_without_a_record_take_their_part_of_the_next_smaller_one() -> Non
     counts = [0.0] * 2 * service.SIZES
     means = [0.0] * 2 * service.SIZES
     counts[2], means[2] = 99.0, 0.010
-    record = service.Service(counts=tuple(counts), means=tuple(means))
-    assert service.usual_s(record, 4) == (0.010, 0.010, 0.015, 0.020)
+    baseline = service.Service(counts=tuple(counts), means=tuple(means))
+    assert service.usual_s(baseline, 4) == (0.010, 0.010, 0.015, 0.020)
     assert service.usual_s(service.Service(), 4) == ()
 
 
@@ -176,9 +178,9 @@ def test_a_batch_after_a_rest_has_a_record_of_its_own() -> None:
     answers = []
     for i in range(40):
         answers += [Answer(i + 0.003, 3.0, False, "w", "s"), Answer(i + 0.013, 12.0, False, "w", "s")]
-    record = weigh(service.Service(), answers)
-    assert service.usual_s(record, 2) == pytest.approx((0.010, 0.020))
-    assert record.thresholds[0] < service.LEAST_SLOWER
+    baseline = weigh(service.Service(), answers)
+    assert service.usual_s(baseline, 2) == pytest.approx((0.010, 0.020))
+    assert baseline.thresholds[0] < service.LEAST_SLOWER
 
 
 def test_a_stall_is_a_block_of_its_own() -> None:
@@ -190,11 +192,11 @@ def test_a_stall_is_a_block_of_its_own() -> None:
 
 def test_a_server_that_stalls_again_and_again_has_no_excuse() -> None:
     queue = Queue()
-    record = learned(queue)
+    baseline = learned(queue)
     late = []
     for _ in range(30):
         answers = queue.answers(100, stall_s=0.5)
-        record, counted = service.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+        baseline, counted = service.weigh(baseline, answers, RATE_RPS, answers[-1].ended_s + 1.0)
         late.append(sum(a.latency_ms > 60.0 for a in counted))
     assert sum(late[:5]) == 0
     assert sum(late[-5:]) > 50
@@ -209,41 +211,41 @@ def test_a_batch_size_that_is_new_to_the_record_raises_no_alarm_once_it_is_known
         ends = [since_s + i + chance.gauss(0.0, 0.0002) for i in range(batches)]
         return [Answer(end, 10.0, False, "w", "s") for end in ends for _ in range(size)]
 
-    record = weigh(service.Service(), full(35, 0.0, 1))
+    baseline = weigh(service.Service(), full(35, 0.0, 1))
     for start in range(100, 1000, 10):
-        record = weigh(record, full(10, float(start), 8))
-        assert service.strength(record, RATE_RPS) < 0.5
+        baseline = weigh(baseline, full(10, float(start), 8))
+        assert service.strength(baseline, RATE_RPS) < 0.5
 
 
 def test_a_slower_server_does_not_become_its_own_measure() -> None:
-    """A record of eight seconds, and batches that take 1.5 times as long from then on."""
+    """A baseline of eight seconds, and batches that take 1.5 times as long from then on."""
     for seed in range(20):
         queue = Queue(random.Random(seed))
-        record = weigh(service.Service(), queue.answers(800))
+        baseline = weigh(service.Service(), queue.answers(800))
         strengths = []
         for _ in range(20):
-            record = weigh(record, queue.answers(15, slowdown=1.5))
-            strengths.append(service.strength(record, RATE_RPS))
+            baseline = weigh(baseline, queue.answers(15, slowdown=1.5))
+            strengths.append(service.strength(baseline, RATE_RPS))
         assert max(strengths) == 1.0
 
 
 def test_times_with_hardly_any_spread_are_no_evidence() -> None:
     same = [Answer(float(i), 10.0 + 0.001 * (i % 3), False, "w", "s") for i in range(2000)]
-    record = weigh(service.Service(), same)
+    baseline = weigh(service.Service(), same)
     longer = [a._replace(ended_s=a.ended_s + 5000.0, latency_ms=10.5) for a in same[:200]]
-    assert weigh(record, longer).score == 0.0
+    assert weigh(baseline, longer).score == 0.0
 
 
 def test_two_slow_batches_of_a_busy_period_are_no_accident() -> None:
     """The second is not taken off the answers."""
     alone = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
     behind = [Answer(i + 0.01, 15.0, False, "w", "s") for i in range(200)]
-    record = weigh(service.Service(), sorted(alone + behind))
+    baseline = weigh(service.Service(), sorted(alone + behind))
     one = [Answer(1000.0, 28.0, False, "w", "s"), Answer(1000.01, 36.0, False, "w", "s")]
     two = [one[0], Answer(1000.028, 54.0, False, "w", "s")]
     taken = []
     for answers in (one, two):
-        _, counted = service.weigh(record, answers, RATE_RPS, 1001.0)
+        _, counted = service.weigh(baseline, answers, RATE_RPS, 1001.0)
         taken.append(answers[-1].latency_ms - counted[-1].latency_ms)
     assert taken == pytest.approx([18.0, 0.0], abs=0.5)
 
