@@ -30,7 +30,7 @@ class Source(StrEnum):
     CONTROLLER = "controller"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # a key of many lookups
 class Family:
     """One metric: its name as Prometheus stores it, its type, its help and its labels."""
 
@@ -181,6 +181,7 @@ def _sample(name: str, labels: tuple[str, ...]) -> str:
     return f"{name}{{{inside}}} %s" if labels else f"{name} %s"
 
 
+@functools.lru_cache(maxsize=65536)
 def _escaped(value: str) -> str:
     return value if value.isalnum() else value.translate(_ESCAPES)
 
