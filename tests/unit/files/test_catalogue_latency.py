@@ -12,7 +12,7 @@ from controlplane.latency.models import ours
 from controlplane.latency.models.crossval import TRENDS
 from controlplane.latency.protocol import Slots
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("name", ["rtx2060", "rtx2060s"])

@@ -19,7 +19,7 @@ from controlplane.planners.inss.features import Episodes
 from controlplane.planners.inss.policy import scores
 from controlplane.runtime.clock import SystemClock
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 TINY = TrainSettings(
     seed=3,

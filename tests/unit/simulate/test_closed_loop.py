@@ -18,7 +18,7 @@ from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
 from controlplane.simulate.truth import KnownService
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 TRUTH = {"t4": KnownService({"a": tuple(4.0 + 1.0 * k for k in range(1, 9)), "b": (6.0,)}, {("a", "b"): 0.2})}
 NOISY = Conditions(noise={("t4", "a"): Noise(jitter=0.05), ("t4", "b"): Noise(jitter=0.05)})

@@ -19,7 +19,7 @@ from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise, components, seed_of
 from controlplane.simulate.truth import KnownService, Scaled
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 AFFINE = tuple(2.0 + 0.5 * k for k in range(1, 17))
 TRUTH = {

@@ -20,7 +20,7 @@ from controlplane.planners.protocol import PlanRequest
 from controlplane.planners.replan.differences import moves
 from controlplane.planners.serving.gpu_types import gpu_prices
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 
 def solve(request: PlanRequest, to_beat: float = math.inf, stopped: bool = False) -> exact.Answer | None:

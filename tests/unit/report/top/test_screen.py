@@ -16,7 +16,7 @@ from controlplane.report.page.fleet import Happened
 from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow
 from controlplane.report.top.screen import Look, Top, Watched
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 EVENT = Happened(1.0, "warning", "redirect", "P", "slow server")
 STATUS = Status(

@@ -26,7 +26,7 @@ from controlplane.runtime.fleet.history import History, Minute
 from controlplane.runtime.fleet.proposing import answer
 from controlplane.runtime.jobs.plan import Choices, explain_workload, make_plan, mean_execution_ms
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 SPEC = """
 schema_version: 1

@@ -21,7 +21,7 @@ from controlplane.files.specs import read_spec
 from controlplane.runtime.jobs.plan import Choices, make_plan
 from controlplane.runtime.jobs.propose import propose
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 SPEC = """
 schema_version: 1

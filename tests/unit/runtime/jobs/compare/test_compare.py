@@ -14,7 +14,7 @@ from controlplane.domain.plan import Rule
 from controlplane.runtime.jobs.compare.compare import predicted_late
 from controlplane.runtime.jobs.compare.truths import TRUTHS, chosen
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 SPEC = """schema_version: 1
 gpus: [{type: v100, price_per_hour: 3.06}]
 workloads:
