@@ -100,7 +100,7 @@ class Closing(BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.close_connection = True
 
-    def log_message(self, *told: object) -> None:
+    def log_message(self, *_: object) -> None:
         pass
 
 
