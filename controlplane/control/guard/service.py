@@ -207,7 +207,7 @@ def weigh(
     `unexplained` is the part of a batch's time that the host cannot explain. The baseline learns only while
     it is `calm`: while late answers are hardly evidence either.
     """
-    heard = [*service.open, *[a for a in answers if not a.failed]]
+    heard = [*service.open, *(a for a in answers if not a.failed)]
     if not heard:
         return service, []
     complete = len(heard)

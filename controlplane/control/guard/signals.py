@@ -86,7 +86,7 @@ def update(
                 baseline, mine, promise.rate_rps, now_s, counted_part, calm=calm
             )
         weighed, alarm = sequential.weigh(sequential.count(old, promise, mine), promise, counted)
-        late = sum([a.latency_ms > promise.slo_ms for a in mine])
+        late = sum(a.latency_ms > promise.slo_ms for a in mine)
         unexplained_part += (1.0 - math.exp(-late / RECENT)) * (counted_part - unexplained_part)
         if service.strength(baseline, promise.rate_rps) >= service.HOLD:
             # Clusters behind a slow server are larger than natural ones.
@@ -170,7 +170,7 @@ def suspicion(watch: Watch) -> float:
     """Return the strongest evidence of a broken promise; 1 is an alarm."""
     promises = watch.partition.promises
     known = zip(watch.evidence, watch.services, promises, strict=True)
-    return max([max(sequential.strength(e, p), service.strength(s, p.rate_rps)) for e, s, p in known])
+    return max(max(sequential.strength(e, p), service.strength(s, p.rate_rps)) for e, s, p in known)
 
 
 def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause | None:
