@@ -88,11 +88,11 @@ class Explanation:
         return share + f"at {spoken(smaller.percent)} % {self._late(smaller)}"
 
     def _slower(self, planned: Alternative, larger: Alternative | None) -> str:
-        """Why a larger share may seem slower: its prediction has more margin than the planned one's."""
+        """That a larger share seems slower looks like an error, but is what the latency model says."""
         if larger is None or larger.execution_ms <= planned.execution_ms:
             return ""
-        longer = f"at {spoken(larger.percent)} % the prediction is longer ({self._times(larger)})"
-        return f"; {longer}: away from measured shares its margin is larger"
+        longer = f"at {spoken(larger.percent)} % the latency model predicts longer ({self._times(larger)})"
+        return f"; {longer}, by its fit or by its margin away from measured shares"
 
     def _batch(self, planned: Alternative, by_name: Mapping[str, Alternative]) -> str:
         others = [

@@ -176,15 +176,15 @@ function details(plan, w, columns) {
     lines.map((line) => el("p", {}, line)),
     reason ? el("h3", {}, "Why this share and batch") : null,
     reason ? el("ul", {}, reason.sentences.map((s) => el("li", {}, s))) : null,
-    reason ? alternatives(plan, reason) : null));
+    reason ? alternatives(plan, reason, w.limit_ms) : null));
 }
 
-function alternatives(plan, reason) {
+function alternatives(plan, reason, limit_ms) {
   return plainTable("The planned setting and the nearest alternatives", [
     { title: "Setting", cell: (a) => a.what },
     { title: "Share", number: true, cell: (a) => share(a.percent) },
     { title: "Batch", number: true, cell: (a) => String(a.batch) },
-    { title: `${plan.basis.kind === "simulated" ? "Predicted " : ""}${plan.basis.kind === "simulated" ? "time" : plan.basis.measure} ms`, number: true, cell: (a) => number(a.value_ms) },
+    { title: `${plan.basis.kind === "simulated" ? "Predicted " : ""}${plan.basis.kind === "simulated" ? "time" : plan.basis.measure} ms`, number: true, cell: (a) => apart(a.value_ms, limit_ms) },
     { title: "Utilisation", number: true, wide: true, cell: (a) => `${Math.round(100 * a.utilisation)} %` },
     { title: "Holds", cell: (a) => (a.holds ? "yes" : `no: ${a.breaks.slice(0, 3).join(", ")}${a.breaks.length > 3 ? " …" : ""}`) },
   ], reason.alternatives, (a) => (a === reason.alternatives[0] ? "planned" : null));

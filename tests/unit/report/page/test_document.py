@@ -36,7 +36,7 @@ def test_a_larger_share_with_a_longer_prediction_has_its_reason() -> None:
     for one in found:
         planned, *others = one.alternatives
         slower = [a for a in others if a.what == LARGER_SHARE and a.execution_ms > planned.execution_ms]
-        assert ("its margin is larger" in one.reasons[0]) == bool(slower)
+        assert ("the latency model predicts longer" in one.reasons[0]) == bool(slower)
         longer += slower
     assert longer
 
