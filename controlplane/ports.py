@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceReading, HeldDevice
-    from controlplane.domain.fleet import Backend, Endpoints, QuotaUse, Routes, Server, ServerSpec, ShareUsage
+    from controlplane.domain.fleet import (
+        Backend,
+        Endpoints,
+        InFlight,
+        QuotaUse,
+        Routes,
+        Server,
+        ServerSpec,
+        ShareUsage,
+    )
     from controlplane.domain.observation import HostSeen, LatencyWindow, News
     from controlplane.domain.order import Order
 
@@ -132,8 +141,8 @@ class Gateway(Protocol):
     def arrange(self, order: Order) -> None:
         """Have requests wait for their partitions in this order, where the gateway's options say so."""
 
-    def in_flight(self, backend: Backend) -> int:
-        """Return how many requests of this server are unanswered, including queued ones."""
+    def in_flight(self, backend: Backend) -> InFlight:
+        """Return the requests that this server has not answered, including queued ones."""
 
     def stop(self) -> None:
         """Stop listening and remove what the gateway owned. Idempotent."""

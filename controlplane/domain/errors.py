@@ -72,3 +72,12 @@ class GatewayError(TrisectError):
 def server_words(text: str) -> str:
     """Return the start of a Triton's message, without the traceback of a model's code."""
     return text.split("\n\nAt:", 1)[0].strip().rstrip(";")[:300]
+
+
+_POLICY = ("exceeds maximum queue size", "timeout expired")
+"""Words of Triton's messages for a full queue and for a request that waited too long in it."""
+
+
+def declined_by_policy(message: str) -> bool:
+    """Return whether a Triton's error says that it declined a request by the queue policy of its model."""
+    return any(words in message.lower() for words in _POLICY)

@@ -20,7 +20,9 @@ class Health(StrEnum):
     IMPAIRED = "impaired"
     """It runs, but a process of one of its models died, so it refuses some or all requests."""
     FAILING = "failing"
-    """It runs, but inferences fail or have no answer in time."""
+    """It runs, but inferences fail, or have no answer in time while no other request is open."""
+    HUNG = "hung"
+    """It runs, but its process answers no call at all."""
     GONE = "gone"
 
 
@@ -36,6 +38,7 @@ class Answer(NamedTuple):
     """One ended request: the time (monotonic clock), the latency since its arrival, the server.
 
     `failed` means a fault of the server, not of the client (the refusal of a bad input is an answer).
+    `refused` means that the server declined it by a policy of its model, such as a full queue: it lives.
     `server` is empty if no server was there, or if it has been stopped since.
     """
 
@@ -44,6 +47,7 @@ class Answer(NamedTuple):
     failed: bool
     endpoint: str
     server: str
+    refused: bool = False
 
 
 class News(NamedTuple):
@@ -63,9 +67,11 @@ class News(NamedTuple):
 class ServerSeen:
     """One server at one time: its health and its requests in flight.
 
+    `in_flight` are requests that wait for one answer each, `streaming` those on decoupled models and in
+    sequences, where a pause shows nothing. `progressed`: it was seen to work since the look before.
     `queue_ms` and `compute_ms` are Triton's recent means, None where they were not read or nothing ran.
-    `inferences` is the mean number in one request by the model's endpoint, without those not read.
-    `delays` are the recent ones of its busiest thread, None where it has no quota or they are unknown.
+    `inferences` is the mean number in one request by the model's endpoint, without those not read. `delays`
+    are the recent ones of its busiest thread, None where it has no quota or they are unknown.
     """
 
     health: Health
@@ -75,6 +81,8 @@ class ServerSeen:
     reason: str = ""
     inferences: Mapping[str, float] = field(default_factory=dict)
     delays: Delays | None = None
+    streaming: int = 0
+    progressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +91,13 @@ class HostSeen:
 
     `waiting` is the part of the time ready to run that the gateway waited for a core. `steal` is the part of
     the cores' time that the hypervisor gave to others. `throttled` is the part of the time that the gateway's
-    cgroup was at its own limit.
+    cgroup was at its own limit. `stood_s` is for how long the gateway has not run at all, in seconds.
     """
 
     waiting: float
     steal: float = 0.0
     throttled: float = 0.0
+    stood_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,10 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatistics:
-    """Triton's cumulative counters for one model (GET /v2/models/M/stats)."""
+    """Triton's cumulative counters for one model (GET /v2/models/M/stats).
+
+    `responses` counts those of decoupled models, of which a request may have many.
+    """
 
     model: str
     inferences: int
@@ -180,3 +192,4 @@ class ModelStatistics:
     queue_ns: int
     success_ns: int
     batches: Mapping[int, BatchStatistics]
+    responses: int = 0

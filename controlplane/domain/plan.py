@@ -69,6 +69,7 @@ class Placement:
     client_batch: int = 1
     isolated: bool = False
     dispersion: float = 1.0
+    longest_ms: float | None = None
 
     @property
     def requests_rps(self) -> float:

@@ -55,8 +55,8 @@ class Workload:
 
     Rates count inferences. `endpoint` is the name that clients call. `client_batch` is the batch they send.
     `dispersion`: the variance of the arrivals in a time over their mean, 1 for Poisson arrivals; larger ones
-    have gaps of a gamma distribution. An `isolated` workload shares its queue with no other.
-    Raises InputError, naming the field, for a value out of range.
+    have gaps of a gamma distribution. `longest_ms` is how long a rare request may take. An `isolated`
+    workload shares its queue with no other. Raises InputError, naming the field, for a value out of range.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Workload:
     client_batch: int = 1
     isolated: bool = False
     dispersion: float = 1.0
+    longest_ms: float | None = None
 
     def __post_init__(self) -> None:
         units.safe_name(self.name, "name")
@@ -79,6 +80,8 @@ class Workload:
         units.positive(self.rate_rps, "rate_rps")
         if self.memory_mb is not None:
             units.positive(self.memory_mb, "memory_mb")
+        if self.longest_ms is not None:
+            units.positive(self.longest_ms, "longest_ms")
         units.at_least_one(self.client_batch, "client_batch")
         check_dispersion(self.dispersion, self.arrivals)
 

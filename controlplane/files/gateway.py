@@ -41,6 +41,11 @@ class Traits:
     sequence_idle_us: int | None = None
     executes: str | None = None
 
+    @property
+    def pauses(self) -> bool:
+        """Whether open requests of this model may have no answer for long without a fault."""
+        return self.decoupled or self.sequence_idle_us is not None
+
 
 def pooled(route: Route, traits: Traits) -> tuple[str, Route] | None:
     """Return the key of the slot that a pool's endpoints share; None for an endpoint with its own slot.

@@ -57,6 +57,7 @@ class _Placement(Strict):
     client_batch: int = 1
     isolated: bool = False
     dispersion: Annotated[float, Field(ge=1.0, le=MAX_DISPERSION)] = 1.0
+    longest_ms: Annotated[float | None, Field(gt=0.0)] = None
 
 
 class _ServedModel(Strict):
@@ -217,6 +218,7 @@ def _gpu(parsed: _Gpu) -> PlannedGpu:
                         client_batch=w.client_batch,
                         isolated=w.isolated,
                         dispersion=w.dispersion,
+                        longest_ms=w.longest_ms,
                     )
                     for w in p.workloads
                 ),
@@ -392,6 +394,7 @@ def _placement_document(placement: Placement) -> dict[str, Any]:
         "client_batch": placement.client_batch,
         "isolated": placement.isolated,
         **({"dispersion": placement.dispersion} if placement.dispersion > 1.0 else {}),
+        **({"longest_ms": placement.longest_ms} if placement.longest_ms is not None else {}),
         "predicted": {
             "execution_ms": finite_or_none(predicted.execution_ms),
             "mean_ms": finite_or_none(predicted.mean_ms),

@@ -48,6 +48,7 @@ class _Workload(Strict):
     memory_mb: float | None = None
     client_batch: int = 1
     isolated: bool = False
+    longest_ms: float | None = None
 
 
 class _Spec(Strict):
@@ -112,6 +113,7 @@ def _workload(parsed: _Workload, *, alone: bool) -> Workload:
         client_batch=parsed.client_batch,
         isolated=parsed.isolated,
         dispersion=parsed.dispersion,
+        longest_ms=parsed.longest_ms,
     )
 
 

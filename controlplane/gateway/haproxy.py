@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import Backend, Endpoints, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.files.gateway import GatewaySettings, Traits
 from controlplane.files.order import read_order, write_order
@@ -140,24 +140,24 @@ class HaproxyGateway:
         """Return the order at the gates; None without gates."""
         return read_order(self._places.order) if settings.late_binding else None
 
-    def in_flight(self, backend: Backend) -> int:
+    def in_flight(self, backend: Backend) -> InFlight:
         """Return the requests that a server has not answered: HAProxy's on all its slots, and the facade's.
 
         Raises GatewayError if one of the two runs and does not answer.
         """
         if not self._places.settings.exists():
-            return 0
-        count = self._haproxy.in_flight(self._table.get(), backend)
+            return NOTHING_IN_FLIGHT
+        found = self._haproxy.in_flight(self._table.get(), backend)
         try:
             opened = control_socket.ask(
                 self._places.control_socket, {"do": "open"}, timeout_s=_OPEN_DEADLINE_S
             )
-            count += int(opened.get(backend.server, 0))
+            found = found.plus(InFlight(**opened.get(backend.server, {})))
         except control_socket.Silent:
             raise
         except control_socket.Unreachable:
             pass  # its calls ended with it
-        return count
+        return found
 
     @property
     def telemetry_socket(self) -> Path:

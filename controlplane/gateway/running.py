@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from controlplane.domain.fleet import Backend
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight
 from controlplane.domain.order import Order
 from controlplane.gateway import gates, slots, store
 from controlplane.gateway.places import Places
@@ -80,16 +80,16 @@ class RunningHaproxy:
             and not any(sessions[f"h_{slot.index}", line].up for line in slot.servers() if line != BACKUP)
         }
 
-    def in_flight(self, table: SlotTable, backend: Backend) -> int:
+    def in_flight(self, table: SlotTable, backend: Backend) -> InFlight:
         """Return the requests on a server, in all slots that lead to it."""
         leading = [slot for slot in table.slots if backend in slot.servers().values()]
         sessions = self._runtime.sessions(_backends(leading))
-        count = 0
+        found = NOTHING_IN_FLIGHT
         for slot in leading:
             lines = [name for name, member in slot.servers().items() if member == backend]
-            for protocol in PROTOCOLS if lines else ():
-                count += _owed(sessions, f"{protocol}_{slot.index}", lines)
-        return count
+            count = sum(_owed(sessions, f"{protocol}_{slot.index}", lines) for protocol in PROTOCOLS)
+            found = found.plus(InFlight(streaming=count) if slot.traits.pauses else InFlight(requests=count))
+        return found
 
 
 def _backends(those: Iterable[Slot]) -> list[str]:

@@ -5,6 +5,7 @@ Each connection is closed after use, since an open one would delay the end of a 
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import threading
@@ -12,30 +13,49 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, declined_by_policy
 from controlplane.domain.fleet import Server
 from controlplane.monitor.inference import SampleRequest, sample_request, stream_once
 
-_THREADS = 4
+_THREADS = 32
+"""A canary may wait as long as its model takes, and must keep no other one waiting."""
+LIVE_S = 1.0
+"""The longest wait for an answer that needs no model."""
+OWN_WANTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
+"""Errors of this process or host, which say nothing about a server."""
+
+
+class Outcome(StrEnum):
+    """What came of a canary."""
+
+    ANSWERED = "answered"
+    """Also with a refusal by the queue policy of its model."""
+    FAILED = "failed"
+    LATE = "no answer in time"
+    SILENT = "no call is answered"
+    """Not even one that runs no model."""
+    UNKNOWN = "not sent"
+    """For want of descriptors or memory here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a server's latest canary; `failures` in a row, `at_s` on the monotonic clock."""
+    """The result of a server's latest canary, sent and ended at times of the monotonic clock."""
 
+    sent_s: float
     at_s: float
-    failures: int
+    outcome: Outcome
     reason: str = ""
 
 
 class Canaries:
-    """Sends canaries with a deadline; `ask` returns at once, `verdict` returns the latest result."""
+    """Sends canaries; `ask` returns at once, `verdict` returns the latest result."""
 
-    def __init__(self, *, deadline_s: float = 2.0) -> None:
-        self._deadline_s = deadline_s
+    def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="canary")
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
@@ -43,13 +63,13 @@ class Canaries:
         self._finished: set[str] = set()
         self._requests: dict[tuple[str, str], SampleRequest] = {}
 
-    def ask(self, server: Server, endpoints: Sequence[str], *, deadline_s: float | None = None) -> None:
+    def ask(self, server: Server, endpoints: Sequence[str], *, deadline_s: float) -> None:
         """Start canaries for these endpoints of a server, unless some are under way."""
         with self._lock:
             if server.name in self._under_way:
                 return
             self._under_way.add(server.name)
-        self._pool.submit(self._try, server, tuple(endpoints), deadline_s or self._deadline_s)
+        self._pool.submit(self._try, server, tuple(endpoints), deadline_s)
 
     def verdict(self, name: str) -> Verdict | None:
         """Return the latest verdict; None without one."""
@@ -74,20 +94,30 @@ class Canaries:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _try(self, server: Server, endpoints: tuple[str, ...], deadline_s: float) -> None:
-        reason = ""
-        try:
-            for endpoint in endpoints:
-                self._infer(server, endpoint, deadline_s)
-        except Exception as error:  # any error is a failed canary
-            reason = str(error) or repr(error)
+        sent_s = time.monotonic()
+        outcome, reason = self._outcome(server, endpoints, deadline_s)
         with self._lock:
             if server.name not in self._under_way:
                 return
             self._under_way.remove(server.name)
-            before = self._verdicts.get(server.name)
-            failures = 0 if not reason else 1 + (before.failures if before else 0)
-            self._verdicts[server.name] = Verdict(time.monotonic(), failures, reason)
+            self._verdicts[server.name] = Verdict(sent_s, time.monotonic(), outcome, reason)
             self._finished.add(server.name)
+
+    def _outcome(self, server: Server, endpoints: tuple[str, ...], deadline_s: float) -> tuple[Outcome, str]:
+        late = Outcome.SILENT
+        try:
+            self._call(server, "GET", "/v2/health/live", b"", {}, LIVE_S)
+            late = Outcome.LATE
+            for endpoint in endpoints:
+                self._infer(server, endpoint, deadline_s)
+        except TimeoutError:
+            return late, f"{late.value} ({deadline_s if late is Outcome.LATE else LIVE_S:g} s)"
+        except Exception as error:  # any other error is a failed canary
+            if isinstance(error, OSError) and error.errno in OWN_WANTS:
+                return Outcome.UNKNOWN, str(error)
+            reason = str(error) or repr(error)
+            return (Outcome.ANSWERED, "") if declined_by_policy(reason) else (Outcome.FAILED, reason)
+        return Outcome.ANSWERED, ""
 
     def _infer(self, server: Server, endpoint: str, deadline_s: float) -> None:
         key = (server.name, endpoint)

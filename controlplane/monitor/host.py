@@ -31,6 +31,8 @@ class _Counters(NamedTuple):
     steal_ticks: int
     all_ticks: int
     throttled_s: float
+    moved_s: float
+    """When the processes were last seen to have run."""
 
 
 class GatewayHost:
@@ -65,7 +67,12 @@ class GatewayHost:
         ticks = [int(n) for n in (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:]]
         run_s, wait_s = self._scheduled(pids)
         throttled_s = sum(map(self._throttled_s, pids))
-        return _Counters(now, pids, run_s, wait_s, ticks[_STEAL], sum(ticks[: _STEAL + 1]), throttled_s)
+        # HAProxy checks its servers each second, so a counter that rests is a process that does.
+        rests = before is not None and before.pids == pids and before.run_s == run_s
+        moved_s = before.moved_s if before is not None and rests else now
+        return _Counters(
+            now, pids, run_s, wait_s, ticks[_STEAL], sum(ticks[: _STEAL + 1]), throttled_s, moved_s
+        )
 
     def _search(self, now: float) -> tuple[int, ...]:
         """Find the gateway's processes, which reads of all others: not each time where there are none."""
@@ -113,4 +120,5 @@ def _between(before: _Counters, after: _Counters) -> HostSeen:
         waiting=waited / (ran + waited) if ran + waited >= _LEAST_READY_S else 0.0,
         steal=(after.steal_ticks - before.steal_ticks) / ticks if ticks > 0 else 0.0,
         throttled=(after.throttled_s - before.throttled_s) / (after.at_s - before.at_s),
+        stood_s=after.at_s - after.moved_s if after.pids else 0.0,
     )

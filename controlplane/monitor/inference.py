@@ -6,6 +6,7 @@ Readiness is no proof: a model whose Python process died still reports that it i
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -92,7 +93,10 @@ def _message(endpoint: str, inputs: tuple[SampleInput, ...], parameters: Mapping
 
 
 def stream_once(server: Server, request: SampleRequest, *, deadline_s: float) -> None:
-    """Send a decoupled model's request and wait for its first answer or its end. Raises EngineError."""
+    """Send a decoupled model's request and wait for its first answer or its end.
+
+    Raises EngineError, and TimeoutError without an answer in time.
+    """
     import grpc
     from tritonclient.grpc import service_pb2
 
@@ -106,9 +110,30 @@ def stream_once(server: Server, request: SampleRequest, *, deadline_s: float) ->
             said = next((answer.error_message for answer in answers), "")
             answers.cancel()
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise TimeoutError(f"no answer within {deadline_s:g} s") from error
             raise EngineError(f"{error.code().name}: {error.details()}") from error
     if said:
         raise EngineError(said)
+
+
+def is_live(server: Server, *, deadline_s: float) -> bool:
+    """Return whether a server's process answers a call that runs no model.
+
+    Where the call cannot be made, for want of descriptors say, nothing shows that it does not.
+    """
+    connection = http.client.HTTPConnection(server.host, server.http_port, timeout=deadline_s)
+    try:
+        connection.request("GET", "/v2/health/live", headers={"Connection": "close"})
+        connection.getresponse().read()
+    except (TimeoutError, ConnectionError, http.client.HTTPException):
+        return False
+    except OSError:
+        return True
+    else:
+        return True
+    finally:
+        connection.close()
 
 
 def plain_client(deadline_s: float) -> httpx.Client:
@@ -135,7 +160,7 @@ def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
             if answer.is_error and request.generated:
                 raise EngineError(f"{_words(answer)} ({_WAY_OUT})")
             _answered(answer)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, TimeoutError) as error:
         raise EngineError(f"{failed}: {error!r}") from error
     except EngineError as error:
         raise EngineError(f"{failed}: {error}") from error

@@ -19,6 +19,10 @@ FIELDS = 12
 _CANCELLED = "1"
 _OWN_ANSWER = "L"
 """Of HAProxy's own answers, only refusals under overload name an endpoint and no server."""
+_COMPLETE = "-"
+"""The flags of a request that ended as its server wanted."""
+_UNAVAILABLE = (503, "14")
+"""How a Triton declines by policy, over HTTP and gRPC: its queue is full, or a request waited too long."""
 SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 """UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 
@@ -28,7 +32,8 @@ class Record(NamedTuple):
 
     `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
     server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
-    connection, `refused` that the gateway refused it because its partition was overloaded.
+    connection, `refused` that its partition was overloaded: the gateway or the model's queue policy declined
+    it.
     """
 
     sender: str
@@ -70,6 +75,9 @@ def parse(line: bytes) -> Record | None:
         if endpoint == "-":
             return Record(sender, int(number), "", host, 0, 0, None, 0, 0, 0.0, 0.0, False)
         ended_us = int(end_us)
+        by_gateway = flags.startswith(_OWN_ANSWER) and not port.isdigit()
+        declined = int(http) == _UNAVAILABLE[0] or grpc == _UNAVAILABLE[1]
+        by_server = declined and flags.startswith(_COMPLETE) and port.isdigit()
         return Record(
             sender,
             int(number),
@@ -83,7 +91,7 @@ def parse(line: bytes) -> Record | None:
             ended_us / 1e6,
             max(0.0, (ended_us - int(start_us)) / 1e3),
             flags.startswith("C") or grpc == _CANCELLED,
-            flags.startswith(_OWN_ANSWER) and not port.isdigit(),
+            by_gateway or by_server,
         )
     except ValueError:
         return None

@@ -99,6 +99,15 @@ def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistic
         queue_ns=sum(_of(t, "queue", "ns") for t in totals),
         success_ns=sum(_of(t, "success", "ns") for t in totals),
         batches=batches,
+        responses=sum(_responses(model) for model in models),
+    )
+
+
+def _responses(model: Mapping[str, Any]) -> int:
+    """Return how many responses a model has sent, counted by their place in the answer to a request."""
+    places = model.get("response_stats", {}).values()
+    return sum(
+        _of(place, kind, "count") for place in places for kind in ("success", "fail", "empty_response")
     )
 
 

@@ -9,7 +9,7 @@ fleet, not its size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.control.guard.host import unexplained
@@ -28,13 +28,15 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
     """
     now, missed = seen.now_s, missed_s(state, seen) > 0.0
     present = replace(state, now_s=now, servers=seen.servers, stood_s=now if missed else state.stood_s)
+    # Nor is the time in which the gateway stood still a server's.
+    missed = missed or (seen.host is not None and seen.host.stood_s > state.limits.gap_s)
     looked_at = frozenset(state.watches) if missed else _fresh(state, seen)
     if not looked_at:
         return present
     answers: dict[str, list[Answer]] = {}
     for answer in seen.answers:
         answers.setdefault(answer.server, []).append(answer)
-    watches = dict(state.watches)
+    watches = _learn_longest(state.watches, answers.get("", ()))
     for partition in looked_at:
         watch = resumed(watches[partition], state.now_s)
         if missed:
@@ -45,6 +47,20 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
         heard = answers.get(watch.active.server, [])
         watches[partition] = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
     return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
+
+
+def _learn_longest(watches: Mapping[str, Watch], answers: Sequence[Answer]) -> dict[str, Watch]:
+    """Learn from the answers of servers that are stopped when they have drained: they may have taken long."""
+    longest_s: dict[str, float] = {}
+    for answer in answers:
+        if not answer.failed:
+            longest_s[answer.endpoint] = max(longest_s.get(answer.endpoint, 0.0), answer.latency_ms / 1000.0)
+    learned = dict(watches)
+    for partition, watch in watches.items() if longest_s else ():
+        took_s = max(longest_s.get(endpoint, 0.0) for endpoint in watch.partition.endpoints)
+        if took_s > watch.longest_s:
+            learned[partition] = replace(watch, longest_s=took_s)
+    return learned
 
 
 def due(state: GuardState, now_s: float) -> frozenset[str]:
@@ -76,7 +92,8 @@ def _fresh(state: GuardState, seen: FleetSeen) -> frozenset[str]:
 
 def _is_busy(watch: Watch, active: ServerSeen, limits: Limits) -> bool:
     """Return whether time alone may lead to a decision or to evidence."""
-    unserved = watch.down or active.health is not Health.READY or active.in_flight > 0
+    unanswered = active.in_flight > 0 or active.streaming > 0
+    unserved = watch.down or active.health is not Health.READY or unanswered
     uncovered = watch.standby is None and watch.partition.policy is not ShadowPolicy.NONE
     failing = watch.failed_in_a_row >= limits.failed_in_a_row
     incomplete = any(baseline.open for baseline in watch.services)

@@ -46,8 +46,8 @@ from controlplane.domain.workload import ShadowPolicy
 _ENDINGS = {
     Cause.SLOW: Ending.DRAINED,
     Cause.SHARE: Ending.DRAINED,
-    # It may have been a pause. If not, its end closes the connections of the waiting requests.
-    Cause.HANG: Ending.GRACE,
+    # It may have been a pause, or a long request. If not, its end closes the connections of those that wait.
+    Cause.HANG: Ending.HUNG,
     Cause.IMPAIRED: Ending.REFUSED,
     # It refuses requests, which are lost; those that still wait in it go to the shadow when it ends.
     Cause.FAILING: Ending.AT_ONCE,
@@ -200,14 +200,14 @@ class _Turn:
                 watch.partition.id,
                 f"{placed.server} stands by with {placed.percent:g} % of {placed.gpu}",
             )
-        if health in (Health.GONE, Health.FAILING, Health.IMPAIRED):
+        if health in (Health.GONE, Health.FAILING, Health.HUNG, Health.IMPAIRED):
             reason = self.seen.servers.get(placed.server, signals.GONE).reason or str(health)
             if placed.gpu not in self.state.lost_gpus:
                 self._report(Level.WARNING, watch.partition.id, f"shadow {placed.server} lost: {reason}")
             self.effects.append(DrainAndStop(placed.server, Ending.AT_ONCE))
             served = not watch.down and _health(self.seen, watch.active) is not Health.GONE
             launches = self._failed(watch, placed, served=served)
-            if health is not Health.FAILING:
+            if health not in (Health.FAILING, Health.HUNG):
                 watch = self._died(watch, placed)
             watch = replace(watch, standby=None, launches=launches)
         return watch
@@ -276,6 +276,9 @@ class _Turn:
         if watch.failed_in_a_row >= limits.failed_in_a_row:
             reason = f"{watch.failed_in_a_row} failed requests in a row"
             watch = self._report_once(self._probe(watch), Topic.ERRORS, Level.WARNING, reason)
+        if watch.refused_s == now:
+            reason = "requests are refused by the model's own queue policy: its queue is full or too slow"
+            watch = self._report_once(watch, Topic.REFUSED, Level.WARNING, reason)
         if now < watch.settled_s:
             return watch
         if watch.broken_s is not None:
@@ -352,7 +355,7 @@ class _Turn:
         assert target is not None
         self.effects.append(Redirect(watch.partition.id, watch.active.server, target.server, cause))
         died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED)
-        self.effects.append(DrainAndStop(watch.active.server, _ENDINGS[cause]))
+        self.effects.append(self._ending(watch, cause))
         if watch.active.gpu not in self.state.lost_gpus:
             evidence = self._slowness(watch, active) if cause is Cause.SLOW else active.reason
             level = Level.INFO if cause is Cause.SHARE else Level.WARNING
@@ -380,6 +383,14 @@ class _Turn:
         if overdrawn(self.used, target.gpu):
             self._report(Level.WARNING, target.gpu, "shares overlap until a smaller server has taken over")
         return moved
+
+    def _ending(self, watch: Watch, cause: Cause) -> DrainAndStop:
+        """Return how the active server ends that is left for this cause."""
+        if cause is not Cause.HANG:
+            return DrainAndStop(watch.active.server, _ENDINGS[cause])
+        silent_s = self.seen.now_s - watch.answered_s
+        left_s = max(0.0, signals.overdue_s(watch, self.state.limits) - silent_s)
+        return DrainAndStop(watch.active.server, _ENDINGS[cause], left_s)
 
     def _upkeep(self, watch: Watch) -> Watch:
         """Launch a shadow that fits, or a successor of a dead active server."""

@@ -59,6 +59,7 @@ class Promise:
     `execution_ms` is the predicted time of a full batch and `utilisation` the predicted load, None without a
     prediction. `batch` is the largest batch in requests, `inferences` the planned mean of a request: the
     batch that clients send. The request log shows the time of a batch where the model has one instance.
+    `longest_ms` is how long a rare request may take; None where the spec does not say.
     """
 
     endpoint: str
@@ -70,6 +71,7 @@ class Promise:
     instances: int = 1
     batch: int = 1
     utilisation: float | None = None
+    longest_ms: float | None = None
 
     @property
     def endpoints(self) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ SLOW_COMPUTE = 1.15
 HANG_SLOS = 2.0
 """A queue that keeps its promise answers within twice its SLO: a batch runs for less than the SLO."""
 
+LONGER = 1.5
+"""A time without an answer is longer than any before if it is longer by this factor."""
+
 OVER_PLAN = 1.1
 
 SHARED = 0.8
@@ -78,7 +81,7 @@ def update(
     known = zip(watch.evidence, watch.rates_rps, watch.services, watch.partition.promises, strict=True)
     for old, rate, baseline, promise in known:
         endpoints = promise.endpoints
-        mine = [a for a in answers if a.endpoint in endpoints]
+        mine = [a for a in answers if a.endpoint in endpoints and not a.refused]
         counted: Sequence[Answer] = mine
         if promise.instances == 1:
             calm = sequential.strength(old, promise) < service.HOLD
@@ -95,20 +98,26 @@ def update(
         services.append(baseline)
         evidence.append(weighed)
         # Requests that wait have arrived too; their endpoints are not known, so they count like the answers.
-        arrived = len(mine) + (queued * len(mine) / len(answers) if answers else 0.0)
+        sent = sum(a.endpoint in endpoints for a in answers)
+        arrived = sent + (queued * sent / len(answers) if answers else 0.0)
         rates.append(_moving(rate, arrived, now_s - before_s, promise))
     settled = now_s >= watch.settled_s
     failed = watch.failed_in_a_row
     for answer in answers:
-        failed = failed + 1 if answer.failed else 0
+        if not answer.refused:
+            failed = failed + 1 if answer.failed else 0
+    lives = bool(answers) or seen.progressed
+    silent_s = now_s - watch.answered_s if lives and settled else 0.0
     return replace(
         watch,
         evidence=tuple(evidence) if settled else tuple(sequential.restart(e) for e in evidence),
         rates_rps=tuple(rates),
         services=tuple(services) if settled else tuple(service.restart(s) for s in services),
         answered_s=now_s
-        if answers or seen.in_flight == 0 or math.isinf(watch.answered_s)
+        if lives or not (seen.in_flight or seen.streaming) or math.isinf(watch.answered_s)
         else watch.answered_s,
+        refused_s=now_s if any(a.refused for a in answers) else watch.refused_s,
+        longest_s=max(watch.longest_s, silent_s) if math.isfinite(silent_s) else watch.longest_s,
         broken_s=now_s if broken and settled and watch.broken_s is None else watch.broken_s,
         alarm_s=now_s if broken and settled else watch.alarm_s,
         unexplained=unexplained_part,
@@ -179,13 +188,30 @@ def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause
         return Cause.CRASH
     if seen.health is Health.FAILING:
         return Cause.FAILING
+    if seen.health is Health.HUNG:
+        return Cause.HANG
     # A pause must not cause two redirects.
     settling = 2.0 if now_s < watch.settled_s else 1.0
-    slo_s = max(p.slo_ms for p in watch.partition.promises) / 1000.0
-    patience_s = settling * max(limits.hang_s, HANG_SLOS * slo_s)
-    if seen.in_flight > 0 and now_s - watch.answered_s > patience_s:
+    silent_s = now_s - watch.answered_s
+    if seen.in_flight >= limits.due and silent_s > settling * patience_s(watch, limits):
+        return Cause.HANG
+    if (seen.in_flight or seen.streaming) and silent_s > overdue_s(watch, limits):
         return Cause.HANG
     return None
+
+
+def patience_s(watch: Watch, limits: Limits) -> float:
+    """Return how long a server may have no answer for several open requests: one may be a long one."""
+    promises = watch.partition.promises
+    slo_s = max(p.slo_ms for p in promises) / 1000.0
+    given_s = max((p.longest_ms for p in promises if p.longest_ms is not None), default=0.0) / 1000.0
+    return max(limits.hang_s, HANG_SLOS * slo_s, LONGER * watch.longest_s, given_s)
+
+
+def overdue_s(watch: Watch, limits: Limits) -> float:
+    """Return the time without an answer after which even a single open request will have none."""
+    given = all(p.longest_ms is not None for p in watch.partition.promises)
+    return max(0.0 if given else limits.overdue_s, patience_s(watch, limits))
 
 
 def over_plan(watch: Watch, seen: ServerSeen) -> str | None:

@@ -40,6 +40,7 @@ class Topic(StrEnum):
     WAITING = "waiting for a shadow"
     NO_ROOM = "no room for a shadow"
     ERRORS = "failed requests"
+    REFUSED = "refused by policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ class Ending(StrEnum):
 
     DRAINED = "after draining"
     """When it has no open request any more."""
-    GRACE = "after a moment"
-    """It gets SIGTERM, and has a moment to answer its open requests if it runs again."""
+    HUNG = "when it cannot answer any more"
+    """As DRAINED, but a process that does nothing gets SIGTERM and a moment to answer if it runs again."""
     REFUSED = "after what the dead process held"
     """It gets SIGTERM, and has the second in which Triton refuses the requests of the dead model process: one
     of them may have crashed it. The others go to the shadow when the server ends."""
@@ -67,10 +68,14 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrainAndStop:
-    """End a server no route leads to."""
+    """End a server no route leads to.
+
+    A server that drains is waited for while it streams, and for `within_s` while it owes other answers.
+    """
 
     server: str
     ending: Ending
+    within_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,11 @@ class Limits:
 
     settle_s: float = 3.0
     hang_s: float = 0.5
-    """No answer for this long, or 2 SLOs if that is longer, while requests are open, is a hang."""
+    """No answer for this long, or 2 SLOs if that is longer, while `due` requests are open, is a hang."""
+    due: int = 3
+    """Fewer open requests may all be long ones."""
+    overdue_s: float = 60.0
+    """No answer for this long, or for what the model ever took, is a hang however few requests are open."""
     stable_s: float = 10.0
     """A server that lived this long (two canaries) did not fail to start."""
     gap_s: float = 2.0
@@ -189,10 +198,12 @@ class Watch:
 
     `evidence`, `services` and `rates_rps` (moving means of arrivals, a short and a long one) have one entry a
     promise. Times: `answered_s`, the active server's last answer, or the last look without an open request;
-    `broken_s`, the first alarm on which nothing was done yet, and `alarm_s`, the latest one; `settled_s`,
-    before which only a dead server is left; `died_s`, the last death of a server that had served.
-    `unexplained` is the part of recent late answers' time that the host cannot explain. `looked_s` is the
-    look that this is from: a partition that rests is not looked at in each tick (`attention`).
+    `refused_s`, the last request that it refused by policy; `broken_s`, the first alarm on which nothing was
+    done yet, and `alarm_s`, the latest one; `settled_s`, before which only a dead server is left; `died_s`,
+    the last death of a server that had served. `unexplained` is the part of recent late answers' time that
+    the host cannot explain. `longest_s` is the longest time without an answer that one ended, of any server
+    of this partition. `looked_s` is the look that this is from: a partition that rests is not looked at in
+    each tick (`attention`).
     """
 
     partition: GuardedPartition
@@ -203,6 +214,8 @@ class Watch:
     standby: PlacedServer | None = None
     down: bool = False
     answered_s: float = -math.inf
+    refused_s: float = -math.inf
+    longest_s: float = 0.0
     settled_s: float = -math.inf
     broken_s: float | None = None
     alarm_s: float = -math.inf
@@ -330,6 +343,7 @@ def _promise(queue: Sequence[Placement], served: ServedModel) -> Promise:
         instances=served.instances,
         batch=max(1, served.batch // first.client_batch),
         utilisation=max(loads, default=None),
+        longest_ms=max((p.longest_ms for p in queue if p.longest_ms is not None), default=None),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 from controlplane.domain.errors import TrisectError
@@ -20,7 +21,7 @@ async def _answer(fleet: Fleet, reload: Reload, request: dict[str, Any]) -> dict
             await reload()
             return {"endpoints": len(fleet.routes), "options": True}
         case "open":
-            return dict(fleet.owed())
+            return {server: asdict(found) for server, found in fleet.in_flight().items()}
         case "ping":
             return {"pid": os.getpid()}
         case unknown:

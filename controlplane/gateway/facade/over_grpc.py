@@ -174,20 +174,22 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _timed(self, name: str, backend: Backend, message: bytes, context: Any) -> bytes:
         started = time.monotonic()
-        status = 0
+        status, lost = 0, False
         answer = b""
         try:
-            with self._fleet.call(backend):
+            with self._fleet.call(name, backend):
                 answer = bytes(await self._upstream.unary(backend, "ModelInfer", message, context))
                 return answer
         except grpc.aio.AioRpcError as error:
-            status = error.code().value[0]
+            status, lost = error.code().value[0], unconnected(error)
             raise
         except asyncio.CancelledError:
             status = grpc.StatusCode.CANCELLED.value[0]
             raise
         finally:
-            self._records.request(name, backend, started, len(message), len(answer), http=200, grpc=status)
+            self._records.request(
+                name, backend, started, len(message), len(answer), http=200, grpc=status, lost=lost
+            )
 
     def _by_name(self, method: str) -> Unary:
         async def forward(message: bytes, context: Any) -> bytes:

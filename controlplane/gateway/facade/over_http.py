@@ -174,12 +174,12 @@ class Http:
         started = time.monotonic()
         dropped = _HOP | _ENCODINGS | OWN_HEADERS
         headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in dropped)
-        status, sent, abandoned = 0, 0, False
+        status, sent, abandoned, lost = 0, 0, False, False
         if not request.raw_path.startswith("/"):
             return error(400, "the target of the request must be a path")
         url = f"http://{backend.host}:{backend.http_port}{request.raw_path}"
         try:
-            with self._fleet.call(backend):
+            with self._fleet.call(name, backend):
                 async with self._session.request(
                     request.method, url, data=body if request.body_exists else None, headers=headers
                 ) as answer:
@@ -205,14 +205,22 @@ class Http:
                 raise too_large(body.limit_bytes) from None
             if sent or status:
                 raise
-            status = 503
+            status, lost = 503, True
             self._fleet.lost(backend)
             return None
         finally:
             if request.path.endswith(_INFERRING):
                 size = len(body) if isinstance(body, bytes) else request.content_length or 0
                 self._records.request(
-                    name, backend, started, size, sent, http=status, grpc=None, abandoned=abandoned
+                    name,
+                    backend,
+                    started,
+                    size,
+                    sent,
+                    http=status,
+                    grpc=None,
+                    abandoned=abandoned,
+                    lost=lost,
                 )
 
 

@@ -7,7 +7,12 @@ import os
 import socket
 import time
 
+from controlplane.domain.errors import declined_by_policy
 from controlplane.domain.fleet import Backend
+
+_OK, _INTERNAL, _UNAVAILABLE = 0, 13, 14
+_WORDS_BYTES = 1000
+"""An error's words stand at the beginning of a streamed answer."""
 
 
 class Records:
@@ -26,7 +31,9 @@ class Records:
     def message(self, endpoint: str, backend: Backend, started_s: float, size: int, answer: bytes) -> None:
         """A streamed message was answered; `started_s` is of the monotonic clock."""
         failed = answer[:1] == b"\x0a" and answer[1:2] not in (b"", b"\x00")
-        self.request(endpoint, backend, started_s, size, len(answer), http=200, grpc=13 if failed else 0)
+        declined = failed and declined_by_policy(answer[:_WORDS_BYTES].decode(errors="replace"))
+        status = (_UNAVAILABLE if declined else _INTERNAL) if failed else _OK
+        self.request(endpoint, backend, started_s, size, len(answer), http=200, grpc=status)
 
     def request(
         self,
@@ -39,8 +46,9 @@ class Records:
         http: int,
         grpc: int | None,
         abandoned: bool = False,
+        lost: bool = False,
     ) -> None:
-        """A request ended now, or its client left it. `grpc` is None for one over HTTP."""
+        """A request ended now, or its client left it, or its server was lost. `grpc` is None over HTTP."""
         protocol = "http" if grpc is None else "grpc"
         self._counts[protocol] += 1
         self.handled_bytes += size + answer_size
@@ -49,7 +57,7 @@ class Records:
         line = (
             f"{self._secret} {protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.host} "
             f"{backend.grpc_port} {http} {'-' if grpc is None else grpc} "
-            f"{'C-' if abandoned else '--'} {size} {answer_size} "
+            f"{'C-' if abandoned else 'S-' if lost else '--'} {size} {answer_size} "
             f"{start_us} {end_us}"
         )
         with contextlib.suppress(OSError):

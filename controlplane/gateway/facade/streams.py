@@ -150,7 +150,7 @@ class Stream:
         self._judge_rest(leg)
         if not leg.decoupled:
             self._tickets.append(ticket)
-            self._fleet.opened(backend)
+            self._fleet.opened(endpoint, backend)
         # A leg that has failed tells why through its reader.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async with leg.saying:
@@ -171,7 +171,7 @@ class Stream:
         before = self._latest.get(endpoint)
         if decoupled:
             leg.before = None if before is None else before.reader
-            self._fleet.opened(backend)
+            self._fleet.opened(endpoint, backend)
         leg.reader = asyncio.create_task(self._read(leg))
         self._legs.add(leg)
         self._taking[endpoint, backend.server] = leg
@@ -212,7 +212,7 @@ class Stream:
             self._records.message(leg.endpoint, leg.backend, first.started_s, first.size, answer)
 
     def _answered(self, leg: Leg, ticket: Ticket, answer: bytes) -> None:
-        self._fleet.closed(leg.backend)
+        self._fleet.closed(leg.endpoint, leg.backend)
         self._fleet.meter.leave(leg.endpoint)
         if ticket.sequence is not None:
             key: Key = (leg.endpoint, ticket.sequence.id)
@@ -273,7 +273,7 @@ class Stream:
         resting = leg.decoupled and not leg.half_closed and not leg.waiting
         if resting != leg.resting:
             leg.resting = resting
-            self._fleet.rests(leg.backend, resting)
+            self._fleet.rests(leg.endpoint, leg.backend, resting)
 
     @staticmethod
     async def _done_writing(leg: Leg) -> None:
@@ -291,11 +291,11 @@ class Stream:
             del self._latest[leg.endpoint]
         leg.call.cancel()
         if leg.decoupled:
-            self._fleet.closed(leg.backend)
+            self._fleet.closed(leg.endpoint, leg.backend)
         for _ in leg.waiting:
             self._fleet.meter.leave(leg.endpoint)
         for ticket in () if leg.decoupled else leg.waiting:
-            self._fleet.closed(leg.backend)
+            self._fleet.closed(leg.endpoint, leg.backend)
             if ticket.sequence is not None:
                 self._fleet.leave_sequence((leg.endpoint, ticket.sequence.id), end=False)
         leg.waiting.clear()

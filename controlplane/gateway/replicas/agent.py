@@ -64,9 +64,9 @@ class Replica:
             self._table = table
             return True
 
-    def in_flight(self, body: bytes) -> int:
+    def in_flight(self, body: bytes) -> bytes:
         """Return the unanswered requests of a server."""
-        return self._gateway.in_flight(wire.backend_of(body))
+        return wire.in_flight_json(self._gateway.in_flight(wire.backend_of(body)))
 
     def monitor(self, query: bytes) -> socket.socket:
         """Return a stream with the monitor's answer. Raises OSError."""
@@ -147,7 +147,7 @@ def control_server(replica: Replica, address: tuple[str, int], token: str) -> ht
                 if self.path != path:
                     self._answer(404, b"")
                 elif path == wire.IN_FLIGHT:
-                    self._answer(200, str(replica.in_flight(body)).encode())
+                    self._answer(200, replica.in_flight(body))
                 else:
                     self._answer(200 if replica.take(wire.table_of(body)) else 409, b"")
             except ValueError as error:

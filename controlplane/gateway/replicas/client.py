@@ -7,7 +7,7 @@ import socket
 from http import HTTPStatus
 
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import Backend
+from controlplane.domain.fleet import Backend, InFlight
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.wire import Table
 
@@ -46,9 +46,10 @@ class ReplicaClient:
         self._checked(status, body)
         self._last = table
 
-    def in_flight(self, backend: Backend) -> int:
+    def in_flight(self, backend: Backend) -> InFlight:
         """Return the unanswered requests of a server at this replica."""
-        return int(self._checked(*self._call("POST", wire.IN_FLIGHT, wire.backend_json(backend), {})))
+        answer = self._call("POST", wire.IN_FLIGHT, wire.backend_json(backend), {})
+        return wire.in_flight_of(self._checked(*answer))
 
     def _call(self, method: str, path: str, body: bytes, more: dict[str, str]) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self.address, timeout=_CONNECT_S)

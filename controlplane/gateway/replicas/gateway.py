@@ -8,6 +8,7 @@ ones, to the newest table.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import Backend, Endpoints, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.client import NotNewer, ReplicaClient
@@ -92,13 +93,14 @@ class ReplicatedGateway:
                 field="rank",
             )
 
-    def in_flight(self, backend: Backend) -> int:
+    def in_flight(self, backend: Backend) -> InFlight:
         """Return the unanswered requests of a server at all replicas. Raises where one does not answer."""
         results = self._each(self._replicas(), lambda client: client.in_flight(backend))
         failures = [result for _, result in results if isinstance(result, GatewayError)]
         if failures:
             raise failures[0]
-        return sum(result for _, result in results if not isinstance(result, GatewayError))
+        found = (result for _, result in results if not isinstance(result, GatewayError))
+        return functools.reduce(InFlight.plus, found, NOTHING_IN_FLIGHT)
 
     def stop(self) -> None:
         """Remove all routes. The replicas themselves belong to the installation."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from controlplane.domain.fleet import Backend, Route
+from controlplane.domain.fleet import Backend, InFlight, Route
 
 ROUTES = "/routes"
 READY = "/ready"
@@ -31,6 +31,7 @@ NOTHING = Table(0, {})
 
 _TABLE = TypeAdapter(Table)
 _BACKEND = TypeAdapter(Backend)
+_IN_FLIGHT = TypeAdapter(InFlight)
 
 
 def table_json(table: Table) -> bytes:
@@ -51,3 +52,13 @@ def backend_json(backend: Backend) -> bytes:
 def backend_of(text: bytes) -> Backend:
     """Return the backend of a JSON text. Raises ValueError."""
     return _BACKEND.validate_json(text)
+
+
+def in_flight_json(found: InFlight) -> bytes:
+    """Return the unanswered requests of a server as JSON."""
+    return _IN_FLIGHT.dump_json(found)
+
+
+def in_flight_of(text: bytes) -> InFlight:
+    """Return the unanswered requests of a JSON text. Raises ValueError."""
+    return _IN_FLIGHT.validate_json(text)

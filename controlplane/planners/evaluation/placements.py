@@ -24,6 +24,7 @@ def placement_of(workload: Workload, rate_rps: float) -> Placement:
         client_batch=workload.client_batch,
         isolated=workload.isolated,
         dispersion=workload.dispersion,
+        longest_ms=workload.longest_ms,
     )
 
 

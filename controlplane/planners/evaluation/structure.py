@@ -205,7 +205,8 @@ def _predicted(w: Placement) -> dict[str, float]:
 
 
 def _settings(w: Placement | Workload) -> tuple[object, ...]:
-    return w.endpoint, w.model, w.slo_ms, w.arrivals, w.dispersion, w.client_batch, w.isolated
+    own = w.arrivals, w.dispersion, w.client_batch, w.isolated, w.longest_ms
+    return w.endpoint, w.model, w.slo_ms, *own
 
 
 def specified(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Violation]:

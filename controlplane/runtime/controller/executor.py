@@ -95,8 +95,10 @@ class Executor:
         """Return whether a server starts, or is down and can still be started without help."""
         conditions = workers.conditions()
         put_off = {n for n, c in conditions.items() if c.health is Health.STARTING and c.reason}
-        if state is None or any(
-            c.health is Health.STARTING and n not in put_off for n, c in conditions.items()
+        if (
+            workers.draining
+            or state is None
+            or any(c.health is Health.STARTING and n not in put_off for n, c in conditions.items())
         ):
             return True
         down = [w for w in state.watches.values() if w.down and not w.launches.open]

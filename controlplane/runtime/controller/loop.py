@@ -22,7 +22,7 @@ from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, TrisectError
 from controlplane.domain.fleet import Routes
-from controlplane.domain.observation import Health
+from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.gateway import processes
 from controlplane.gateway.places import Places
@@ -128,7 +128,7 @@ class Controller:
         seen = self._observer.look(adopted.state)
         if self.follower is not None:
             self.follower.hear(seen.answers)
-        self._report_troubles(self._observer.troubles)
+        self._report_troubles({**self._observer.troubles, "gateway": self._standstill(seen)})
         self._workers.retry(seen.now_s)
         if missed := missed_s(adopted.state, seen):
             reason = (
@@ -183,6 +183,12 @@ class Controller:
                 level, reason = ("warning", trouble) if trouble else ("info", f"the {part} answers again")
                 self._event(level, part, self._fleet.name, reason)
         self._troubles = troubles
+
+    def _standstill(self, seen: FleetSeen) -> str:
+        """Return the trouble of a gateway that does not run; empty where it does."""
+        if seen.host is None or seen.host.stood_s <= self._limits.gap_s:
+            return ""
+        return "its process does not run: the latency of requests meanwhile counts against no server"
 
     def _new_workers(self) -> tuple[Workers, Observer]:
         fleet = self._fleet

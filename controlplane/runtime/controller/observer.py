@@ -14,18 +14,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from controlplane.control.guard import attention
-from controlplane.control.guard.signals import resumed, suspicion
+from controlplane.control.guard.signals import patience_s, resumed, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import Server
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
 from controlplane.domain.observation import Answer, FleetSeen, Health, News, ServerSeen
-from controlplane.monitor.canary import Canaries
+from controlplane.monitor.canary import Canaries, Outcome, Verdict
 from controlplane.monitor.records import Record
 from controlplane.ports import Gateway, Host, Launcher
 from controlplane.runtime.controller.agenda import Agenda
 from controlplane.runtime.controller.engine import AT_ONCE, CALM, HURRIED, EngineQueries
 from controlplane.runtime.controller.quotas import Quotas
-from controlplane.runtime.controller.suspects import UNKNOWN, Times, TimesOfSuspects
+from controlplane.runtime.controller.suspects import TimesOfSuspects
 from controlplane.runtime.controller.workers import Condition, Workers
 from controlplane.runtime.fleet.execute import backend
 
@@ -39,7 +39,8 @@ SUSPICIOUS = 0.25
 """The evidence, of 1 for an alarm, from which on looking closer is worth its cost."""
 _SILENT_REQUESTS = 3.0
 _FAILED_IN_A_ROW = 5
-_HURRIED_S = 0.5
+_CANARY_S = 2.0
+"""The shortest deadline of a canary; that of a slow model is longer."""
 _READY = ServerSeen(Health.READY)
 _ABSENT = Condition(Health.GONE)
 
@@ -90,8 +91,9 @@ class Observer:
         self._queried_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
         self._failed: dict[str, int] = {}
+        self._canaries_failed: dict[str, tuple[int, Verdict]] = {}
         self._active_s: dict[str, float] = {}
-        self._in_flight_of: dict[str, tuple[float, int]] = {}
+        self._in_flight_of: dict[str, tuple[float, InFlight]] = {}
         self._silences = Agenda()
         self._idle = Agenda()
         self._canaries_left = CANARIES_RPS
@@ -109,7 +111,10 @@ class Observer:
         new.update(answer.server for answer in answers)
         self._query_engine(any(a.failed and a.server for a in answers), now)
         new.update(self._named(self._news()))
-        new.update(self._named(self._canaries.finished()))
+        finished = self._named(self._canaries.finished())
+        for server_name in finished:
+            self._weigh(server_name, now)
+        new.update(finished)
         new.update(state.watches[p].active.server for p in attention.due(state, now))
         while (name := self._silences.take(now)) is not None:
             new.add(name)
@@ -123,9 +128,9 @@ class Observer:
         server = self._workers.server(name)
         if server is not None:
             self._queried_s[name] = time.monotonic()
-            # With a dead model process each refusal takes a second; a shorter deadline finds it sooner.
-            hurry = self._failed.get(name, 0) >= _FAILED_IN_A_ROW
-            self._canaries.ask(server, self._tried(server), deadline_s=_HURRIED_S if hurry else None)
+            watch = self._state.watches.get(server.spec.labels.partition)
+            slow_s = patience_s(watch, self._state.limits) if watch is not None else 0.0
+            self._canaries.ask(server, self._tried(server), deadline_s=max(_CANARY_S, slow_s))
 
     def close(self) -> None:
         """End the threads."""
@@ -201,13 +206,22 @@ class Observer:
         for end in ends:
             name = self._by_address.get((end.host, end.port), "")
             answers.append(
-                Answer(min(now, end.ended_s - ahead_s), end.latency_ms, end.failed, end.endpoint, name)
+                Answer(
+                    min(now, end.ended_s - ahead_s),
+                    end.latency_ms,
+                    end.failed,
+                    end.endpoint,
+                    name,
+                    end.refused,
+                )
             )
             if not name:
                 continue  # says nothing about a server's health
             if end.failed:
                 self._failed[name] = self._failed.get(name, 0) + 1
-            else:
+            elif (
+                not end.refused
+            ):  # what a model's queue refuses shows that its server lives, not that it works
                 self._failed[name] = 0
                 self._answered_s[name] = now
         return answers
@@ -219,6 +233,7 @@ class Observer:
             self._queried_s,
             self._answered_s,
             self._failed,
+            self._canaries_failed,
             self._active_s,
             self._in_flight_of,
         )
@@ -242,16 +257,27 @@ class Observer:
         if watch is None or watch.active.server != name or health not in (Health.READY, Health.IMPAIRED):
             return _plain(health, reason)
         suspected = suspicion(watch) > SUSPICIOUS
-        times = self._times_of(watch, server, now, suspected=suspected)
         in_flight = self._in_flight(watch, server, now)
+        if suspected or in_flight.unanswered:
+            # The models' own statistics: an alias does not count the time in its model's queue.
+            self._suspects.ask(server, [promise.endpoint for promise in watch.partition.promises], now)
+        times, signs = self._suspects.found(server.name, now), self._suspects.signs(server.name, now)
+        if health is Health.READY and signs.hung and in_flight.unanswered:
+            return ServerSeen(Health.HUNG, in_flight.requests, reason=Outcome.SILENT)
         if suspected or self._answered_s.get(name) == now:
             self._quotas.ask(server, now, hurried=suspected)
-        delays = self._quotas.delays(server.name, now)
-        if not in_flight and times is UNKNOWN and delays is None:
-            return _plain(health, reason)
-        return ServerSeen(
-            health, in_flight, times.queue_ms, times.compute_ms, reason, times.inferences, delays
+        seen = ServerSeen(
+            health,
+            in_flight.requests,
+            times.queue_ms,
+            times.compute_ms,
+            reason,
+            times.inferences,
+            self._quotas.delays(server.name, now),
+            in_flight.streaming,
+            progressed=signs.moved_s > self._looked_s,
         )
+        return _READY if seen == _READY else seen
 
     def _health(self, name: str, condition: Condition, server: Server, now: float) -> tuple[Health, str]:
         health, reason = condition.health, condition.reason
@@ -268,19 +294,43 @@ class Observer:
             return Health.IMPAIRED, self._impaired[server.name]
         return health, reason
 
+    def _weigh(self, name: str, now: float) -> None:
+        """Count failed canaries in a row. A canary without an answer behind other requests shows nothing."""
+        verdict = self._canaries.verdict(self._servers[name].name) if name in self._servers else None
+        if verdict is None or verdict.outcome is Outcome.UNKNOWN:
+            return
+        overtaken = verdict.outcome is Outcome.LATE and (
+            self._answered_s.get(name, -math.inf) > verdict.sent_s or self._is_busy(name, now)
+        )
+        if verdict.outcome is Outcome.ANSWERED or overtaken:
+            self._canaries_failed.pop(name, None)
+        else:
+            failures, _ = self._canaries_failed.get(name, (0, verdict))
+            self._canaries_failed[name] = failures + 1, verdict
+
+    def _is_busy(self, name: str, now: float) -> bool:
+        """Return whether clients' requests are open on a server, or that is not known."""
+        try:
+            in_flight = self._gateway.in_flight(backend(self._servers[name]))
+        except GatewayError:
+            return True
+        self._in_flight_of[name] = now, in_flight
+        return in_flight.unanswered > 0
+
     def _verdict(self, name: str, server: Server) -> tuple[Health, str]:
         """Return the health by the canaries, and send another one soon where the last one failed."""
         latest_s = self._latest_s(name)
         self._idle.put(name, latest_s + CANARY_EVERY_S)
-        verdict = self._canaries.verdict(server.name)
+        failures, verdict = self._canaries_failed.get(name, (0, None))
         if verdict is None:
             return Health.READY, ""
-        if verdict.failures == 1 and verdict.at_s > latest_s:
+        if failures == 1 and verdict.at_s > latest_s:
             self.probe(name)
         # A single canary may fail by chance, but not if all requests fail too.
         enough = 1 if self._failed.get(name, 0) >= _FAILED_IN_A_ROW else 2
-        if verdict.failures >= enough and verdict.at_s > self._answered_s.get(name, -math.inf):
-            return Health.FAILING, verdict.reason
+        if failures >= enough and verdict.at_s > self._answered_s.get(name, -math.inf):
+            silent = verdict.outcome is Outcome.SILENT
+            return Health.HUNG if silent else Health.FAILING, verdict.reason
         return Health.READY, ""
 
     def _latest_s(self, name: str) -> float:
@@ -309,37 +359,31 @@ class Observer:
             return server.spec.endpoints
         return tuple(promise.endpoints[-1] for promise in watch.partition.promises)
 
-    def _times_of(self, watch: Watch, server: Server, now: float, *, suspected: bool) -> Times:
-        if suspected:
-            # The models' own statistics: an alias does not count the time in its model's queue.
-            self._suspects.ask(server, [promise.endpoint for promise in watch.partition.promises], now)
-        return self._suspects.found(server.name, now)
-
-    def _in_flight(self, watch: Watch, server: Server, now: float) -> int:
+    def _in_flight(self, watch: Watch, server: Server, now: float) -> InFlight:
         """Return the server's requests in flight, which are read only if it is silent under load."""
         name = watch.active.server
-        asked, in_flight = self._in_flight_of.get(name, (-math.inf, 0))
+        asked, in_flight = self._in_flight_of.get(name, (-math.inf, NOTHING_IN_FLIGHT))
         # Silence counts only while the log is complete, since the server is routed, and since its requests in
         # flight were last read as 0.
         since = max(
             self._answered_s.get(name, -math.inf),
             self._active_s.setdefault(name, now),
             self._requests.heard_since_s,
-            -math.inf if in_flight else asked,
+            -math.inf if in_flight.unanswered else asked,
         )
         silent_s = SILENT_S
-        if not in_flight:
+        if not in_flight.unanswered:
             rate_rps = sum(rates[0] for rates in resumed(watch, self._state.now_s).rates_rps)
             silent_s = max(SILENT_S, _SILENT_REQUESTS / rate_rps if rate_rps > 0.0 else math.inf)
         if now - since < silent_s:
             self._silences.put(name, since + silent_s)
-            return 0
+            return NOTHING_IN_FLIGHT
         if now - asked > SILENT_S and now > self._gateway_again_s:
             try:
                 in_flight = self._gateway.in_flight(backend(server))
             except GatewayError:
                 # A hanging gateway blocks each query until its deadline, so it is not queried again at once.
-                in_flight, self._gateway_again_s = 0, time.monotonic() + _GATEWAY_AGAIN_S
+                in_flight, self._gateway_again_s = NOTHING_IN_FLIGHT, time.monotonic() + _GATEWAY_AGAIN_S
             self._in_flight_of[name] = (now, in_flight)
         self._silences.put(name, now)
         return in_flight

@@ -1,4 +1,4 @@
-"""Times of servers under suspicion, from Triton's counters, read in threads."""
+"""Servers under suspicion: their times and signs of life, from Triton's counters, read in threads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ EVERY_S = 0.05
 """Between two readings of one server."""
 READINGS_RPS = 40.0
 """The limit of readings of all servers: a busy host has many suspects, and no core to spare."""
+_THREADS = 8
+"""A reading waits where a server is silent, and must keep those of others waiting for a moment only."""
 _KEPT_S = 2.0
 _SUSPECT_S = 1.0
 
@@ -34,12 +37,37 @@ class Times(NamedTuple):
 
 UNKNOWN = Times()
 
+_DEADLINE_S = 0.25
+"""The longest wait for a reading, which runs no model."""
+_SILENT_READINGS = 2
+"""Triton's HTTP threads take connections in turn: one of them may be busy with a large body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """The signs of life of a server in its readings, the latest at `read_s`: when its counters last moved.
+
+    `silent` is the number of readings in a row without an answer. Times are of the monotonic clock.
+    """
+
+    read_s: float = -math.inf
+    moved_s: float = -math.inf
+    silent: int = 0
+
+    @property
+    def hung(self) -> bool:
+        """Whether its process answers nothing at all."""
+        return self.silent >= _SILENT_READINGS
+
+
+NO_SIGNS = Signs()
+
 
 class TimesOfSuspects:
-    """Times of servers under suspicion, from Triton's counters, read in threads."""
+    """Times and signs of life of servers under suspicion, from Triton's counters, read in threads."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="statistics")
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="statistics")
         self._lock = threading.Lock()
         self._queried_s: dict[str, float] = {}
         # The time of the last look, and how many servers were read within the second before.
@@ -47,6 +75,7 @@ class TimesOfSuspects:
         self._under_way: set[str] = set()
         self._before: dict[str, dict[str, ModelStatistics]] = {}
         self._found: dict[str, tuple[float, Times]] = {}
+        self._signs: dict[str, Signs] = {}
 
     def ask(self, server: Server, models: Sequence[str], now: float) -> None:
         """Start to read the counters of the models, unless the last reading is recent or under way.
@@ -72,6 +101,7 @@ class TimesOfSuspects:
             self._under_way.discard(name)
             self._found.pop(name, None)
             self._before.pop(name, None)
+            self._signs.pop(name, None)
 
     def found(self, name: str, now: float) -> Times:
         """Return the latest times; `UNKNOWN` without a recent reading."""
@@ -79,24 +109,45 @@ class TimesOfSuspects:
             at, times = self._found.get(name, (-math.inf, UNKNOWN))
         return times if now - at < _KEPT_S else UNKNOWN
 
+    def signs(self, name: str, now: float) -> Signs:
+        """Return the latest signs of life; `NO_SIGNS` without a recent reading."""
+        with self._lock:
+            signs = self._signs.get(name, NO_SIGNS)
+        return signs if now - signs.read_s < _KEPT_S else NO_SIGNS
+
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, server: Server, models: Sequence[str]) -> None:
         counted: dict[str, ModelStatistics] | None = None
+        timed_out = False
         try:
-            with contextlib.suppress(EngineError), StatisticsClient(server, deadline_s=2.0) as client:
+            with StatisticsClient(server, deadline_s=_DEADLINE_S) as client:
                 counted = {model: client.read(model) for model in models}
+        except EngineError as error:
+            timed_out = isinstance(error.__cause__, TimeoutError)
         finally:
             with self._lock:
-                # A server that was forgotten meanwhile stays so.
-                if server.name in self._under_way and counted is not None:
-                    before = self._before.get(server.name, {})
-                    passed = {m: difference(before[m], now) for m, now in counted.items() if m in before}
-                    self._before[server.name] = counted
-                    self._found[server.name] = (time.monotonic(), _times(passed))
+                forgotten = server.name not in self._under_way
                 self._under_way.discard(server.name)
+                if not forgotten and counted is not None:
+                    self._take(server.name, counted)
+                elif not forgotten and timed_out:
+                    now = time.monotonic()
+                    signs = self._signs.get(server.name, NO_SIGNS)
+                    silent = signs.silent if now - signs.read_s < _KEPT_S else 0
+                    self._signs[server.name] = replace(signs, read_s=now, silent=silent + 1)
+
+    def _take(self, name: str, counted: dict[str, ModelStatistics]) -> None:
+        """Keep a reading. Needs the lock."""
+        now, before = time.monotonic(), self._before.get(name, {})
+        self._before[name] = counted
+        moved = any(counted[model] != earlier for model, earlier in before.items() if model in counted)
+        self._signs[name] = Signs(now, now if moved else self._signs.get(name, NO_SIGNS).moved_s)
+        with contextlib.suppress(EngineError):  # a model that was loaded again counts from 0
+            passed = {m: difference(before[m], found) for m, found in counted.items() if m in before}
+            self._found[name] = (now, _times(passed))
 
 
 def _times(passed: Mapping[str, ModelStatistics]) -> Times:

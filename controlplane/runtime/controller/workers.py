@@ -14,16 +14,18 @@ from functools import partial
 
 from controlplane.control.converge.desired import descendant
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
-from controlplane.domain.errors import MissingTool, NotNow
+from controlplane.domain.errors import EngineError, GatewayError, MissingTool, NotNow
 from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health
 from controlplane.monitor import inference
 from controlplane.ports import Gateway, Launcher
-from controlplane.runtime.clock import wait_until
-from controlplane.runtime.fleet.execute import Limits, owes_nothing
+from controlplane.runtime.fleet.execute import Limits, backend
 
 _THREADS = 6
 _RETRY_S = 5.0
+_DRAIN_EVERY_S = 0.2
+_LIVE_S = 0.5
+"""The longest wait for an answer that needs no model."""
 _REFUSAL_S = 1.0
 """Triton 2.51 checks once a second whether a model's process lives."""
 
@@ -40,6 +42,31 @@ class Condition:
 
     health: Health
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _PutOff:
+    """Work for a thread of `pool`, from `due_s` on. `drains`: it waits for a server that ends."""
+
+    due_s: float
+    pool: ThreadPoolExecutor
+    again: Callable[[], None]
+    drains: bool = False
+
+
+@dataclass(slots=True)
+class _Drain:
+    """A server that ends; its answers are waited for until `until_s` at most.
+
+    `silent_since_s` is when it stopped answering calls, `used_s` the time of a core that it had used when it
+    was last silent.
+    """
+
+    server: Server
+    ending: Ending
+    until_s: float
+    silent_since_s: float | None = None
+    used_s: float | None = None
 
 
 def spec_for(launch: Launch, planned: ServerSpec, device: str) -> ServerSpec:
@@ -67,7 +94,7 @@ class Workers:
         self._conditions: dict[str, Condition] = {}
         self._given_up: set[str] = set()
         self._taken_over: Collection[str] | None = None
-        self._put_off: list[tuple[float, ThreadPoolExecutor, Callable[[], None]]] = []
+        self._put_off: list[_PutOff] = []
         self._said: dict[str, str] = {}
 
     def adopt(self, server: Server, health: Health = Health.READY) -> None:
@@ -127,15 +154,21 @@ class Workers:
             if server is None:
                 self._given_up.add(stop.server)
                 return
-        self._ends.submit(self._stop, server, stop.ending)
+        self._ends.submit(self._drain, _Drain(server, stop.ending, time.monotonic() + stop.within_s))
 
     def retry(self, now_s: float) -> None:
-        """Try again what was put off, a few seconds after the engine or the disk failed."""
+        """Go on with what was put off and is due: drains, and what the engine or the disk prevented."""
         with self._lock:
-            due = [one for one in self._put_off if now_s - one[0] > _RETRY_S]
-            self._put_off = [one for one in self._put_off if now_s - one[0] <= _RETRY_S]
-        for _, pool, again in due:
-            pool.submit(again)
+            due = [one for one in self._put_off if one.due_s <= now_s]
+            self._put_off = [one for one in self._put_off if one.due_s > now_s]
+        for one in due:
+            one.pool.submit(one.again)
+
+    @property
+    def draining(self) -> bool:
+        """Whether a server is waited for that has not drained."""
+        with self._lock:
+            return any(one.drains for one in self._put_off)
 
     def close(self, *, wait: bool) -> None:
         """Begin nothing more; with `wait`, wait for what is under way."""
@@ -211,20 +244,54 @@ class Workers:
             if name in self._conditions:
                 self._conditions[name] = found
 
+    def _drain(self, drain: _Drain) -> None:
+        """Stop a server that has drained or cannot answer any more; look at any other one again soon.
+
+        No thread waits for it: a stream may last for hours.
+        """
+        if drain.ending in (Ending.DRAINED, Ending.HUNG) and self._may_answer(drain):
+            with self._lock:
+                due_s = time.monotonic() + _DRAIN_EVERY_S
+                self._put_off.append(_PutOff(due_s, self._ends, partial(self._drain, drain), drains=True))
+            return
+        self._stop(drain.server, drain.ending)
+
+    def _may_answer(self, drain: _Drain) -> bool:
+        """Return whether a server owes answers that it may still give."""
+        try:
+            found = self._gateway.in_flight(backend(drain.server))
+        except GatewayError:
+            return time.monotonic() < drain.until_s
+        late = time.monotonic() >= drain.until_s
+        if drain.ending is Ending.DRAINED:
+            return found.streaming + found.sequences > 0 or (found.requests > 0 and not late)
+        return found.total > 0 and not late and not self._does_nothing(drain)
+
+    def _does_nothing(self, drain: _Drain) -> bool:
+        """Return whether a process answers no call, and uses no time of a core where that is counted."""
+        if inference.is_live(drain.server, deadline_s=_LIVE_S):
+            drain.silent_since_s, drain.used_s = None, None
+            return False
+        try:
+            used_s = self._launcher.usage(drain.server).cpu_seconds
+        except EngineError:
+            used_s = None
+        before_s, drain.used_s = drain.used_s, used_s
+        now = time.monotonic()
+        if drain.silent_since_s is None:
+            drain.silent_since_s = now
+        if used_s is not None and before_s is not None:
+            return used_s <= before_s
+        return now - drain.silent_since_s >= self._limits.grace_s
+
     def _stop(self, server: Server, ending: Ending) -> None:
         allowed_s = {
             Ending.DRAINED: self._limits.drain_s,
-            Ending.GRACE: self._limits.grace_s,
+            Ending.HUNG: self._limits.grace_s,
             Ending.REFUSED: _REFUSAL_S,
             Ending.AT_ONCE: 0.0,
         }
         try:
-            if ending is Ending.DRAINED:
-                wait_until(
-                    lambda: owes_nothing(self._gateway, server),
-                    deadline_s=self._limits.drain_s,
-                    interval_s=0.2,
-                )
             if not self._is_routed(server):
                 self._launcher.stop(server, drain_s=allowed_s[ending])
         except Exception as error:  # any error: a server must not be left behind
@@ -239,7 +306,7 @@ class Workers:
     def _later(self, subject: str, problem: str, pool: ThreadPoolExecutor, again: Callable[[], None]) -> None:
         """Put off work that the engine or the disk prevents now; report the same problem once."""
         with self._lock:
-            self._put_off.append((time.monotonic(), pool, again))
+            self._put_off.append(_PutOff(time.monotonic() + _RETRY_S, pool, again))
             known = self._said.get(subject) == problem
             self._said[subject] = problem
         if not known:

@@ -67,7 +67,7 @@ def backend(server: Server) -> Backend:
 def owes_nothing(gateway: Gateway, server: Server) -> bool:
     """Return whether a server has drained; False while the gateway does not answer."""
     try:
-        return gateway.in_flight(backend(server)) == 0
+        return gateway.in_flight(backend(server)).total == 0
     except GatewayError:
         return False
 

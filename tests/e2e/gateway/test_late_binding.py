@@ -93,7 +93,7 @@ def test_requests_that_wait_go_where_their_endpoint_is_redirected_to(
     async def run() -> Load:
         with held(pair["one"]):
             _, long = requests(ports, "slow", 1)
-            await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend) == 1)
+            await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend).total == 1)
             echo, short = requests(ports, "echo", 4)
             await queued(home, 4)
             routes = {endpoint: Route((pair["two"].backend,)) for endpoint in ORDER}
@@ -122,7 +122,7 @@ def test_an_overloaded_partition_refuses_what_is_beyond_the_plan(
     async def run() -> Load:
         with held(pair["one"]):
             _, long = requests(ports, "slow", 1)
-            await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend) == 1)
+            await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend).total == 1)
             echo, short = requests(ports, "echo", 2)
             await queued(home, 2)
             await asyncio.to_thread(refused, ports)

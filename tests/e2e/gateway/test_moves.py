@@ -74,11 +74,11 @@ def test_a_sequence_ends_where_it_began(gateway: Running, pair: Pair) -> None:
 
     assert step(th, 1, 5, sequence_start=True) == (1, "one")
     made.commit({"total": Route((two,))})
-    assert made.in_flight(one) == 1
+    assert made.in_flight(one).total == 1
     assert step(tg, 2, 5) == (3, "one")
     assert step(tg, 7, 6, sequence_start=True) == (7, "two")
     assert step(th, 3, 5, sequence_end=True) == (6, "one")
-    rig.until(lambda: made.in_flight(one) == 0)
+    rig.until(lambda: made.in_flight(one).total == 0)
     assert step(tg, 1, 6, sequence_end=True) == (8, "two")
 
 
@@ -93,7 +93,7 @@ def test_a_silent_sequence_is_waited_for_as_long_as_its_server_remembers_it(
         said_at = time.monotonic()
         client.infer("brief", values, sequence_id=6, sequence_start=True)
         made.commit({"brief": Route((one,))})
-        rig.until(lambda: made.in_flight(two) == 0)
+        rig.until(lambda: made.in_flight(two).total == 0)
         assert time.monotonic() >= said_at + rig.FORGETFUL_S["brief"]
         with pytest.raises(InferenceServerException, match="START"):
             client.infer("brief", values, sequence_id=6)
@@ -161,7 +161,7 @@ def test_sequences_in_one_stream_move_one_by_one(gateway: Running, pair: Pair) -
         assert step(5, 9, sequence_end=True) == (10, "two")
         assert step(1, 8, sequence_end=True) == (3, "one")
         client.stop_stream()
-    rig.until(lambda: made.in_flight(pair["one"].backend) == 0)
+    rig.until(lambda: made.in_flight(pair["one"].backend).total == 0)
 
 
 def test_answers_keep_their_order_across_a_redirect(gateway: Running, pair: Pair) -> None:
@@ -179,14 +179,14 @@ def test_answers_keep_their_order_across_a_redirect(gateway: Running, pair: Pair
         begun = rig.noted(pair["two"].slow, "begun")
         with rig.held(pair["one"]):
             client.async_stream_infer("slow", tensor(tg, floats(rig.HELD)))
-            rig.until(lambda: made.in_flight(one) == 1)
+            rig.until(lambda: made.in_flight(one).total == 1)
             made.commit({"repeat": Route((two,)), "slow": Route((two,))})
             client.async_stream_infer("slow", tensor(tg, floats(0)))
             rig.until(lambda: rig.noted(pair["two"].slow, "begun") > begun)
-            assert made.in_flight(one) == 1
+            assert made.in_flight(one).total == 1
             assert talk.answers.empty()
         assert [said(talk) for _ in range(2)] == [(rig.HELD, "one"), (0, "two")]
-        rig.until(lambda: made.in_flight(one) == 0)
+        rig.until(lambda: made.in_flight(one).total == 0)
         client.stop_stream()
 
 
@@ -199,9 +199,9 @@ def test_an_idle_stream_lets_go_of_the_old_server(gateway: Running, pair: Pair) 
         client.async_stream_infer("repeat", tensor(tg, floats(1)))
         assert said(talk) == (0, "one")
         # While it is routed to, or its silence would be taken for a hang.
-        rig.until(lambda: made.in_flight(one) == 0)
+        rig.until(lambda: made.in_flight(one).total == 0)
         made.commit({"repeat": Route((two,))})
-        rig.until(lambda: made.in_flight(one) == 0)
+        rig.until(lambda: made.in_flight(one).total == 0)
         client.async_stream_infer("repeat", tensor(tg, floats(1)))
         assert said(talk) == (0, "two")
         client.stop_stream()

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Route, Routes
 from controlplane.files.gateway import Traits
 from controlplane.files.limits import NO_LIMIT, Limit, read_limits
 from controlplane.files.remembered import Remembered
@@ -34,8 +34,8 @@ class Fleet:
         self._session = session
         self.routes: Routes = {}
         self._traits: Mapping[str, Traits] = {}
-        self._open: Counter[str] = Counter()
-        self._resting: Counter[str] = Counter()
+        self._open: Counter[tuple[str, str]] = Counter()
+        self._resting: Counter[tuple[str, str]] = Counter()
         self._down: set[str] = set()
         self.sequences = Sequences()
         self.meter = Meter()
@@ -63,14 +63,14 @@ class Fleet:
         return self._traits.get(endpoint, Traits())
 
     def choose(self, endpoint: str) -> Backend | None:
-        """The living member with the fewest of our calls open, else the backup, else any member."""
+        """The living member with the fewest open calls for the endpoint, else the backup, else any member."""
         route = self.routes.get(endpoint)
         if route is None:
             return None
         living = [member for member in route.members if member.server not in self._down]
         if not living and route.backup is not None and route.backup.server not in self._down:
             return route.backup
-        return min(living or route.members, key=lambda member: self._open[member.server])
+        return min(living or route.members, key=lambda member: self._open[member.server, endpoint])
 
     def choose_in_sequence(self, key: Key, *, start: bool) -> Backend | None:
         """The server of a sequence's request; `leave_sequence` follows its answer."""
@@ -100,33 +100,38 @@ class Fleet:
         found = {backend.server: backend for route in self.routes.values() for backend in everyone(route)}
         return tuple(found[name] for name in sorted(found))
 
-    def opened(self, backend: Backend) -> None:
+    def opened(self, endpoint: str, backend: Backend) -> None:
         """A call on a server begins."""
-        self._open[backend.server] += 1
+        self._open[backend.server, endpoint] += 1
 
-    def closed(self, backend: Backend) -> None:
+    def closed(self, endpoint: str, backend: Backend) -> None:
         """It has ended."""
-        self._open[backend.server] -= 1
+        self._open[backend.server, endpoint] -= 1
+        if not self._open[backend.server, endpoint]:
+            del self._open[backend.server, endpoint]
 
-    def rests(self, backend: Backend, resting: bool) -> None:
+    def rests(self, endpoint: str, backend: Backend, resting: bool) -> None:
         """An open call owes no answer from now on, or does again."""
-        self._resting[backend.server] += 1 if resting else -1
+        self._resting[backend.server, endpoint] += 1 if resting else -1
 
     @contextlib.contextmanager
-    def call(self, backend: Backend) -> Iterator[None]:
+    def call(self, endpoint: str, backend: Backend) -> Iterator[None]:
         """Counts a call as open on a server."""
-        self.opened(backend)
+        self.opened(endpoint, backend)
         try:
             yield
         finally:
-            self.closed(backend)
+            self.closed(endpoint, backend)
 
-    def owed(self) -> dict[str, int]:
+    def in_flight(self) -> dict[str, InFlight]:
         """Server -> calls open on it that do not rest, and sequences it holds."""
-        working = {server: count - self._resting[server] for server, count in self._open.items()}
-        counts = Counter({server: count for server, count in working.items() if count > 0})
-        counts.update(self.sequences.living())
-        return dict(counts)
+        found = {server: InFlight(sequences=count) for server, count in self.sequences.living().items()}
+        for (server, endpoint), count in self._open.items():
+            working = count - self._resting[server, endpoint]
+            pauses = self.traits(endpoint).pauses
+            more = InFlight(streaming=working) if pauses else InFlight(requests=working)
+            found[server] = found.get(server, NOTHING_IN_FLIGHT).plus(more)
+        return found
 
     def lost(self, backend: Backend) -> None:
         """Pass over a server that refused or dropped a connection, until it accepts one again."""
