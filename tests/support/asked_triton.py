@@ -14,11 +14,15 @@ CONFIG = {"max_batch_size": 4, "input": [{"name": "X", "data_type": "TYPE_FP32",
 
 @contextlib.contextmanager
 def asked_triton(
-    config: Mapping[str, Any] = CONFIG, *, executions: int = 10
+    config: Mapping[str, Any] = CONFIG,
+    *,
+    executions: int = 10,
+    refusal: str = "",
+    inference: threading.Event | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
     """Its port, and the paths it was asked, in order; each reading counts so many executions of four more.
 
-    Each took 3 ms.
+    Each took 3 ms. Inferences get `refusal`, as from a full queue; they wait for `inference` or the end.
     """
     asked: list[str] = []
 
@@ -34,11 +38,13 @@ def asked_triton(
         def do_POST(self) -> None:
             asked.append(self.path)
             self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer({})
+            if inference is not None:
+                inference.wait(30.0)
+            self._answer({"error": refusal} if refusal else {}, 503 if refusal else 200)
 
-        def _answer(self, content: object) -> None:
+        def _answer(self, content: object, status: int = 200) -> None:
             body = json.dumps(content).encode()
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -51,4 +57,6 @@ def asked_triton(
         try:
             yield server.server_port, asked
         finally:
+            if inference is not None:
+                inference.set()
             server.shutdown()

@@ -19,7 +19,7 @@ from pathlib import Path
 from claimed_servers import ClaimingLauncher
 
 from controlplane.control.converge.devices import map_devices
-from controlplane.domain.fleet import Backend, Endpoints, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
@@ -57,8 +57,8 @@ class NoGateway:
     def arrange(self, order: Order) -> None:
         pass
 
-    def in_flight(self, backend: Backend) -> int:
-        return 0
+    def in_flight(self, backend: Backend) -> InFlight:
+        return NOTHING_IN_FLIGHT
 
     def stop(self) -> None:
         self._routes = {}

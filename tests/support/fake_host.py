@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.errors import EngineError, GatewayError, InputError
-from controlplane.domain.fleet import Backend, Endpoints, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import (
+    NOTHING_IN_FLIGHT,
+    Backend,
+    Endpoints,
+    InFlight,
+    Route,
+    Routes,
+    Server,
+    ServerSpec,
+    ServerState,
+)
 from controlplane.domain.observation import News
 from controlplane.domain.order import Order
 from launchers.triton import labels
@@ -283,7 +293,7 @@ class FakeGateway:
     def arrange(self, order: Order) -> None:
         pass
 
-    def in_flight(self, backend: Backend) -> int:
+    def in_flight(self, backend: Backend) -> InFlight:
         if not self._host.gateway_runs:
             raise GatewayError("HAProxy does not answer")
-        return 0
+        return NOTHING_IN_FLIGHT

@@ -72,7 +72,7 @@ def due(state: GuardState, now_s: float) -> frozenset[str]:
 
 def next_look_s(watch: Watch, seen: FleetSeen, limits: Limits) -> float:
     """Return when a partition is looked at though nothing is new about it; AT_ONCE for the next tick."""
-    if _is_busy(watch, seen.servers.get(watch.active.server, GONE), limits):
+    if _is_busy(watch, seen, limits):
         return AT_ONCE
     times = [at_s for at_s in (watch.settled_s, watch.launches.retry_at_s) if at_s > seen.now_s]
     if watch.launches.failures:
@@ -90,15 +90,17 @@ def _fresh(state: GuardState, seen: FleetSeen) -> frozenset[str]:
     return found.union(p for p, watch in state.watches.items() if not new.isdisjoint(_names(watch)))
 
 
-def _is_busy(watch: Watch, active: ServerSeen, limits: Limits) -> bool:
+def _is_busy(watch: Watch, seen: FleetSeen, limits: Limits) -> bool:
     """Return whether time alone may lead to a decision or to evidence."""
+    active = seen.servers.get(watch.active.server, GONE)
     unanswered = active.in_flight > 0 or active.streaming > 0
     unserved = watch.down or active.health is not Health.READY or unanswered
     uncovered = watch.standby is None and watch.partition.policy is not ShadowPolicy.NONE
+    unseen = watch.standby is not None and watch.standby.server not in seen.servers
     failing = watch.failed_in_a_row >= limits.failed_in_a_row
     incomplete = any(baseline.open for baseline in watch.services)
     broken = watch.broken_s is not None or bool(watch.reported)
-    return unserved or uncovered or failing or incomplete or broken or suspicion(watch) >= LATE
+    return unserved or uncovered or unseen or failing or incomplete or broken or suspicion(watch) >= LATE
 
 
 def _changed(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]) -> Iterable[str]:

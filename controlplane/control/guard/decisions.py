@@ -388,9 +388,9 @@ class _Turn:
         """Return how the active server ends that is left for this cause."""
         if cause is not Cause.HANG:
             return DrainAndStop(watch.active.server, _ENDINGS[cause])
+        patience_s = signals.overdue_s(watch, self.state.limits)
         silent_s = self.seen.now_s - watch.answered_s
-        left_s = max(0.0, signals.overdue_s(watch, self.state.limits) - silent_s)
-        return DrainAndStop(watch.active.server, _ENDINGS[cause], left_s)
+        return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s, silent_s)
 
     def _upkeep(self, watch: Watch) -> Watch:
         """Launch a shadow that fits, or a successor of a dead active server."""

@@ -70,12 +70,14 @@ class Ending(StrEnum):
 class DrainAndStop:
     """End a server no route leads to.
 
-    A server that drains is waited for while it streams, and for `within_s` while it owes other answers.
+    A server that drains is waited for while it streams, and until it has given no answer for `patience_s`: it
+    has given none for `silent_s` so far.
     """
 
     server: str
     ending: Ending
-    within_s: float = 600.0
+    patience_s: float = 600.0
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,17 @@ from functools import partial
 
 from controlplane.control.converge.desired import descendant
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
-from controlplane.domain.errors import EngineError, GatewayError, MissingTool, NotNow
+from controlplane.domain.errors import MissingTool, NotNow
 from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health
 from controlplane.monitor import inference
 from controlplane.ports import Gateway, Launcher
-from controlplane.runtime.fleet.execute import Limits, backend
+from controlplane.runtime.controller.draining import Drain
+from controlplane.runtime.fleet.execute import Limits
 
 _THREADS = 6
 _RETRY_S = 5.0
 _DRAIN_EVERY_S = 0.2
-_LIVE_S = 0.5
-"""The longest wait for an answer that needs no model."""
 _REFUSAL_S = 1.0
 """Triton 2.51 checks once a second whether a model's process lives."""
 
@@ -52,21 +51,6 @@ class _PutOff:
     pool: ThreadPoolExecutor
     again: Callable[[], None]
     drains: bool = False
-
-
-@dataclass(slots=True)
-class _Drain:
-    """A server that ends; its answers are waited for until `until_s` at most.
-
-    `silent_since_s` is when it stopped answering calls, `used_s` the time of a core that it had used when it
-    was last silent.
-    """
-
-    server: Server
-    ending: Ending
-    until_s: float
-    silent_since_s: float | None = None
-    used_s: float | None = None
 
 
 def spec_for(launch: Launch, planned: ServerSpec, device: str) -> ServerSpec:
@@ -154,7 +138,11 @@ class Workers:
             if server is None:
                 self._given_up.add(stop.server)
                 return
-        self._ends.submit(self._drain, _Drain(server, stop.ending, time.monotonic() + stop.within_s))
+        if stop.ending in (Ending.DRAINED, Ending.HUNG):
+            answered_s = time.monotonic() - stop.silent_s
+            self._ends.submit(self._drain, Drain(server, stop, self._gateway, self._launcher, answered_s))
+        else:
+            self._ends.submit(self._stop, server, stop.ending)
 
     def retry(self, now_s: float) -> None:
         """Go on with what was put off and is due: drains, and what the engine or the disk prevented."""
@@ -244,45 +232,18 @@ class Workers:
             if name in self._conditions:
                 self._conditions[name] = found
 
-    def _drain(self, drain: _Drain) -> None:
+    def _drain(self, drain: Drain) -> None:
         """Stop a server that has drained or cannot answer any more; look at any other one again soon.
 
         No thread waits for it: a stream may last for hours.
         """
-        if drain.ending in (Ending.DRAINED, Ending.HUNG) and self._may_answer(drain):
-            with self._lock:
-                due_s = time.monotonic() + _DRAIN_EVERY_S
-                self._put_off.append(_PutOff(due_s, self._ends, partial(self._drain, drain), drains=True))
-            return
-        self._stop(drain.server, drain.ending)
-
-    def _may_answer(self, drain: _Drain) -> bool:
-        """Return whether a server owes answers that it may still give."""
-        try:
-            found = self._gateway.in_flight(backend(drain.server))
-        except GatewayError:
-            return time.monotonic() < drain.until_s
-        late = time.monotonic() >= drain.until_s
-        if drain.ending is Ending.DRAINED:
-            return found.streaming + found.sequences > 0 or (found.requests > 0 and not late)
-        return found.total > 0 and not late and not self._does_nothing(drain)
-
-    def _does_nothing(self, drain: _Drain) -> bool:
-        """Return whether a process answers no call, and uses no time of a core where that is counted."""
-        if inference.is_live(drain.server, deadline_s=_LIVE_S):
-            drain.silent_since_s, drain.used_s = None, None
-            return False
-        try:
-            used_s = self._launcher.usage(drain.server).cpu_seconds
-        except EngineError:
-            used_s = None
-        before_s, drain.used_s = drain.used_s, used_s
         now = time.monotonic()
-        if drain.silent_since_s is None:
-            drain.silent_since_s = now
-        if used_s is not None and before_s is not None:
-            return used_s <= before_s
-        return now - drain.silent_since_s >= self._limits.grace_s
+        if drain.may_answer(now, self._limits.grace_s):
+            with self._lock:
+                again = partial(self._drain, drain)
+                self._put_off.append(_PutOff(now + _DRAIN_EVERY_S, self._ends, again, drains=True))
+        else:
+            self._stop(drain.server, drain.how.ending)
 
     def _stop(self, server: Server, ending: Ending) -> None:
         allowed_s = {

@@ -1,38 +1,84 @@
 from __future__ import annotations
 
+import errno
 import socket
+import threading
 
 import pytest
 from asked_triton import asked_triton
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.monitor.canary import Canaries
+from controlplane.monitor import canary
+from controlplane.monitor.canary import Canaries, Outcome
 from controlplane.runtime.clock import wait_until
 
 pytestmark = pytest.mark.unit
 
 
-def test_an_answer_that_is_none_is_a_failure_and_the_next_one_is_asked_for() -> None:
-    with asked_triton(config={"input": [{"name": "x"}]}) as (port, asked):
-        spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
-        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
-        canaries = Canaries(deadline_s=30.0)
-        for failures in (1, 2):
-            canaries.ask(server, spec.endpoints)
-            assert wait_until(
-                lambda n=failures: (told := canaries.verdict(server.name)) is not None and told.failures == n,
-                deadline_s=30.0,
-            )
-        canaries.close()
-    assert len(asked) == 2
+SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
 
 
-def test_a_canary_under_way_to_a_server_that_is_forgotten_leaves_nothing() -> None:
-    canaries = Canaries(deadline_s=0.2)
+def server_at(port: int) -> Server:
+    return Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
+
+
+def outcome(server: Server, deadline_s: float = 30.0) -> Outcome:
+    canaries = Canaries()
+    canaries.ask(server, SPEC.endpoints, deadline_s=deadline_s)
+    assert wait_until(lambda: canaries.verdict(server.name) is not None, deadline_s=30.0)
+    assert canaries.finished() == {server.name}
+    canaries.close()
+    verdict = canaries.verdict(server.name)
+    assert verdict is not None
+    return verdict.outcome
+
+
+def test_an_answer_that_is_none_is_a_failure() -> None:
+    with asked_triton(config={"input": [{"name": "x"}]}) as (port, _):
+        assert outcome(server_at(port)) is Outcome.FAILED
+
+
+def test_an_answer_is_one() -> None:
+    with asked_triton() as (port, _):
+        assert outcome(server_at(port)) is Outcome.ANSWERED
+
+
+def test_a_full_queue_is_an_answer() -> None:
+    with asked_triton(refusal="[request id: 1] Exceeds maximum queue size") as (port, _):
+        assert outcome(server_at(port)) is Outcome.ANSWERED
+
+
+def test_a_model_that_is_not_there_is_no_answer() -> None:
+    with asked_triton(refusal="Request for unknown model: 'w1' version 1 is not at ready state") as (port, _):
+        assert outcome(server_at(port)) is Outcome.FAILED
+
+
+def test_a_model_that_takes_longer_is_late_and_a_process_that_answers_nothing_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with asked_triton(inference=threading.Event()) as (port, _):
+        assert outcome(server_at(port), deadline_s=0.05) is Outcome.LATE
+    monkeypatch.setattr(canary, "LIVE_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
-        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", deaf.getsockname()[1], 9, 9)
-        canaries.ask(server, spec.endpoints)
+        assert outcome(server_at(deaf.getsockname()[1])) is Outcome.SILENT
+
+
+def test_a_canary_that_this_process_cannot_send_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Canaries, "_call", exhausted)
+    assert outcome(server_at(9)) is Outcome.UNKNOWN
+
+
+def test_a_canary_under_way_to_a_server_that_is_forgotten_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(canary, "LIVE_S", 0.2)
+    canaries = Canaries()
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        server = server_at(deaf.getsockname()[1])
+        canaries.ask(server, SPEC.endpoints, deadline_s=0.2)
         canaries.forget(server.name)
         canaries._pool.shutdown()
     assert canaries.verdict(server.name) is None

@@ -65,7 +65,9 @@ def test_what_is_old_says_nothing_of_now(tmp_path: Path) -> None:
     assert host.seen() is None, "the reading before is too old to compare with"
     kernel.write(run_s=1.1, wait_s=1.9, steal=0, ticks=500, throttled_s=0.0)
     kernel.now_s += WINDOW_S
-    assert host.seen() == HostSeen(0.0, 0.0, 0.0), "a gateway that was not ready waited for nothing"
+    assert host.seen() == HostSeen(0.0, 0.0, 0.0, stood_s=WINDOW_S), (
+        "a gateway that was not ready waited for nothing"
+    )
 
 
 def test_a_gateway_that_is_gone_is_looked_for_again(tmp_path: Path) -> None:

@@ -29,13 +29,23 @@ def test_a_line_is_read() -> None:
     assert not made.failed
 
 
+@pytest.mark.parametrize(("old", "new"), [(b" - --", b" 14 --"), (b" 200 - ", b" 503 - ")])
+def test_what_a_server_itself_calls_unavailable_is_refused_by_policy(old: bytes, new: bytes) -> None:
+    made = parse(LINE.replace(old, new))
+    assert made is not None
+    assert made.refused
+    assert not made.failed
+
+
 @pytest.mark.parametrize(
     ("old", "new", "failed", "abandoned"),
     [
-        (b" - --", b" 14 --", True, False),
+        (b" - --", b" 13 --", True, False),
+        (b" - --", b" 14 SD", True, False),
         (b" - --", b" 3 --", False, False),
         (b" - --", b" 5 --", False, False),
-        (b" 200 - ", b" 503 - ", True, False),
+        (b" 200 - ", b" 500 - ", True, False),
+        (b" 200 - --", b" 503 - SC", True, False),
         (b" 200 - ", b" 404 - ", False, False),
         (b" - --", b" - CD", False, True),
         (b" - --", b" 1 --", False, True),

@@ -68,6 +68,8 @@ class Bench:
     now_s: float = 0.0
     effects: list[Effect] = field(default_factory=list)
     host: HostSeen | None = None
+    answers: list[Answer] = field(default_factory=list)
+    """More answers of the next tick."""
 
     def tick(
         self,
@@ -81,7 +83,7 @@ class Bench:
         """Every ready active server answers at `rate`; those named in `late` at three times the SLO."""
         fresh: list[Effect] = []
         for _ in range(ticks):
-            answers = []
+            answers, self.answers = self.answers, []
             for watch in self.state.watches.values():
                 name = watch.active.server
                 if name not in self.servers or self.servers[name].health is not Health.READY:
@@ -315,14 +317,95 @@ def test_an_impaired_shadow_is_replaced() -> None:
     assert "shadow W1.s lost: stub died" in said(effects, Level.WARNING)
 
 
-def test_a_hang_is_no_answer_while_answers_are_owed() -> None:
+def ends(effects: Sequence[Effect], server: str = "W1.a") -> DrainAndStop:
+    (found,) = (one for one in of(DrainAndStop, effects) if one.server == server)
+    return found
+
+
+def test_a_hang_is_no_answer_while_several_are_owed() -> None:
     b = bench(partition(rate=5.0))
     b.tick(3, rate=5.0)
     b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=4)
     assert not of(Redirect, b.tick(2, rate=0.0))
     effects = b.tick(1, rate=0.0)
     assert of(Redirect, effects)[0].cause is Cause.HANG
-    assert DrainAndStop("W1.a", Ending.GRACE) in effects, "it may have been a pause"
+    ending = ends(effects)
+    assert ending.ending is Ending.HUNG
+    assert ending.patience_s - ending.silent_s > 50.0, "one of them may be a long request"
+
+
+@pytest.mark.parametrize("seen", [{"in_flight": 2}, {"streaming": 30}, {"in_flight": 2, "streaming": 30}])
+def test_few_requests_or_streams_may_take_long_but_not_for_ever(seen: dict[str, int]) -> None:
+    b = bench(partition(rate=5.0))
+    b.tick(3, rate=5.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, **seen)
+    ticks_a_minute = round(Limits().overdue_s / TICK_S)
+    assert not of(Redirect, b.tick(ticks_a_minute - 5, rate=0.0))
+    effects = b.tick(10, rate=0.0)
+    assert of(Redirect, effects)[0].cause is Cause.HANG
+    assert ends(effects).silent_s > ends(effects).patience_s, "nothing is to be waited for"
+
+
+def test_a_server_whose_counters_move_does_not_hang() -> None:
+    b = bench(partition(rate=5.0))
+    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=9, progressed=True)
+    assert not of(Redirect, b.tick(100, rate=0.0))
+
+
+def test_a_process_that_answers_nothing_hangs_at_once() -> None:
+    b = bench(partition(rate=5.0))
+    b.tick(3, rate=5.0)
+    b.servers["W1.a"] = ServerSeen(Health.HUNG, in_flight=1)
+    effects = b.tick(1, rate=0.0)
+    assert of(Redirect, effects)[0].cause is Cause.HANG
+
+
+def test_a_shadow_that_answers_nothing_is_replaced() -> None:
+    b = bench(partition())
+    b.servers["W1.s"] = ServerSeen(Health.HUNG)
+    assert DrainAndStop("W1.s", Ending.AT_ONCE) in b.tick()
+
+
+def test_what_a_model_once_took_is_no_hang_the_next_time() -> None:
+    b = bench(partition(rate=5.0))
+    b.tick(3, rate=5.0)
+    server = b.state.watches["W1"].active.server
+    # A long request, whose answer comes from the server that was left meanwhile.
+    b.answers = [Answer(b.now_s, 6_000.0, False, "W1", "")]
+    b.tick()
+    b.servers[server] = ServerSeen(Health.READY, in_flight=9)
+    assert not of(Redirect, b.tick(round(6.0 / TICK_S), rate=0.0))
+    assert of(Redirect, b.tick(round(6.0 / TICK_S), rate=0.0))[0].cause is Cause.HANG
+
+
+def test_a_long_request_that_the_spec_names_is_no_hang() -> None:
+    planned = partition(rate=5.0)
+    b = bench(replace(planned, promises=(replace(planned.promises[0], longest_ms=5_000.0),)))
+    b.tick(3, rate=5.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=1)
+    assert not of(Redirect, b.tick(round(4.5 / TICK_S), rate=0.0))
+    assert of(Redirect, b.tick(round(1.0 / TICK_S), rate=0.0))[0].cause is Cause.HANG
+
+
+def test_requests_refused_by_policy_are_overload_and_no_fault() -> None:
+    b = bench(partition())
+    for _ in range(20):
+        b.answers = [Answer(b.now_s, 1.0, False, "W1", "W1.a", refused=True)] * 5
+        b.tick(rate=0.0)
+    assert not of(Redirect, b.effects) + of(Probe, b.effects)
+    assert len([one for one in of(Report, b.effects) if "refused" in one.reason]) == 1
+
+
+def test_time_in_which_the_gateway_stood_still_is_no_servers() -> None:
+    b = bench(partition())
+    b.tick(3)
+    b.host = HostSeen(0.0, stood_s=20.0)
+    b.tick(5, late=["W1"])
+    b.host = HostSeen(0.0)
+    b.tick(2, late=["W1"])
+    b.tick(30)
+    assert not of(Redirect, b.effects)
+    assert of(Redirect, b.tick(10, late=["W1"])), "what is slow afterwards is seen as ever"
 
 
 def test_a_pause_right_after_a_redirect_is_waited_out_longer() -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import Backend, Endpoints, Route, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Route, Routes
 from controlplane.domain.order import Precedence
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.agent import Replica, control_server
@@ -42,8 +42,8 @@ class FakeGateway:
             raise GatewayError("all slots are in use")
         self.committed.append(routes)
 
-    def in_flight(self, backend: Backend) -> int:
-        return 2 if backend == ONE else 0
+    def in_flight(self, backend: Backend) -> InFlight:
+        return InFlight(1, 0, 1) if backend == ONE else NOTHING_IN_FLIGHT
 
 
 class Running:
@@ -134,7 +134,7 @@ def test_a_replica_that_is_gone_stops_no_commit(replicas: list[Running]) -> None
 def test_a_server_is_busy_while_a_replica_does_not_answer(replicas: list[Running]) -> None:
     gone = Running(Path("none"))
     gone.end()
-    assert over(replicas).in_flight(ONE) == 4
+    assert over(replicas).in_flight(ONE) == InFlight(2, 0, 2)
     with pytest.raises(GatewayError, match="does not answer"):
         over([*replicas, gone]).in_flight(TWO)
 

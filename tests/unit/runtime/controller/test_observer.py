@@ -6,6 +6,7 @@ import itertools
 import math
 import socket
 import threading
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,10 +27,20 @@ from controlplane.control.guard.state import (
     PlacedServer,
 )
 from controlplane.domain.errors import EngineError, GatewayError, NotNow
-from controlplane.domain.fleet import Delays, Labels, QuotaUse, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import (
+    Delays,
+    InFlight,
+    Labels,
+    QuotaUse,
+    Role,
+    Route,
+    Server,
+    ServerSpec,
+    ServerState,
+)
 from controlplane.domain.observation import Health, HostSeen, News
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.monitor.canary import Canaries
+from controlplane.monitor.canary import Outcome, Verdict
 from controlplane.monitor.records import Record
 from controlplane.runtime.clock import wait_until
 from controlplane.runtime.controller import engine as engine_module
@@ -39,6 +50,8 @@ from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import Limits as Waits
 
 pytestmark = pytest.mark.unit
+
+ASKED = ("w1/stats", "w3/config", "w3/infer")
 
 SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
 # Nobody listens there: a canary would fail, but none is due to a server that answers requests.
@@ -107,14 +120,15 @@ class Gateway:
     """`owed` is what a server owes; `away` one that does not answer."""
 
     owed: int = 0
+    streams: int = 0
     away: bool = False
     asked: int = 0
 
-    def in_flight(self, backend: object) -> int:
+    def in_flight(self, backend: object) -> InFlight:
         self.asked += 1
         if self.away:
             raise GatewayError("HAProxy does not answer")
-        return self.owed
+        return InFlight(requests=self.owed, streaming=self.streams)
 
     def routes(self) -> dict[str, Route]:
         return {}
@@ -190,7 +204,7 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
 
             assert wait_until(timed, deadline_s=30.0)
             # A server that has answered nobody yet gets a canary.
-            wanted = {f"/v2/models/{path}" for path in ("w1/stats", "w3/config", "w3/infer")}
+            wanted = {f"/v2/{path}" for path in ("health/live", *(f"models/{p}" for p in ASKED))}
             assert wait_until(lambda: set(asked) == wanted, deadline_s=30.0), asked
             verdict = observer._canaries.verdict
             assert wait_until(lambda: verdict(SERVER.name) is not None, deadline_s=30.0)
@@ -237,9 +251,9 @@ def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Ben
 
 
 @pytest.fixture
-def hangs(bench: Bench) -> Iterator[None]:
+def hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The server takes requests and answers none; its canaries have not given it up yet."""
-    bench.observer._canaries = Canaries(deadline_s=60.0)
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bench.workers.adopt(replace(SERVER, http_port=silent.getsockname()[1]))
         yield
@@ -251,6 +265,81 @@ def test_one_that_never_answered_anybody_owes_what_it_owes(bench: Bench) -> None
     bench.gateway.owed, bench.requests.answered = 4, ()
     assert bench.owes() == 0, "it has only just been routed to"
     assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+
+
+@pytest.mark.usefixtures("hangs")
+def test_a_process_that_answers_nothing_while_requests_are_open_hangs(bench: Bench) -> None:
+    bench.gateway.streams, bench.requests.answered = 1, ()
+    assert wait_until(lambda: bench.health() is Health.HUNG, deadline_s=30.0)
+
+
+def test_a_server_whose_model_is_busy_does_not_hang_and_is_seen_to_work(bench: Bench) -> None:
+    bench.gateway.owed, bench.requests.answered = 4, ()
+    with asked_triton() as (port, asked):
+        bench.workers.adopt(replace(SERVER, http_port=port))
+        assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+        works = lambda: bench.observer.look(state()).servers[SERVER.name].progressed  # noqa: E731
+        assert wait_until(works, deadline_s=30.0), "its counters move"
+        assert bench.health() is Health.READY
+    assert "/v2/models/w1/stats" in asked
+
+
+def verdict(outcome: Outcome, sent_s: float) -> Verdict:
+    return Verdict(sent_s, sent_s + 1.0, outcome, outcome.value)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "owed", "health"),
+    [
+        (Outcome.LATE, 0, Health.FAILING),
+        # It waits behind other requests.
+        (Outcome.LATE, 1, Health.READY),
+        (Outcome.FAILED, 1, Health.FAILING),
+        (Outcome.SILENT, 1, Health.HUNG),
+        (Outcome.UNKNOWN, 0, Health.READY),
+        (Outcome.ANSWERED, 0, Health.READY),
+    ],
+)
+def test_two_canaries_that_fail_show_a_fault_unless_something_else_explains_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, owed: int, health: Health
+) -> None:
+    bench.requests.answered, bench.gateway.owed = (), owed
+    canaries = bench.observer._canaries
+    monkeypatch.setattr(canaries, "ask", lambda *_, **__: None)
+    monkeypatch.setattr(canaries, "finished", lambda: {SERVER.name})
+    for sent_s in (1.0, 3.0):
+        monkeypatch.setattr(canaries, "verdict", lambda _, s=sent_s: verdict(outcome, s))
+        seen = bench.health()
+    assert seen is health
+
+
+def test_a_canary_that_is_late_while_clients_got_answers_shows_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canaries = bench.observer._canaries
+    monkeypatch.setattr(canaries, "finished", lambda: {SERVER.name})
+    monkeypatch.setattr(canaries, "verdict", lambda _: verdict(Outcome.LATE, 0.0))
+    assert [bench.health() for _ in range(3)] == [Health.READY] * 3
+
+
+def test_a_canary_has_as_long_as_its_model_may_take(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, deadline_s: given.append(deadline_s))
+    slow = state()
+    partition = replace(slow.watches["W1"].partition, promises=(Promise("w1", 60_000.0, 10.0),))
+    slow = replace(slow, watches={"W1": replace(slow.watches["W1"], partition=partition)})
+    for observed in (state(), slow):
+        bench.observer.look(observed)
+        bench.observer.probe(SERVER.name)
+    assert given == [2.0, 120.0]
+
+
+def test_requests_refused_by_policy_are_no_failures(bench: Bench) -> None:
+    refused = Record("h", 1, "w1", "127.0.0.1", 9, 503, None, 1, 1, 1.0, 1.0, False, True)
+    bench.requests.answered = (refused,) * 9
+    answers = bench.observer.look(state()).answers
+    assert [(a.refused, a.failed) for a in answers] == [(True, False)] * 9
+    assert bench.observer._failed.get(SERVER.name, 0) == 0
 
 
 def test_a_log_that_falls_silent_is_a_trouble(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,11 +472,15 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
     assert wait_until(lambda: bench.engine.starts == 1, deadline_s=30.0)
     bench.gateway.away = True
     asked = bench.gateway.asked
-    assert wait_until(lambda: bench.gateway.asked > asked + 5, deadline_s=30.0)
+
+    def goes_on() -> None:
+        bench.workers.retry(time.monotonic())
+
+    assert wait_until(lambda: (goes_on(), bench.gateway.asked > asked + 25)[1], deadline_s=30.0)
     assert bench.engine.stopped == []
     assert [reason for reason in bench.failed if "stopped" in reason] == []
     bench.gateway.away, bench.gateway.owed = False, 0
-    assert wait_until(lambda: len(bench.engine.stopped) == 20, deadline_s=30.0)
+    assert wait_until(lambda: (goes_on(), len(bench.engine.stopped) == 20)[1], deadline_s=30.0)
 
 
 def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,18 @@ import pytest
 
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import (
+    NOTHING_IN_FLIGHT,
+    InFlight,
+    Labels,
+    Role,
+    Route,
+    Routes,
+    Server,
+    ServerSpec,
+    ServerState,
+)
+from controlplane.runtime.clock import wait_until
 from controlplane.runtime.controller.workers import _THREADS, Workers
 from controlplane.runtime.fleet.execute import Limits, backend
 
@@ -37,21 +49,22 @@ class Engine:
 class Gateway:
     def __init__(self, routes: Routes | None = None) -> None:
         self.asked = 0
+        self.owed = NOTHING_IN_FLIGHT
         self.present = routes or {}
 
     def routes(self) -> Routes:
         return self.present
 
-    def in_flight(self, backend: object) -> int:
+    def in_flight(self, backend: object) -> InFlight:
         self.asked += 1
-        return 0
+        return self.owed
 
 
 @pytest.mark.parametrize(
     ("ending", "allowed_s", "drained"),
     [
         (Ending.DRAINED, 30.0, True),
-        (Ending.GRACE, 2.0, False),
+        (Ending.HUNG, 2.0, True),
         # One batch is refused, and what waits behind it goes to the shadow.
         (Ending.REFUSED, 1.0, False),
         (Ending.AT_ONCE, 0.0, False),
@@ -92,3 +105,22 @@ def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_be
     engine.may_start.set()
     workers.close(wait=True)
     assert engine.stopped == [0.0]
+
+
+def test_a_server_that_drains_holds_no_thread_and_is_stopped_when_it_has_drained() -> None:
+    engine, answering = Engine(), Gateway()
+    launcher: Any = engine
+    gateway: Any = answering
+    answering.owed = InFlight(streaming=1)
+    workers = Workers(launcher, gateway, lambda subject, reason: None, LIMITS)
+    for n in range(2 * _THREADS):
+        server = replace(SERVER, spec=replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n}")))
+        workers.adopt(server)
+        workers.stop(DrainAndStop(server.name, Ending.DRAINED))
+    assert wait_until(lambda: answering.asked >= 2 * _THREADS and workers.draining, deadline_s=30.0)
+    assert engine.stopped == []
+    answering.owed = NOTHING_IN_FLIGHT
+    workers.retry(math.inf)
+    workers.close(wait=True)
+    assert len(engine.stopped) == 2 * _THREADS
+    assert not workers.draining

@@ -11,7 +11,18 @@ import pytest
 from controlplane.control.converge.actions import Start, Stop
 from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, InputError
-from controlplane.domain.fleet import Endpoints, Labels, Role, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import (
+    NOTHING_IN_FLIGHT,
+    Endpoints,
+    InFlight,
+    Labels,
+    Role,
+    Route,
+    Routes,
+    Server,
+    ServerSpec,
+    ServerState,
+)
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -58,8 +69,8 @@ class Gateway:
     def arrange(self, order: Order) -> None:
         pass
 
-    def in_flight(self, leads_to: object) -> int:
-        return 0
+    def in_flight(self, leads_to: object) -> InFlight:
+        return NOTHING_IN_FLIGHT
 
 
 class Launcher:

@@ -1,0 +1,66 @@
+"""When a server that no route leads to has drained, or can answer no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controlplane.control.guard.state import DrainAndStop, Ending
+from controlplane.domain.errors import EngineError, GatewayError
+from controlplane.domain.fleet import Server
+from controlplane.monitor import inference
+from controlplane.ports import Gateway, Launcher
+from controlplane.runtime.fleet.execute import backend
+
+LIVE_S = 0.5
+"""The longest wait for an answer that needs no model."""
+
+
+@dataclass(slots=True)
+class Drain:
+    """A server that ends as the guard decided (`how`): when it last answered a request, and what it `owed` then.
+
+    `silent_since_s` is when its process stopped answering calls, `used_s` the time of a core that it had used
+    when it was last silent. Times are of the monotonic clock.
+    """
+
+    server: Server
+    how: DrainAndStop
+    gateway: Gateway
+    launcher: Launcher
+    answered_s: float
+    owed: int = 0
+    silent_since_s: float | None = None
+    used_s: float | None = None
+
+    def may_answer(self, now_s: float, grace_s: float) -> bool:
+        """Return whether the server owes answers that it may still give.
+
+        A hung one may not while its process does nothing, which takes `grace_s` to see where no use is counted.
+        """
+        late = now_s - self.answered_s > self.how.patience_s
+        try:
+            found = self.gateway.in_flight(backend(self.server))
+        except GatewayError:
+            return not late
+        if found.total < self.owed:
+            self.answered_s, late = now_s, False
+        self.owed = found.total
+        if self.how.ending is Ending.DRAINED:
+            return found.streaming + found.sequences > 0 or (found.requests > 0 and not late)
+        return found.total > 0 and not late and not self._does_nothing(now_s, grace_s)
+
+    def _does_nothing(self, now_s: float, grace_s: float) -> bool:
+        """Return whether the process answers no call, and uses no time of a core where that is counted."""
+        if inference.is_live(self.server, deadline_s=LIVE_S):
+            self.silent_since_s, self.used_s = None, None
+            return False
+        try:
+            used_s = self.launcher.usage(self.server).cpu_seconds
+        except EngineError:
+            used_s = None
+        before_s, self.used_s = self.used_s, used_s
+        if self.silent_since_s is None:
+            self.silent_since_s = now_s
+        if used_s is not None and before_s is not None:
+            return used_s <= before_s
+        return now_s - self.silent_since_s >= grace_s

@@ -1,0 +1,145 @@
+"""What a server that ends still owes, and whether it may still give it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from asked_triton import asked_triton
+
+from controlplane.control.guard.state import DrainAndStop, Ending
+from controlplane.domain.errors import EngineError, GatewayError
+from controlplane.domain.fleet import (
+    NOTHING_IN_FLIGHT,
+    InFlight,
+    Labels,
+    Role,
+    Server,
+    ServerSpec,
+    ServerState,
+    ShareUsage,
+)
+from controlplane.runtime.controller import draining
+from controlplane.runtime.controller.draining import Drain
+
+pytestmark = pytest.mark.unit
+
+SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
+GRACE_S = 2.0
+
+
+@dataclass
+class Gateway:
+    owed: InFlight | None = NOTHING_IN_FLIGHT
+
+    def in_flight(self, backend: object) -> InFlight:
+        if self.owed is None:
+            raise GatewayError("HAProxy does not answer")
+        return self.owed
+
+
+@dataclass
+class Engine:
+    used_s: float | None = None
+
+    def usage(self, server: Server) -> ShareUsage:
+        if self.used_s is None:
+            raise EngineError("the engine does not answer")
+        return ShareUsage(None, None, self.used_s)
+
+
+@dataclass
+class Leaving:
+    gateway: Gateway
+    engine: Engine
+
+    def drain(self, ending: Ending, port: int = 9) -> Drain:
+        gateway: Any = self.gateway
+        launcher: Any = self.engine
+        how = DrainAndStop("1", ending, patience_s=60.0)
+        return Drain(replace(SERVER, http_port=port), how, gateway, launcher, answered_s=0.0)
+
+
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> Leaving:
+    monkeypatch.setattr(draining, "LIVE_S", 0.05)
+    return Leaving(Gateway(), Engine())
+
+
+@pytest.fixture
+def deaf() -> Iterator[int]:
+    """The port of a process that answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def test_a_server_that_owes_nothing_has_drained(leaving: Leaving, deaf: int) -> None:
+    for ending in (Ending.DRAINED, Ending.HUNG):
+        assert not leaving.drain(ending, deaf).may_answer(0.0, GRACE_S)
+
+
+@pytest.mark.parametrize("owed", [InFlight(requests=1), InFlight(streaming=1), InFlight(sequences=1)])
+def test_a_server_that_drains_may_answer_what_it_owes(leaving: Leaving, owed: InFlight) -> None:
+    leaving.gateway.owed = owed
+    assert leaving.drain(Ending.DRAINED).may_answer(59.0, GRACE_S)
+
+
+@pytest.mark.parametrize(
+    ("ending", "owed", "may_answer"),
+    [
+        (Ending.DRAINED, InFlight(requests=1), False),
+        (Ending.DRAINED, InFlight(streaming=1), True),
+        (Ending.DRAINED, InFlight(sequences=1), True),
+        (Ending.DRAINED, None, False),
+        (Ending.HUNG, InFlight(requests=1), False),
+        (Ending.HUNG, InFlight(streaming=1), False),
+    ],
+)
+def test_after_its_time_only_a_stream_keeps_a_server_that_does_not_hang(
+    leaving: Leaving, ending: Ending, owed: InFlight | None, may_answer: bool
+) -> None:
+    leaving.gateway.owed = owed
+    assert leaving.drain(ending).may_answer(61.0, GRACE_S) is may_answer
+
+
+def test_each_answer_gives_a_server_its_time_again(leaving: Leaving) -> None:
+    drain = leaving.drain(Ending.DRAINED)
+    for now_s, owed in ((50.0, 3), (100.0, 2), (150.0, 1)):
+        drain.owed = owed + 1
+        leaving.gateway.owed = InFlight(requests=owed)
+        assert drain.may_answer(now_s, GRACE_S)
+    assert not drain.may_answer(211.0, GRACE_S)
+
+
+def test_a_gateway_that_does_not_answer_shows_nothing(leaving: Leaving) -> None:
+    leaving.gateway.owed = None
+    assert leaving.drain(Ending.HUNG).may_answer(59.0, GRACE_S)
+
+
+def test_a_silent_process_may_answer_while_it_uses_a_core(leaving: Leaving, deaf: int) -> None:
+    leaving.gateway.owed = InFlight(requests=1)
+    drain = leaving.drain(Ending.HUNG, deaf)
+    for used_s in (1.0, 2.0, 3.0):  # a large body keeps it from answering
+        leaving.engine.used_s = used_s
+        assert drain.may_answer(used_s, GRACE_S)
+    assert not drain.may_answer(4.0, GRACE_S)
+
+
+def test_a_silent_process_of_which_nothing_is_counted_has_a_moment(leaving: Leaving, deaf: int) -> None:
+    leaving.gateway.owed = InFlight(requests=1)
+    drain = leaving.drain(Ending.HUNG, deaf)
+    assert drain.may_answer(10.0, GRACE_S)
+    assert drain.may_answer(11.9, GRACE_S)
+    assert not drain.may_answer(12.0, GRACE_S)
+
+
+def test_a_process_that_answers_again_drains(leaving: Leaving) -> None:
+    leaving.gateway.owed = InFlight(requests=1)
+    leaving.engine.used_s = 1.0
+    with asked_triton() as (port, _):
+        drain = leaving.drain(Ending.HUNG, port)
+        assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 5.0, 10.0))
