@@ -1,0 +1,158 @@
+"""Servers that are busy, pause or refuse by policy are left alone: a plain Triton would answer too."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import guard_rig as rig
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as over_grpc
+import tritonclient.http as over_http
+from guard_rig import Guarded, Load
+
+pytestmark = pytest.mark.e2e
+
+MODELS = Path(__file__).parents[2] / "support" / "busy_models"
+SLO_MS = 400.0
+
+
+def partition(model: str) -> dict[str, Any]:
+    made = rig.partition(model, 20, rate_rps=20.0, slo_ms=SLO_MS)
+    made["models"][0].update(model=model, batch=1 if model in ("narrow", "tokens") else 4)
+    made["workloads"][0]["model"] = model
+    return made
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with rig.guarded(tmp_path_factory.mktemp("busy")) as made:
+        made.models = MODELS
+        made.apply(rig.plan(*map(partition, ("wait", "narrow", "tokens", "total"))))
+        made.await_guarded(4)
+        yield made
+
+
+@pytest.fixture
+def undisturbed(fleet: Guarded) -> Iterator[Guarded]:
+    """The fleet, of which no server is left or ended during the test."""
+    before, began_s = {server.name for server in fleet.servers()}, time.time()
+    yield fleet
+    assert [e for e in fleet.events() if e.at_s >= began_s and e.kind in ("redirect", "launch")] == []
+    assert {server.name for server in fleet.servers()} == before
+
+
+def infer(fleet: Guarded, protocol: str, model: str, value: float) -> float:
+    """Run one inference; return what it took."""
+    module: Any = over_http if protocol == "http" else over_grpc
+    x = module.InferInput("X", [1, 1], "FP32")
+    x.set_data_from_numpy(np.array([[value]], dtype=np.float32))
+    port, began = getattr(fleet, protocol), time.monotonic()
+    limit = {"network_timeout": 60.0} if protocol == "http" else {}
+    with module.InferenceServerClient(f"127.0.0.1:{port}", **limit) as client:
+        client.infer(model, [x])
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_long_request_after_short_ones_is_answered(undisturbed: Guarded, protocol: str) -> None:
+    for _ in range(30):
+        infer(undisturbed, protocol, "wait", 0.01)
+    # Canaries are due behind it, and it takes ten SLOs.
+    assert infer(undisturbed, protocol, "wait", 9.0) >= 9.0
+
+
+def test_a_long_request_among_others_is_answered_and_costs_none_of_them(fleet: Guarded) -> None:
+    with Load(fleet.grpc, "wait", 15.0, 0.01) as load, ThreadPoolExecutor(1) as pool:
+        load.await_answers(20)
+        long = pool.submit(infer, fleet, "http", "wait", 15.0)
+        assert long.result(timeout=60.0) >= 15.0
+        load.await_answers(20, since_s=time.time())
+    assert load.failed() == []
+    fleet.await_guarded(4)
+
+
+def test_tokens_that_are_far_apart_all_arrive(undisturbed: Guarded) -> None:
+    def events() -> int:
+        url = f"http://127.0.0.1:{undisturbed.http}/v2/models/tokens/generate_stream"
+        with httpx.stream("POST", url, json={"N": 4, "GAP": 2.5}, timeout=60.0) as answer:
+            return sum(line.startswith("data:") for line in answer.iter_lines())
+
+    def streamed() -> int:
+        answers: queue.Queue[Any] = queue.Queue()
+        with over_grpc.InferenceServerClient(f"127.0.0.1:{undisturbed.grpc}") as client:
+            client.start_stream(callback=lambda result, error: answers.put(error or result))
+            n, gap = over_grpc.InferInput("N", [1], "INT32"), over_grpc.InferInput("GAP", [1], "FP32")
+            n.set_data_from_numpy(np.array([4], np.int32))
+            gap.set_data_from_numpy(np.array([2.5], np.float32))
+            client.async_stream_infer("tokens", [n, gap])
+            found = [answers.get(timeout=60.0) for _ in range(4)]
+            client.stop_stream()
+        return sum(isinstance(one, over_grpc.InferResult) for one in found)
+
+    with ThreadPoolExecutor(4) as pool:
+        counts = [pool.submit(one) for one in (events, streamed, events, streamed)]
+        assert [one.result(timeout=120.0) for one in counts] == [4] * 4
+
+
+def test_sequences_that_pause_keep_their_state(undisturbed: Guarded) -> None:
+    with over_http.InferenceServerClient(f"127.0.0.1:{undisturbed.http}") as client:
+
+        def add(sequence: int, *, start: bool = False, end: bool = False) -> int:
+            x = over_http.InferInput("X", [1, 1], "INT32")
+            x.set_data_from_numpy(np.array([[1]], dtype=np.int32))
+            given = {"sequence_id": sequence, "sequence_start": start, "sequence_end": end}
+            return int(client.infer("total", [x], **given).as_numpy("SUM")[0, 0])
+
+        for turn in range(30):
+            sums = [add(sequence, start=turn == 0) for sequence in (1, 2, 3)]
+        assert sums == [30, 30, 30]
+        time.sleep(
+            4.0
+        )  # longer than any silence that is a hang, and than the wait for an idle server's canary
+        assert [add(sequence, end=True) for sequence in (1, 2, 3)] == [31, 31, 31]
+
+
+def test_a_full_queue_is_overload_and_no_fault(undisturbed: Guarded) -> None:
+    began_s, until = time.time(), time.monotonic() + 8.0
+    url = f"http://127.0.0.1:{undisturbed.http}/v2/models/narrow/infer"
+    body = {"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": [0.5]}]}
+
+    def flood() -> Counter[int]:
+        got: Counter[int] = Counter()
+        with httpx.Client(timeout=30.0) as client:
+            while time.monotonic() < until:
+                got[client.post(url, json=body).status_code] += 1
+        return got
+
+    with ThreadPoolExecutor(6) as pool:
+        told = sum((one.result() for one in [pool.submit(flood) for _ in range(6)]), Counter[int]())
+    assert set(told) == {200, 503}
+    assert told[503] > 50
+    undisturbed.await_event("notice", since_s=began_s, says="queue policy")
+    told_of = json.loads(undisturbed.ctl("status", "--json").stdout)["workloads"]
+    (row,) = (one for one in told_of if one["workload"] == "narrow")
+    assert row["errors"] == 0
+    assert row["refused"] > 50
+
+
+def test_a_gateway_that_stood_still_leaves_no_server(undisturbed: Guarded) -> None:
+    (haproxy,) = undisturbed.gateway_processes("haproxy")
+    with Load(undisturbed.grpc, "wait", 15.0, 0.01) as load:
+        load.await_answers(40)
+        haproxy.suspend()
+        try:
+            undisturbed.await_event("gateway", since_s=0.0, says="does not run")
+        finally:
+            haproxy.send_signal(signal.SIGCONT)
+        load.await_answers(80, since_s=time.time())
+    assert load.failed() == []
