@@ -357,7 +357,11 @@ class _Turn:
         died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED)
         self.effects.append(self._ending(watch, cause))
         if watch.active.gpu not in self.state.lost_gpus:
-            evidence = self._slowness(watch, active) if cause is Cause.SLOW else active.reason
+            evidence = active.reason
+            if cause is Cause.SLOW:
+                evidence = self._slowness(watch, active)
+            elif cause is Cause.HANG and not evidence:
+                evidence = signals.silence(watch, active, self.seen.now_s)
             level = Level.INFO if cause is Cause.SHARE else Level.WARNING
             share = f"{target.percent:g} % of {target.gpu}"
             reason = f"{cause}{f' ({evidence})' if evidence else ''}: redirected to {target.server}, {share}"

@@ -214,6 +214,15 @@ def overdue_s(watch: Watch, limits: Limits) -> float:
     return max(0.0 if given else limits.overdue_s, patience_s(watch, limits))
 
 
+def silence(watch: Watch, seen: ServerSeen, now_s: float) -> str:
+    """Return the evidence of a hang, in words, and the way out where the requests were only long ones."""
+    count = seen.in_flight + seen.streaming
+    return (
+        f"no answer for {now_s - watch.answered_s:.1f} s with {count} requests open, which are waited for; "
+        "if requests may take so long, say so by longest_ms in the spec"
+    )
+
+
 def over_plan(watch: Watch, seen: ServerSeen) -> str | None:
     """Return the message if more traffic than planned, not a slow server, broke the SLO; None otherwise.
 

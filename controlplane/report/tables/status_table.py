@@ -120,7 +120,7 @@ def _sources(rows: Sequence[WorkloadRow]) -> list[str]:
 def _refused(rows: Sequence[WorkloadRow]) -> list[str]:
     """Return the line that says how many requests were refused of which workloads; none where none was."""
     found = [f"{row.refused} of {row.workload}" for row in rows if row.refused]
-    return ["", f"refused, beyond the planned rate in overload: {', '.join(found)}"] if found else []
+    return ["", f"refused in overload: {', '.join(found)}"] if found else []
 
 
 def _late(row: StatusRow | WorkloadRow) -> bool:
