@@ -71,7 +71,7 @@ LATE = Family(
 OVERLOADED = Family(
     "trisect_refused_requests_total",
     Kind.COUNTER,
-    "Inferences beyond the planned rate that were refused while their partition was overloaded.",
+    "Requests refused in overload: by the gateway, or by the queue policy of the model.",
     ("endpoint",),
 )
 MEASURED = Family(

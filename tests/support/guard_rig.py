@@ -30,6 +30,7 @@ from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Guarding
 from controlplane.files.guarding import read_guarding
 from controlplane.runtime.fleet.history import Event, History
+from launchers.docker.launcher import DockerLauncher
 from launchers.process.launcher import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,8 @@ class Guarded:
     grpc: int
     metrics: int
     models: Path = MODELS
+    engine: dict[str, str] = field(default_factory=dict)
+    """The environment that leads to a Docker engine and its image, for a fleet of containers."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -88,6 +91,7 @@ class Guarded:
             "XDG_STATE_HOME": str(self.directory / "state"),
             "TRISECT_TRITON_HOME": str(ROOT / ".tools" / "triton"),
             "OPENBLAS_NUM_THREADS": "1",
+            **self.engine,
         }
 
     @property
@@ -111,6 +115,8 @@ class Guarded:
         ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
         ports += ["--metrics-port", str(self.metrics)]
         where = ["--repository", str(self.models), "--output", str(self.directory / "rendered")]
+        if self.engine:
+            where += ["--launcher", "docker"]
         told = self.ctl("apply", str(path), "--allow-violations", "--yes", *ports, *where, *more)
         assert told.returncode == 0, told.stderr
         if "--no-serve" not in more:
@@ -149,8 +155,11 @@ class Guarded:
         log = self.files / "controller.log"
         return log.read_text(errors="replace")[-4000:] if log.exists() else ""
 
-    def launcher(self) -> ProcessLauncher:
-        return ProcessLauncher(self.directory / "state" / "trisect")
+    def launcher(self) -> ProcessLauncher | DockerLauncher:
+        state = self.directory / "state" / "trisect"
+        if self.engine:
+            return DockerLauncher(state, address=self.engine["DOCKER_HOST"])
+        return ProcessLauncher(state)
 
     def servers(self) -> tuple[Server, ...]:
         return self.launcher().servers(self.fleet)
@@ -270,9 +279,11 @@ def cgroups_of(fleet: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def guarded(directory: Path) -> Iterator[Guarded]:
+def guarded(directory: Path, engine: dict[str, str] | None = None) -> Iterator[Guarded]:
     """A fleet that is gone afterwards, whatever happened."""
-    here = Guarded(directory, f"g{os.getpid()}x{time.monotonic_ns() % 10**6}", *free_ports(3))
+    name = f"g{os.getpid()}x{time.monotonic_ns() % 10**6}"
+    http, grpc, metrics = free_ports(3)
+    here = Guarded(directory, name, http, grpc, metrics, engine=engine or {})
     try:
         yield here
     finally:

@@ -17,7 +17,7 @@ LIVE_S = 0.5
 
 @dataclass(slots=True)
 class Drain:
-    """A server that ends as the guard decided (`how`): when it last answered a request, and what it `owed` then.
+    """A server that ends as the guard decided (`how`), when it last answered and what it owed then.
 
     `silent_since_s` is when its process stopped answering calls, `used_s` the time of a core that it had used
     when it was last silent. Times are of the monotonic clock.
@@ -35,7 +35,7 @@ class Drain:
     def may_answer(self, now_s: float, grace_s: float) -> bool:
         """Return whether the server owes answers that it may still give.
 
-        A hung one may not while its process does nothing, which takes `grace_s` to see where no use is counted.
+        A hung one may not while its process does nothing, which takes `grace_s` to see where nothing counts.
         """
         late = now_s - self.answered_s > self.how.patience_s
         try:

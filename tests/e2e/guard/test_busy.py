@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import signal
@@ -15,7 +16,9 @@ from typing import Any
 import guard_rig as rig
 import httpx
 import numpy as np
+import private_engine
 import pytest
+import triton_image
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
 from guard_rig import Guarded, Load
@@ -33,9 +36,27 @@ def partition(model: str) -> dict[str, Any]:
     return made
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with rig.guarded(tmp_path_factory.mktemp("busy")) as made:
+@contextlib.contextmanager
+def engine(launcher: str) -> Iterator[dict[str, str]]:
+    """The environment of a private Docker engine; nothing for plain processes."""
+    if launcher == "process":
+        yield {}
+        return
+    why_not = private_engine.obstacle()
+    if why_not is not None:
+        pytest.skip(f"DOCKER TESTS NOT RUN: {why_not}")
+    with pytest.MonkeyPatch.context() as patch, private_engine.private_engine() as made:
+        patch.setenv("TRISECT_TRITON_HOME", str(rig.ROOT / ".tools" / "triton"))
+        image = triton_image.build(made.address)
+        yield {"DOCKER_HOST": made.address, "TRISECT_IMAGE": image, "TRISECT_PULL": "never"}
+
+
+LAUNCHERS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
+
+
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with engine(request.param) as environment, rig.guarded(tmp_path_factory.mktemp("b"), environment) as made:
         made.models = MODELS
         made.apply(rig.plan(*map(partition, ("wait", "narrow", "tokens", "total"))))
         made.await_guarded(4)
