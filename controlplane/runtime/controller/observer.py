@@ -38,6 +38,12 @@ SILENT_S = 0.2
 SUSPICIOUS = 0.25
 """The evidence, of 1 for an alarm, from which on looking closer is worth its cost."""
 _SILENT_REQUESTS = 3.0
+_LULL_S = 1.0
+"""The longest silence of a server with traffic until its requests in flight are read, in a small fleet; ..."""
+_LULLS_RPS = 50.0
+"""... and how many servers are read in a second in a large one."""
+_RARE_RPS = 0.02
+"""Requests that come more rarely are no traffic."""
 _FAILED_IN_A_ROW = 5
 _CANARY_S = 2.0
 """The shortest deadline of a canary; that of a slow model is longer."""
@@ -373,8 +379,9 @@ class Observer:
         )
         silent_s = SILENT_S
         if not in_flight.unanswered:
-            rate_rps = sum(rates[0] for rates in resumed(watch, self._state.now_s).rates_rps)
-            silent_s = max(SILENT_S, _SILENT_REQUESTS / rate_rps if rate_rps > 0.0 else math.inf)
+            rates_rps = [max(rates) for rates in resumed(watch, self._state.now_s).rates_rps]
+            lull_s = max(_LULL_S, len(self._servers) / _LULLS_RPS) if max(rates_rps) > _RARE_RPS else math.inf
+            silent_s = max(SILENT_S, min(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), lull_s))
         if now - since < silent_s:
             self._silences.put(name, since + silent_s)
             return NOTHING_IN_FLIGHT
