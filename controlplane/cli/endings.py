@@ -20,6 +20,7 @@ from controlplane.cli.extras import extra_of
 from controlplane.cli.stderr import Verbosity, chosen
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import InputError, TrisectError
+from controlplane.report.printable import printable
 
 
 class Terminated(KeyboardInterrupt):
@@ -140,7 +141,7 @@ def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
 def _print(kind: Kind, message: str, arguments: Sequence[str], **place: str | int | None) -> int:
     if chosen() is Verbosity.VERBOSE:
         traceback.print_exc()
-    print(f"ctl: {message}", file=sys.stderr)
+    print(f"ctl: {printable(message)}", file=sys.stderr)
     _print_document(kind, message, arguments, **place)
     return kind.code
 

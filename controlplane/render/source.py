@@ -16,6 +16,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.files.completed import read_completed
+from controlplane.files.reading import read_bytes
 from controlplane.files.sample_shapes import read_sample_shapes
 from controlplane.render.composing import composing_models, is_ensemble
 from controlplane.render.config import check_servable, is_complete, keeps_sequences, parse_config
@@ -79,10 +80,12 @@ def read_written(directory: Path) -> ModelConfig | None:
     """
     file = directory / CONFIG_NAME
     try:
-        return parse_config(file.read_text(), str(file))
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
+        return parse_config(read_bytes(file).decode(), str(file))
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    except UnicodeDecodeError as error:
         raise InputError(f"cannot be read: {error}", file=str(file)) from None
 
 

@@ -12,6 +12,7 @@ from controlplane.domain.tensors import TensorSpec
 from controlplane.profiler.requests import requests_for
 from controlplane.render.config import batch_limit, input_specs, is_complete, keeps_sequences
 from controlplane.render.source import SourceModel, all_models, read_source, read_written
+from controlplane.report.printable import printable
 from controlplane.runtime.jobs.completing import Completer
 
 
@@ -28,7 +29,8 @@ def survey(repository: Path, completer: Completer) -> tuple[Finding, ...]:
         for model, said in completer.complete(repository, readable).items()
     }
     return tuple(
-        Finding(model, Readiness.UNSUPPORTED, refused[model])
+        # Its name may be anything: a line of its own in the spec's comments would be a workload.
+        Finding(printable(model, layout=""), Readiness.UNSUPPORTED, printable(refused[model]))
         if model in refused
         else finding(repository, model)
         for model in models

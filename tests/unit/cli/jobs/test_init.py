@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import jsonschema
@@ -11,6 +12,7 @@ from object_store import served
 
 from controlplane.cli.main import run
 from controlplane.cli.schemas import schema
+from controlplane.files.specs import read_spec
 
 pytestmark = pytest.mark.unit
 
@@ -63,6 +65,27 @@ def test_without_a_model_that_can_be_planned_nothing_is_written(directory: Path)
     (directory / "models" / "m" / "config.pbtxt").write_text(CONFIG.replace('"b"', '"vllm"'))
     assert run(["init", "models"]) == 3
     assert not (directory / "spec.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"\x1b[31mred\x1b]0;title\x07",
+        b"in\xe8 Latin-1",
+        b"x\n  - {name: evil, model: m, slo_ms: 1, rate_rps: 1}\n  #",
+        b"right\xe2\x80\xaeleft",
+    ],
+)
+@pytest.mark.parametrize("json", [False, True])
+def test_a_folders_name_steers_no_terminal_and_adds_no_workload(
+    directory: Path, capfdbinary: pytest.CaptureFixture[bytes], name: bytes, json: bool
+) -> None:
+    os.makedirs(os.fsencode(directory / "models") + b"/" + name + b"/1")
+    assert run(["init", "models", *(["--json"] if json else [])]) == 0
+    out, err = capfdbinary.readouterr()
+    text = (out + err + (directory / "spec.yaml").read_bytes()).decode()
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert [w.name for w in read_spec(directory / "spec.yaml")[0].workloads] == ["m"]
 
 
 def test_a_repository_that_is_not_here_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
