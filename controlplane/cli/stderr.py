@@ -65,7 +65,7 @@ def warn(line: str) -> None:
 
 
 def progress_bar() -> Bar:
-    """Return a progress bar on stderr, which -q leaves out."""
+    """Return a progress bar, or lines in a log, on stderr; -q leaves them out."""
     from controlplane.report.progress import Bar
 
-    return Bar(shown=chosen() is not Verbosity.QUIET)
+    return Bar(say, shown=chosen() is not Verbosity.QUIET)

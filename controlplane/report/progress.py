@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+_LINE_S = 10.0
+"""The time between two lines at least, where there is no bar."""
+
 
 class Bar:
-    """A progress bar with the time left, on stderr if that is a terminal and the bar is `shown`."""
+    """A progress bar with the time left, on stderr if that is a terminal, else lines by `say`."""
 
-    def __init__(self, *, shown: bool = True) -> None:
+    def __init__(self, say: Callable[[str], None], *, shown: bool = True) -> None:
         console = Console(stderr=True)
+        self._say = say if shown and not console.is_terminal else None
+        self._said_s = -math.inf
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -37,3 +45,7 @@ class Bar:
         """Show that `done` of `total` steps are done; `what` is the present one."""
         left = "" if seconds_left is None else f"{seconds_left:.0f} s left"
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
+        now_s = time.monotonic()
+        if self._say is not None and now_s - self._said_s >= _LINE_S:
+            self._said_s = now_s
+            self._say(f"{what}: {done} of {total}{left and ', about '}{left}")
