@@ -55,12 +55,18 @@ def all_models(repository: Path) -> tuple[str, ...]:
     """Return what `source_models` does. Raises InputError if there is no model too."""
     found = source_models(repository)
     if not found:
-        others = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
+        others = ", ".join(no_models(repository))
         bare = f"; folders without one: {others}" if others else ""
         raise InputError(
             f"has no model (a folder with a config.pbtxt or a version){bare}", file=str(repository)
         )
     return found
+
+
+def no_models(repository: Path) -> tuple[str, ...]:
+    """Return the names of the other folders of a repository, sorted: they have no config and no version."""
+    others = (p for p in repository.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return tuple(sorted(p.name for p in others if not _is_model(p)))
 
 
 def _is_model(folder: Path) -> bool:

@@ -242,7 +242,7 @@ class WorkloadTable {
     return section("workloads", "Workloads",
       el("p", {}, "Those with the least margin come first. A workload's name opens why it has its share and batch. " +
         `A workload holds where its ${this.plan.basis.measure} is within ${this.plan.basis.limit === "SLO" ? "its SLO" : this.plan.basis.limit}.`,
-        el("span", { class: "wide" }, plan.seen
+        el("span", { class: "wide" }, this.plan.seen
           ? " Utilisation planned is its planned rate over what its servers can answer; measured, the part of the last minutes in which its busiest server executed batches."
           : " Utilisation is its rate over what its servers can answer.")),
       this.count,

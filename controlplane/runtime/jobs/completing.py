@@ -32,12 +32,14 @@ class Completer:
     """Has a Triton complete configurations.
 
     `device` is the launcher's name for the one it runs on; `scratch` holds locks; `options` are the user's.
+    `backends` are those of the Triton, None where they are unknown, as of an image.
     """
 
     launcher: Launcher
     device: str
     scratch: Path
     options: ServerOptions = NO_OPTIONS
+    backends: frozenset[str] | None = None
 
     def complete(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
         """Complete and keep those of the models' configurations that need it.
