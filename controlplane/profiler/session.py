@@ -28,7 +28,7 @@ from controlplane.profiler.load import off_core
 from controlplane.profiler.point import Bench, Watched
 from controlplane.profiler.subject import Subject
 from controlplane.profiler.sweep import Pace, Point, effort, fits, needed_s, point_seconds
-from controlplane.profiler.temporary import exclusive, running
+from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.composing import is_ensemble
 from controlplane.render.repository import profiling_tree
 from controlplane.render.source import SourceModel
@@ -129,6 +129,8 @@ class Profiler:
         tree = profiling_tree(source, endpoints=endpoints, gpu_type=place.device.name)
         revision = sha256(f"{percent:g}|{tree.content_hash}|{self.options}".encode()).hexdigest()[:10]
         directory = self.scratch / place.label / f"{source.name}-{revision}"
+        if "python" in (source.config.backend, *(one.config.backend for one in source.composing)):
+            check_python_path(self.launcher, directory.resolve())
         write_tree(directory, tree)
         spec = ServerSpec(
             labels=Labels(self.fleet(place), "profile", f"{source.name}.{slot}", Role.PROFILE, revision),

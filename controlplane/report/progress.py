@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -20,7 +19,8 @@ class Bar:
     def __init__(self, say: Callable[[str], None], *, shown: bool = True) -> None:
         console = Console(stderr=True)
         self._say = say if shown and not console.is_terminal else None
-        self._said_s = -math.inf
+        self._begun = False
+        self._next_s = time.monotonic() + _LINE_S
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -45,7 +45,8 @@ class Bar:
         """Show that `done` of `total` steps are done; `what` is the present one."""
         left = "" if seconds_left is None else f"{seconds_left:.0f} s left"
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
+        begins = bool(left) and not self._begun  # how long it takes is said at once, where that is known
         now_s = time.monotonic()
-        if self._say is not None and now_s - self._said_s >= _LINE_S:
-            self._said_s = now_s
+        if self._say is not None and (begins or now_s >= self._next_s):
+            self._begun, self._next_s = True, now_s + _LINE_S
             self._say(f"{what}: {done} of {total}{left and ', about '}{left}")

@@ -18,7 +18,7 @@ from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.completed import write_completed
 from controlplane.monitor import inference, triton
 from controlplane.ports import Launcher
-from controlplane.profiler.temporary import exclusive, running
+from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.config import completed_config
 from controlplane.render.source import read_written, to_complete
 
@@ -53,6 +53,8 @@ class Completer:
         failed: dict[str, str] = {}
         if not wanted:
             return failed
+        if any(path for model in wanted for path in found[model].glob("[0-9]*/model.py")):
+            check_python_path(self.launcher, repository.resolve())
         with self._serving(repository.resolve()) as server, triton.StatisticsClient(server) as client:
             for model in wanted:
                 try:
