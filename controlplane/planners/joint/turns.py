@@ -43,7 +43,7 @@ from controlplane.planners.serving.gpu_types import GpuType, gpu_types
 
 MOST_MODELS = 8
 """Models in one partition: a request may have to wait for a batch of each other one."""
-_MOST_CHOICES = 4096
+_MOST_CHOICES = 2048
 """Choices of one model from each partition of a GPU: each has a time of its own."""
 _MOST_EMPTIED = 4
 """GPUs that are tried, emptiest first, before no more is given up."""
