@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import signal
@@ -20,6 +21,7 @@ from controlplane.cli.extras import extra_of
 from controlplane.cli.stderr import Verbosity, chosen
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import InputError, TrisectError
+from controlplane.report.printable import printable
 
 
 class Terminated(KeyboardInterrupt):
@@ -42,6 +44,7 @@ class ClosedPipe(Exception):
     """The reader of stdout has closed it."""
 
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SAME_INTERRUPTION_S = 2.0
 """Signals within this time belong to one interruption: `make` and `timeout` each pass on what their group
 already has."""
@@ -72,6 +75,11 @@ def _end_once(number: int, _: object) -> None:
     if number == signal.SIGHUP:
         _leave_terminal()
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+
+def _drop_stdout() -> None:
+    """Let what is still buffered go nowhere: it must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave_terminal() -> None:
@@ -108,10 +116,12 @@ class _FurtherSignals:
 def end(error: Exception, arguments: Sequence[str]) -> int:
     """Print what went wrong and return the exit code. Raises what no user can mend."""
     match error:
-        case ClosedPipe() | BrokenPipeError():
-            # The reader has what it wanted. What is still buffered must not fail again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        case ClosedPipe() | BrokenPipeError():  # the reader has what it wanted
+            _drop_stdout()
             return EXIT_PIPE
+        case OSError() if error.filename is None and error.errno in _FULL:
+            _drop_stdout()
+            return _print(ENGINE, f"stdout cannot be written: {error.strerror}", ())
         case Interrupted():
             return _print(error.kind, str(error), arguments)
         case InputError():
@@ -140,7 +150,7 @@ def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
 def _print(kind: Kind, message: str, arguments: Sequence[str], **place: str | int | None) -> int:
     if chosen() is Verbosity.VERBOSE:
         traceback.print_exc()
-    print(f"ctl: {message}", file=sys.stderr)
+    print(f"ctl: {printable(message)}", file=sys.stderr)
     _print_document(kind, message, arguments, **place)
     return kind.code
 

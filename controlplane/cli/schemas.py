@@ -78,6 +78,7 @@ class _ProfileWritten(TypedDict):
     model: str
     file: str
     points: int
+    points_missing: int
     points_beside_others: int
     seconds: float
     holdout_error: float | None

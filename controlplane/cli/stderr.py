@@ -7,6 +7,8 @@ import time
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from controlplane.report.printable import printable
+
 if TYPE_CHECKING:
     from controlplane.report.progress import Bar
 
@@ -59,11 +61,11 @@ def detail(line: str) -> None:
 def warn(line: str) -> None:
     """Print a warning or a problem on stderr."""
     at = f"{time.monotonic() - _STDERR.begin_s:8.3f} s  " if chosen() is Verbosity.VERBOSE else ""
-    print(f"{at}{line}", file=sys.stderr, flush=True)
+    print(f"{at}{printable(line)}", file=sys.stderr, flush=True)
 
 
 def progress_bar() -> Bar:
-    """Return a progress bar on stderr, which -q leaves out."""
+    """Return a progress bar, or lines in a log, on stderr; -q leaves them out."""
     from controlplane.report.progress import Bar
 
-    return Bar(shown=chosen() is not Verbosity.QUIET)
+    return Bar(say, shown=chosen() is not Verbosity.QUIET)

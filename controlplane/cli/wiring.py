@@ -291,7 +291,20 @@ def completer(with_launcher: Launcher, options: ServerOptions = NO_OPTIONS) -> C
     """Return what has a Triton on the main device complete configurations."""
     from controlplane.runtime.jobs.completing import Completer
 
-    return Completer(with_launcher, place(main_device()).name, state_root() / ".completed", options)
+    device, scratch = place(main_device()).name, state_root() / ".completed"
+    return Completer(with_launcher, device, scratch, options, _backends(with_launcher))
+
+
+def _backends(launcher: Launcher) -> frozenset[str] | None:
+    """Return the backends of this host's Triton; None for one in an image."""
+    if launcher.name != LauncherName.PROCESS:
+        return None
+    from launchers.triton.program import find_home
+
+    try:
+        return frozenset(path.name for path in find_home().backends.iterdir() if path.is_dir())
+    except (MissingTool, OSError):
+        return None
 
 
 def fleet_to_end(name: str) -> Fleet | None:

@@ -5,7 +5,7 @@ These types hold any plan that a file can contain. `planners.verify` decides whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -138,6 +138,15 @@ class Partition:
         for placement in sorted(self.workloads, key=lambda p: p.endpoint):
             queues[placement.model] = (*queues.get(placement.model, ()), placement)
         return queues
+
+
+MOST_BUSY_BITS = 16
+"""A simulation has a time for each set of models that can be busy at once on a GPU: 2^16 at most."""
+
+
+def busy_bits(partitions: Iterable[Partition]) -> int:
+    """Return how many bits tell which model of each partition is busy, of which one executes at a time."""
+    return sum(len(p.models).bit_length() for p in partitions)
 
 
 @dataclass(frozen=True, slots=True)

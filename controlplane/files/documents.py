@@ -21,10 +21,13 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, Valida
 from pydantic_core import PydanticCustomError
 
 from controlplane.domain.errors import InputError
+from controlplane.files.reading import read_bytes
 
 SCHEMA_VERSION = 1
 _YAML_LIMIT_BYTES = 16 * 2**20
 _JSON_LIMIT_BYTES = 128 * 2**20
+_MOST_DIGITS = 18
+"""Of a whole number in 64 bits."""
 
 Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -206,20 +209,10 @@ def read(path: Path) -> Document:
 
 def read_text(path: Path, limit_bytes: int = _JSON_LIMIT_BYTES) -> str:
     """Return a file's text. Raises InputError if it cannot be read, is too large or is not text."""
-    file = str(path)
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(limit_bytes + 1)
-    except FileNotFoundError:
-        raise InputError("no such file", file=file) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=file) from None
-    if len(raw) > limit_bytes:
-        raise InputError(f"is larger than {limit_bytes // 2**20} MiB", file=file)
-    try:
-        return raw.decode()
+        return read_bytes(path, limit_bytes).decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 text (byte {error.start})", file=file) from None
+        raise InputError(f"is not UTF-8 text (byte {error.start})", file=str(path)) from None
 
 
 def parse_json(text: str, file: str) -> Any:
@@ -234,8 +227,12 @@ def parse_json(text: str, file: str) -> Any:
             raise InputError("duplicate key", file=file, line=line, field=twice)
         return built
 
+    def whole(digits: str) -> float:
+        # A longer one is no quantity, and neither Python nor a float could hold any: infinity is refused.
+        return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+
     try:
-        return json.loads(text, object_pairs_hook=unique)
+        return json.loads(text, object_pairs_hook=unique, parse_int=whole)
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error.msg}", file=file, line=error.lineno) from None
     except RecursionError:

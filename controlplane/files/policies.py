@@ -15,6 +15,7 @@ import numpy as np
 
 from controlplane.domain.errors import InputError
 from controlplane.files.documents import SCHEMA_VERSION
+from controlplane.files.reading import read_bytes
 from controlplane.files.writing import write_bytes
 from controlplane.planners.inss.policy import Weights
 
@@ -31,13 +32,9 @@ def built_in_policy() -> Weights:
 
 def read_policy(path: Path) -> tuple[Weights, Mapping[str, object]]:
     """Return the weights and the `about` of `write_policy`. Raises InputError naming the file."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError("no such file; `ctl train` makes one", file=str(path)) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
-    return _read(raw, str(path))
+    if not path.exists():
+        raise InputError("no such file; `ctl train` makes one", file=str(path))
+    return _read(read_bytes(path), str(path))
 
 
 def write_policy(path: Path, weights: Weights, about: Mapping[str, object]) -> None:

@@ -90,6 +90,8 @@ def _overwrite(path: Path, content: bytes) -> bool:
 
 def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:
     temporary: str | None = None
+    if path.is_symlink():  # what it names is replaced, and not the link
+        path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

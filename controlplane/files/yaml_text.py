@@ -14,10 +14,20 @@ import yaml
 from controlplane.domain.errors import InputError
 
 _DEPTH_LIMIT = 64
+_LARGEST_WHOLE = 2**63
 
 
 class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
     """The safe loader, with YAML 1.2's floats (1e3 is a number) and without duplicate keys."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            built = super().construct_object(node, deep=deep)
+        except (ValueError, OverflowError) as error:  # a date of the 99th month, too long a number
+            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
+        if isinstance(built, int) and abs(built) > _LARGEST_WHOLE:  # 0xfff... has no end of digits
+            raise yaml.MarkedYAMLError(problem="the number is too large", problem_mark=node.start_mark)
+        return built
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

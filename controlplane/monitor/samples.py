@@ -14,8 +14,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.tensors import SAMPLE_SHAPE, SAMPLE_TEXT, parsed_dims
+from controlplane.files.reading import read_bytes
 
 _BYTES_OF = {
     "TYPE_BOOL": 1,
@@ -114,6 +115,6 @@ def _data(folder: Path, file: str) -> bytes | None:
         return None
     path = folder / _FOLDER / file
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise EngineError(f"{path}: cannot be read: {error.strerror}") from error
+        return read_bytes(path)
+    except InputError as error:
+        raise EngineError(str(error)) from error

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Neighbour
 from controlplane.profiler.neighbours import Tenant, TenantGroup, tenant_groups
-from controlplane.profiler.point import LATE_S, LEAST_BATCHES, Bench, executed
+from controlplane.profiler.point import LATE_S, Bench, executed
 from controlplane.profiler.session import Place, Profiler, endpoint_of
 from controlplane.profiler.subject import Subject
+from controlplane.profiler.sweep import LEAST_BATCHES
 from controlplane.profiler.traffic import Traffic
 from controlplane.render.config import batch_limit
 

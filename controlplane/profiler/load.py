@@ -26,7 +26,7 @@ from controlplane.profiler.stream import StreamCall
 
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-_LATE_S = 30.0
+ANSWER_LATE_S = 30.0
 """The longest wait for an answer; then the request counts as failed."""
 
 _UNANSWERED = frozenset(
@@ -82,6 +82,7 @@ class ClosedLoop:
         *,
         streamed: bool = False,
         ends: Sequence[bool] | None = None,
+        late_s: float = ANSWER_LATE_S,
     ) -> None:
         self._target = target
         self._requests = itertools.cycle(zip(requests, ends or [True] * len(requests), strict=True))
@@ -91,6 +92,7 @@ class ClosedLoop:
         self._latency_s: list[float] = []
         self._first_s: list[float] = []
         self._streamed = streamed
+        self._late_s = late_s
         self._stream: StreamCall | None = None
         self._under_way = 0
         self._awaited = 0
@@ -102,7 +104,7 @@ class ClosedLoop:
         try:
             if self._streamed:
                 self._stream = StreamCall(self._channel)
-            self._call: Call = self._stream or _call(self._channel)
+            self._call: Call = self._stream or _call(self._channel, self._late_s)
             self._under_way = self._concurrency
             for _ in range(self._concurrency):
                 self._send()
@@ -117,7 +119,7 @@ class ClosedLoop:
     ) -> None:
         with self._changed:
             self._stopping = True
-            self._changed.wait_for(lambda: self._under_way == 0, _LATE_S)
+            self._changed.wait_for(lambda: self._under_way == 0, self._late_s)
         if self._stream is not None:
             self._stream.close()
         self._channel.close()
@@ -236,10 +238,10 @@ def off_core(core: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _call(channel: grpc.Channel) -> Call:
+def _call(channel: grpc.Channel, late_s: float = ANSWER_LATE_S) -> Call:
     """Return the inference method on bytes, without serialization and parsing."""
     method = channel.unary_unary(_METHOD, request_serializer=None, response_deserializer=None)
-    return lambda request: method.future(request, timeout=_LATE_S)
+    return lambda request: method.future(request, timeout=late_s)
 
 
 def _failure(target: str, error: BaseException) -> EngineError:

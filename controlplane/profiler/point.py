@@ -19,17 +19,18 @@ from controlplane.domain.observation import ModelStatistics
 from controlplane.domain.profile import AnswerTimes, Measurement
 from controlplane.monitor import triton
 from controlplane.ports import Clock, Launcher
-from controlplane.profiler.load import Answers, ClosedLoop
+from controlplane.profiler.load import ANSWER_LATE_S, Answers, ClosedLoop
 from controlplane.profiler.requests import request_of
-from controlplane.profiler.sweep import Trust
+from controlplane.profiler.sweep import FEWEST_BATCHES, LEAST_BATCHES, SLOW_S, Effort, Trust, least_batches
 from controlplane.profiler.traffic import Traffic
 
 _RAMP_BATCHES = 3
 _RAMP_ANSWERS = 6
-LEAST_BATCHES = 8
 _LOOKS = 10
 """Readings of the counters within a point, for the standard deviation."""
 LATE_S = 60.0
+_FIRST_S = 300.0
+"""The longest wait for a model's first answers, of which nothing is known yet."""
 _TURNS = 5
 
 
@@ -43,8 +44,12 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Lone:
-    """The times of a request that is alone on the server; `answers` of a decoupled model."""
+    """The times of a request that is alone on the server: `single_s` the whole of it.
 
+    `answers` of a decoupled model.
+    """
+
+    single_s: float
     frontend_ms: float
     answers: AnswerTimes | None
 
@@ -105,26 +110,32 @@ class Bench:
         """Triton's version."""
         return self._statistics.version()
 
-    def saturate(self, endpoint: str, traffic: Traffic, batch: int, seconds: float) -> Watched:
+    def saturate(
+        self, endpoint: str, traffic: Traffic, batch: int, seconds: float, effort: Effort
+    ) -> Watched:
         """Run batches of `batch` for at least `seconds`, which Triton forms from requests of one inference.
 
         As in service, the handling of each request costs processor time of the same share. A single sequence
         leaves pauses, so it tells no capacity. Raises EngineError where Triton formed no such batch.
         """
-        concurrency = traffic.in_flight(batch)
-        with self.loop(endpoint, traffic, concurrency) as loop:
-            loop.wait_for(max(_RAMP_BATCHES * batch, _RAMP_ANSWERS), deadline_s=LATE_S)
+        concurrency = 1 if traffic.in_sequence else effort.in_flight
+        with self.loop(endpoint, traffic, concurrency, late_s=effort.late_s) as loop:
+            began_s = self._clock.monotonic()
+            ramp = effort.ramp * batch
+            loop.wait_for(ramp if effort.ramp == 1 else max(ramp, _RAMP_ANSWERS), deadline_s=effort.late_s)
             before = self._read(endpoint, loop)
+            batch_s = (before.at_s - began_s) * batch / before.answered
+            enough = before.answered + least_batches(batch_s) * batch
             counted = [before.statistics]
             stepped = [self._steps(traffic)]
             readings: list[DeviceReading] = []
-            while loop.answered < before.answered + LEAST_BATCHES * batch or len(counted) <= _LOOKS:
-                loop.run(seconds / _LOOKS)
+            while loop.answered < enough or len(counted) <= _LOOKS:
+                loop.run(max(seconds, batch_s) / _LOOKS)
                 counted.append(self._statistics.read(endpoint))
                 stepped.append(self._steps(traffic))
                 readings.append(self._launcher.reading(self._server.spec.device))
-                if self._clock.monotonic() > before.at_s + LATE_S:
-                    raise EngineError(f"{endpoint}: too few batches of {batch} within {LATE_S:.0f} s")
+                if self._clock.monotonic() > before.at_s + effort.late_s:
+                    raise EngineError(f"{endpoint}: too few batches of {batch} within {effort.late_s:.0f} s")
             after = self._read(endpoint, loop)
             answers = loop.answers(before.answered)
         usage = self._usage(before, after)
@@ -149,18 +160,26 @@ class Bench:
 
     def lone(self, endpoint: str, traffic: Traffic, seconds: float) -> Lone:
         """Measure the time that a single request spends outside of queue and execution, and its answers."""
-        with self.loop(endpoint, traffic, 1) as loop:
-            loop.wait_for(_RAMP_ANSWERS, deadline_s=LATE_S)
+        with self.loop(endpoint, traffic, 1, late_s=_FIRST_S) as loop:
+            loop.wait_for(1, deadline_s=_FIRST_S)  # it may load and compile what the next ones find
+            began_s = self._clock.monotonic()
+            loop.wait_for(2, deadline_s=_FIRST_S)
+            single_s = self._clock.monotonic() - began_s
+            slow = single_s > SLOW_S
+            if not slow:
+                loop.wait_for(_RAMP_ANSWERS, deadline_s=LATE_S)
             before = self._read(endpoint, loop)
-            loop.run(seconds)
-            loop.wait_for(before.answered + LEAST_BATCHES, deadline_s=LATE_S)
+            if not slow:
+                loop.run(seconds)
+            wanted = before.answered + (FEWEST_BATCHES if slow else LEAST_BATCHES)
+            loop.wait_for(wanted, deadline_s=_FIRST_S)
             after = self._read(endpoint, loop)
             answers = loop.answers(before.answered)
         window = triton.difference(before.statistics, after.statistics)
         inside_ms = (triton.queue_ms(window) or 0.0) + (triton.compute_ms(window) or 0.0)
         last_ms = float(np.mean(answers.latency_ms))
         times = None if answers.first_ms is None else AnswerTimes(float(np.mean(answers.first_ms)), last_ms)
-        return Lone(max(0.0, last_ms - inside_ms), times)
+        return Lone(single_s, max(0.0, last_ms - inside_ms), times)
 
     def request_ms(self, endpoint: str, traffic: Traffic, batch: int, seconds: float) -> float | None:
         """Measure the processor time of handling one request: parsing, queueing, answering.
@@ -200,11 +219,15 @@ class Bench:
         """Return the server's present memory; None where the launcher does not measure it."""
         return self._launcher.usage(self._server).memory_mb
 
-    def loop(self, endpoint: str, traffic: Traffic, concurrency: int) -> ClosedLoop:
+    def loop(
+        self, endpoint: str, traffic: Traffic, concurrency: int, late_s: float = ANSWER_LATE_S
+    ) -> ClosedLoop:
         """Return a closed loop of this traffic on one of the server's endpoints."""
         target = f"{self._server.host}:{self._server.grpc_port}"
         bodies = [_named(r, endpoint) for r in traffic.requests]
-        return ClosedLoop(target, bodies, concurrency, streamed=traffic.streamed, ends=traffic.ends())
+        return ClosedLoop(
+            target, bodies, concurrency, streamed=traffic.streamed, ends=traffic.ends(), late_s=late_s
+        )
 
     def _steps(self, traffic: Traffic) -> tuple[ModelStatistics, ...]:
         return tuple(self._statistics.read(step) for step in traffic.steps)

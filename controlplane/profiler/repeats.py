@@ -14,7 +14,8 @@ def with_repeats(now: Profile, before: Profile | None) -> Profile:
     """The new profile with its points beside those of the former one, and the repeats that it had.
 
     Sessions are comparable with the same requests and server options on the same host, GPU, driver and
-    backend: where one changed, none is kept.
+    backend: where one changed, none is kept. A point that is the former one, of a measurement that went on,
+    is no repeat.
     """
     if before is None or _setting(before) != _setting(now):
         return now
@@ -22,7 +23,7 @@ def with_repeats(now: Profile, before: Profile | None) -> Profile:
     repeats = [
         Repeat(p.percent, p.batch, first[key], p.execution_ms)
         for p in now.points
-        if (key := (p.percent, p.batch, p.concurrency)) in first
+        if (key := (p.percent, p.batch, p.concurrency)) in first and p not in before.points
     ]
     return replace(now, repeats=(*before.repeats, *repeats)[-MOST_REPEATS:])
 

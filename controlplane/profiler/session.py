@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from controlplane.domain.device import Device
+from controlplane.domain.errors import EngineError, FleetBusy, MissingTool, NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
@@ -26,8 +27,8 @@ from controlplane.ports import Clock, Launcher, Progress
 from controlplane.profiler.load import off_core
 from controlplane.profiler.point import Bench, Watched
 from controlplane.profiler.subject import Subject
-from controlplane.profiler.sweep import Point, needed_s, point_seconds
-from controlplane.profiler.temporary import exclusive, running
+from controlplane.profiler.sweep import Pace, Point, effort, fits, needed_s, point_seconds
+from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.composing import is_ensemble
 from controlplane.render.repository import profiling_tree
 from controlplane.render.source import SourceModel
@@ -57,6 +58,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """A profile without fits. `missing`: the points that failed, with the server's message `reason`."""
+
+    profile: Profile
+    missing: tuple[Point, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Profiler:
     """Measures models on one device. `profiles` holds the results, `scratch` the servers' repositories.
 
@@ -70,12 +80,12 @@ class Profiler:
     scratch: Path
     options: ServerOptions = NO_OPTIONS
 
-    def measure(self, subject: Subject, place: Place, *, resume: bool = True) -> Profile:
+    def measure(self, subject: Subject, place: Place, *, resume: bool = True) -> Measured:
         """Measure one model and return its profile, without fits.
 
         Each point is written as soon as it is measured; after an interruption a call with `resume` continues.
         Raises RequestRefused where the server answers a request with an error, FleetBusy where another
-        program measures on the same device, EngineError where the server fails otherwise.
+        program measures on the same device, EngineError where the server fails before it measured a point.
         """
         source = subject.source
         profile = Profile(
@@ -90,7 +100,7 @@ class Profiler:
         )
         if resume:
             partial = read_partial(self.profiles, place.device.name, source.name)
-            profile = resumed(profile, partial, subject.points)
+            profile = resumed(profile, partial, {p for own in (subject.points, *subject.fewer) for p in own})
         run = _Run(self, place, subject, profile)
         with self.exclusive(place):
             return run.finish()
@@ -119,6 +129,8 @@ class Profiler:
         tree = profiling_tree(source, endpoints=endpoints, gpu_type=place.device.name)
         revision = sha256(f"{percent:g}|{tree.content_hash}|{self.options}".encode()).hexdigest()[:10]
         directory = self.scratch / place.label / f"{source.name}-{revision}"
+        if "python" in (source.config.backend, *(one.config.backend for one in source.composing)):
+            check_python_path(self.launcher, directory.resolve())
         write_tree(directory, tree)
         spec = ServerSpec(
             labels=Labels(self.fleet(place), "profile", f"{source.name}.{slot}", Role.PROFILE, revision),
@@ -151,32 +163,80 @@ class _Run:
     def __init__(self, profiler: Profiler, place: Place, subject: Subject, profile: Profile) -> None:
         self._profiler = profiler
         self._place = place
+        self._subject = subject
         self._source = subject.source
         self._traffic = subject.traffic
-        self._points = points = subject.points
+        self._points = subject.points
         self._profile = profile
-        known = {(m.percent, m.batch) for m in profile.points}
-        self._left = [p for p in points if (p.percent, p.batch) not in known]
-        self._done_before = len(points) - len(self._left)
+        self._pace = Pace.of(profile.points)
         self._began_s = profiler.clock.monotonic()
-        self._budget_s = subject.budget_s
-        starts = 1 + self._starts(points)
-        self._seconds = point_seconds(subject.budget_s, len(points), starts)
+        self._seconds = point_seconds(subject.budget_s, len(subject.points), 1 + self._starts(subject.points))
+        self._failures: dict[Point, str] = {}
 
-    def finish(self) -> Profile:
-        """Measure the missing points, largest share and batch first: they show problems soonest."""
-        top = max(self._points, key=lambda p: (p.percent, p.batch))
-        alone = [p for p in self._left if p == top]
-        if alone or self._profile.frontend_ms is None:
-            self._alone(top, alone)
-        for percent in sorted({p.percent for p in self._left}, reverse=True):
-            for together in self._groups([p for p in self._left if p.percent == percent and p != top]):
-                self._together(percent, together)
+    def finish(self) -> Measured:
+        """Measure the missing points.
+
+        The largest share and batch come first, since they show problems soonest, then the smallest share:
+        nothing is known of shares below the measured ones.
+        """
+        self._choose()
+        if self._top in self._left() or self._profile.frontend_ms is None:
+            with self._going_on([self._top]):
+                self._alone()
+        shares = sorted({p.percent for p in self._left()}, reverse=True)
+        lowest = min((p.percent for p in self._points), default=0.0)
+        for percent in sorted(shares, key=lambda percent: percent not in (self._top.percent, lowest)):
+            for together in self._groups([p for p in self._left() if p.percent == percent]):
+                with self._going_on(together):
+                    self._together(percent, together)
         self._show_progress(f"{self._source.name}: done")
+        return self._measured(lowest)
+
+    def _measured(self, lowest: float) -> Measured:
+        """Return what was measured; without the smallest share, that of the largest one alone.
+
+        A profile of one share is planned at no smaller one, where a fit would guess.
+        """
         points = tuple(sorted(self._profile.points, key=lambda m: (m.percent, m.batch)))
+        if self._failures and min(m.percent for m in points) > lowest:
+            points = tuple(m for m in points if m.percent == points[-1].percent)
         # The median, since a few points' deviations are outliers.
         jitters = [m.std_ms / m.execution_ms for m in points if m.std_ms is not None]
-        return replace(self._profile, points=points, jitter=median(jitters) if jitters else None)
+        profile = replace(self._profile, points=points, jitter=median(jitters) if jitters else None)
+        return Measured(profile, tuple(self._failures), next(iter(self._failures.values()), ""))
+
+    @contextlib.contextmanager
+    def _going_on(self, points: Sequence[Point]) -> Iterator[None]:
+        """Note the failure of these points; raise what concerns every model, and any failure of the first."""
+        try:
+            yield
+        except (FleetBusy, MissingTool, NotNow):
+            raise
+        except EngineError as error:
+            if not self._profile.points:
+                raise
+            left = self._left()
+            self._failures |= {p: str(error) for p in points if p in left}
+
+    @property
+    def _top(self) -> Point:
+        return max(self._points, key=lambda p: (p.percent, p.batch))
+
+    def _left(self) -> list[Point]:
+        """Return the points that are neither measured nor failed."""
+        known = {(m.percent, m.batch) for m in self._profile.points}
+        return [p for p in self._points if (p.percent, p.batch) not in known and p not in self._failures]
+
+    def _choose(self) -> None:
+        """Leave out points of a slow model, by the times seen so far."""
+        if self._pace == Pace():
+            return
+        choices = [self._subject.points, *self._subject.fewer]
+        measured = [c for c in choices if self._pace.top_s is None or self._pace.top_batch in _batches(c)]
+        for points in measured or choices[-1:]:
+            self._points = points
+            if fits(points, self._starts(points), self._seconds, self._pace, self._subject.budget_s):
+                return
 
     def _groups(self, points: Sequence[Point]) -> list[list[Point]]:
         """Return the points of one share that are measured on one server.
@@ -191,28 +251,52 @@ class _Run:
         """Return how many servers measure these points."""
         return len(points) if self._source.composing else len({p.percent for p in points})
 
-    def _alone(self, top: Point, points: Sequence[Point]) -> None:
-        """Measure the largest point with one endpoint, as in service, for memory and front-end time too."""
+    def _alone(self) -> None:
+        """Measure the largest point with one endpoint, as in service, for memory and front-end time too.
+
+        A model that turns out to be slow has another largest point, on a server of its own.
+        """
+        top = self._top
         with self._bench(top.percent, [top.batch]) as bench:
-            endpoint = endpoint_of(self._source.name, top.batch)
-            lone = bench.lone(endpoint, self._traffic, self._seconds)
-            request_ms = bench.request_ms(endpoint, self._traffic, top.batch, 2.0 * self._seconds)
+            lone = bench.lone(endpoint_of(self._source.name, top.batch), self._traffic, self._seconds)
             self._profile = replace(
                 self._profile,
                 frontend_ms=lone.frontend_ms,
                 answers=lone.answers,
-                request_ms=request_ms,
                 environment=replace(self._profile.environment, triton=bench.version()),
             )
-            for point in points:
-                self._keep(self._settled(bench, point))
-            self._profile = replace(self._profile, memory_mb=bench.memory_mb())
+            if self._pace == Pace():
+                self._pace = Pace(lone.single_s)
+            if self._pace.slow:
+                self._choose()
+            if self._top == top:
+                self._largest(bench)
+        if self._top != top:
+            with self._bench(self._top.percent, [self._top.batch]) as bench:
+                self._largest(bench)
+
+    def _largest(self, bench: Bench) -> None:
+        """Measure the largest point, the cost of a request and the memory; then choose by its time."""
+        top = self._top
+        if not self._pace.slow:
+            endpoint = endpoint_of(self._source.name, top.batch)
+            request_ms = bench.request_ms(endpoint, self._traffic, top.batch, 2.0 * self._seconds)
+            self._profile = replace(self._profile, request_ms=request_ms)
+        if top in self._left():
+            self._keep(self._settled(bench, top))
+        self._profile = replace(self._profile, memory_mb=bench.memory_mb())
+        point = next(m for m in self._profile.points if (m.percent, m.batch) == (top.percent, top.batch))
+        whole_s = point.execution_ms / 1000.0 * top.percent / 100.0
+        single_s = whole_s if top.batch == 1 else self._pace.single_s
+        self._pace = Pace(single_s, whole_s, top.batch)
+        self._choose()
 
     def _together(self, percent: float, points: Sequence[Point]) -> None:
         """Measure all batches of one share on one server, one endpoint each: idle ones cost nothing."""
         with self._bench(percent, [p.batch for p in points]) as bench:
             for point in points:
-                self._keep(self._settled(bench, point))
+                with self._going_on([point]):
+                    self._keep(self._settled(bench, point))
 
     @contextlib.contextmanager
     def _bench(self, percent: float, batches: Sequence[int]) -> Iterator[Bench]:
@@ -227,9 +311,10 @@ class _Run:
         """Return an undisturbed point; after some attempts, the least disturbed one."""
         self._show_progress(f"{self._source.name} at {point.percent:g} %, batch {point.batch}")
         endpoint = endpoint_of(self._source.name, point.batch)
+        own = effort(point.batch, self._pace.batch_s(point))
         best: Watched | None = None
         for _ in range(_ATTEMPTS):
-            watched = bench.saturate(endpoint, self._traffic, point.batch, self._seconds)
+            watched = bench.saturate(endpoint, self._traffic, point.batch, self._seconds, own)
             if best is None or watched.trust.order > best.trust.order:
                 best = watched
             if not watched.trust.disturbed or self._late():
@@ -241,21 +326,24 @@ class _Run:
         self._profile = replace(self._profile, points=(*self._profile.points, point))
         write_partial(self._profiler.profiles, self._profile)
 
+    def _needed_s(self) -> float:
+        """Return the time of the points that are left."""
+        left = self._left()
+        return needed_s(left, self._starts(left), self._seconds, self._pace)
+
     def _late(self) -> bool:
         """Return whether the budget has no time for a repetition."""
-        known = {(m.percent, m.batch) for m in self._profile.points}
-        left = [p for p in self._left if (p.percent, p.batch) not in known]
-        starts = self._starts(left)
-        return self._passed_s() + needed_s(len(left), starts, self._seconds) > self._budget_s
-
-    def _passed_s(self) -> float:
-        return self._profiler.clock.monotonic() - self._began_s
+        passed_s = self._profiler.clock.monotonic() - self._began_s
+        return passed_s + self._needed_s() > self._subject.budget_s
 
     def _show_progress(self, what: str) -> None:
-        done = len(self._profile.points)
-        now = done - self._done_before
-        left_s = self._passed_s() / now * (len(self._points) - done) if now > 0 else None
-        self._profiler.progress.advance(what, done, len(self._points), left_s)
+        left = len(self._left())
+        total = max(len(self._points), len(self._profile.points))
+        self._profiler.progress.advance(what, total - left, total, self._needed_s() if left else 0.0)
+
+
+def _batches(points: Sequence[Point]) -> set[int]:
+    return {p.batch for p in points}
 
 
 def endpoint_of(model: str, batch: int) -> str:
@@ -263,7 +351,7 @@ def endpoint_of(model: str, batch: int) -> str:
     return f"{model}.b{batch}"
 
 
-def resumed(fresh: Profile, partial: Profile | None, points: Sequence[Point]) -> Profile:
+def resumed(fresh: Profile, partial: Profile | None, points: Collection[Point]) -> Profile:
     """Return the fresh profile with the points of an interrupted measurement in the same environment."""
     if partial is None or _identity(partial) != _identity(fresh):
         return fresh

@@ -9,7 +9,7 @@ from pathlib import Path
 from controlplane.domain.device import Device
 from controlplane.domain.profile import RequestSet
 from controlplane.profiler.requests import NO_INPUTS, Inputs, check_batches_form, request_set, requests_for
-from controlplane.profiler.sweep import Point, chosen_points
+from controlplane.profiler.sweep import Point, chosen_points, fewer_points
 from controlplane.profiler.traffic import Traffic
 from controlplane.render.config import batch_limit, keeps_sequences
 from controlplane.render.source import SourceModel, read_source, steps_of
@@ -31,20 +31,26 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model to measure. `inputs` is the description of `traffic` for its profile."""
+    """A model to measure. `inputs` is the description of `traffic` for its profile.
+
+    `fewer`: what a slow model is measured at instead of `points`; empty where the user chose the points.
+    """
 
     source: SourceModel
     points: tuple[Point, ...]
     traffic: Traffic
     inputs: RequestSet
     budget_s: float
+    fewer: tuple[tuple[Point, ...], ...] = ()
 
 
 def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | None = None) -> Subject:
     """Read a model and the user's inputs for it. Raises InputError if it cannot be measured with them."""
     wishes = wishes or Wishes()
     source = read_source(repository, model)
-    points = chosen_points(device.grid, batch_limit(source.config), wishes.percents, wishes.batches)
+    largest = batch_limit(source.config)
+    points = chosen_points(device.grid, largest, wishes.percents, wishes.batches)
+    free = wishes.percents is None and wishes.batches is None
     given = wishes.inputs.get(model, NO_INPUTS)
     requests = requests_for(source, given)
     check_batches_form(source, requests, given, max(p.batch for p in points))
@@ -54,4 +60,5 @@ def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | 
         in_sequence=keeps_sequences(source.config),
         steps=steps_of(source),
     )
-    return Subject(source, points, traffic, request_set(requests, given), wishes.budget_s)
+    fewer = fewer_points(device.grid, largest) if free else ()
+    return Subject(source, points, traffic, request_set(requests, given), wishes.budget_s, fewer)

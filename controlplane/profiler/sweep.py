@@ -8,11 +8,13 @@ mean error on the other points is 2.3 %, the same as with eleven points spread o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.domain.device import ShareGrid
 from controlplane.domain.errors import InputError
+from controlplane.domain.profile import Measurement
 
 POINTS = 11
 _LOWEST_PERCENT = 10.0
@@ -30,6 +32,20 @@ _WATCHED = 0.6
 _PLANNED = 0.85
 """The part of the budget for the first attempts; the rest is for repetitions."""
 _SHORTEST_S, _LONGEST_S = 0.3, 3.0
+
+SLOW_S = 0.25
+"""A batch that takes longer: an execution's own noise is small, and many of them would take minutes."""
+LEAST_BATCHES = 8
+FEWEST_BATCHES = 2
+"""The same of a slow model."""
+_ENOUGH_S = 2.0
+"""Batches of a slow model within this time are enough."""
+_RAMP_BATCHES = 3
+_LATE_S = 60.0
+_PATIENCE = 4.0
+"""How many times longer than expected a point may take before it counts as failed."""
+_OVER_BUDGET = 2.0
+"""How far all points of a choice may exceed the budget, which is approximate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,16 @@ def default_points(grid: ShareGrid, max_batch: int) -> tuple[Point, ...]:
         # The least informative point: it has two neighbours on both axes.
         every.remove(Point(percents[-1], batches[1]))
     return tuple(every)
+
+
+def fewer_points(grid: ShareGrid, max_batch: int) -> tuple[tuple[Point, ...], ...]:
+    """Return what a model too slow for `default_points` is measured at instead, the most informative first.
+
+    Three shares of each: all batches, the smallest and the largest, then without the larger ones.
+    """
+    batches, shares = default_batches(max_batch), default_percents(grid, 3)
+    sizes = [batches, (batches[0], batches[-1]), *(batches[:k] for k in range(len(batches) - 1, 0, -1))]
+    return tuple(tuple(Point(p, b) for p in shares for b in dict.fromkeys(own)) for own in sizes)
 
 
 def chosen_points(
@@ -127,6 +153,83 @@ def point_seconds(budget_s: float, points: int, starts: int) -> float:
     return min(_LONGEST_S, max(_SHORTEST_S, left_s / max(points, 1) * _WATCHED))
 
 
-def needed_s(points: int, starts: int, seconds: float) -> float:
-    """Return the time of so many points and starts. If more time is left, a point may be measured again."""
-    return starts * _START_S + points * seconds / _WATCHED
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How a point is measured.
+
+    `ramp`: batches before the measurement; `in_flight`: requests under way; `late_s`: after which the point
+    counts as failed.
+    """
+
+    ramp: int
+    in_flight: int
+    late_s: float
+
+
+def effort(batch: int, batch_s: float) -> Effort:
+    """Return the effort for batches that are expected to take `batch_s`."""
+    if batch_s <= SLOW_S:
+        return Effort(_RAMP_BATCHES, in_flight(batch), _LATE_S)
+    # One batch runs, one waits: the client has all its time to send the next.
+    batches = 1 + least_batches(batch_s) + 2
+    return Effort(1, 2 * batch, max(_LATE_S, _PATIENCE * batches * batch_s))
+
+
+def least_batches(batch_s: float) -> int:
+    """Return how many batches are measured at least, where one takes `batch_s`."""
+    if batch_s <= SLOW_S:
+        return LEAST_BATCHES
+    return min(LEAST_BATCHES, max(FEWEST_BATCHES, math.ceil(_ENOUGH_S / batch_s)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What batches are expected to take on a whole device.
+
+    `single_s` is one inference's time, `top_s` that of `top_batch` together; None before it is measured: n
+    inferences take at most n times as long.
+    """
+
+    single_s: float = 0.0
+    top_s: float | None = None
+    top_batch: int = 1
+
+    @staticmethod
+    def of(points: Sequence[Measurement]) -> Pace:
+        """The pace of measured points."""
+        most = max((p.percent for p in points), default=0.0)
+        whole = {p.batch: p.execution_ms / 1000.0 * p.percent / 100.0 for p in points if p.percent == most}
+        if not whole:
+            return Pace()
+        low, high = min(whole), max(whole)
+        return Pace(whole[low] / low, whole[high], high)
+
+    @property
+    def slow(self) -> bool:
+        """Whether already one inference is slow."""
+        return self.single_s > SLOW_S
+
+    def batch_s(self, point: Point) -> float:
+        """Return the time of a point's batch, at most."""
+        more_s = self.single_s
+        if self.top_s is not None and self.top_batch > 1:
+            more_s = max(0.0, self.top_s - self.single_s) / (self.top_batch - 1)
+        return (self.single_s + (point.batch - 1) * more_s) * 100.0 / point.percent
+
+    def point_s(self, point: Point, seconds: float) -> float:
+        """Return the time of a point that is watched for `seconds` at least."""
+        batch_s = self.batch_s(point)
+        # At the end the requests under way are waited for: two batches.
+        batches = effort(point.batch, batch_s).ramp + least_batches(batch_s) + 2
+        return max(seconds / _WATCHED, batches * batch_s)
+
+
+def needed_s(points: Sequence[Point], starts: int, seconds: float, pace: Pace | None = None) -> float:
+    """Return the time of these points and starts. If more time is left, a point may be measured again."""
+    pace = pace or Pace()
+    return starts * _START_S + sum(pace.point_s(p, seconds) for p in points)
+
+
+def fits(points: Sequence[Point], starts: int, seconds: float, pace: Pace, budget_s: float) -> bool:
+    """Return whether a model of this pace can be measured at these points within about its budget."""
+    return needed_s(points, starts, seconds, pace) <= _OVER_BUDGET * budget_s

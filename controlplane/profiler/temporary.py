@@ -8,7 +8,7 @@ from pathlib import Path
 
 import filelock
 
-from controlplane.domain.errors import FleetBusy
+from controlplane.domain.errors import FleetBusy, InputError
 from controlplane.domain.fleet import Server, ServerSpec
 from controlplane.ports import Launcher
 
@@ -36,6 +36,19 @@ def exclusive(launcher: Launcher, fleet: str, lock_file: Path, busy: str) -> Ite
         at_end.callback(to_its_end, clear)
         clear()
         yield
+
+
+def check_python_path(launcher: Launcher, repository: Path) -> None:
+    """Raise InputError for a path with a blank, which Triton's Python backend passes to a shell as it is.
+
+    No model starts there, and the deadline passes. In a container the path is another one.
+    """
+    if launcher.name == "process" and any(c.isspace() for c in str(repository)):
+        raise InputError(
+            "has a blank in its path, and Triton's Python backend starts no model there: move it, or set "
+            "XDG_STATE_HOME where it is Trisect's own folder",
+            file=str(repository),
+        )
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain.errors import InputError
+from controlplane.files.reading import read_bytes
 
 PARAMETER = "composing_models"
 _CALL = "InferenceRequest"
@@ -83,9 +84,12 @@ def _declared(config: ModelConfig | None) -> tuple[str, ...]:
 
 
 def _calls(file: Path) -> Iterator[ast.Call]:
+    if file.is_dir():
+        return
+    code = read_bytes(file)
     try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

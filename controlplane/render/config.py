@@ -76,6 +76,21 @@ def completed_config(written: ModelConfig | None, completed: ModelConfig) -> str
     return text
 
 
+_BACKEND_OF = {
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorflow_savedmodel": "tensorflow",
+    "tensorrt_plan": "tensorrt",
+}
+"""The backends that Triton takes for the platforms of older configurations."""
+
+
+def backend_of(config: ModelConfig) -> str | None:
+    """Return the name of the backend that executes a model; None for an ensemble and where it is unknown."""
+    return config.backend or _BACKEND_OF.get(config.platform)
+
+
 _OWN_SCHEDULERS = frozenset({"vllm", "tensorrtllm"})
 """Backends that batch the steps of their requests anew for every token, so that a batch has no time."""
 

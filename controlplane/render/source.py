@@ -16,6 +16,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.files.completed import read_completed
+from controlplane.files.reading import read_bytes
 from controlplane.files.sample_shapes import read_sample_shapes
 from controlplane.render.composing import composing_models, is_ensemble
 from controlplane.render.config import check_servable, is_complete, keeps_sequences, parse_config
@@ -54,12 +55,18 @@ def all_models(repository: Path) -> tuple[str, ...]:
     """Return what `source_models` does. Raises InputError if there is no model too."""
     found = source_models(repository)
     if not found:
-        others = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
+        others = ", ".join(no_models(repository))
         bare = f"; folders without one: {others}" if others else ""
         raise InputError(
             f"has no model (a folder with a config.pbtxt or a version){bare}", file=str(repository)
         )
     return found
+
+
+def no_models(repository: Path) -> tuple[str, ...]:
+    """Return the names of the other folders of a repository, sorted: they have no config and no version."""
+    others = (p for p in repository.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return tuple(sorted(p.name for p in others if not _is_model(p)))
 
 
 def _is_model(folder: Path) -> bool:
@@ -79,10 +86,12 @@ def read_written(directory: Path) -> ModelConfig | None:
     """
     file = directory / CONFIG_NAME
     try:
-        return parse_config(file.read_text(), str(file))
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
+        return parse_config(read_bytes(file).decode(), str(file))
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    except UnicodeDecodeError as error:
         raise InputError(f"cannot be read: {error}", file=str(file)) from None
 
 

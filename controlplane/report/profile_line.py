@@ -14,6 +14,22 @@ def written_line(path: Path, points: int, seconds: float, error: float | None) -
     return f"{path}: {counted(points, 'point')} written after {seconds:.0f} s{fit}"
 
 
+def missing_line(model: str, missing: int, words: str) -> str:
+    """Return the warning about a profile without some of its points."""
+    return (
+        f"warning: {model}: {counted(missing, 'point')} failed: {words}; plans use what was measured, and "
+        "the same command measures the rest"
+    )
+
+
+def left_out_line(model: str, left_out: int) -> str:
+    """Return the line about a model that was measured at fewer points because it is slow."""
+    return (
+        f"{model}: too slow for {counted(left_out, 'more point')} within the budget: a larger --budget, or "
+        "--percents and --batches, measures more"
+    )
+
+
 def answers_line(model: str, answers: AnswerTimes) -> str:
     """Return the line about a decoupled model's answers to a request that is alone."""
     return f"{model}: first answer after {answers.first_ms:.1f} ms, last after {answers.last_ms:.1f} ms"

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+_LINE_S = 10.0
+"""The time between two lines at least, where there is no bar."""
+
 
 class Bar:
-    """A progress bar with the time left, on stderr if that is a terminal and the bar is `shown`."""
+    """A progress bar with the time left, on stderr if that is a terminal, else lines by `say`."""
 
-    def __init__(self, *, shown: bool = True) -> None:
+    def __init__(self, say: Callable[[str], None], *, shown: bool = True) -> None:
         console = Console(stderr=True)
+        self._say = say if shown and not console.is_terminal else None
+        self._begun = False
+        self._next_s = time.monotonic() + _LINE_S
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -37,3 +45,8 @@ class Bar:
         """Show that `done` of `total` steps are done; `what` is the present one."""
         left = "" if seconds_left is None else f"{seconds_left:.0f} s left"
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
+        begins = bool(left) and not self._begun  # how long it takes is said at once, where that is known
+        now_s = time.monotonic()
+        if self._say is not None and (begins or now_s >= self._next_s):
+            self._begun, self._next_s = True, now_s + _LINE_S
+            self._say(f"{what}: {done} of {total}{left and ', about '}{left}")

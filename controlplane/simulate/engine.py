@@ -191,7 +191,7 @@ class _Run:
                 PartitionOutcome(
                     partition=server.partition,
                     model=server.model,
-                    busy_percent=100.0 * float(share[(masks & server.bit) > 0].sum()),
+                    busy_percent=100.0 * float(share[(masks & server.field) == server.bit].sum()),
                     mean_batch=self._loop.mean_batch(s) * server.client_batch,
                 )
                 for s, server in enumerate(self._part.servers)

@@ -16,13 +16,19 @@ from scipy.special import gammainc, gammaincinv
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.order import Order
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
+from controlplane.domain.plan import (
+    MOST_BUSY_BITS,
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    ServedModel,
+    busy_bits,
+)
 from controlplane.domain.profile import Profile
 from controlplane.domain.units import MICROS_PER_MILLI, non_negative
-from controlplane.latency.protocol import FloatArray, IntArray, LatencyModel, Slots
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 
-MAX_MODELS_PER_GPU = 16
-"""The table of slowdowns has a row for each set of busy neighbours: 2^16 at most."""
 JITTER_ENTRIES = 4096
 """Length of a jitter table; its entries are equally likely."""
 
@@ -84,6 +90,7 @@ class Server:
     All sizes count requests, each of `client_batch` inferences. batch: the largest batch of a greedy batcher;
     preferred: as in the configuration, not always a whole number; largest: the largest batch of a batcher
     that is not greedy.
+    bit, field: the server is busy in the masks whose bits of `field` are `bit`; one model of a partition is.
     work_ms[n-1]: how long n requests occupy an executor, solo; extra_ms[n-1]: the rest of their latency.
     pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`. busiest: of the masks
     with one server of each partition, the one in which this server is slowest. after_ms: what the
@@ -92,6 +99,7 @@ class Server:
 
     gpu: int
     bit: int
+    field: int
     partition: str
     model: str
     client_batch: int
@@ -169,8 +177,8 @@ def components(
 
     Raises InputError for a device type or model that the truth does not cover, for a workload whose
     partition does not serve its model, for workloads of one queue that send different client batches, for a
-    partition with several models that are not greedy servers of one instance, and for more than
-    MAX_MODELS_PER_GPU models on a GPU.
+    partition with several models that are not greedy servers of one instance, and for more models on a GPU
+    than `MOST_BUSY_BITS` tell apart.
     """
     gpus = [gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(plan.gpus)]
     streams, homes = _streams(plan, gpus)
@@ -247,19 +255,18 @@ def gpu_servers(
         known = ", ".join(truth) or "none"
         raise InputError(f"no latency model for {gpu.type} (there are: {known})", field="truth")
     served = [(partition, model) for partition in gpu.partitions for model in partition.models]
-    if len(served) > MAX_MODELS_PER_GPU:
-        raise InputError(
-            f"{gpu.id} has {len(served)} models; at most {MAX_MODELS_PER_GPU} can be simulated", field="gpus"
-        )
+    if busy_bits(gpu.partitions) > MOST_BUSY_BITS:
+        raise InputError(f"{gpu.id} has {len(served)} models, too many to be simulated", field="gpus")
     for _, model in served:
         if model.model not in latency.models:
             raise InputError(
                 f"{latency.name} for {gpu.type} has no profile of {model.model}; profile it on {gpu.type}",
                 field="truth",
             )
-    pace, power, fullest = _slowdowns(served, latency)
+    codes = _codes(gpu.partitions)
+    pace, power, fullest = _slowdowns(served, codes, latency)
     servers = [
-        _server(index, 1 << i, gpu.type, partition, model, latency, pace[i], fullest, conditions)
+        _server(index, codes[i], gpu.type, partition, model, latency, pace[i], fullest, conditions)
         for i, (partition, model) in enumerate(served)
     ]
     for (partition, model), server in zip(served, servers, strict=True):
@@ -274,7 +281,7 @@ def gpu_servers(
 
 def _server(
     gpu: int,
-    bit: int,
+    code: _Code,
     device: str,
     partition: Partition,
     model: ServedModel,
@@ -293,7 +300,8 @@ def _server(
     alone = latency.estimate(replace(slots, requests=slots.batch / client_batch), 0.5)
     return Server(
         gpu=gpu,
-        bit=bit,
+        bit=code.bit,
+        field=code.field,
         partition=partition.id,
         model=model.model,
         client_batch=client_batch,
@@ -306,7 +314,7 @@ def _server(
         work_ms=np.array(alone.cycle_ms[:, 0]),
         extra_ms=alone.execution_ms[:, 0] - alone.cycle_ms[:, 0] + noise.frontend_ms,
         pace=pace,
-        busiest=int(max(fullest[fullest & bit > 0], key=lambda mask: pace[mask])),
+        busiest=int(max(fullest[code.among(fullest)], key=lambda mask: pace[mask])),
         after_ms=_after_ms(partition, model, conditions.order),
     )
 
@@ -331,17 +339,41 @@ def _client_batch(partition: Partition, model: ServedModel) -> int:
     return sizes[0] if sizes else 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """A server's place in the masks of busy servers."""
+
+    bit: int
+    field: int
+
+    def among(self, masks: IntArray) -> BoolArray:
+        """Return where the server is busy."""
+        return np.asarray((masks & self.field) == self.bit)
+
+
+def _codes(partitions: Sequence[Partition]) -> list[_Code]:
+    """Return each server's code: a partition's field holds the number of its model that executes."""
+    codes, begin = [], 0
+    for partition in partitions:
+        width = busy_bits([partition])
+        field = ((1 << width) - 1) << begin
+        codes += [_Code((n + 1) << begin, field) for n in range(len(partition.models))]
+        begin += width
+    return codes
+
+
 def _slowdowns(
-    served: list[tuple[Partition, ServedModel]], latency: LatencyModel
+    served: list[tuple[Partition, ServedModel]], codes: Sequence[_Code], latency: LatencyModel
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Return pace[i, mask], with server i in mask, and power[mask], for every set of busy servers.
 
-    With them, the masks that hold one server of each partition. Those with two of one do not occur.
+    With them, the masks that hold one server of each partition.
     """
     count = len(served)
-    masks = np.arange(1 << count)
-    number = {p.id: n for n, p in enumerate(dict.fromkeys(p for p, _ in served))}
-    busy = (masks[:, None] >> np.arange(count)) & 1 == 1
+    masks = np.arange(1 << busy_bits(list(dict.fromkeys(p for p, _ in served))))
+    busy = np.zeros((masks.size, count), dtype=np.bool_)
+    for i, code in enumerate(codes):
+        busy[:, i] = code.among(masks)
     pace = np.ones((count, masks.size))
     power = np.zeros(masks.size)
     if count == 0:
@@ -354,10 +386,8 @@ def _slowdowns(
         power[rows] = estimate.power_w
         pace[:, rows] = np.where(busy[rows], estimate.cycle_ms, 1.0).T
     for i in range(count):
-        pace[i] = np.where(busy[:, i], pace[i] / pace[i, 1 << i], 1.0)
-    of_partition = np.array([[number[p.id] == n for n in number.values()] for p, _ in served], dtype=np.int64)
-    running = busy.astype(np.int64) @ of_partition
-    return pace, power, masks[(running == 1).all(axis=1)]
+        pace[i] = np.where(busy[:, i], pace[i] / pace[i, codes[i].bit], 1.0)
+    return pace, power, masks[busy.sum(axis=1) == len({p.id for p, _ in served})]
 
 
 def jitter_table(cv: float) -> FloatArray:

@@ -320,7 +320,7 @@ def main() -> int:
         profiler = Profiler(launcher, SystemClock(), Quiet(), options.profiles, root / "scratch")
         if options.what == "share":
             return 0 if share(options, profiler, place) else 1
-        profile = profiler.measure(read_subject(REPOSITORY, SAMPLE, CPU, POINTS), place, resume=False)
+        profile = profiler.measure(read_subject(REPOSITORY, SAMPLE, CPU, POINTS), place, resume=False).profile
         print(f"written: {write_profile(options.profiles, profile)}")
     return 0
 

@@ -76,9 +76,10 @@ def main() -> None:
         )
         for model in asked.models:
             began = time.monotonic()
-            seen = profiler.measure(read_subject(REPOSITORY, model, DEVICE), place, resume=False)
+            seen = profiler.measure(read_subject(REPOSITORY, model, DEVICE), place, resume=False).profile
             seconds = time.monotonic() - began
-            unseen = profiler.measure(read_subject(REPOSITORY, model, DEVICE, UNSEEN), place, resume=False)
+            others = read_subject(REPOSITORY, model, DEVICE, UNSEEN)
+            unseen = profiler.measure(others, place, resume=False).profile
             table.add_row(
                 model,
                 f"{seconds:.1f}",

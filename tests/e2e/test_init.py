@@ -6,9 +6,12 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tritonclient.http as triton_http
+from bare_triton import ROOT
 from ctl_host import Host, ended, infer_http, partition, plan
+from onnx import TensorProto, helper
 
 from controlplane.files.sample_shapes import write_sample_shapes
 
@@ -32,11 +35,41 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]) for x in tensors]
 """
 
+_TENSORS = "".join(
+    f"{kind} [ {{ name: '{name}' data_type: TYPE_FP32 dims: [ 3 ] }} ]\n"
+    for kind, name in (("input", "X"), ("output", "Y"))
+)
+
 
 def write(repository: Path, model: str, code: str) -> Path:
     (repository / model / "1").mkdir(parents=True)
     (repository / model / "1" / "model.py").write_text(code)
     return repository / model
+
+
+def test_the_example_serves_an_onnx_file_where_only_the_python_backend_is(tmp_path: Path) -> None:
+    shape = ["n", 3]
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("X", "Y")]
+    graph = helper.make_graph([helper.make_node("Neg", ["X"], ["Y"])], "g", tensors[:1], tensors[1:])
+    opset = helper.make_opsetid("", 17)
+    network = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    with ended(Host(tmp_path, f"onnx{os.getpid()}")) as host:
+        folder = write(host.repository, "negates", (ROOT / "examples" / "onnx_model.py").read_text())
+        (folder / "1" / "network.onnx").write_bytes(network.SerializeToString())
+        needs = write(host.repository, "native", "")
+        (needs / "config.pbtxt").write_text('platform: "onnxruntime_onnx" max_batch_size: 4\n' + _TENSORS)
+        (needs / "1" / "model.onnx").write_bytes(network.SerializeToString())
+        surveyed = host.bare("init", str(host.repository), "--json")
+        found = {one["model"]: one for one in json.loads(surveyed.stdout)["models"]}
+        assert (found["negates"]["state"], found["negates"]["inputs"][0]["dims"]) == ("ready", [3])
+        assert found["native"]["state"] == "not supported"
+        assert "onnxruntime" in found["native"]["note"]
+        served = host.apply(plan(partition("a", 40, model="negates", shadow=False)))
+        assert served.returncode == 0, served.stderr
+        with triton_http.InferenceServerClient(f"127.0.0.1:{host.http}") as client:
+            given = triton_http.InferInput("X", [1, 3], "FP32")
+            given.set_data_from_numpy(np.array([[1, 2, 3]], np.float32))
+            assert client.infer("a", [given]).as_numpy("Y").tolist() == [[-1, -2, -3]]
 
 
 def test_models_without_a_whole_configuration_are_surveyed_and_served(

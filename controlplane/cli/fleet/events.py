@@ -10,6 +10,7 @@ import typer
 
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.output import print_json
+from controlplane.report.printable import printable
 
 
 def events(
@@ -30,4 +31,4 @@ def events(
         return
     for event in found:
         at = datetime.fromtimestamp(event.at_s).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        print(f"{at}  {event.level:8}  {event.kind:8}  {event.subject}: {event.reason}")
+        print(f"{at}  {event.level:8}  {event.kind:8}  {event.subject}: {printable(event.reason)}")

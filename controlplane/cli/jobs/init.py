@@ -15,6 +15,7 @@ from controlplane.cli.stderr import say
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.survey import Readiness
 from controlplane.files.writing import write_text
+from controlplane.render.source import no_models
 from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.survey_table import survey_document, survey_table
 from controlplane.runtime.jobs.skeleton import skeleton
@@ -38,7 +39,11 @@ def init(
     triton_arg: options.TritonArg = None,
     env: options.Env = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit code 1 unless every model is ready to be profiled.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Exit code 1 unless every model is ready. A spec that exists stays as it is.",
+        ),
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -49,16 +54,22 @@ def init(
     planned, nothing is written and the exit code is 3.
     """
     options.of_this_host(launcher)
-    if output.exists() and not force:
+    kept = output.exists() and not force
+    if kept and not check:
         raise InputError("exists already; --force replaces it, -o names another", file=str(output))
     repository = copied_repository(repository)
     if not repository.is_dir():
         problem = "is not a directory; name the folder that holds one folder for each model"
         raise InputError(problem, file=str(repository), field="REPOSITORY")
     own = options.server_options(triton_arg, env)
+    for name in no_models(repository):
+        say(
+            f"warning: {repository / name} is no model: it has neither a config.pbtxt nor a version (a "
+            "folder named 1 with the model's files)"
+        )
     findings = survey(repository, wiring.completer(wiring.launcher(launcher), own))
     planned = [one for one in findings if one.readiness is not Readiness.UNSUPPORTED]
-    if planned:
+    if planned and not kept:
         write_text(output, skeleton(findings, str(repository), wiring.main_device()))
     if json and planned:
         print_json({"repository": str(repository), "spec": str(output), "models": survey_document(findings)})
@@ -67,6 +78,9 @@ def init(
     if not planned:
         reasons = "; ".join(f"{one.model}: {one.note}" for one in findings)
         raise InfeasibleError(f"{repository}: no model of it can be planned: {reasons}")
-    say(f"{output}: {counted(len(planned), 'workload')}; write the SLOs and rates, then `ctl profile`")
+    if kept:
+        say(f"{output}: exists already and stays as it is; --force replaces it")
+    else:
+        say(f"{output}: {counted(len(planned), 'workload')}; write the SLOs and rates, then `ctl profile`")
     if check and any(one.readiness is not Readiness.READY for one in findings):
         raise typer.Exit(EXIT_NO)

@@ -200,6 +200,10 @@ def plan(
             f"`ctl profile {model} --device {kind}` measures more shares"
         )
     check_planned(made, parsed, document, cores, say, accepted=all_cores)
+    if output is not None and (allow_violations or made.verified):
+        from controlplane.files.plans import write_plan
+
+        write_plan(output, made)  # before anything is shown: the reader of stdout may have gone
     # With --json, stdout is the plan alone, which `ctl apply` reads.
     print_table: Callable[[RenderableType], None] = _on_stderr if json else show
     if not json:
@@ -217,9 +221,6 @@ def plan(
     if output is not None:
         if not allow_violations:
             refuse_violations(made, document)
-        from controlplane.files.plans import write_plan
-
-        write_plan(output, made)
         say(f"{output}: written")
     if plot is not None:
         from controlplane.report.plots.plan_plot import plot_plan

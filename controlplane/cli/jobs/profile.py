@@ -213,6 +213,7 @@ def written_document(one: Written, beside: int) -> dict[str, object]:
         "model": one.profile.model,
         "file": str(one.path),
         "points": len(one.profile.points),
+        "points_missing": one.missing,
         "points_beside_others": beside,
         "seconds": one.seconds,
         "holdout_error": error,
@@ -229,6 +230,10 @@ def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
         return
     error = one.profile.holdout_error.get("igniter")
     result(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error))
+    if one.missing:
+        warn(profile_line.missing_line(one.profile.model, one.missing, one.reason))
+    if one.left_out:
+        say(profile_line.left_out_line(one.profile.model, one.left_out))
     if one.profile.answers is not None:
         result(profile_line.answers_line(one.profile.model, one.profile.answers))
     if one.spinning is not None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import KernelTrace
+from controlplane.files.reading import read_bytes
 
 _TO_DEVICE, _TO_HOST = 1, 2
 """copyKind of CUPTI_ACTIVITY_KIND_MEMCPY."""
@@ -89,10 +90,7 @@ def read_cache_percent(path: Path) -> float:
     for each (`--page raw`).
     Raises InputError for a file without such a figure.
     """
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError as error:
-        raise InputError(str(error.strerror), file=str(path), field="--ncu") from error
+    lines = read_bytes(path).decode(errors="replace").splitlines()
     # The output of the program and of the tool precedes the table.
     begin = next((i for i, line in enumerate(lines) if "Kernel Name" in line and "," in line), len(lines))
     rows = list(csv.DictReader(lines[begin:]))

@@ -194,11 +194,12 @@ def write_partial(directory: Path, profile: Profile) -> None:
     write_json(partial_path(directory, profile.device, profile.model), profile_document(profile))
 
 
-def write_profile(directory: Path, profile: Profile) -> Path:
-    """Replace a profile and remove its unfinished measurement; return the file's path."""
+def write_profile(directory: Path, profile: Profile, *, finished: bool = True) -> Path:
+    """Replace a profile; once it is `finished`, remove its unfinished measurement. Return the file's path."""
     path = profile_path(directory, profile.device, profile.model)
     write_json(path, profile_document(profile))
-    partial_path(directory, profile.device, profile.model).unlink(missing_ok=True)
+    if finished:
+        partial_path(directory, profile.device, profile.model).unlink(missing_ok=True)
     return path
 
 

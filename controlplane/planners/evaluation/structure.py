@@ -105,8 +105,11 @@ def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterato
         return
     if not partition.workloads:
         yield Violation(partition.id, "serves no workload")
+    called = {w.model for w in partition.workloads}
     for served in partition.models:
         yield from _served(partition, served, profiles)
+        if called and served.model not in called:
+            yield Violation(partition.id, f"serves {served.model}, and none of its workloads asks for it")
     if partition.ordered:
         yield from _order(partition)
     names = [m.model for m in partition.models]

@@ -18,7 +18,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controlplane.domain.order import MOST_RANKS, ranks_of
-from controlplane.domain.plan import Infeasible, Partition, Placement, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import (
+    MOST_BUSY_BITS,
+    Infeasible,
+    Partition,
+    Placement,
+    PlannedGpu,
+    Rule,
+    ServedModel,
+    busy_bits,
+)
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planners.evaluation.evaluate import SLACK, Terms, evaluate, kept, layouts_of
@@ -34,8 +43,8 @@ from controlplane.planners.serving.gpu_types import GpuType, gpu_types
 
 MOST_MODELS = 8
 """Models in one partition: a request may have to wait for a batch of each other one."""
-MOST_MODELS_ON_GPU = 16
-"""Models on one GPU: what `ctl simulate` can follow."""
+_MOST_CHOICES = 2048
+"""Choices of one model from each partition of a GPU: each has a time of its own."""
 _MOST_EMPTIED = 4
 """GPUs that are tried, emptiest first, before no more is given up."""
 _MOST_HOMES = 4
@@ -129,8 +138,10 @@ class Turns:
         models = {m.model for p in (guest, home) for m in p.models}
         distinct = len(guest.models) + len(home.models) == len(models)
         names = {w.name for p in (guest, home) for w in p.workloads}
-        there = len(guest.models) + sum(len(p.models) for p in gpu.partitions)
-        few = len(models) <= MOST_MODELS and there <= MOST_MODELS_ON_GPU
+        joined = replace(home, models=(*home.models, *guest.models))
+        there = [joined if p is home else p for p in gpu.partitions]
+        choices = math.prod(len(p.models) for p in there)
+        few = len(models) <= MOST_MODELS and choices <= _MOST_CHOICES and busy_bits(there) <= MOST_BUSY_BITS
         return distinct and few and self.apart.isdisjoint(names)
 
     def _load(self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition) -> float:

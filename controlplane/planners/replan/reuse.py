@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controlplane.domain.plan import Partition, Plan, PlannedGpu
-from controlplane.planners.evaluation.placements import gpu_of, memory_of, placement_of
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
+from controlplane.planners.evaluation.placements import gpu_of, memory_together, placement_of
 from controlplane.planners.protocol import Device, PlanRequest
 
 
 def reused(previous: Plan, request: PlanRequest) -> tuple[PlannedGpu, ...] | None:
-    """The GPUs of `previous` with today's rates and SLOs, without workloads that are gone.
+    """The GPUs of `previous` with today's rates and SLOs, without workloads and models that are gone.
 
     None where it does not serve every workload asked for, or uses GPUs that are not offered. Whether it still
     keeps its promises is for `verify` to say.
@@ -37,14 +37,25 @@ def reused(previous: Plan, request: PlanRequest) -> tuple[PlannedGpu, ...] | Non
             )
             if not placements:
                 continue
-            today = replace(partition, workloads=placements, shadow=None)
+            models = _still_called(partition.models, placements)
+            today = replace(partition, models=models, workloads=placements, shadow=None)
             if not _still_serves(today, device):
                 return None
-            memory_mb = memory_of(asked[placements[0].name], device)
+            memory_mb = memory_together([asked[w.name] for w in placements], device)
             partitions.append(replace(today, memory_mb=memory_mb))
         if partitions:
             gpus.append(replace(gpu_of(0, device, partitions), id=gpu.id))
     return tuple(gpus)
+
+
+def _still_called(models: Sequence[ServedModel], workloads: Sequence[Placement]) -> tuple[ServedModel, ...]:
+    """Those of the models that workloads are left for: the others would run for no request.
+
+    The last one of a partition has no rank, since nothing waits for its turn.
+    """
+    called = {w.model for w in workloads}
+    left = tuple(m for m in models if m.model in called)
+    return left if len(left) > 1 else tuple(replace(m, rank=None) for m in left)
 
 
 def cost_of(gpus: Sequence[PlannedGpu]) -> float:

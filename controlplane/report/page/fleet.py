@@ -35,8 +35,17 @@ class Happened:
     reason: str
 
 
-def fleet_document(name: str, plan: Plan, status: Status, events: Sequence[Happened]) -> Json:
-    """Return the document of a fleet as it is now: shares of the servers that serve, rates and P99s seen."""
+def fleet_document(
+    name: str,
+    plan: Plan,
+    status: Status,
+    events: Sequence[Happened],
+    busy: Mapping[tuple[str, str], float],
+) -> Json:
+    """Return the document of a fleet as it is now: shares of the servers that serve, rates and P99s seen.
+
+    `busy`: the part of the time in which a partition executed batches of an endpoint.
+    """
     document = plan_document(plan)
     routed = {row.partition: row for row in status.servers if row.routed}
     seen = {row.workload: row for row in status.workloads}
@@ -52,7 +61,10 @@ def fleet_document(name: str, plan: Plan, status: Status, events: Sequence[Happe
         "controller": status.controller is not None,
         "troubles": [one for one in (status.trouble, status.history_trouble) if one is not None],
         "gpus": [_gpu(gpu, routed) for gpu in document["gpus"]],
-        "workloads": [_workload(one, seen.get(one["name"])) for one in document["workloads"]],
+        "workloads": [
+            _workload(one, seen.get(one["name"])) | {"busy": _busy(one, document["workloads"], busy)}
+            for one in document["workloads"]
+        ],
         "events": [_event(one) for one in reversed(events)],
     }
 
@@ -98,6 +110,14 @@ def _workload(workload: Json, seen: WorkloadRow | None) -> Json:
         "seen_rps": seen.rate_rps if seen is not None else None,
         "holds": p99_ms is not None and p99_ms <= workload["slo_ms"],
     }
+
+
+def _busy(workload: Json, every: Sequence[Json], busy: Mapping[tuple[str, str], float]) -> float | None:
+    """Return that of the busiest server; the executions of a shared queue count for one of its endpoints."""
+    names = {workload["name"], *workload["companions"]}
+    endpoints = {one["endpoint"] for one in every if one["name"] in names}
+    own = [part for (at, name), part in busy.items() if at in workload["partitions"] and name in endpoints]
+    return max(own, default=None)
 
 
 def _event(one: Happened) -> dict[str, Any]:

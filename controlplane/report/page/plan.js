@@ -153,7 +153,8 @@ function workloadColumns(plan) {
     { title: `${measure} of ${limit}`, key: margin, wide: true, cell: limitBar },
     { title: "Margin", key: margin, number: true, cell: (w) => (known(w.value_ms) ? percent(margin(w)) : dash) },
     ...(late ? [{ title: "Late %", key: (w) => w.late_percent ?? -1, number: true, cell: (w) => number(w.late_percent, 2) }] : []),
-    { title: "Utilisation", key: (w) => w.utilisation ?? -1, number: true, wide: true, cell: (w) => (known(w.utilisation) ? `${Math.round(100 * w.utilisation)} %` : dash) },
+    { title: plan.seen ? "Utilisation planned" : "Utilisation", key: (w) => w.utilisation ?? -1, number: true, wide: true, cell: (w) => (known(w.utilisation) ? percent(w.utilisation) : dash) },
+    ...(plan.seen ? [{ title: "Utilisation measured", key: (w) => w.busy ?? -1, number: true, wide: true, cell: (w) => (known(w.busy) ? percent(w.busy) : dash) }] : []),
     { title: "Holds", key: (w) => Number(w.holds), cell: (w) => el("span", { class: w.holds ? "good" : known(w.value_ms) ? "bad" : "soft" }, w.holds ? "yes" : known(w.value_ms) ? "no" : plan.seen ? "no request" : "unknown") },
     { title: `On`, key: (w) => w.gpus[0] || "", wide: true, cell: (w) => (w.gpus.length > 2 ? `${w.gpus[0]} and ${w.gpus.length - 1} more` : w.gpus.join(", ")) },
   ];
@@ -169,6 +170,7 @@ function details(plan, w, columns) {
   const reason = w.partitions.map((p) => plan.reasons[`${p}/${w.model}`]).find(Boolean);
   const lines = [
     `Model ${w.model}, planned for ${rate(w.rate_rps)} inferences/s${known(w.utilisation) ? `, ${percent(w.utilisation)} of what its servers can answer` : ""}. Clients call the endpoint ${w.endpoint}${w.client_batch > 1 ? ` with ${w.client_batch} inferences in a request` : ""}.`,
+    known(w.busy) ? `In the last minutes its busiest server executed batches in ${percent(w.busy)} of the time.` : null,
     `Served by ${counted(w.partitions.length, "partition")} on ${w.gpus.join(", ")}; batches of up to ${w.batch}.`,
     w.companions.length ? `It shares its queue with ${w.companions.join(", ")}.` : null,
   ].filter(Boolean);
@@ -240,7 +242,9 @@ class WorkloadTable {
     return section("workloads", "Workloads",
       el("p", {}, "Those with the least margin come first. A workload's name opens why it has its share and batch. " +
         `A workload holds where its ${this.plan.basis.measure} is within ${this.plan.basis.limit === "SLO" ? "its SLO" : this.plan.basis.limit}.`,
-        el("span", { class: "wide" }, " Utilisation is its rate over what its servers can answer.")),
+        el("span", { class: "wide" }, this.plan.seen
+          ? " Utilisation planned is its planned rate over what its servers can answer; measured, the part of the last minutes in which its busiest server executed batches."
+          : " Utilisation is its rate over what its servers can answer.")),
       this.count,
       scrolling("Table of workloads", el("table", {}, el("caption", { class: "hidden" }, "Workloads, their limits and times"),
         el("thead", {}, el("tr", {}, this.heads)), this.body)));

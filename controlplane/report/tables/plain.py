@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from controlplane.report.printable import printable
 
 WIDTH = 200
 _GAP = "  "
@@ -18,6 +22,18 @@ _FOR_RICH = "[]\n"
 def plain(renderable: RenderableType) -> str:
     """Return what rich prints on `WIDTH` columns, without colours and trailing spaces."""
     return "\n".join(line.rstrip() for line in _lines(renderable))
+
+
+@dataclass(frozen=True, slots=True)
+class Printable:
+    """What a terminal shows of a table or text: its colours, and no sequence that a name in it holds."""
+
+    renderable: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """See rich's protocol."""
+        for segment in console.render(self.renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def _lines(renderable: RenderableType) -> Iterator[str]:

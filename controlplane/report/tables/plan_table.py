@@ -13,8 +13,9 @@ from controlplane.domain import device
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.report.printable import printable
 from controlplane.report.tables.columns import table_of
-from controlplane.report.tables.plain import plain
+from controlplane.report.tables.plain import Printable, plain
 
 NAMED = 3
 """The largest number of names in a line."""
@@ -197,6 +198,6 @@ def show(renderable: RenderableType) -> None:
     """Print to stdout; where stdout is not a terminal, without a limit on the width."""
     console = Console(highlight=False)
     if console.is_terminal:
-        console.print(renderable)
+        console.print(Printable(renderable))
     else:
-        print(plain(renderable))
+        print(printable(plain(renderable)))

@@ -18,7 +18,7 @@ from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.completed import write_completed
 from controlplane.monitor import inference, triton
 from controlplane.ports import Launcher
-from controlplane.profiler.temporary import exclusive, running
+from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.config import completed_config
 from controlplane.render.source import read_written, to_complete
 
@@ -32,12 +32,14 @@ class Completer:
     """Has a Triton complete configurations.
 
     `device` is the launcher's name for the one it runs on; `scratch` holds locks; `options` are the user's.
+    `backends` are those of the Triton, None where they are unknown, as of an image.
     """
 
     launcher: Launcher
     device: str
     scratch: Path
     options: ServerOptions = NO_OPTIONS
+    backends: frozenset[str] | None = None
 
     def complete(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
         """Complete and keep those of the models' configurations that need it.
@@ -51,6 +53,8 @@ class Completer:
         failed: dict[str, str] = {}
         if not wanted:
             return failed
+        if any(path for model in wanted for path in found[model].glob("[0-9]*/model.py")):
+            check_python_path(self.launcher, repository.resolve())
         with self._serving(repository.resolve()) as server, triton.StatisticsClient(server) as client:
             for model in wanted:
                 try:

@@ -48,12 +48,18 @@ NO_COUNTERS = Counters()
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A new profile, its file, its measuring time, and the quota that its idle threads waste."""
+    """A new profile, its file, its measuring time, and the quota that its idle threads waste.
+
+    `missing`: how many points failed, for `reason`; `left_out`: how many the model is too slow for.
+    """
 
     profile: Profile
     path: Path
     seconds: float
     spinning: Spinning | None = None
+    missing: int = 0
+    reason: str = ""
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +123,21 @@ def profile_models(
         except EngineError as error:
             yield Failed(subject.source.name, str(error))
             continue
-        repeated = with_repeats(measured, earlier.get(subject.source.name))
+        repeated = with_repeats(measured.profile, earlier.get(subject.source.name))
         device = known_device(place.device.name, profiler.profiles)
         fitted = with_fits(repeated, counters, device)
-        path = write_profile(profiler.profiles, fitted)
+        path = write_profile(profiler.profiles, fitted, finished=not measured.missing)
         _keep_shapes(subject)
-        yield Written(fitted, path, profiler.clock.monotonic() - began_s, spinning(fitted))
+        missing = len(measured.missing)
+        yield Written(
+            fitted,
+            path,
+            profiler.clock.monotonic() - began_s,
+            spinning(fitted),
+            missing,
+            measured.reason,
+            max(0, len(subject.points) - len(fitted.points) - missing),
+        )
 
 
 def _keep_shapes(subject: Subject) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controlplane.domain.survey import Finding, Readiness
+from controlplane.report.printable import printable
 
 _SLO_MS = 100
 _RATE_RPS = 10
@@ -15,8 +16,9 @@ def skeleton(findings: Sequence[Finding], repository: str, device: str) -> str:
 
     A model that is not supported is listed in a comment, with the reason.
     """
+    named = printable(repository, layout="")
     lines = [
-        f"# Made by `ctl init {repository}`. Write each workload's SLO and rate: these are placeholders.",
+        f"# Made by `ctl init {named}`. Write each workload's SLO and rate: these are placeholders.",
         "# Then: `ctl profile`, `ctl plan`, `ctl apply`. Every field: docs/spec.md",
         "schema_version: 1",
         "gpus:",

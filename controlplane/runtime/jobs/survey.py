@@ -10,8 +10,9 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.survey import Finding, Readiness
 from controlplane.domain.tensors import TensorSpec
 from controlplane.profiler.requests import requests_for
-from controlplane.render.config import batch_limit, input_specs, is_complete, keeps_sequences
+from controlplane.render.config import backend_of, batch_limit, input_specs, is_complete, keeps_sequences
 from controlplane.render.source import SourceModel, all_models, read_source, read_written
+from controlplane.report.printable import printable
 from controlplane.runtime.jobs.completing import Completer
 
 
@@ -28,19 +29,28 @@ def survey(repository: Path, completer: Completer) -> tuple[Finding, ...]:
         for model, said in completer.complete(repository, readable).items()
     }
     return tuple(
-        Finding(model, Readiness.UNSUPPORTED, refused[model])
+        # Its name may be anything: a line of its own in the spec's comments would be a workload.
+        Finding(printable(model, layout=""), Readiness.UNSUPPORTED, printable(refused[model]))
         if model in refused
-        else finding(repository, model)
+        else finding(repository, model, completer.backends)
         for model in models
     )
 
 
-def finding(repository: Path, model: str) -> Finding:
-    """Judge one model whose configuration is as complete as it can be."""
+def finding(repository: Path, model: str, backends: frozenset[str] | None = None) -> Finding:
+    """Judge one model whose configuration is as complete as it can be; `backends` as in `Completer`."""
     try:
         source = read_source(repository, model)
     except InputError as error:
         return Finding(model, Readiness.UNSUPPORTED, _words(error))
+    if backends is not None and (missing := _missing_backend(source, backends)) is not None:
+        present = ", ".join(sorted(backends)) or "none"
+        return Finding(
+            model,
+            Readiness.UNSUPPORTED,
+            f"the Triton here has no backend {missing} (it has: {present}): install it, or serve the file by "
+            "another one; docs/operations.md shows an ONNX file in the Python backend",
+        )
     inputs = input_specs(source.config)
     readiness, note = Readiness.READY, _note(source, inputs)
     try:
@@ -51,6 +61,18 @@ def finding(repository: Path, model: str) -> Finding:
     written = read_written(Path(source.directory))
     completed = written is None or not is_complete(written)
     return Finding(model, readiness, note, batch_limit(source.config), inputs, completed)
+
+
+def _missing_backend(source: SourceModel, backends: frozenset[str]) -> str | None:
+    """Return a backend that the model or one that it executes needs, and that is not here; None for none."""
+    name = backend_of(source.config)
+    if name is not None and name not in backends:
+        library = f"libtriton_{name}.so"
+        folder = Path(source.directory)
+        if not any((place / library).exists() for place in (folder, *folder.glob("[0-9]*"))):
+            return name
+    found = (_missing_backend(one, backends) for one in source.composing)
+    return next((one for one in found if one is not None), None)
 
 
 def _unreadable(repository: Path, model: str) -> str | None:

@@ -73,7 +73,7 @@ def test_a_model_is_measured_point_by_point_and_goes_on_after_an_interrupt(
     assert len(partial.points) == 3
 
     steps = Steps()
-    measured = profiler(tmp_path, launcher, steps).measure(few(), PLACE)
+    measured = profiler(tmp_path, launcher, steps).measure(few(), PLACE).profile
     assert steps.done[0] == 3
     assert steps.done[-1] == 4
     assert {(p.percent, p.batch) for p in measured.points} == {(50, 1), (50, 4), (100, 1), (100, 4)}
@@ -104,6 +104,45 @@ def test_a_model_is_measured_point_by_point_and_goes_on_after_an_interrupt(
     write_profile(tmp_path / "profiles", measured)
     assert not partial_path(tmp_path / "profiles", "cpu", "transformer_tiny").exists()
     assert read_profiles(tmp_path / "profiles", "cpu") == {"transformer_tiny": measured}
+
+
+SLEEPY = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.broken = args["model_name"].endswith(".b2")
+
+    def execute(self, requests):
+        time.sleep(0.5)
+        given = [pb_utils.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
+        if self.broken:
+            return [pb_utils.InferenceResponse([], pb_utils.TritonError("not two")) for _ in given]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]) for x in given]
+"""
+
+
+def test_a_slow_model_is_measured_at_fewer_points_and_keeps_them_beside_one_that_fails(
+    tmp_path: Path, launcher: ProcessLauncher
+) -> None:
+    folder = tmp_path / "models" / "sleepy"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(SLEEPY)
+    tensor = "[ { name: '%s', data_type: TYPE_FP32, dims: [ 1 ] } ]"
+    (folder / "config.pbtxt").write_text(
+        f"backend: 'python' max_batch_size: 4 input {tensor % 'X'} output {tensor % 'Y'}"
+    )
+    steps = Steps()
+    measuring = profiler(tmp_path, launcher, steps)
+    slow = measuring.measure(read_subject(folder.parent, "sleepy", PLACE.device, Wishes(budget_s=5)), PLACE)
+    assert {(p.percent, p.batch) for p in slow.profile.points} == {(20, 1), (60, 1), (100, 1)}
+    assert all(p.execution_ms > 490 for p in slow.profile.points)
+    chosen = Wishes(percents=[100], batches=[1, 2, 4], budget_s=5)
+    some = measuring.measure(read_subject(folder.parent, "sleepy", PLACE.device, chosen), PLACE, resume=False)
+    assert {p.batch for p in some.profile.points} == {1, 4}
+    assert [(p.batch, "not two" in some.reason) for p in some.missing] == [(2, True)]
+    assert launcher.servers(measuring.fleet(PLACE)) == ()
 
 
 def test_one_program_at_a_time_measures_on_a_device(tmp_path: Path, launcher: ProcessLauncher) -> None:

@@ -33,17 +33,16 @@ CODES = {
 
 def interrupted(tmp_path: Path, sent: signal.Signals, *arguments: str) -> tuple[int, str, str]:
     """Interrupt a verb while it reads a file that has not ended; return its exit code, stdout and stderr."""
-    endless = tmp_path / "endless"
-    os.mkfifo(endless)
-    command = [sys.executable, "-c", CTL, *(a.format(endless) for a in arguments)]
+    command = [sys.executable, "-c", CTL, *(a.format("/dev/stdin") for a in arguments)]
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=tmp_path
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=tmp_path
     ) as process:
         try:
-            with endless.open("w"):  # returns when the verb has opened the file
-                process.send_signal(sent)
+            assert process.stdin is not None
+            process.stdin.write("#" * 2**20)  # more than a pipe holds: returns when the verb reads it
+            process.send_signal(sent)
             # Now the file ends: Python sees a signal that came just before a read only when the read returns.
             out, err = process.communicate(timeout=60)
         finally:

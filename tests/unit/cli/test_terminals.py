@@ -85,10 +85,13 @@ def test_tab_completes_after_the_completion_was_installed(shell: str, home: Path
 def test_ctrl_c_says_what_is_left_and_gives_the_terminal_back(verb: str, home: Path) -> None:
     endless = home / "endless"
     os.mkfifo(endless)
+    command = ["bash", "-c", f"exec ctl {verb} /dev/fd/9 9< {endless}"]
     with (
-        on_terminal(["ctl", verb, endless], environment(home), directory=home) as terminal,
-        endless.open("w"),
+        on_terminal(command, environment(home), directory=home) as terminal,
+        endless.open("w") as begun,
     ):
+        begun.write("#" * 2**20)  # more than a pipe holds: returns when the verb reads it
+        begun.flush()
         terminal.await_reading()
         terminal.type(INTERRUPT)
         assert terminal.ended() == 130

@@ -37,6 +37,29 @@ def test_isolated_is_true_or_false(tmp_path: Path) -> None:
     assert told.value.line == 5
 
 
+@pytest.mark.parametrize(
+    "number", ["0x" + "f" * 100_000, "9" * 5000, "0b" + "1" * 100, "1:" * 400 + "1.5", "2001-99-99"]
+)
+@pytest.mark.parametrize("field", ["slo_ms", "client_batch"])
+def test_a_number_that_nothing_can_hold_is_named_by_its_line(tmp_path: Path, number: str, field: str) -> None:
+    path = tmp_path / "spec.yaml"
+    fields = {"slo_ms": "60", field: number}
+    given = ", ".join(f"{name}: {value}" for name, value in fields.items())
+    path.write_text(f"{SPEC}  - {{name: c, model: ssd, rate_rps: 50, {given}}}\n")
+    with pytest.raises(InputError) as told:
+        read_spec(path)
+    assert told.value.line == 6
+
+
+def test_a_long_number_in_json_is_named_by_its_line_and_field(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    workload = f'{{"name": "a", "model": "ssd", "slo_ms": {"9" * 5000}, "rate_rps": 5}}'
+    path.write_text(f'{{"schema_version": 1, "gpus": [{{"type": "v100"}}],\n"workloads": [{workload}]}}')
+    with pytest.raises(InputError) as told:
+        read_spec(path)
+    assert (told.value.line, told.value.field) == (2, "workloads[0].slo_ms")
+
+
 PAGE = Path(__file__).parents[3] / "docs/spec.md"
 
 

@@ -35,9 +35,15 @@ def test_points_of_both_sessions_become_repeats() -> None:
 
 def test_earlier_repeats_are_kept_up_to_a_number() -> None:
     profile = FIRST
-    for _ in range(MOST_REPEATS):
-        profile = with_repeats(FIRST, profile)
+    for session in range(MOST_REPEATS):
+        again = tuple(replace(p, n=session) for p in FIRST.points)
+        profile = with_repeats(replace(FIRST, points=again), profile)
     assert len(profile.repeats) == MOST_REPEATS
+
+
+def test_a_point_of_a_measurement_that_went_on_is_no_repeat() -> None:
+    more = replace(FIRST, points=(*FIRST.points, Measurement(60.0, 1, 2.0)))
+    assert with_repeats(more, FIRST).repeats == ()
 
 
 def test_a_first_profile_and_one_of_another_host_or_of_other_requests_have_none() -> None:

@@ -136,7 +136,7 @@ def test_a_models_own_sample_comes_before_generated_values(tmp_path: Path) -> No
     assert list(request.inputs[0].shape) == [1, 1]
     assert request.raw_input_contents[0] == struct.pack("<I", 2) + b"{}"
     (tmp_path / "fussy" / "warmup" / "text").unlink()
-    with pytest.raises(InputError, match=r"config\.pbtxt: model_warmup: .*warmup/text: cannot be read"):
+    with pytest.raises(InputError, match=r"config\.pbtxt: model_warmup: .*warmup/text: no such file"):
         requests_for(read_source(tmp_path, "fussy"))
 
 

@@ -4,14 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.device import CPU_GRID, MPS_GRID
+from controlplane.domain.device import CPU_GRID, MPS_GRID, ShareGrid
 from controlplane.domain.errors import InputError
+from controlplane.domain.profile import Measurement
 from controlplane.profiler.sweep import (
+    FEWEST_BATCHES,
+    LEAST_BATCHES,
+    Pace,
     Point,
     Trust,
     chosen_points,
     default_batches,
     default_points,
+    effort,
+    fewer_points,
+    fits,
+    least_batches,
     needed_s,
     point_seconds,
 )
@@ -88,4 +96,44 @@ def test_watching_the_points_keeps_to_the_budget(budget_s: float, points: int, s
     seconds = point_seconds(budget_s, points, starts)
     assert 0.3 <= seconds <= 3.0
     if seconds > 0.3:
-        assert needed_s(points, starts, seconds) <= budget_s * (1 + 1e-9)
+        assert needed_s([Point(100.0, 1)] * points, starts, seconds) <= budget_s * (1 + 1e-9)
+
+
+@given(st.integers(0, 128), st.sampled_from([CPU_GRID, MPS_GRID]))
+def test_a_slow_model_has_fewer_points_at_both_ends_of_the_shares(max_batch: int, grid: ShareGrid) -> None:
+    choices = fewer_points(grid, max_batch)
+    assert all(len({p.percent for p in points}) == 3 for points in choices)
+    assert all({10.0 if grid is MPS_GRID else 20.0, 100.0} < {p.percent for p in c} for c in choices)
+    assert {p.batch for p in choices[-1]} == {1} or max_batch < 2
+    assert len(choices[0]) >= len(choices[-1])
+
+
+@given(st.floats(0.001, 60.0), st.integers(1, 32), st.sampled_from([20.0, 50.0, 100.0]))
+def test_a_point_waits_longer_than_it_should_take(single_s: float, batch: int, percent: float) -> None:
+    pace, point = Pace(single_s), Point(percent, batch)
+    own = effort(batch, pace.batch_s(point))
+    assert pace.point_s(point, 0.3) <= own.late_s
+    assert own.in_flight >= 2 * batch  # one batch waits while one runs
+    assert FEWEST_BATCHES <= least_batches(pace.batch_s(point)) <= LEAST_BATCHES
+
+
+def test_three_seconds_an_execution_take_two_minutes_and_not_ten() -> None:
+    two_by_two = [Point(p, b) for p in (50.0, 100.0) for b in (1, 2)]
+    assert needed_s(two_by_two, 3, 0.3, Pace(3.0)) < 150.0
+
+
+def test_a_quick_model_is_measured_at_all_points_and_a_slow_one_at_fewer() -> None:
+    points = default_points(CPU_GRID, 8)
+    assert fits(points, 3, 1.3, Pace(0.002), 40.0)
+    assert not fits(points, 3, 1.3, Pace(0.4), 40.0)
+    assert not fits(fewer_points(CPU_GRID, 8)[0], 3, 1.3, Pace(0.4), 40.0)
+    assert fits(fewer_points(CPU_GRID, 8)[-1], 3, 1.3, Pace(0.4), 40.0)
+
+
+def test_the_pace_of_measured_points_lies_between_the_smallest_and_the_largest_batch() -> None:
+    measured = [Measurement(100.0, 1, 400.0), Measurement(100.0, 4, 1000.0), Measurement(20.0, 1, 2000.0)]
+    pace = Pace.of(measured)
+    times_s = [pace.batch_s(Point(100.0, batch)) for batch in (1, 2, 4)]
+    assert times_s == pytest.approx([0.4, 0.6, 1.0])
+    assert pace.batch_s(Point(50.0, 1)) == pytest.approx(0.8)
+    assert Pace.of(()) == Pace()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.profiler.temporary import exclusive, running
+from controlplane.profiler.temporary import check_python_path, exclusive, running
 
 pytestmark = pytest.mark.unit
 SPEC = ServerSpec(Labels("f", "p", "w", Role.PROFILE, "r"), "/models", ("w",), "cpu-0", 50.0)
@@ -30,6 +32,15 @@ class Interrupted:
         if self._stops == 1:
             raise KeyboardInterrupt
         self.running.discard(server.name)
+
+
+def test_a_path_that_the_python_backend_cannot_start_from_is_named(tmp_path: Path) -> None:
+    process, docker = (cast(Any, SimpleNamespace(name=name)) for name in ("process", "docker"))
+    with pytest.raises(InputError) as caught:
+        check_python_path(process, tmp_path / "my models")
+    assert caught.value.file == str(tmp_path / "my models")
+    check_python_path(process, Path("/plain"))
+    check_python_path(docker, tmp_path / "my models")
 
 
 def test_an_interruption_of_the_stop_leaves_no_server() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import jsonschema
@@ -11,6 +12,7 @@ from object_store import served
 
 from controlplane.cli.main import run
 from controlplane.cli.schemas import schema
+from controlplane.files.specs import read_spec
 
 pytestmark = pytest.mark.unit
 
@@ -59,10 +61,64 @@ def test_check_answers_no_while_a_model_needs_something(directory: Path) -> None
     assert run(["init", "models", "--check", "--force"]) == 1
 
 
+def test_check_looks_beside_a_spec_that_exists_and_keeps_it(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "spec.yaml").write_text("mine")
+    assert run(["init", "models", "--check"]) == 0
+    write(directory / "models" / "open", CONFIG.replace("[ 4 ]", "[ -1 ]"))
+    assert run(["init", "models", "--check"]) == 1
+    assert (directory / "spec.yaml").read_text() == "mine"
+    assert "needs inputs" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_no_model_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory / "models" / "empty").mkdir()
+    (directory / "models" / ".git").mkdir()
+    assert run(["init", "models", "--check"]) == 0
+    warned = capsys.readouterr().err
+    assert "models/empty is no model" in warned
+    assert ".git" not in warned
+
+
+def test_a_backend_that_is_not_installed_is_named(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    binary = directory / "triton" / "bin" / "tritonserver"
+    binary.parent.mkdir(parents=True)
+    binary.write_text("")
+    binary.chmod(0o755)
+    (directory / "triton" / "backends" / "python").mkdir(parents=True)
+    monkeypatch.setenv("TRISECT_TRITON_HOME", str(directory / "triton"))
+    assert run(["init", "models", "--launcher", "process"]) == 3
+    assert "no backend b (it has: python)" in capsys.readouterr().out
+
+
 def test_without_a_model_that_can_be_planned_nothing_is_written(directory: Path) -> None:
     (directory / "models" / "m" / "config.pbtxt").write_text(CONFIG.replace('"b"', '"vllm"'))
     assert run(["init", "models"]) == 3
     assert not (directory / "spec.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"\x1b[31mred\x1b]0;title\x07",
+        b"in\xe8 Latin-1",
+        b"x\n  - {name: evil, model: m, slo_ms: 1, rate_rps: 1}\n  #",
+        b"right\xe2\x80\xaeleft",
+    ],
+)
+@pytest.mark.parametrize("json", [False, True])
+def test_a_folders_name_steers_no_terminal_and_adds_no_workload(
+    directory: Path, capfdbinary: pytest.CaptureFixture[bytes], name: bytes, json: bool
+) -> None:
+    os.makedirs(os.fsencode(directory / "models") + b"/" + name + b"/1")
+    assert run(["init", "models", *(["--json"] if json else [])]) == 0
+    out, err = capfdbinary.readouterr()
+    text = (out + err + (directory / "spec.yaml").read_bytes()).decode()
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert [w.name for w in read_spec(directory / "spec.yaml")[0].workloads] == ["m"]
 
 
 def test_a_repository_that_is_not_here_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,21 @@ def test_their_promises_hold_in_a_simulation() -> None:
     assert all(w.holds for w in seen.workloads)
 
 
+def test_more_than_sixteen_light_models_share_a_gpu_and_are_simulated() -> None:
+    none = ShadowWish(ShadowPolicy.NONE)
+    names = [f"{model}-{n}" for n in range(8) for model in SLO_MS][:17]
+    workloads = tuple(replace(planning.workload(n, n, 2000.0, 0.1), shadow=none) for n in names)
+    device = planning.cores(8, 1)
+    plan = plan_of(asked(workloads, device))
+    assert (plan.verified, plan.infeasible, len(plan.gpus)) == (True, (), 1)
+    seen = simulate(plan, {"v100": device.latency}, Settings(seconds=2000.0))
+    assert {w.name for w in seen.workloads} == set(names)
+    assert all(w.holds for w in seen.workloads)
+    (gpu,) = seen.gpus
+    each = sum(p.busy_percent for p in gpu.partitions)
+    assert gpu.busy_percent <= each <= 1.1 * gpu.busy_percent, "each is counted once, and few run at once"
+
+
 @pytest.mark.parametrize("rule", Rule)
 def test_counted_gpus_serve_more_workloads_in_turns(rule: Rule) -> None:
     plan = plan_of(asked(light(9), planning.cores(4, count=1), rule))

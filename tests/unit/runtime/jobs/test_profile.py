@@ -14,9 +14,9 @@ from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import EngineError, FleetBusy, InputError, MissingTool, NotNow, RequestRefused
 from controlplane.domain.profile import Environment, Measurement, Profile, RequestSet
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
-from controlplane.files.measurements.profiles import read_profile
+from controlplane.files.measurements.profiles import partial_path, read_profile, write_partial
 from controlplane.profiler.requests import Inputs
-from controlplane.profiler.session import Place, Profiler, resumed
+from controlplane.profiler.session import Measured, Place, Profiler, resumed
 from controlplane.profiler.subject import Subject, Wishes
 from controlplane.profiler.sweep import Point
 from controlplane.report import profile_line
@@ -35,6 +35,7 @@ class Measures:
     profiles: Path
     fails: Mapping[str, EngineError] = field(default_factory=dict)
     measured: list[str] = field(default_factory=list)
+    incomplete: tuple[Any, ...] = ()
     now_s: float = 0.0
     clock: Any = field(init=False)
 
@@ -44,14 +45,16 @@ class Measures:
     def monotonic(self) -> float:
         return self.now_s
 
-    def measure(self, subject: Subject, *_: object, **__: object) -> Profile:
+    def measure(self, subject: Subject, *_: object, **__: object) -> Measured:
         self.now_s += 7.5
         model = subject.source.name
         self.measured.append(model)
         if model in self.fails:
             raise self.fails[model]
-        points = tuple(Measurement(percent=50.0, batch=b, execution_ms=2.0 * b) for b in (1, 2, 4))
-        return Profile(model, "cpu", ShareKind.CPU_QUOTA, Environment(), points, inputs=subject.inputs)
+        session = len(self.measured)
+        points = tuple(Measurement(50.0, b, execution_ms=2.0 * b, n=session) for b in (1, 2, 4))
+        profile = Profile(model, "cpu", ShareKind.CPU_QUOTA, Environment(), points, inputs=subject.inputs)
+        return Measured(profile, *self.incomplete)
 
 
 @pytest.fixture
@@ -102,6 +105,20 @@ def test_a_model_profiled_again_keeps_both_times_of_each_point(tmp_path: Path, r
         (2, 4.0, 4.0),
         (4, 8.0, 8.0),
     ]
+
+
+def test_what_was_measured_of_a_model_is_written_and_the_rest_can_go_on(
+    tmp_path: Path, repository: Path
+) -> None:
+    profiles = tmp_path / "profiles"
+    write_partial(profiles, Profile("a", "cpu", ShareKind.CPU_QUOTA, Environment(), ()))
+    missing = (Point(50.0, 8), Point(50.0, 16))
+    profiler = Measures(profiles, incomplete=(missing, "too few batches of 8 within 60 s"))
+    first = next(one for one in profiled(profiler, repository) if isinstance(one, Written))
+    assert (first.missing, first.reason) == (2, "too few batches of 8 within 60 s")
+    assert read_profile(first.path).largest_batch == 4, "no larger one than was seen is planned"
+    assert partial_path(profiles, "cpu", "a").exists()
+    assert "a: 2 points failed: too few batches" in profile_line.missing_line("a", 2, first.reason)
 
 
 def test_an_earlier_profile_that_cannot_be_read_is_named_and_kept(tmp_path: Path, repository: Path) -> None:

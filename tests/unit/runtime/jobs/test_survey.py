@@ -31,6 +31,7 @@ class Completes:
 
     configs: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
+    backends: frozenset[str] | None = None
 
     def complete(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
         self.wanted = tuple(models)
@@ -93,6 +94,31 @@ def test_each_model_is_judged_by_its_completed_configuration(repository: Path) -
     assert "inputs and outputs" in found["mute"].note
     assert found["typo"].note.startswith("config.pbtxt:1: is not a model configuration")
     assert found["whole"].max_batch == 16
+
+
+def test_a_model_whose_backend_is_not_installed_is_not_ready(repository: Path) -> None:
+    write(repository, "named", WHOLE.replace('"b"', '"onnxruntime"'))
+    write(repository, "older", WHOLE.replace('backend: "b"', 'platform: "onnxruntime_onnx"'))
+    write(repository, "brings", WHOLE.replace('"b"', '"own"'))
+    (repository / "brings" / "1" / "libtriton_own.so").write_bytes(b"")
+    write(repository, "python", WHOLE.replace('"b"', '"python"'))
+    steps = (
+        'ensemble_scheduling { step [ { model_name: "older" input_map { key: "X" value: "X" } output_map { '
+    )
+    chain = steps + 'key: "Y" value: "Y" } } ] }'
+    write(repository, "chain", WHOLE.replace('backend: "b"', 'platform: "ensemble"') + chain)
+    here = survey(repository, Completes(backends=frozenset({"python"})))
+    states = {model: one.readiness.value for model, one in here.items()}
+    assert states == {
+        "brings": "ready",
+        "chain": "not supported",
+        "named": "not supported",
+        "older": "not supported",
+        "python": "ready",
+    }
+    assert all("no backend onnxruntime (it has: python)" in here[m].note for m in ("named", "older", "chain"))
+    unknown = survey(repository, Completes())
+    assert {one.readiness.value for one in unknown.values()} == {"ready"}
 
 
 def test_a_repository_without_models_is_refused(repository: Path) -> None:

@@ -1,6 +1,7 @@
-"""Serves the network.onnx beside it without a config.pbtxt: inputs and outputs are those of the file.
+"""Serves the network.onnx beside it in Triton's Python backend, without a config.pbtxt.
 
-Under the name model.onnx Triton would take it for its onnxruntime backend's.
+Inputs and outputs are those of the file. One thread that never spins: under a quota more would waste it.
+Under the name model.onnx Triton would take the file for its onnxruntime backend's.
 """
 
 from pathlib import Path

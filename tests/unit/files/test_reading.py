@@ -1,0 +1,88 @@
+"""Files that others wrote: what is no file is named, and no one waits for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from controlplane.cli.main import run
+from controlplane.domain.errors import InputError
+from controlplane.files.reading import read_bytes
+
+pytestmark = pytest.mark.unit
+
+TENSOR = '[ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]'
+CONFIG = f'backend: "b"\ninput {TENSOR}\noutput {TENSOR}\n'
+
+
+def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        for place in (tmp_path / "pipe", tmp_path / "socket", tmp_path, Path("/dev/null")):
+            with pytest.raises(InputError, match="not a file") as caught:
+                read_bytes(place)
+            assert caught.value.file == str(place)
+
+
+def test_a_file_that_is_missing_or_too_large_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_bytes(tmp_path / "none")
+    (tmp_path / "large").write_bytes(bytes(2**20 + 1))
+    with pytest.raises(InputError, match="larger than 1 MiB"):
+        read_bytes(tmp_path / "large", 2**20)
+
+
+def test_a_stream_that_the_command_was_started_with_is_read() -> None:
+    taken, given = os.pipe()
+    os.write(given, b"spec")
+    os.close(given)
+    assert read_bytes(Path(f"/dev/fd/{taken}")) == b"spec"
+    os.close(taken)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan pipe",
+        "compare pipe",
+        "simulate pipe",
+        "apply pipe --dry-run",
+        "plan spec.yaml --against pipe",
+        "plan spec.yaml --strategy inss --policy pipe",
+        "simulate plan.json --arrivals W=pipe",
+        "profile m --input-data m:pipe",
+        "profile m --from-perf-analyzer 1:pipe",
+        "profile m --from-aiperf 1:pipe",
+        "profile m --nsys 8x200:pipe",
+        "profile m --ncu 8:pipe",
+        "profile configured",
+        "profile calling",
+        "render plan.json",
+    ],
+)
+def test_no_verb_waits_for_a_pipe_without_a_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    os.mkfifo("pipe")
+    for model in ("m", "configured", "calling"):
+        (tmp_path / "model_repository" / model / "1").mkdir(parents=True)
+        if model != "configured":
+            (tmp_path / "model_repository" / model / "config.pbtxt").write_text(CONFIG)
+    os.mkfifo("model_repository/configured/config.pbtxt")
+    os.mkfifo("model_repository/calling/1/model.py")
+    workload = "{name: W, model: vgg19, slo_ms: 90, rate_rps: 9}"
+    Path("spec.yaml").write_text(f"schema_version: 1\ngpus: [{{type: v100}}]\nworkloads: [{workload}]\n")
+    if command == "render plan.json":
+        os.mkfifo("plan.json")
+    elif "plan.json" in command:
+        assert run(["plan", "spec.yaml", "-o", "plan.json", "-q"]) == 0
+    capsys.readouterr()
+    assert run(command.split()) == 2
+    message = capsys.readouterr().err
+    assert any(name in message for name in ("pipe", "config.pbtxt", "model.py", "plan.json"))
