@@ -60,8 +60,7 @@ def kept_up(files: FleetFiles) -> Iterator[None]:
     One that ends by itself, as at a signal, stays ended.
     """
     if controller_keeper.KEPT_VARIABLE in os.environ:
-        with contextlib.suppress(OSError):
-            files.controller_kept.touch()
+        _keep(files)
     else:
         _keep_no_more(files)
     yield
@@ -106,6 +105,8 @@ def start_detached(files: FleetFiles) -> int:
     """Start a controller unless one runs; return its pid. Raises EngineError where it does not start."""
     running = pid(files)
     if running is not None:
+        if _was_detached(running):  # also where the command before wanted none to be kept
+            _keep(files)
         return running
     dead = _forget_dead(files)
     log = files.directory / "controller.log"
@@ -148,6 +149,18 @@ def stop(files: FleetFiles) -> bool:
             os.kill(running, signal.SIGKILL)
         wait_until(lambda: pid(files) != running, deadline_s=_STOP_S)
     return True
+
+
+def _was_detached(controller: int) -> bool:
+    with contextlib.suppress(OSError):
+        environment = Path(f"/proc/{controller}/environ").read_bytes().split(b"\0")
+        return any(entry.startswith(f"{controller_keeper.KEPT_VARIABLE}=".encode()) for entry in environment)
+    return False
+
+
+def _keep(files: FleetFiles) -> None:
+    with contextlib.suppress(OSError):
+        files.controller_kept.touch()
 
 
 def _keep_no_more(files: FleetFiles) -> None:
