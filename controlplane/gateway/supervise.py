@@ -161,7 +161,10 @@ class Supervisor:
         if charge.handle is None or held == wanted:
             return True
         if self._held.clients is None:
-            return False
+            if self._held.facade is None:
+                return False  # the facade may hold them, and starts the next supervisor with them
+            self._replace_without_sockets(charge)
+            return True
         former, former_child, former_pid = charge.handle, charge.child, charge.pid
         try:
             child = self._start_haproxy(replaced=former_pid)
@@ -176,6 +179,18 @@ class Supervisor:
         else:
             say(f"{charge.role} is not renewed: the new one {ended(child.wait())}")
         return True
+
+    def _replace_without_sockets(self, charge: Charge) -> None:
+        """Have HAProxy end with its requests, and start the next one where its ports are free.
+
+        Where supervisor and facade had died, it alone has the sockets: for a moment connections are refused.
+        """
+        assert charge.handle is not None
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(charge.handle, signal.SIGUSR1)
+        self._finishing[charge.handle] = charge.child
+        charge.handle = charge.child = None
+        charge.due_at = 0.0
 
     def _start(self, charge: Charge) -> None:
         charge.started_at = time.monotonic()
@@ -247,8 +262,9 @@ class Supervisor:
     def _start_haproxy(self, replaced: int | None = None) -> subprocess.Popen[bytes]:
         settings = store.settings_of(self._places)
         if self._held.clients is None:
-            # An adopted facade may hold them. Without HAProxy no client reaches it; the next one gets these.
-            processes.end(processes.find(self._places, processes.FACADE), grace_s=_FACADE_GRACE_S)
+            if self._held.facade is None:
+                # An adopted facade may hold them. Without HAProxy no client reaches it; the next gets these.
+                processes.end(processes.find(self._places, processes.FACADE), grace_s=_FACADE_GRACE_S)
             self._held.clients = Listeners.for_clients(settings)
         # Before HAProxy calls there.
         self._held.facade = self._held.facade or Listeners.for_haproxy(self._places)
