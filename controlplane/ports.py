@@ -144,6 +144,12 @@ class Gateway(Protocol):
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the requests that this server has not answered, including queued ones."""
 
+    def missing(self) -> tuple[str, ...]:
+        """Return its processes that should run and do not, by name. Never waits."""
+
+    def restore(self) -> None:
+        """Start what keeps its processes running, where that died; what was stopped stays so."""
+
     def stop(self) -> None:
         """Stop listening and remove what the gateway owned. Idempotent."""
 

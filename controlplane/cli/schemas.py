@@ -308,6 +308,7 @@ class _Status(_Versioned):
     controller: int | None
     trouble: str | None
     history_trouble: str | None
+    gateway_missing: list[str]
     restarts: list[_Restart]
     servers: list[StatusRow]
     workloads: list[WorkloadRow]

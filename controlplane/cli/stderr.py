@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from enum import Enum
@@ -59,9 +60,10 @@ def detail(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Print a warning or a problem on stderr."""
+    """Print a warning or a problem on stderr; where that is closed or its disk full, the line is lost."""
     at = f"{time.monotonic() - _STDERR.begin_s:8.3f} s  " if chosen() is Verbosity.VERBOSE else ""
-    print(f"{at}{printable(line)}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        print(f"{at}{printable(line)}", file=sys.stderr, flush=True)
 
 
 def progress_bar() -> Bar:

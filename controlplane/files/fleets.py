@@ -150,6 +150,10 @@ class FleetFiles:
         self.history = self.directory / "history.sqlite"
         self.load = self.directory / "load.json"
         self.rates = self.directory / "rates.json"
+        self.controller_lock = self.directory / "controller.lock"
+        self.controller_pid = self.directory / "controller.pid"
+        # Present while the gateway's supervisor is to start a controller that was killed.
+        self.controller_kept = self.directory / "controller.kept"
         # Cannot be a fleet's directory: a fleet's name cannot begin with a dot.
         self.ended = root / ".ended" / f"{fleet}.sqlite"
         self._host = self.directory / "host"

@@ -114,19 +114,16 @@ class ProtectionFields(State):
 
 
 class FormerFacade(State):
-    """How a HAProxy that is being replaced proves itself, and whether its clients need tokens."""
+    """Whether the clients of a HAProxy that is being replaced need tokens."""
 
-    secret: str
     tokens: bool
 
 
 class GatewaySettings(State):
     """The settings with which the gateway was started. `slots` is what the next HAProxy gets.
 
-    All ports are TCP, except `log_port` (UDP), which receives a line for every request. Each line begins with
-    `log_secret`, since any process of the host can send to the port. The facade's ports are on loopback, for
-    HAProxy only, which proves itself by `facade_secret`; `former` is set while two HAProxies run with
-    different options.
+    All ports are clients'; the gateway's processes reach each other over sockets in its folder. `former` is
+    set while two HAProxies run with different options.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -134,9 +131,6 @@ class GatewaySettings(State):
     http_port: int
     grpc_port: int
     metrics_port: int
-    log_port: int
-    facade_http_port: int
-    facade_grpc_port: int
     slots: int
     members: int
     haproxy: str
@@ -144,8 +138,6 @@ class GatewaySettings(State):
     fleet_wide_calls: bool = False
     late_binding: bool = False
     trace_endpoint: str = ""
-    log_secret: str = ""
-    facade_secret: str = ""
     former: FormerFacade | None = None
     protection: Annotated[ProtectionFields, Field(default_factory=ProtectionFields)]
 

@@ -9,7 +9,7 @@ import os
 import tempfile
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from controlplane.domain.errors import EngineError
 
@@ -34,6 +34,14 @@ def write_bytes(path: Path, content: bytes) -> None:
         sync_directory(path.parent)
     except OSError as error:
         raise EngineError(f"{path}: may be lost by a power cut: {error.strerror}") from error
+
+
+def log_file(path: Path) -> IO[bytes]:
+    """Open a log for appending; the null device where the disk refuses, since no start may fail for it."""
+    try:
+        return path.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")
 
 
 def sync_directory(directory: Path) -> None:
@@ -63,12 +71,20 @@ def write_derived(path: Path, text: str) -> None:
 
 
 def _replace_or_overwrite(path: Path, text: str, *, to_disk: bool) -> None:
+    content = text.encode()
     try:
-        _replace(path, text.encode(), to_disk=to_disk)
+        _replace(path, content, to_disk=to_disk)
     except EngineError as error:
         full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
-        if not full or not _overwrite(path, text.encode()):
+        if not _holds(path, content) and not (full and _overwrite(path, content)):
             raise
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes().rstrip(b"\n") == content.rstrip(b"\n")
+    except OSError:
+        return False
 
 
 def _overwrite(path: Path, content: bytes) -> bool:

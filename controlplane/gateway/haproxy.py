@@ -13,7 +13,7 @@ from controlplane.domain.order import Order
 from controlplane.files.gateway import GatewaySettings, Traits
 from controlplane.files.order import read_order, write_order
 from controlplane.files.remembered import Remembered
-from controlplane.gateway import control_socket, options, slots, store
+from controlplane.gateway import control_socket, liveness, options, slots, store, supervision
 from controlplane.gateway.locks import locked
 from controlplane.gateway.places import Places
 from controlplane.gateway.running import RunningHaproxy
@@ -158,6 +158,18 @@ class HaproxyGateway:
         except control_socket.Unreachable:
             pass  # its calls ended with it
         return found
+
+    def missing(self) -> tuple[str, ...]:
+        """Return the roles of its processes that do not run."""
+        return liveness.missing(self._places)
+
+    def restore(self) -> None:
+        """Start a supervisor where it died. Raises GatewayError where the host refuses."""
+        if supervision.is_missing(self._places):
+            try:
+                supervision.start(self._places)
+            except OSError as error:
+                raise GatewayError(f"the gateway's supervisor cannot be started: {error}") from error
 
     @property
     def telemetry_socket(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,3 +28,13 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def is_free(path: Path) -> bool:
+    """Return whether this lock's file is there and no process holds it: its holder died."""
+    try:
+        with path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import resource
-import secrets
 import shutil
-import socket
 from dataclasses import asdict
 
 from controlplane.domain.errors import GatewayError, MissingTool
@@ -18,9 +14,6 @@ from controlplane.files.gateway import FormerFacade, GatewaySettings, Protection
 from controlplane.gateway import store
 from controlplane.gateway.listeners import listen
 
-_SECRET_BYTES = 8
-_OWN_PORTS = range(18000, 20000)
-"""Launchers give servers those from 20000 on."""
 _MORE_PATHS = ("/usr/sbin", "/usr/local/sbin")
 
 
@@ -30,15 +23,11 @@ def new(options: Endpoints, slots: int) -> GatewaySettings:
     Raises GatewayError for a port in use, MissingTool.
     """
     _refuse_taken(options)
-    log_port, facade_http_port, facade_grpc_port = _own_ports()
     return GatewaySettings(
         host=options.host,
         http_port=options.http_port,
         grpc_port=options.grpc_port,
         metrics_port=options.metrics_port,
-        log_port=log_port,
-        facade_http_port=facade_http_port,
-        facade_grpc_port=facade_grpc_port,
         slots=slots,
         members=MOST_SERVERS,
         haproxy=haproxy(),
@@ -46,8 +35,6 @@ def new(options: Endpoints, slots: int) -> GatewaySettings:
         fleet_wide_calls=options.fleet_wide_calls,
         late_binding=options.late_binding,
         trace_endpoint=options.trace_endpoint,
-        log_secret=secrets.token_hex(_SECRET_BYTES),
-        facade_secret=secrets.token_hex(_SECRET_BYTES),
         protection=ProtectionFields(**asdict(options.protection)),
     )
 
@@ -55,8 +42,8 @@ def new(options: Endpoints, slots: int) -> GatewaySettings:
 def changed(present: GatewaySettings, options: Endpoints, slots: int) -> GatewaySettings:
     """Return a running gateway's settings with these options.
 
-    While its HAProxy is replaced, the facade knows the earlier one by the secret before. Raises GatewayError
-    for options that cannot change while it runs.
+    While its HAProxy is replaced, the facade serves the earlier one by its own rules. Raises GatewayError for
+    options that cannot change while it runs.
     """
     _refuse_another_place(present, options)
     if present.fleet_wide_calls != options.fleet_wide_calls:
@@ -76,8 +63,7 @@ def changed(present: GatewaySettings, options: Endpoints, slots: int) -> Gateway
     if present.protection.value() != options.protection:
         update |= {
             "protection": ProtectionFields(**asdict(options.protection)),
-            "facade_secret": secrets.token_hex(_SECRET_BYTES),
-            "former": FormerFacade(secret=present.facade_secret, tokens=present.protection.tokens),
+            "former": FormerFacade(tokens=present.protection.tokens),
         }
     return present.model_copy(update=update)
 
@@ -113,22 +99,6 @@ def _refuse_another_place(present: GatewaySettings, options: Endpoints) -> None:
             "move: leave --host, --http-port, --grpc-port and --metrics-port out, or "
             "`ctl destroy` the fleet first"
         )
-
-
-def _own_ports() -> tuple[int, int, int]:
-    """One for the log (UDP) and two for the facade (TCP).
-
-    Below the range that outgoing connections use: a port must still be there after a restart.
-    """
-    kinds = (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_STREAM)
-    found: list[int] = []
-    for port in random.sample(_OWN_PORTS, len(_OWN_PORTS)):
-        with socket.socket(socket.AF_INET, kinds[len(found)]) as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == len(kinds):
-            return found[0], found[1], found[2]
-    raise GatewayError(f"no free port between {_OWN_PORTS.start} and {_OWN_PORTS.stop}")
 
 
 def _refuse_taken(options: Endpoints) -> None:

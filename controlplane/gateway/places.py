@@ -158,6 +158,26 @@ class Places:
         return self.sockets / "control.sock"
 
     @property
+    def facade_http_socket(self) -> Path:
+        """Where HAProxy reaches the facade over HTTP."""
+        return self.sockets / "facade_http.sock"
+
+    @property
+    def facade_grpc_socket(self) -> Path:
+        """Where HAProxy reaches the facade over gRPC."""
+        return self.sockets / "facade_grpc.sock"
+
+    @property
+    def relayed_socket(self) -> Path:
+        """Where the facade's gRPC server listens itself."""
+        return self.sockets / "relayed.sock"
+
+    @property
+    def log_pipe(self) -> Path:
+        """A line for every request, on its way to the monitor."""
+        return self.sockets / "log.pipe"
+
+    @property
     def monitor_socket(self) -> Path:
         """The monitor's queries."""
         return self.sockets / "monitor.sock"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from controlplane.files.writing import log_file
 from controlplane.gateway.places import LABEL, ROLE_LABEL, Places
 
 HAPROXY = "haproxy"
@@ -20,6 +21,12 @@ SUPERVISOR = "supervisor"
 KEPT_UP = (HAPROXY, FACADE, MONITOR)
 ALL = (SUPERVISOR, *KEPT_UP)
 """In the order in which they are ended."""
+
+
+def say(line: str) -> None:
+    """Print a line into this process's log; where the disk refuses it, nothing but the line is lost."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
 
 
 def find(places: Places, role: str) -> tuple[int, ...]:
@@ -54,7 +61,7 @@ def spawn(
     It inherits `descriptors` under their numbers.
     """
     environment = {**os.environ, **(environment or {}), LABEL: str(places.state), ROLE_LABEL: role}
-    with places.log(role).open("ab") as log:
+    with log_file(places.log(role)) as log:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -72,7 +72,9 @@ class Startup:
         if self._places.settings.exists():
             # The table on disk may use the last of them.
             slots = max(slots, store.settings_of(self._places).slots)
-        self._write(options.new(wanted, slots))
+        settings = options.new(wanted, slots)
+        if not self._places.settings.exists() or store.settings_of(self._places) != settings:
+            self._write(settings)
         supervision.start(self._places)
         try:
             self._await_answer()
@@ -95,10 +97,11 @@ class Startup:
             if settings.former is not None:
                 self._renew_facade()
             self._await_renewed(settings)
+            self._renew_facade()
         except GatewayError:
             if settings != present:
-                proof = FormerFacade(secret=settings.facade_secret, tokens=settings.protection.tokens)
-                self._write(present.model_copy(update={"former": proof}))
+                former = FormerFacade(tokens=settings.protection.tokens)
+                self._write(present.model_copy(update={"former": former}))
                 self._renew_facade()
                 supervision.wake(self._places)
             raise
@@ -111,13 +114,13 @@ class Startup:
             self._await_answer()
 
     def _renew_facade(self) -> None:
-        """Have the facade know both secrets; one of an earlier version reads them at its start only."""
+        """Have the facade read the settings; replace one of an earlier version, which listens elsewhere."""
         with contextlib.suppress(control_socket.Unreachable):
             answer = control_socket.ask(
                 self._places.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S
             )
-            if answer.get("options") is not True:
-                processes.end(processes.find(self._places, processes.FACADE), grace_s=_RELOAD_DEADLINE_S)
+            if answer.get("sockets") is not True:
+                _end_facade_and_monitor(self._places)
                 self._await_answer()
 
     def _write(self, settings: GatewaySettings) -> None:
@@ -165,9 +168,14 @@ def tell_facade(places: Places) -> None:
     except control_socket.Unreachable:
         return
     if "error" in answer:
-        # A facade from before an upgrade cannot read this table. The supervisor starts the present one.
-        for role in (processes.FACADE, processes.MONITOR):
-            processes.end(processes.find(places, role), grace_s=_RELOAD_DEADLINE_S)
+        # A facade from before an upgrade cannot read this table.
+        _end_facade_and_monitor(places)
+
+
+def _end_facade_and_monitor(places: Places) -> None:
+    """End those of an earlier version. The supervisor starts the present ones."""
+    for role in (processes.FACADE, processes.MONITOR):
+        processes.end(processes.find(places, role), grace_s=_RELOAD_DEADLINE_S)
 
 
 def wait(places: Places, condition: Callable[[], bool], deadline_s: float, what: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from controlplane.domain.errors import InputError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.files.clients import read_clients
 from controlplane.files.gateway import (
     GatewaySettings,
@@ -26,6 +26,7 @@ from controlplane.files.writing import write_derived
 from controlplane.gateway import gates
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
+from controlplane.gateway.processes import say
 from controlplane.gateway.security import access, certificate
 from controlplane.gateway.slots import BACKUP, Phase, Slot, SlotTable
 from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, render_haproxy
@@ -75,8 +76,11 @@ def _write_maps(places: Places, generation: int, table: SlotTable) -> None:
     write_derived(places.checks_map, _map_text(check_entries(generation, table)))
 
 
-def write_config(places: Places, settings: GatewaySettings, listeners: Listeners) -> None:
-    """Write what HAProxy starts from: the servers of the table on disk, and as many slots as are set."""
+def config(places: Places, settings: GatewaySettings, listeners: Listeners, log_fd: int) -> str:
+    """Return the configuration that HAProxy starts from, and write the files that it names.
+
+    It has the servers of the table on disk, and as many slots as are set.
+    """
     generation, present = load(places, settings)
     table = present.grown(settings.slots)
     if len(table.slots) > len(present.slots):
@@ -91,7 +95,7 @@ def write_config(places: Places, settings: GatewaySettings, listeners: Listeners
         write_derived(path, _map_text(entries))
     inside = gates.inside(table, read_order(places.order))
     lines = [_lines(table, slot, inside.get(slot.index, 1)) for slot in table.slots]
-    write_derived(places.config, render_haproxy(_running_frame(places, settings, listeners), lines))
+    return render_haproxy(_running_frame(places, settings, listeners, log_fd), lines)
 
 
 def write_certificate(
@@ -108,12 +112,18 @@ def write_certificate(
     except InputError as error:
         if not places.certificate.exists():
             raise
-        print(f"the certificate is not renewed: {error}", flush=True)
+        say(f"the certificate is not renewed: {error}")
         return False
     if places.certificate.exists() and places.certificate.read_bytes() == content:
         return False
     load(content)
-    certificate.write(places.certificate, content)
+    try:
+        certificate.write(places.certificate, content)
+    except EngineError as error:
+        if not places.certificate.exists():
+            raise
+        say(f"the copy of the certificate is not renewed: {error}")
+        return False
     return True
 
 
@@ -152,13 +162,12 @@ def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         grpc_fd=-1,
         runtime_socket=str(places.runtime_socket),
         exporter_socket=str(places.exporter_socket),
-        facade_http_port=settings.facade_http_port,
-        facade_grpc_port=settings.facade_grpc_port,
+        facade_http_socket=str(places.facade_http_socket),
+        facade_grpc_socket=str(places.facade_grpc_socket),
         models_map=str(places.models_map),
         checks_map=str(places.checks_map),
         endpoint_limits_map=str(places.access_map("endpoint_limits")),
-        log_address=f"127.0.0.1:{settings.log_port}",
-        log_secret=settings.log_secret,
+        log_fd=-1,
         process="",
         maxconn=0,
         connections_a_source=protection.max_connections or 0,
@@ -168,7 +177,6 @@ def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         clients_map=str(places.access_map("clients")) if protection.tokens else None,
         grants_map=str(places.access_map("grants")) if protection.tokens else None,
         client_limits_map=str(places.access_map("client_limits")) if protection.tokens else None,
-        facade_secret=settings.facade_secret,
         audit=protection.audit,
         traced=bool(settings.trace_endpoint),
         gates_map=str(places.gates_map) if settings.late_binding else None,
@@ -177,13 +185,16 @@ def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
     )
 
 
-def _running_frame(places: Places, settings: GatewaySettings, listeners: Listeners) -> HaproxyFrame:
+def _running_frame(
+    places: Places, settings: GatewaySettings, listeners: Listeners, log_fd: int
+) -> HaproxyFrame:
     """The same for one start, sized to this process's limits."""
     most = maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings)
     return replace(
         _frame(places, settings),
         http_fd=listeners.http.fileno(),
         grpc_fd=listeners.grpc.fileno(),
+        log_fd=log_fd,
         process=f"h{time.time_ns() // 10**6:x}",
         maxconn=most,
         connections_a_source=min(settings.protection.max_connections or most // 2, most),

@@ -1,6 +1,6 @@
 """Keep the gateway's processes running.
 
-`python -m controlplane.gateway.supervise STATE_DIR [HTTP_FD GRPC_FD]`.
+`python -m controlplane.gateway.supervise STATE_DIR [HTTP_FD GRPC_FD] [--facade HTTP_FD GRPC_FD]`.
 
 It starts what is missing, adopts what lives, and restarts what dies: at once, and waiting longer each time a
 process dies young again. Traffic does not pass through it: when it dies, its processes go on, and the facade
@@ -15,7 +15,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,15 +23,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-from controlplane.domain.errors import TrisectError
+from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.files import log_pipe
+from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart
+from controlplane.files.writing import write_derived
 from controlplane.gateway import processes, store, supervision
-from controlplane.gateway.listeners import Listeners
+from controlplane.gateway.controller_keeper import ControllerKeeper
+from controlplane.gateway.listeners import Held, Listeners
 from controlplane.gateway.places import Places
+from controlplane.gateway.processes import say
 from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
 from controlplane.gateway.security import certificate
 
@@ -42,13 +46,16 @@ _YOUNG_S = 10.0
 _BIND_DEADLINE_S = 5.0
 _FACADE_GRACE_S = 1.0
 _LOOKED_AT_S = 0.5
+_PATIENT_DEATHS = 8
+"""Starts of a facade that end young, over some ten seconds, before requests that wait for it are refused."""
 _COMMIT_S = 2.0
 """For a commit to end before HAProxy is started all the same: a stopped command must not prevent a repair."""
+_LOOK_S = 2.0
+"""Between two looks for the controller, which is no child."""
 _TIDY_EVERY_S = 60.0
 _FACADES_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 """For glibc: few arenas, and large blocks return to the kernel when freed."""
 _LOG_LIMIT_BYTES = 4 * 2**20
-_LOG_RECEIVE_BYTES = 8 * 2**20
 
 
 @dataclass(slots=True)
@@ -68,22 +75,23 @@ class Charge:
 class Supervisor:
     """The loop. `stop` ends it and leaves the processes running."""
 
-    def __init__(self, places: Places, listeners: Listeners | None) -> None:
+    def __init__(self, places: Places, held: Held) -> None:
         self._places = places
         self._charges = [
             Charge(processes.HAPROXY, self._start_haproxy),
             Charge(processes.FACADE, self._start_facade),
             Charge(processes.MONITOR, self._start_monitor),
         ]
-        # Kept open for the next HAProxy and the next monitor. Without inherited ones, they are opened when
-        # the processes that hold them have ended.
-        self._listeners = listeners
-        self._log: socket.socket | None = None
+        self._held = held
+        # Kept open for the next monitor: lines that come while none runs wait in it.
+        self._log: int | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
         self._renewal_due = False
         self._finishing: dict[int, subprocess.Popen[bytes] | None] = {}
         """pidfd -> child, of replaced HAProxies that still finish their requests."""
+        self._controller = ControllerKeeper(FleetFiles(places.state.parent.parent, places.state.parent.name))
+        self._tidy_at_s = 0.0
 
     def stop(self) -> None:
         """End the loop; may be called from a signal handler."""
@@ -103,7 +111,7 @@ class Supervisor:
             self._adopt(charge)
             if took_over and charge.handle is None:
                 self._remember(charge.role, "ended while no supervisor ran; started again")
-        self._renewal_due = self._listeners is not None
+        self._renewal_due = self._held.clients is not None
         while not self._stopping:
             now = time.monotonic()
             for charge in self._charges:
@@ -113,6 +121,9 @@ class Supervisor:
                 self._renewal_due = False
                 if not self._renew_haproxy():
                     return
+            if (reason := self._controller.look(now)) is not None:
+                say(f"controller {reason}")
+                self._remember("controller", reason)
             self._await()
 
     def _adopt(self, charge: Charge) -> None:
@@ -149,13 +160,16 @@ class Supervisor:
             return True  # it is being started, with the settings on disk
         if charge.handle is None or held == wanted:
             return True
-        if self._listeners is None:
-            return False
+        if self._held.clients is None:
+            if self._held.facade is None:
+                return False  # the facade may hold them, and starts the next supervisor with them
+            self._replace_without_sockets(charge)
+            return True
         former, former_child, former_pid = charge.handle, charge.child, charge.pid
         try:
             child = self._start_haproxy(replaced=former_pid)
         except (OSError, TrisectError) as error:
-            print(f"{charge.role} is not renewed: {error}", flush=True)
+            say(f"{charge.role} is not renewed: {error}")
             return True
         if child.poll() is None:
             charge.child, charge.pid, charge.handle = child, child.pid, os.pidfd_open(child.pid)
@@ -163,8 +177,20 @@ class Supervisor:
             self._finishing[former] = former_child
             self._remember(charge.role, "renewed with the settings of the last apply")
         else:
-            print(f"{charge.role} is not renewed: the new one {ended(child.wait())}", flush=True)
+            say(f"{charge.role} is not renewed: the new one {ended(child.wait())}")
         return True
+
+    def _replace_without_sockets(self, charge: Charge) -> None:
+        """Have HAProxy end with its requests, and start the next one where its ports are free.
+
+        Where supervisor and facade had died, it alone has the sockets: for a moment connections are refused.
+        """
+        assert charge.handle is not None
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(charge.handle, signal.SIGUSR1)
+        self._finishing[charge.handle] = charge.child
+        charge.handle = charge.child = None
+        charge.due_at = 0.0
 
     def _start(self, charge: Charge) -> None:
         charge.started_at = time.monotonic()
@@ -180,7 +206,7 @@ class Supervisor:
     def _await(self) -> None:
         handles = {charge.handle: charge for charge in self._charges if charge.handle is not None}
         due = [charge.due_at for charge in self._charges if charge.handle is None]
-        timeout = min(max(0.0, min(due) - time.monotonic()) if due else _TIDY_EVERY_S, _TIDY_EVERY_S)
+        timeout = min(max(0.0, min(due) - time.monotonic()) if due else _LOOK_S, _LOOK_S)
         ready, _, _ = select.select([*handles, *self._finishing, self._wake_read], [], [], timeout)
         for handle in ready:
             if handle in handles:
@@ -191,7 +217,10 @@ class Supervisor:
                     child.wait()
             else:
                 os.read(self._wake_read, 1)
-        self._tidy()
+                self._tidy_at_s = 0.0
+        if time.monotonic() >= self._tidy_at_s:
+            self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
+            self._tidy()
 
     def _tidy(self) -> None:
         """Trim logs, and serve a renewed certificate."""
@@ -202,9 +231,9 @@ class Supervisor:
             runtime = RuntimeSocket(self._places.runtime_socket)
             load = partial(certificate.load, runtime, self._places.certificate)
             if settings.protection.certificate and store.write_certificate(self._places, settings, load):
-                print("the certificate is renewed", flush=True)
-        except TrisectError as error:
-            print(f"the certificate is not renewed: {error}", flush=True)
+                say("the certificate is renewed")
+        except (OSError, TrisectError) as error:
+            say(f"the certificate is not renewed: {error}")
 
     def _died(self, charge: Charge, how: str = "") -> None:
         code: int | None = None
@@ -219,8 +248,11 @@ class Supervisor:
         wait_s = back_off_s(charge.deaths)
         charge.due_at = now + wait_s
         reason = f"{how or ended(code)}; started again {f'in {wait_s:.2f} s' if wait_s else 'at once'}"
-        print(f"{charge.role} {reason}", flush=True)
+        say(f"{charge.role} {reason}")
         self._remember(charge.role, reason)
+        facade = self._held.facade if charge.role == processes.FACADE else None
+        if facade is not None and charge.deaths > _PATIENT_DEATHS:
+            facade.refuse_waiting()
 
     def _remember(self, role: str, reason: str) -> None:
         """Record a restart for `ctl events`; a full disk prevents no start."""
@@ -229,20 +261,29 @@ class Supervisor:
 
     def _start_haproxy(self, replaced: int | None = None) -> subprocess.Popen[bytes]:
         settings = store.settings_of(self._places)
-        if self._listeners is None:
-            # An adopted facade may hold them. Without HAProxy no client reaches it; the next one gets these.
-            processes.end(processes.find(self._places, processes.FACADE), grace_s=_FACADE_GRACE_S)
-            self._listeners = Listeners.of(settings)
+        if self._held.clients is None:
+            if self._held.facade is None:
+                # An adopted facade may hold them. Without HAProxy no client reaches it; the next gets these.
+                processes.end(processes.find(self._places, processes.FACADE), grace_s=_FACADE_GRACE_S)
+            self._held.clients = Listeners.for_clients(settings)
+        # Before HAProxy calls there.
+        self._held.facade = self._held.facade or Listeners.for_haproxy(self._places)
+        clients, log_fd = self._held.clients, self._log_pipe()
         finish = () if replaced is None else ("-sf", str(replaced))
         # Under the commit's lock until it listens: it reads three files that belong together.
         with self._no_commit():
-            store.write_config(self._places, settings, self._listeners)
-            child = processes.spawn(
-                self._places,
-                processes.HAPROXY,
-                [settings.haproxy, "-db", "-f", str(self._places.config), *finish],
-                descriptors=self._listeners.descriptors(),
-            )
+            text = store.config(self._places, settings, clients, log_fd)
+            with _in_memory(text) as config:
+                # A name, by which `ps` shows whose it is.
+                named = ("-L", str(self._places.state))
+                child = processes.spawn(
+                    self._places,
+                    processes.HAPROXY,
+                    [settings.haproxy, "-db", "-f", f"/dev/fd/{config.fileno()}", *named, *finish],
+                    descriptors=(*clients.descriptors(), log_fd, config.fileno()),
+                )
+            with contextlib.suppress(EngineError):
+                write_derived(self._places.config, text)  # for whoever wants to read it
             deadline = time.monotonic() + _BIND_DEADLINE_S
             while child.poll() is None and time.monotonic() < deadline and self._answering() != child.pid:
                 time.sleep(0.01)
@@ -258,23 +299,30 @@ class Supervisor:
         try:
             lock.acquire()
         except Timeout:
-            print(f"{self._places.lock} is held by a command that stands still; going on", flush=True)
+            say(f"{self._places.lock} is held by a command that stands still; going on")
+        except OSError as error:
+            say(f"{self._places.lock} cannot be held ({error}); going on")
         try:
             yield
         finally:
             lock.release()
 
     def _start_facade(self) -> subprocess.Popen[bytes]:
-        descriptors = () if self._listeners is None else self._listeners.descriptors()
+        self._held.facade = self._held.facade or Listeners.for_haproxy(self._places)
         command = [sys.executable, "-m", "controlplane.gateway.facade", str(self._places.state)]
-        command += map(str, descriptors)
-        return processes.spawn(self._places, processes.FACADE, command, _FACADES_ENVIRONMENT, descriptors)
+        command += self._held.arguments()
+        return processes.spawn(
+            self._places, processes.FACADE, command, _FACADES_ENVIRONMENT, self._held.descriptors()
+        )
+
+    def _log_pipe(self) -> int:
+        if self._log is None:
+            self._log = log_pipe.opened(self._places.log_pipe)
+        return self._log
 
     def _start_monitor(self) -> subprocess.Popen[bytes]:
         # Known by name only: the monitor's package is beside the gateway's, not below it.
-        if self._log is None:
-            self._log = _log_socket(store.settings_of(self._places).log_port)
-        log_fd = self._log.fileno()
+        self._log_pipe()
         return processes.spawn(
             self._places,
             processes.MONITOR,
@@ -291,9 +339,8 @@ class Supervisor:
                 *("--plan", str(self._places.plan)),
                 *("--controller", str(self._places.controller_socket)),
                 *("--exporter", str(self._places.exporter_socket)),
-                *("--log-fd", str(log_fd)),
+                *("--log", str(self._places.log_pipe)),
             ],
-            descriptors=(log_fd,),
         )
 
 
@@ -309,22 +356,23 @@ def ended(code: int | None) -> str:
     return f"ended by signal {-code}" if code < 0 else f"ended with {code}"
 
 
-def _log_socket(port: int) -> socket.socket:
-    log = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    log.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOG_RECEIVE_BYTES)
-    log.bind(("127.0.0.1", port))
-    return log
+def _in_memory(text: str) -> BinaryIO:
+    """Return a file that is on no disk, so that a full one prevents no start."""
+    found = os.fdopen(os.memfd_create("haproxy.cfg"), "w+b", buffering=0)
+    found.write(text.encode())
+    return found
 
 
 def _trim(log: Path) -> None:
     with contextlib.suppress(OSError):
         if log.stat().st_size > _LOG_LIMIT_BYTES:
+            with contextlib.suppress(OSError):  # a full disk: the room is needed more than the lines
+                shutil.copyfile(log, log.with_suffix(".log.1"))
             # Its process goes on writing to the same file, at its end.
-            shutil.copyfile(log, log.with_suffix(".log.1"))
             os.truncate(log, 0)
 
 
-def _taken(lock: TextIO) -> bool:
+def _taken(lock: BinaryIO) -> bool:
     """Whether this process has the lock now. Whoever looks whether it is held has it for a moment too."""
     deadline = time.monotonic() + _LOOKED_AT_S
     while True:
@@ -338,15 +386,34 @@ def _taken(lock: TextIO) -> bool:
             return True
 
 
+def _opened(lock: Path) -> BinaryIO:
+    """Open a lock, on a disk that became read-only too."""
+    try:
+        return lock.open("a+b", buffering=0)
+    except OSError:
+        return lock.open("rb", buffering=0)
+
+
+def _write_version(lock: BinaryIO) -> None:
+    """Write this code's version, unless it is there: a full disk would take back the block that it frees."""
+    version = supervision.version().encode()
+    lock.seek(0)
+    if lock.read() != version:
+        with contextlib.suppress(OSError):
+            lock.truncate(0)
+            lock.write(version)
+
+
 def main() -> int:
     """One supervisor a gateway: a second one ends."""
-    places = Places.of(Path(sys.argv[1]))
+    state, held = Held.inherited(sys.argv[1:])
+    places = Places.of(state)
     # Who ends a supervisor on purpose removes its lock first.
     took_over = places.supervisor_lock.exists()
-    with places.supervisor_lock.open("a") as lock:
+    with _opened(places.supervisor_lock) as lock:
         if not _taken(lock):
             return 0
-        supervisor = Supervisor(places, Listeners.inherited(sys.argv[2:]))
+        supervisor = Supervisor(places, held)
 
         def stop(_signal: int, _frame: FrameType | None) -> None:
             supervisor.stop()
@@ -357,9 +424,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         signal.signal(signal.SIGHUP, renew)
-        lock.truncate(0)
-        lock.write(supervision.version())
-        lock.flush()
+        _write_version(lock)
         supervisor.run(took_over=took_over)
     return 0
 

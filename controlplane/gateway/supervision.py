@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import signal
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import controlplane
 from controlplane.gateway import processes
-from controlplane.gateway.listeners import Listeners
+from controlplane.gateway.listeners import Held
+from controlplane.gateway.locks import is_free
 from controlplane.gateway.places import Places
 
 _POLL_S = 0.05
@@ -23,11 +23,11 @@ STARTING_S = 10.0
 """For a supervisor to hold its lock after its start, also on a busy host."""
 
 
-def start(places: Places, listeners: Listeners | None = None) -> None:
+def start(places: Places, held: Held | None = None) -> None:
     """Start a detached supervisor that takes the sockets over. Where one runs, the new one ends."""
-    descriptors = () if listeners is None else listeners.descriptors()
-    command = [sys.executable, "-m", "controlplane.gateway.supervise", str(places.state)]
-    processes.spawn_detached(places, processes.SUPERVISOR, [*command, *map(str, descriptors)], descriptors)
+    held = held or Held()
+    command = [sys.executable, "-m", "controlplane.gateway.supervise", str(places.state), *held.arguments()]
+    processes.spawn_detached(places, processes.SUPERVISOR, command, held.descriptors())
 
 
 def version() -> str:
@@ -66,9 +66,4 @@ def wake(places: Places) -> None:
 
 def is_missing(places: Places) -> bool:
     """Return whether it died: its lock exists and is not held. A deliberate end removes the lock first."""
-    try:
-        with places.supervisor_lock.open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+    return is_free(places.supervisor_lock)

@@ -1,8 +1,8 @@
 """The gateway's monitor, a process of its own: `python -m controlplane.monitor.collect`.
 
-It reads the gateway's log over UDP, answers queries on a Unix socket, forwards the log to followers, and
-serves the fleet's metrics. The gateway's supervisor restarts it, and holds the log's socket too, so lines
-wait there during a restart. Traffic does not depend on it.
+It reads the gateway's log from a pipe, answers queries on a Unix socket, forwards the log to followers, and
+serves the fleet's metrics. The gateway's supervisor restarts it, and holds the pipe too, so lines wait there
+during a restart. Traffic does not depend on it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import contextlib
 import csv
 import io
 import json
+import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +23,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from controlplane.files import log_pipe
 from controlplane.files.gateway import GatewaySettings, read_settings
 from controlplane.monitor.audit import AuditLog
 from controlplane.monitor.page_access import PageAccess
@@ -31,7 +32,7 @@ from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.state import Addresses, Monitor
 from controlplane.monitor.unlogged import BACKENDS
 
-_AT_ONCE = 512
+_AT_ONCE_BYTES = 2**16
 _GATHER_S = 0.05
 _FOLLOWER_LIMIT_BYTES = 16 * 2**20
 _SCRAPE_S = 3.0
@@ -48,15 +49,15 @@ class Reader(Protocol):
 
 
 class Log:
-    """The socket that receives a line for every request, and its followers."""
+    """The pipe that receives a line for every request, and its followers."""
 
-    def __init__(self, log: socket.socket, monitor: Monitor, readers: Sequence[Reader] = ()) -> None:
-        self._log = log
+    def __init__(self, pipe: int, monitor: Monitor, readers: Sequence[Reader] = ()) -> None:
+        self._pipe = pipe
+        self._begun = b""
         self._readers = readers
         self._monitor = monitor
         self._followers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.get_running_loop()
-        log.setblocking(False)
 
     def listen(self, looks: int = 3) -> None:
         """Begin to read once the followers of the process before had time to return: they need the lines too.
@@ -96,21 +97,17 @@ class Log:
 
     def _woken(self) -> None:
         # A wake-up for every line would cost more than reading it, and would slow the sender down.
-        self._loop.remove_reader(self._log)
+        self._loop.remove_reader(self._pipe)
         self._loop.call_later(_GATHER_S, self._drain)
 
     def _drain(self) -> None:
-        lines: list[bytes] = []
-        received = 0
+        received = b""
         with contextlib.suppress(BlockingIOError):
-            for _ in range(_AT_ONCE):
-                received += 1
-                if (line := self._monitor.own(self._log.recv(2048))) is not None:
-                    lines.append(line)
-            received += 1
+            received = os.read(self._pipe, _AT_ONCE_BYTES)
+        *lines, self._begun = (self._begun + received).split(b"\n")
         self.tell(lines)
-        if received <= _AT_ONCE:
-            self._loop.add_reader(self._log, self._woken)
+        if len(received) < _AT_ONCE_BYTES:
+            self._loop.add_reader(self._pipe, self._woken)
         else:  # leave time to answer queries
             self._loop.call_soon(self._drain)
 
@@ -144,7 +141,8 @@ def _readers(given: GatewaySettings, audit: Path, server_of: Callable[[str, int]
             from controlplane.monitor.spans import Spans  # its packages are an extra
         except ModuleNotFoundError as error:
             # `ctl apply` found them. Metrics and the guard go on without spans.
-            print(f"no spans are sent: {error}; pip install 'trisect[otel]'", file=sys.stderr)
+            with contextlib.suppress(OSError):
+                print(f"no spans are sent: {error}; pip install 'trisect[otel]'", flush=True)
         else:
             found.append(Spans(given.trace_endpoint, server_of))
     return found
@@ -154,14 +152,14 @@ async def _run(places: argparse.Namespace) -> None:
     given = read_settings(places.settings)
     slots, haproxy = places.slots, places.haproxy
     access = PageAccess(given.protection, places.certificate, places.clients)
-    monitor = Monitor(Addresses(slots), given.log_secret, places.plan)
+    monitor = Monitor(Addresses(slots), places.plan)
     monitor.refresh()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
-    with socket.socket(fileno=places.log_fd) as incoming:
-        log = Log(incoming, monitor, _readers(given, places.audit, monitor.addresses.server))
+    with open(log_pipe.opened(places.log), "rb", buffering=0) as incoming:
+        log = Log(incoming.fileno(), monitor, _readers(given, places.audit, monitor.addresses.server))
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError, ValueError):
@@ -214,10 +212,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The monitor of a gateway.")
     for name in ("settings", "slots", "haproxy", "listen", "clients", "certificate", "audit"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    # Not required: the supervisor that starts this process may be of an earlier version.
-    for name in ("plan", "controller", "exporter"):
-        parser.add_argument(f"--{name}", type=Path)
-    parser.add_argument("--log-fd", type=int, required=True, help="the UDP socket, inherited")
+    for name in ("plan", "controller", "exporter", "log"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
     asyncio.run(_run(parser.parse_args()))
     return 0
 

@@ -100,6 +100,12 @@ UNWRITTEN = _controller("trisect_unwritten_total", Kind.COUNTER, "Writes that th
 BUSY = _controller(
     "trisect_controller_busy_seconds_total", Kind.COUNTER, "Time that the deciding thread spent."
 )
+GATEWAY_UP = _controller(
+    "trisect_gateway_up",
+    Kind.GAUGE,
+    "1 where this process of the gateway runs.",
+    "process",
+)
 PHASE = _controller(
     "trisect_partition_phase", Kind.GAUGE, "1 for the present phase of a partition.", "partition", "phase"
 )

@@ -3,7 +3,7 @@
     <sender> <number> <endpoint> <host> <port> <http status> <grpc status> <flags> <bytes in> <bytes out>
       <start us> <end us>
 
-HAProxy and the facade write it, over UDP on loopback. The sender is `<protocol>:<process>` and numbers its
+HAProxy and the facade write it, into a pipe. The sender is `<protocol>:<process>` and numbers its
 lines. HAProxy's endpoint is `-` for a request that is not an inference or that it passed to the facade. Its
 lines have one word more in a traced gateway (`controlplane.monitor.spans`), then five in an audited one
 (`controlplane.monitor.audit`).

@@ -78,9 +78,8 @@ def read_promises(plan: Path) -> Promises:
 class Monitor:
     """The monitor's data."""
 
-    def __init__(self, addresses: Addresses, secret: str = "", plan: Path | None = None) -> None:
+    def __init__(self, addresses: Addresses, plan: Path | None = None) -> None:
         self.addresses = addresses
-        self._opening = secret.encode() + b" " if secret else b""
         self.windows = Windows()
         self.losses = Losses()
         self.unlogged = Unlogged()
@@ -94,10 +93,6 @@ class Monitor:
         if self._plan is not None:
             with contextlib.suppress(OSError, TrisectError):
                 self.promises = self._plan.get()
-
-    def own(self, datagram: bytes) -> bytes | None:
-        """Return the line in a datagram of this gateway; None for one of any other sender."""
-        return datagram.removeprefix(self._opening).rstrip() if datagram.startswith(self._opening) else None
 
     def take(self, line: bytes) -> None:
         """Count one line of the log."""

@@ -49,9 +49,9 @@ class SlotLines:
 class HaproxyFrame:
     """The values in the file that do not change while the gateway runs. Paths are absolute.
 
-    `http_fd` and `grpc_fd` are listening sockets that HAProxy inherits. `certificate` is set for TLS,
-    `clients_map` and its two companions where clients need tokens, `gates_map` where requests wait for their
-    partition. With `traced`, a line has the context of a request that its client
+    `http_fd` and `grpc_fd` are listening sockets and `log_fd` is a pipe that HAProxy inherits. `certificate`
+    is set for TLS, `clients_map` and its two companions where clients need tokens, `gates_map` where requests
+    wait for their partition. With `traced`, a line has the context of a request that its client
     samples. `process` identifies one run of HAProxy in the log, whose line numbers
     begin anew with each run; `fingerprint` the settings it runs with.
     """
@@ -61,13 +61,12 @@ class HaproxyFrame:
     runtime_socket: str
     exporter_socket: str
     gate_socket: str
-    facade_http_port: int
-    facade_grpc_port: int
+    facade_http_socket: str
+    facade_grpc_socket: str
     models_map: str
     checks_map: str
     endpoint_limits_map: str
-    log_address: str
-    log_secret: str
+    log_fd: int
     process: str
     maxconn: int
     connections_a_source: int
@@ -78,7 +77,6 @@ class HaproxyFrame:
     clients_map: str | None = None
     grants_map: str | None = None
     client_limits_map: str | None = None
-    facade_secret: str = ""
     audit: bool = False
     traced: bool = False
     gates_map: str | None = None

@@ -35,6 +35,8 @@ def problems(status: Status) -> tuple[str, ...]:
         for row in status.guard
         if row.breaker_open
     ]
+    if status.gateway_down:
+        found.append(status.gateway_down)
     if status.controller is None:
         found.append("no controller runs: nothing is redirected or restarted")
     return tuple(found)

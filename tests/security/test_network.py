@@ -26,7 +26,7 @@ from tritonclient.grpc import service_pb2
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Endpoints, Protection, Route
 from controlplane.files.clients import Client
-from controlplane.files.gateway import GatewaySettings, ProtectionFields, read_settings
+from controlplane.files.gateway import GatewaySettings, ProtectionFields
 from controlplane.files.limits import Limit
 from controlplane.gateway import processes, store
 from controlplane.gateway.haproxy import HaproxyGateway
@@ -336,8 +336,6 @@ def test_without_tokens_a_certificate_is_needed_on_every_port_and_by_no_way_arou
             connection = http.client.HTTPSConnection(rig.HOST, port, timeout=60, context=context)
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 status(connection, path)
-        facade = read_settings(Places.of(tmp_path / "gateway").settings).facade_http_port
-        assert status(http.client.HTTPConnection(rig.HOST, facade, timeout=60), "/v2/logging") == 403
         context.load_cert_chain(client.certificate, client.key)
         for port, path in pages:
             assert (
@@ -374,17 +372,20 @@ def test_the_rate_of_a_client_is_limited(network: Network) -> None:
     assert set(statuses) == {200, 429}
 
 
-def test_the_facade_serves_haproxy_only(network: Network, token: str) -> None:
-    settings = read_settings(network.places.settings)
-    connection = http.client.HTTPConnection(rig.HOST, settings.facade_http_port, timeout=60)
-    headers = {"x-trisect-client": "operator", "Authorization": f"Bearer {token}"}
-    connection.request("GET", "/v2/logging", headers=headers)
-    assert connection.getresponse().status == 403
-    connection.close()
-    with grpc.insecure_channel(f"{rig.HOST}:{settings.facade_grpc_port}") as channel:
-        with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary(SERVICE + "LogSettings")(b"", timeout=60)
-        assert cast(grpc.Call, caught.value).code() is Code.UNAUTHENTICATED
+def test_a_client_cannot_say_for_haproxy_which_client_it_is(network: Network) -> None:
+    network.clients.create(Client("op", ("*",), certificate="op", operator=True))
+    limited = network.clients.create(Client("limited", ("slow",)))
+    headers = {"x-trisect-client": "op", "x-trisect-gateway": "0123456789abcdef"}
+    try:
+        assert network.http("GET", "/v2/logging", headers=headers)[0] == 401
+        assert network.http("GET", "/v2/logging", limited, headers=headers)[0] == 403
+        forged = [("authorization", f"Bearer {limited}"), *headers.items()]
+        with network.channel() as channel, pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(SERVICE + "LogSettings")(b"", timeout=60, metadata=forged)
+        assert cast(grpc.Call, caught.value).code() is Code.PERMISSION_DENIED
+    finally:
+        for name in ("op", "limited"):
+            network.clients.revoke(name)
 
 
 def test_every_request_is_audited_with_its_client_and_id(network: Network, token: str) -> None:
@@ -429,7 +430,7 @@ def test_a_question_with_a_body_of_unknown_length_passes_where_bodies_are_counte
         return {e["request"]: e["server"] for e in map(json.loads, lines) if e["request"] in ("body", "none")}
 
     rig.until(lambda: len(servers()) == 2)
-    assert servers() == {"body": "unknown", "none": "one"}
+    assert servers() == {"body": "none", "none": "one"}
 
 
 class Callers:

@@ -54,6 +54,12 @@ class NoGateway:
     def commit(self, routes: Routes) -> None:
         self._routes = dict(routes)
 
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
+    def restore(self) -> None:
+        pass
+
     def arrange(self, order: Order) -> None:
         pass
 

@@ -118,7 +118,8 @@ class Host:
                 process.kill()
 
     def kill_controller(self) -> None:
-        """The controller too, and wait until it is gone."""
+        """The controller too, and wait until it is gone; the gateway does not start it again."""
+        (self.files / "controller.kept").unlink(missing_ok=True)
         pid = json.loads(self.ctl("status", "--json").stdout)["controller"]
         if pid is not None:
             controller = psutil.Process(pid)

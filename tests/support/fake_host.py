@@ -290,6 +290,12 @@ class FakeGateway:
         self._host.routes = dict(routes)
         self._host.program.effect()
 
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
+    def restore(self) -> None:
+        pass
+
     def arrange(self, order: Order) -> None:
         pass
 

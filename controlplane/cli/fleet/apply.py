@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -212,7 +211,8 @@ def apply(
         if steps and not options.agreed("Go on?"):
             return
     say(f"launching with {built.launcher.name}")
-    with contextlib.nullcontext() if no_serve else controller_process.left_running(built.files):
+    serving = controller_process.left_alone if no_serve else controller_process.left_running
+    with serving(built.files):
         outcome = built.apply(
             parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or interactive
         )

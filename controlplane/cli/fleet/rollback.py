@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 
 from controlplane.cli import cluster, options, wiring
@@ -30,7 +29,8 @@ def rollback(
         print("\n".join(steps) or "nothing to do")
         if steps and not options.agreed("Go on?"):
             return
-    with contextlib.nullcontext() if no_serve else controller_process.left_running(found.files):
+    serving = controller_process.left_alone if no_serve else controller_process.left_running
+    with serving(found.files):
         outcome = found.rollback()
     if json:
         print_json(converged(fleet, outcome))

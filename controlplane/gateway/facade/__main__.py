@@ -1,6 +1,7 @@
-"""`python -m controlplane.gateway.facade STATE_DIR [HTTP_FD GRPC_FD]`: until SIGTERM.
+"""`python -m controlplane.gateway.facade STATE_DIR [HTTP_FD GRPC_FD] [--facade HTTP_FD GRPC_FD]`.
 
-The descriptors are HAProxy's sockets, held for the next supervisor.
+The first descriptors are HAProxy's sockets, held for the next supervisor; the others are where this process
+listens, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 
 from controlplane.domain.fleet import Backend
+from controlplane.files import log_pipe
 from controlplane.gateway import store
 from controlplane.gateway.facade import control, over_grpc
 from controlplane.gateway.facade.callers import Callers
@@ -24,16 +25,18 @@ from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls
 from controlplane.gateway.facade.fleet_wide.kept import Kept
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
+from controlplane.gateway.facade.relay import relay
 from controlplane.gateway.facade.routing.fleet import Fleet, everyone
 from controlplane.gateway.facade.routing.statistics import Statistics
 from controlplane.gateway.facade.upstream import Upstream
-from controlplane.gateway.listeners import Listeners
+from controlplane.gateway.listeners import Held, Listeners
 from controlplane.gateway.places import Places
 
 _GRACE_S = 2.0
 
 
-async def _run(places: Places, listeners: Listeners | None) -> None:
+async def _run(places: Places, held: Held) -> None:
+    own = held.facade = held.facade or Listeners.for_haproxy(places)
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
@@ -49,7 +52,7 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         fleet_wide = settings.fleet_wide_calls
         callers = Callers(places.clients, settings)
         statistics = Statistics(fleet)
-        records = Records(settings.log_port, settings.log_secret)
+        records = Records(log_pipe.opened(places.log_pipe))
         order = asyncio.Lock()
 
         async def reload() -> None:
@@ -69,21 +72,23 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
         await reload()
         calls = GrpcCalls(fleet, upstream, broadcast).methods(allowed=fleet_wide)
         service = over_grpc.Service(fleet, upstream, calls, records, statistics, callers)
-        server = await over_grpc.serve(service, f"127.0.0.1:{settings.facade_grpc_port}")
+        server = await over_grpc.serve(service, f"unix:{places.relayed_socket}")
+        relayed = await relay(own.grpc, places.relayed_socket)
         calls_over_http = HttpCalls(fleet, broadcast).routes(allowed=fleet_wide)
         app = Http(fleet, session, records, statistics, callers).application(calls_over_http)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", settings.facade_http_port).start()
+        await web.SockSite(runner, own.http).start()
         chores = [
             asyncio.create_task(fleet.watch()),
             asyncio.create_task(give_memory_back(lambda: records.handled_bytes)),
-            asyncio.create_task(keep_supervisor(places, listeners)),
+            asyncio.create_task(keep_supervisor(places, held)),
         ]
         await stopped.wait()
         for chore in chores:
             chore.cancel()
         commands.close()
+        relayed.close()
         await server.stop(_GRACE_S)
         await runner.cleanup()
         await upstream.close()
@@ -92,7 +97,8 @@ async def _run(places: Places, listeners: Listeners | None) -> None:
 
 def main() -> int:
     """Serve one gateway."""
-    asyncio.run(_run(Places.of(Path(sys.argv[1])), Listeners.inherited(sys.argv[2:])))
+    state, held = Held.inherited(sys.argv[1:])
+    asyncio.run(_run(Places.of(state), held))
     return 0
 
 

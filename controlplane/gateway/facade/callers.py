@@ -1,21 +1,23 @@
-"""The client of each request that HAProxy passes on, and its grants."""
+"""The client of each request that HAProxy passes on, and its grants.
+
+Only the fleet's own user can connect to the facade, so what HAProxy says of a client needs no proof.
+"""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.files.gateway import GatewaySettings
 from controlplane.gateway.facade.fleet_wide.regions import ANY_REGION, Regions
-from controlplane.gateway.security.access import CLIENT_HEADER, SECRET_HEADER, Access
+from controlplane.gateway.security.access import CLIENT_HEADER, Access
 
 NOT_GRANTED = "this client may not call this endpoint"
 NO_OPERATOR = "this client is no operator, so it may not make fleet-wide calls"
 CALLER = "caller"
 """Where a request over HTTP carries its `Caller`."""
-OWN_HEADERS = frozenset({CLIENT_HEADER, SECRET_HEADER})
+OWN_HEADERS = frozenset({CLIENT_HEADER})
 """Between HAProxy and the facade; no server gets them."""
 
 
@@ -52,23 +54,21 @@ class Caller:
 
 
 class Callers:
-    """Recognises HAProxy by the secret that both know; one that is being replaced has the secret before."""
+    """Tells the client of a request by its header: only a HAProxy whose clients need tokens sets one."""
 
     def __init__(self, clients: Path, settings: GatewaySettings) -> None:
         self._access = Access(clients)
-        self._accesses: dict[str, Access | None] = {}
+        self._nameless = False
         self.take(settings)
 
     def take(self, settings: GatewaySettings) -> None:
-        """Recognise these from now on."""
-        self._accesses = {settings.facade_secret: self._access if settings.protection.tokens else None}
-        if (former := settings.former) is not None:
-            self._accesses[former.secret] = self._access if former.tokens else None
+        """Follow these from now on; a HAProxy that is being replaced may still have other rules."""
+        former = settings.former
+        self._nameless = not settings.protection.tokens or (former is not None and not former.tokens)
 
     def of(self, headers: Mapping[str, str]) -> Caller | None:
-        """Return the caller of a request; None for one that did not pass HAProxy."""
-        given = headers.get(SECRET_HEADER, "").encode()
-        for secret, access in self._accesses.items():
-            if hmac.compare_digest(given, secret.encode()):
-                return Caller(headers.get(CLIENT_HEADER, ""), access)
-        return None
+        """Return the caller of a request; None for one without a client where each needs one."""
+        name = headers.get(CLIENT_HEADER)
+        if name is not None:
+            return Caller(name, self._access)
+        return Caller("", None) if self._nameless else None

@@ -9,21 +9,21 @@ import time
 from collections.abc import Callable
 
 from controlplane.gateway import supervision
-from controlplane.gateway.listeners import Listeners
+from controlplane.gateway.listeners import Held
 from controlplane.gateway.places import Places
 
 _LOOK_S = 1.0
 _WORTH_BYTES = 32 * 2**20
 
 
-async def keep_supervisor(places: Places, listeners: Listeners | None) -> None:
-    """Start a supervisor whenever none runs, and keep HAProxy's sockets open for it. Never returns."""
+async def keep_supervisor(places: Places, held: Held) -> None:
+    """Start a supervisor whenever none runs, and keep the sockets open for it. Never returns."""
     while True:
         await asyncio.sleep(_LOOK_S)
         if supervision.is_missing(places):
             # What the host refuses now is tried again; a thread that it refuses is a RuntimeError.
             with contextlib.suppress(OSError, RuntimeError):
-                await asyncio.to_thread(supervision.start, places, listeners)
+                await asyncio.to_thread(supervision.start, places, held)
             deadline = time.monotonic() + supervision.STARTING_S
             while supervision.is_missing(places) and time.monotonic() < deadline:
                 await asyncio.sleep(_LOOK_S)

@@ -102,6 +102,13 @@ class ReplicatedGateway:
         found = (result for _, result in results if not isinstance(result, GatewayError))
         return functools.reduce(InFlight.plus, found, NOTHING_IN_FLIGHT)
 
+    def missing(self) -> tuple[str, ...]:
+        """Return nothing: the cluster knows which replicas run."""
+        return ()
+
+    def restore(self) -> None:
+        """Leave it to the cluster."""
+
     def stop(self) -> None:
         """Remove all routes. The replicas themselves belong to the installation."""
         if self._tables()[0]:

@@ -11,9 +11,7 @@ from controlplane.files.limits import Limit
 from controlplane.files.remembered import Remembered
 
 CLIENT_HEADER = "x-trisect-client"
-"""HAProxy tells the facade the client's name in it."""
-SECRET_HEADER = "x-trisect-gateway"
-"""Proves that a request comes from HAProxy: any process of the host can connect to the facade."""
+"""HAProxy tells the facade the client's name in it, where clients need tokens."""
 
 
 def clients_map(clients: Iterable[Client]) -> dict[str, str]:

@@ -203,6 +203,7 @@ class Status:
     `trouble` is the reason if the engine does not answer; the servers are unknown then. `history_trouble` is
     the reason if the history cannot be read. `load` is None where no controller has seen it. `restarts` has
     the latest restart of each gateway process, oldest first: how many seconds ago, and which process and why.
+    `gateway_missing` names those that do not run.
     """
 
     servers: tuple[StatusRow, ...]
@@ -213,6 +214,12 @@ class Status:
     restarts: tuple[tuple[float, str], ...] = ()
     history_trouble: str | None = None
     load: LoadView | None = None
+    gateway_missing: tuple[str, ...] = ()
+
+    @property
+    def gateway_down(self) -> str:
+        """Which of the gateway's processes do not run, in words; empty where all do."""
+        return f"gateway down: {', '.join(self.gateway_missing)} not running" if self.gateway_missing else ""
 
 
 def status_view(status: Status) -> RenderableType:
@@ -237,6 +244,8 @@ def status_view(status: Status) -> RenderableType:
         parts += ["", f"the history cannot be read: {status.history_trouble}"]
     if status.restarts:
         parts += ["", *(f"gateway, {_age(ago_s)} ago: {reason}" for ago_s, reason in status.restarts)]
+    if status.gateway_down:
+        parts += ["", status.gateway_down]
     if status.controller is None:
         parts += ["", "no controller runs: nothing is redirected or restarted (`ctl serve` starts one)"]
     return Group(*parts)
@@ -249,6 +258,7 @@ def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
         "controller": status.controller,
         "trouble": status.trouble,
         "history_trouble": status.history_trouble,
+        "gateway_missing": list(status.gateway_missing),
         "restarts": [{"seconds_ago": ago_s, "reason": reason} for ago_s, reason in status.restarts],
         "servers": [asdict(row) for row in status.servers],
         "workloads": [asdict(row) for row in status.workloads],

@@ -7,6 +7,7 @@ agenda           names by the time at which each is due
 engine           the servers that run according to the engine
 suspects         times of servers under suspicion
 quotas           what delays servers
+gateway_watch    the gateway's processes, and its supervisor where nothing else starts it
 adopt            adoption of a running fleet by a new controller
 actor            the port between the loop and what becomes of its decisions
 executor         the actor that carries decisions out

@@ -38,6 +38,9 @@ class Actor(Protocol):
     def open_gateway(self) -> None:
         """Make the gateway listen."""
 
+    def restore_gateway(self) -> None:
+        """Start the gateway's supervisor where it died."""
+
     def adopt_standby(self, server: Server, workers: Workers) -> None:
         """Adopt a hot shadow that runs, ready or not."""
 

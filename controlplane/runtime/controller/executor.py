@@ -53,6 +53,10 @@ class Executor:
         if settings is not None and plan is not None:
             self._fleet.open_gateway(plan, settings.endpoints)
 
+    def restore_gateway(self) -> None:
+        """Start the gateway's supervisor where it died."""
+        self._fleet.gateway.restore()
+
     def adopt_standby(self, server: Server, workers: Workers) -> None:
         """Test the shadow like a new server."""
         workers.resume(server)

@@ -16,6 +16,7 @@ from pathlib import Path
 from controlplane.control.guard import sequential
 from controlplane.control.guard.state import GuardState, Phase, phase
 from controlplane.domain.errors import GatewayError
+from controlplane.gateway import processes
 from controlplane.monitor import metrics
 from controlplane.monitor.metrics import Page
 from controlplane.runtime.controller.following.follower import Follower
@@ -51,6 +52,8 @@ class Meters:
             redirects = Counter(self._redirects)
         page.add(metrics.UNWRITTEN, self._history.lost)
         page.add(metrics.BUSY, controller.busy_s)
+        for role in processes.ALL:
+            page.add(metrics.GATEWAY_UP, float(role not in controller.gateway.missing), role)
         if controller.follower is not None:
             write_load(page, controller.follower)
         if controller.state is not None:

@@ -30,6 +30,7 @@ from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
 from controlplane.runtime.controller.following.follower import Follower
+from controlplane.runtime.controller.gateway_watch import GatewayWatch
 from controlplane.runtime.controller.observer import SUSPICIOUS, Observer, Requests
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named
@@ -63,6 +64,7 @@ class Controller:
         places = Places.of(fleet.files.gateway)
         self._host = GatewayHost(lambda: processes.find(places, processes.HAPROXY))
         self._workers, self._observer = self._new_workers()
+        self.gateway = GatewayWatch(fleet.gateway, actor)
         self._adopted: Adopted | None = None
         self._checked_s = 0.0
         # The gateway's and our routes that were last found to be the same.
@@ -81,11 +83,12 @@ class Controller:
         """Run until `stop` is set or the fleet is destroyed."""
         while not stop.is_set() and self._fleet.files.exists():
             began = time.monotonic()
+            self.gateway.look(began)
             try:
                 self.step()
                 if self.follower is not None:
                     self.follower.step(self._requests.heard_since_s)
-            except TrisectError as error:
+            except (OSError, TrisectError) as error:
                 # The engine, the gateway or the disk fails now; traffic does not need this loop. The state
                 # is kept, and the decision is made again until it can be carried out.
                 self._report_failure(error)
@@ -128,7 +131,8 @@ class Controller:
         seen = self._observer.look(adopted.state)
         if self.follower is not None:
             self.follower.hear(seen.answers)
-        self._report_troubles({**self._observer.troubles, "gateway": self._standstill(seen)})
+        gateway = self.gateway.trouble or self._standstill(seen)
+        self._report_troubles({**self._observer.troubles, "gateway": gateway})
         self._workers.retry(seen.now_s)
         if missed := missed_s(adopted.state, seen):
             reason = (
@@ -167,7 +171,7 @@ class Controller:
             else:
                 self._actor.act(decision, adopted, self._workers, self._observer)
 
-    def _report_failure(self, error: TrisectError) -> None:
+    def _report_failure(self, error: Exception) -> None:
         """Report why a step failed, the same reason only once in a while. A working command is no problem."""
         now, repeat_s, reason = time.monotonic(), self._limits.repeat_s, str(error)
         self._failures_s = {known: at for known, at in self._failures_s.items() if now - at < repeat_s}

@@ -38,6 +38,9 @@ class Announcer:
     def open_gateway(self) -> None:
         """Leave the gateway as it is."""
 
+    def restore_gateway(self) -> None:
+        """Leave it to the controller."""
+
     def adopt_standby(self, server: Server, workers: Workers) -> None:
         """Count the shadow as ready."""
         workers.adopt(server, Health.READY)

@@ -17,7 +17,7 @@ from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.controller.observer import Requests
 from controlplane.runtime.controller.plan_only import Announcer
-from controlplane.runtime.fleet.controller_process import only_controller
+from controlplane.runtime.fleet.controller_process import kept_up, only_controller
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import Event, History
 
@@ -54,7 +54,10 @@ def guard(
     gateway under the fleet's lock, so a fleet that is being destroyed gets no gateway.
     Raises EngineError where the fleet has a controller, GatewayError for a taken port.
     """
-    with contextlib.nullcontext() if plan_only else only_controller(fleet.files) as died:
+    with (
+        contextlib.nullcontext() if plan_only else only_controller(fleet.files) as died,
+        contextlib.nullcontext() if once or plan_only else kept_up(fleet.files),
+    ):
         history = History(fleet.files.history)
         meters = Meters(history)
 

@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,8 @@ import filelock
 
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.files.fleets import FleetFiles
+from controlplane.files.writing import log_file
+from controlplane.gateway import controller_keeper
 from controlplane.runtime.clock import wait_until
 from controlplane.runtime.fleet.history import Event, History
 
@@ -44,12 +45,26 @@ def only_controller(files: FleetFiles) -> Iterator[int | None]:
     try:
         before = _recorded_pid(files)
         with contextlib.suppress(OSError):  # a full disk: `_holder` finds the process without the file
-            _pid_file(files).write_text(f"{os.getpid()}\n")
+            files.controller_pid.write_text(f"{os.getpid()}\n")
         yield before
     finally:
         with contextlib.suppress(OSError):
-            _pid_file(files).unlink(missing_ok=True)
+            files.controller_pid.unlink(missing_ok=True)
         lock.release()
+
+
+@contextlib.contextmanager
+def kept_up(files: FleetFiles) -> Iterator[None]:
+    """Have a controller that `start_detached` started be started again by the supervisor if it is killed.
+
+    One that ends by itself, as at a signal, stays ended.
+    """
+    if controller_keeper.KEPT_VARIABLE in os.environ:
+        _keep(files)
+    else:
+        _keep_no_more(files)
+    yield
+    _keep_no_more(files)
 
 
 def pid(files: FleetFiles) -> int | None:
@@ -79,21 +94,31 @@ def left_running(files: FleetFiles) -> Iterator[None]:
     start_detached(files)
 
 
+@contextlib.contextmanager
+def left_alone(files: FleetFiles) -> Iterator[None]:
+    """Have no controller started from now on, by the gateway's supervisor neither; one that runs goes on."""
+    _keep_no_more(files)
+    yield
+
+
 def start_detached(files: FleetFiles) -> int:
     """Start a controller unless one runs; return its pid. Raises EngineError where it does not start."""
     running = pid(files)
     if running is not None:
+        if _was_detached(running):  # also where the command before wanted none to be kept
+            _keep(files)
         return running
     dead = _forget_dead(files)
     log = files.directory / "controller.log"
     if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:
         log.replace(log.with_suffix(".log.1"))
-    with log.open("ab") as out:
+    with log_file(log) as out:
         child = subprocess.Popen(
-            [sys.executable, "-m", "controlplane.cli.main", "serve", "--fleet", files.fleet],
+            controller_keeper.command(files),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
+            env=controller_keeper.environment(files),
             start_new_session=True,
         )
     if not wait_until(lambda: child.poll() is not None or pid(files) == child.pid, deadline_s=_START_S):
@@ -113,6 +138,7 @@ def start_detached(files: FleetFiles) -> int:
 
 def stop(files: FleetFiles) -> bool:
     """End the fleet's controller, if any; return whether one ran. Servers and traffic continue."""
+    _keep_no_more(files)
     running = pid(files)
     if running is None:
         return False
@@ -125,6 +151,23 @@ def stop(files: FleetFiles) -> bool:
     return True
 
 
+def _was_detached(controller: int) -> bool:
+    with contextlib.suppress(OSError):
+        environment = Path(f"/proc/{controller}/environ").read_bytes().split(b"\0")
+        return any(entry.startswith(f"{controller_keeper.KEPT_VARIABLE}=".encode()) for entry in environment)
+    return False
+
+
+def _keep(files: FleetFiles) -> None:
+    with contextlib.suppress(OSError):
+        files.controller_kept.touch()
+
+
+def _keep_no_more(files: FleetFiles) -> None:
+    with contextlib.suppress(OSError):
+        files.controller_kept.unlink(missing_ok=True)
+
+
 def _forget_dead(files: FleetFiles) -> int | None:
     """Remove and return the pid of a controller that was killed, so that the next one does not report it."""
     lock = _lock(files)
@@ -135,14 +178,14 @@ def _forget_dead(files: FleetFiles) -> int | None:
     try:
         dead = _recorded_pid(files)
         with contextlib.suppress(OSError):
-            _pid_file(files).unlink(missing_ok=True)
+            files.controller_pid.unlink(missing_ok=True)
         return dead
     finally:
         lock.release()
 
 
 def _lock(files: FleetFiles) -> filelock.FileLock:
-    return filelock.FileLock(files.directory / "controller.lock", timeout=0)
+    return filelock.FileLock(files.controller_lock, timeout=0)
 
 
 def _holder(files: FleetFiles) -> int | None:
@@ -171,9 +214,5 @@ def _locked_by(pid: int, handle: str) -> bool:
 
 def _recorded_pid(files: FleetFiles) -> int | None:
     with contextlib.suppress(OSError, ValueError):
-        return int(_pid_file(files).read_text())
+        return int(files.controller_pid.read_text())
     return None
-
-
-def _pid_file(files: FleetFiles) -> Path:
-    return files.directory / "controller.pid"

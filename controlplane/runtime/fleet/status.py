@@ -170,6 +170,7 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry, window_s
         ),
         history_trouble=history_trouble,
         load=_load(fleet.files, watched=controller is not None),
+        gateway_missing=fleet.gateway.missing(),
     )
 
 

@@ -172,6 +172,24 @@ def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same
     assert load.failed() == []
 
 
+def test_new_settings_reach_a_haproxy_whose_sockets_nobody_else_holds(tmp_path: Path) -> None:
+    """As where the facade and the supervisor were killed together."""
+    with rig.a_gateway(tmp_path) as (made, ports):
+        places = Places.of(tmp_path / "gateway")
+        (haproxy,) = processes.find(places, processes.HAPROXY)
+        supervisor, facade = (processes.find(places, r)[0] for r in (processes.SUPERVISOR, processes.FACADE))
+        os.kill(supervisor, signal.SIGSTOP)
+        _kill(facade)
+        _kill(supervisor)
+        assert made.missing() == (processes.FACADE, processes.SUPERVISOR)
+        made.restore()
+        rig.until(lambda: made.missing() == ())
+        assert processes.find(places, processes.HAPROXY) == (haproxy,)
+        made.start(rig.options(ports, compress_answers=True))
+        assert processes.find(places, processes.HAPROXY) not in ((), (haproxy,))
+        assert made.missing() == ()
+
+
 def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_back(
     gateway: Running, pair: Pair, home: Path
 ) -> None:

@@ -42,3 +42,20 @@ def test_what_a_redirect_writes_is_written_over_where_the_disk_is_full(
     with pytest.raises(EngineError, match="No space left"):
         writing.write_vital(path, "x" * 2**20)
     assert path.read_text() == "a little more\n"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+def test_what_a_file_holds_already_needs_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    path = tmp_path / "models.map"
+    writing.write_derived(path, "m 2\n")
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(code, "refused")
+
+    monkeypatch.setattr(writing.tempfile, "mkstemp", refused)
+    writing.write_derived(path, "m 2\n")
+    if code in (errno.EIO, errno.EROFS):
+        with pytest.raises(EngineError, match="refused"):
+            writing.write_derived(path, "m 3\n")

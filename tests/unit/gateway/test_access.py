@@ -21,9 +21,8 @@ ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), limit=Limit(max_r
 TWO = Client("two", ("*",), certificate="two.example", limit=Limit(max_requests=3))
 
 
-def settings(secret: str, *, tokens: bool, former: FormerFacade | None = None) -> GatewaySettings:
-    protection = ProtectionFields(tokens=tokens)
-    return GatewaySettings.model_construct(facade_secret=secret, former=former, protection=protection)
+def settings(*, tokens: bool, former: FormerFacade | None = None) -> GatewaySettings:
+    return GatewaySettings.model_construct(former=former, protection=ProtectionFields(tokens=tokens))
 
 
 def test_the_maps_of_haproxy_hold_credentials_grants_and_limits() -> None:
@@ -49,13 +48,15 @@ def test_a_client_is_created_once_and_revoked_by_name(tmp_path: Path) -> None:
     assert [c.name for c in read_clients(Places.of(tmp_path / "gateway").clients)] == ["two"]
 
 
-def test_a_caller_is_known_by_the_secret_and_loses_grants_at_once(tmp_path: Path) -> None:
+def test_a_caller_is_known_by_what_haproxy_says_and_loses_grants_at_once(tmp_path: Path) -> None:
     registry = ClientRegistry(tmp_path / "gateway")
     registry.create(Client("one", ("a",)))
-    callers = Callers(Places.of(tmp_path / "gateway").clients, settings("s", tokens=True))
-    for headers in ({}, {"x-trisect-client": "one"}, {"x-trisect-client": "one", "x-trisect-gateway": "t"}):
-        assert callers.of(headers) is None
-    caller = callers.of({"x-trisect-client": "one", "x-trisect-gateway": "s"})
+    callers = Callers(Places.of(tmp_path / "gateway").clients, settings(tokens=True))
+    assert callers.of({}) is None
+    nobody = callers.of({"x-trisect-client": ""})
+    assert nobody is not None
+    assert (nobody.may_call("a"), nobody.may_operate) == (False, False)
+    caller = callers.of({"x-trisect-client": "one"})
     assert caller is not None
     assert (caller.may_call("a"), caller.may_call("b"), caller.may_operate) == (True, False, False)
     registry.revoke("one")
@@ -63,23 +64,20 @@ def test_a_caller_is_known_by_the_secret_and_loses_grants_at_once(tmp_path: Path
 
 
 def test_without_tokens_everything_is_permitted_to_haproxy(tmp_path: Path) -> None:
-    callers = Callers(tmp_path / "none", settings("s", tokens=False))
-    assert callers.of({}) is None
-    caller = callers.of({"x-trisect-gateway": "s"})
+    caller = Callers(tmp_path / "none", settings(tokens=False)).of({})
     assert caller is not None
     assert caller.may_call("a")
     assert caller.may_operate
 
 
 def test_while_haproxy_is_replaced_each_of_the_two_has_its_own_rules(tmp_path: Path) -> None:
-    path = Places.of(tmp_path).clients
-    callers = Callers(path, settings("new", tokens=True, former=FormerFacade(secret="old", tokens=False)))
-    before, after = (callers.of({"x-trisect-gateway": secret}) for secret in ("old", "new"))
+    callers = Callers(Places.of(tmp_path).clients, settings(tokens=True, former=FormerFacade(tokens=False)))
+    before, after = callers.of({}), callers.of({"x-trisect-client": "one"})
     assert before is not None
     assert after is not None
     assert (before.may_call("a"), after.may_call("a")) == (True, False)
-    callers.take(settings("new", tokens=True))
-    assert callers.of({"x-trisect-gateway": "old"}) is None
+    callers.take(settings(tokens=True))
+    assert callers.of({}) is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])

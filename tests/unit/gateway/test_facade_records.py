@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import time
+from pathlib import Path
 
 import pytest
 
 from controlplane.domain.fleet import Backend
+from controlplane.files import log_pipe
 from controlplane.gateway.facade.records import Records
 from controlplane.monitor.records import parse
 
@@ -15,17 +16,15 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("abandoned", [False, True])
-def test_a_request_that_its_client_left_is_none_that_was_answered(abandoned: bool) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as monitor:
-        monitor.bind(("127.0.0.1", 0))
-        monitor.settimeout(10.0)
-        records = Records(monitor.getsockname()[1], "secret")
+def test_a_request_that_its_client_left_is_none_that_was_answered(tmp_path: Path, abandoned: bool) -> None:
+    path = tmp_path / "log.pipe"
+    with open(log_pipe.opened(path), "rb", buffering=0) as monitor:
+        records = Records(log_pipe.opened(path))
         try:
             server = Backend("s", "127.0.0.1", 8000, 8001)
             records.request("w", server, time.monotonic(), 1, 0, http=0, grpc=None, abandoned=abandoned)
-            _, _, line = monitor.recv(4096).partition(b" ")
         finally:
             records.close()
-    record = parse(line)
+        record = parse(monitor.read(4096))
     assert record is not None
     assert (record.endpoint, record.abandoned) == ("w", abandoned)

@@ -11,11 +11,10 @@ import pytest
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway import GatewaySettings, write_settings
-from controlplane.gateway import options, store
+from controlplane.gateway import store
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.slots import Phase, SlotTable, assign
-from launchers.triton import ports
 
 pytestmark = pytest.mark.unit
 
@@ -26,9 +25,6 @@ SETTINGS = GatewaySettings(
     http_port=8000,
     grpc_port=8001,
     metrics_port=8002,
-    log_port=9998,
-    facade_http_port=9003,
-    facade_grpc_port=9004,
     slots=4,
     members=2,
     haproxy="/usr/sbin/haproxy",
@@ -53,12 +49,12 @@ def test_more_slots_are_added_to_the_table_on_disk(tmp_path: Path) -> None:
     more = SETTINGS.model_copy(update={"slots": 9})
     assert store.load(places, more) == (7, table), "HAProxy has the slots it was started with"
     with socket.socket() as one, socket.socket() as two:
-        store.write_config(places, more, Listeners(one, two))
+        text = store.config(places, more, Listeners(one, two), log_fd=7)
     generation, grown = store.load(places, SETTINGS)
     assert (generation, len(grown.slots), grown.routes()) == (7, 9, table.routes())
-    assert store.fingerprint(places, more) in places.config.read_text()
+    assert store.fingerprint(places, more) in text
     assert store.fingerprint(places, more) != store.fingerprint(places, SETTINGS)
-    assert "backend h_8\n" in places.config.read_text()
+    assert "backend h_8\n" in text
 
 
 def test_keys_of_a_newer_minor_version_are_left_out(tmp_path: Path) -> None:
@@ -127,7 +123,3 @@ def test_another_users_directory_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(GatewayError, match="another user"):
         Places.of(tmp_path).make()
-
-
-def test_ports_of_the_gateway_are_none_that_launchers_give_to_servers() -> None:
-    assert max(options._OWN_PORTS) < ports._FIRST

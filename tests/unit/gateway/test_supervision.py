@@ -10,6 +10,7 @@ import pytest
 
 from controlplane.gateway import supervision
 from controlplane.gateway.facade import chores
+from controlplane.gateway.listeners import Held
 from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.unit
@@ -31,7 +32,7 @@ def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(chores, "_LOOK_S", 0.0)
         monkeypatch.setattr(supervision, "STARTING_S", 0.0)
         monkeypatch.setattr(asyncio, "to_thread", refused)
-        keeping = asyncio.create_task(chores.keep_supervisor(places, None))
+        keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
         try:
             await asyncio.wait_for(started.wait(), 30)
             assert not keeping.done()
@@ -56,7 +57,7 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
             starts.put_nowait(None)
 
         monkeypatch.setattr(asyncio, "to_thread", started)
-        keeping = asyncio.create_task(chores.keep_supervisor(places, None))
+        keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
         try:
             for _ in range(2):
                 await asyncio.wait_for(starts.get(), 30)

@@ -1,18 +1,55 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from controlplane.files import log_pipe
+from controlplane.monitor.collect import Log
 from controlplane.monitor.state import Addresses, Monitor
 
 pytestmark = pytest.mark.unit
 
-LINE = b"grpc:h77 12 m 127.0.0.1 9001 200 - -- 100 200 1700000000250000 1700000001750000"
+LINE = b"grpc:h77 %d m 127.0.0.1 9001 200 - -- 100 200 1700000000250000 1700000001750000"
+COUNT = 2000
+"""Many times what is read at once."""
 
 
-def test_lines_of_other_senders_are_no_lines(tmp_path: Path) -> None:
-    monitor = Monitor(Addresses(tmp_path / "slots.json"), "a secret")
-    assert monitor.own(b"a secret " + LINE + b"\n") == LINE
-    for forged in (LINE, b"guess " + LINE, b"a secre", b"", b" " + LINE):
-        assert monitor.own(forged) is None
+def test_every_line_in_the_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
+    """Also those that waited there before the monitor began."""
+    lines = [LINE % number for number in range(COUNT)]
+    pipe = log_pipe.opened(tmp_path / "log.pipe")
+
+    async def run() -> list[bytes]:
+        read: list[bytes] = []
+        all_read = asyncio.Event()
+
+        class Reader:
+            def take(self, lines: Sequence[bytes]) -> None:
+                read.extend(lines)
+                if len(read) >= COUNT:
+                    all_read.set()
+
+        log = Log(log_pipe.opened(tmp_path / "log.pipe"), Monitor(Addresses(tmp_path / "slots")), [Reader()])
+        content = b"".join(line + b"\n" for line in lines)
+        os.write(pipe, content[: len(content) // 2])
+        log.listen(looks=0)
+        os.write(pipe, content[len(content) // 2 :])
+        await asyncio.wait_for(all_read.wait(), 30)
+        return read
+
+    assert asyncio.run(run()) == lines
+
+
+def test_a_pipe_that_nobody_reads_takes_no_more_at_some_time_and_holds_nobody_up(tmp_path: Path) -> None:
+    pipe = log_pipe.opened(tmp_path / "log.pipe")
+    filled = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            filled += os.write(pipe, LINE % 1 + b"\n")
+    assert filled > 2**16
+    assert (tmp_path / "log.pipe").stat().st_mode & 0o777 == 0o600

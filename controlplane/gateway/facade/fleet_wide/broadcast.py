@@ -17,6 +17,7 @@ import grpc
 
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.fleet_wide.kept import Body, Kept
+from controlplane.gateway.processes import say
 
 Answer = TypeVar("Answer")
 DENIED = "this fleet allows no fleet-wide calls; `ctl apply --fleet-wide-calls` does, for a new fleet"
@@ -128,9 +129,9 @@ class Broadcast:
                     try:
                         await self.http(server, "POST", path, json.dumps(body).encode())
                     except HttpRefused as refusal:
-                        print(f"{server.server} does not take {path}: {refusal}", flush=True)
+                        say(f"{server.server} does not take {path}: {refusal}")
         except (aiohttp.ClientError, TimeoutError) as silence:
-            print(f"{server.server} does not answer fleet-wide calls: {silence!r}", flush=True)
+            say(f"{server.server} does not answer fleet-wide calls: {silence!r}")
             return False
         return True
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import TrisectError
 from controlplane.files.writing import write_json
+from controlplane.gateway.processes import say
 
 MOST_ENTRIES = 256
 LARGEST_ENTRY_BYTES = 16 * 2**10
@@ -84,7 +85,7 @@ class Kept:
             return _entries(json.loads(content))
         except (OSError, ValueError, RecursionError) as error:
             aside = self._file.with_suffix(".broken")
-            print(f"{self._file} cannot be read and is put aside as {aside.name}: {error}", flush=True)
+            say(f"{self._file} cannot be read and is put aside as {aside.name}: {error}")
             with contextlib.suppress(OSError):
                 self._file.replace(aside)
             return {}

@@ -47,6 +47,9 @@ class Gateway:
     def start(self) -> None:
         self.started = True
 
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
     def routes(self) -> Routes:
         return self.present
 

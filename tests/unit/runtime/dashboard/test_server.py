@@ -46,13 +46,12 @@ def gateway(files: FleetFiles, protection: Protection) -> Places:
     """The files of a gateway with this protection."""
     places = Places.of(files.gateway)
     places.make()
-    ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port", "log_port"), 1)
-    facade = dict.fromkeys(("facade_http_port", "facade_grpc_port"), 1)
+    ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 1)
     fields = ProtectionFields(
         certificate=protection.certificate, key=protection.key, tokens=True, plain_text=protection.plain_text
     )
     settings = GatewaySettings(
-        host="127.0.0.1", slots=4, members=8, haproxy="haproxy", protection=fields, **ports, **facade
+        host="127.0.0.1", slots=4, members=8, haproxy="haproxy", protection=fields, **ports
     )
     write_settings(places.settings, settings)
     if protection.certificate and protection.key:

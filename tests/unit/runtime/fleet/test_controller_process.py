@@ -16,6 +16,7 @@ import pytest
 
 from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import FleetFiles
+from controlplane.gateway import controller_keeper
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.history import History
 
@@ -176,3 +177,33 @@ def test_a_command_that_fails_leaves_a_controller_for_what_was_applied_before(
     with controller_process.left_running(files):
         pass
     assert len(starts) == started + 1
+
+
+def test_only_what_a_command_started_is_kept_and_only_until_it_ends_by_itself(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.controller_kept.touch()  # as one leaves it that a command started and that was killed
+    with controller_process.kept_up(files):
+        assert not files.controller_kept.exists(), "this one is systemd's, or a terminal's"
+    monkeypatch.setenv(controller_keeper.KEPT_VARIABLE, "1")
+    with controller_process.kept_up(files):
+        assert files.controller_kept.exists()
+    assert not files.controller_kept.exists()
+    with pytest.raises(RuntimeError), controller_process.kept_up(files):
+        raise RuntimeError("a defect")
+    assert files.controller_kept.exists()
+    assert not controller_process.stop(files)
+    assert not files.controller_kept.exists(), "ended on purpose, though none ran"
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_command_keeps_a_running_controller_that_an_earlier_one_started(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch, detached: bool
+) -> None:
+    if detached:
+        monkeypatch.setenv(controller_keeper.KEPT_VARIABLE, "1")
+    with holder(files) as controller:
+        with controller_process.left_alone(files):
+            pass
+        assert controller_process.start_detached(files) == controller.pid
+        assert files.controller_kept.exists() == detached

@@ -66,6 +66,12 @@ class Gateway:
     def commit(self, routes: Routes) -> None:
         self.present = routes
 
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
+    def restore(self) -> None:
+        pass
+
     def arrange(self, order: Order) -> None:
         pass
 

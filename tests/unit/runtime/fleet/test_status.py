@@ -10,6 +10,7 @@ from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, S
 from controlplane.domain.observation import LatencyWindow
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles
+from controlplane.report.health import problems
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.execute import backend
 from controlplane.runtime.fleet.fleet import Fleet
@@ -34,6 +35,9 @@ class Running:
 
     def routes(self) -> dict[str, Route]:
         return {"w": Route(tuple(map(backend, self._routed)))} if self._routed else {}
+
+    def missing(self) -> tuple[str, ...]:
+        return ("haproxy", "supervisor")
 
 
 PLANNED, SHADOW, NEXT = server("a", Role.ACTIVE), server("b", Role.SHADOW), server("c", Role.SHADOW)
@@ -84,3 +88,5 @@ def test_a_broken_history_hides_what_happened_and_nothing_else(tmp_path: Path) -
     assert [row.role for row in status.servers] == ["active"]
     assert status.trouble is None
     assert "delete it to start again" in str(status.history_trouble)
+    assert status.gateway_down == "gateway down: haproxy, supervisor not running"
+    assert status.gateway_down in problems(status)
