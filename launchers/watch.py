@@ -11,6 +11,13 @@ from launchers.gpu.faults import GpuFaults
 from launchers.gpu.mps import MpsDaemons
 
 
+def out_of_memory(server: Server) -> str:
+    """Return in words that the kernel killed a process of a server for lack of memory, with its limit."""
+    limit_mb = server.spec.memory_limit_mb
+    limit = "" if limit_mb is None else f", which reached its memory limit of {limit_mb:g} MB (memory_mb)"
+    return f"out of memory: the kernel killed a process of it{limit}"
+
+
 class Ends(Protocol):
     """One source of ends of servers, as `controlplane.ports.Watch`."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, is_own_lack
 from controlplane.domain.fleet import Server
 from controlplane.monitor.inference import SampleRequest, sample_request, stream_once
 
@@ -74,16 +74,18 @@ class Canaries:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _try(self, server: Server, endpoints: tuple[str, ...], deadline_s: float) -> None:
-        reason = ""
+        unsent, reason = False, ""
         try:
             for endpoint in endpoints:
                 self._infer(server, endpoint, deadline_s)
-        except Exception as error:  # any error is a failed canary
-            reason = str(error) or repr(error)
+        except Exception as error:  # any error is a failed canary, but for one that was not sent
+            unsent, reason = is_own_lack(error), str(error) or repr(error)
         with self._lock:
             if server.name not in self._under_way:
                 return
             self._under_way.remove(server.name)
+            if unsent:
+                return
             before = self._verdicts.get(server.name)
             failures = 0 if not reason else 1 + (before.failures if before else 0)
             self._verdicts[server.name] = Verdict(time.monotonic(), failures, reason)

@@ -16,6 +16,8 @@ from launchers.cpu_quota.mechanism import Group
 _ENTER = 'echo $$ > "$0/cgroup.procs" || exit 126; exec "$@"'
 _REMOVE_S = 20.0
 _TRIAL = "trisect-trial"
+_OURS = "trisect"
+_ABANDONED_S = 60.0
 
 
 def write(file: Path, value: str) -> None:
@@ -47,16 +49,24 @@ def enters(folder: Path) -> bool:
 @contextlib.contextmanager
 def trial_folder(base: Path) -> Iterator[Path]:
     """A group for a trial, removed at the end. Raises OSError."""
-    for old in base.glob(f"{_TRIAL}-*"):
-        # Left by a program that was killed during its trial.
-        if not Path(f"/proc/{old.name.split('-')[2]}").exists():
-            remove(old)
+    _remove_abandoned(base)
     folder = base / f"{_TRIAL}-{os.getpid()}-{threading.get_ident()}"
     folder.mkdir()
     try:
         yield folder
     finally:
         remove(folder)
+
+
+def _remove_abandoned(base: Path) -> None:
+    """Remove empty groups of programs that were killed: of trials, and of profiles that nobody sweeps.
+
+    The kernel refuses to remove one with processes. A group that a start is about to enter is younger.
+    """
+    for old in base.glob(f"{_OURS}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > _ABANDONED_S:
+                old.rmdir()
 
 
 def remove(folder: Path) -> bool:

@@ -21,7 +21,7 @@ _HOPELESS = {
     "RunContainerError": "its container cannot be started",
 }
 """Reasons for which a container waits, and which time does not mend."""
-_OOM = "the kernel killed it: it needs more than its memory limit (memory_mb)"
+OOM = "the kernel killed it: it needs more than its memory limit (memory_mb)"
 
 
 def uid(pod: Pod) -> str:
@@ -83,7 +83,7 @@ def end(pod: Pod) -> str | None:
 
 def ended(state: ContainerStateTerminated) -> str:
     """Return a container's end in words."""
-    why = _OOM if state.reason == "OOMKilled" else f"exit code {state.exitCode}"
+    why = OOM if state.reason == "OOMKilled" else f"exit code {state.exitCode}"
     return f"its container ended: {why}"
 
 

@@ -151,6 +151,29 @@ def test_a_clock_that_is_set_costs_no_request_and_hides_no_death(tmp_path: Path)
         assert len(traffic.failed) <= 2 * CLIENTS, traffic.failed
 
 
+def test_a_controller_without_descriptors_ends_no_server(tmp_path: Path) -> None:
+    with ended(Host(tmp_path, f"full{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
+        assert host.apply(plan(partition("a", 30), partition("b", 30))).returncode == 0
+        rig.until(lambda: len(ready(host)) == 4)
+        before, controller = ready(host), json.loads(host.ctl("status", "--json").stdout)["controller"]
+        with Traffic(host) as traffic:
+            with without_descriptors(controller):
+                # It lists the servers every 5 s, and sends a canary to each shadow as often.
+                traffic.await_more(20)
+                rig.until(lambda: "Too many open files" in host.ctl("events").stdout)
+                traffic.await_more(20)
+            rig.until(lambda: "the engine answers again" in host.ctl("events").stdout)
+            traffic.await_more(20)
+            assert traffic.failed == []
+        assert ready(host) == before
+        assert json.loads(host.ctl("status", "--json").stdout)["controller"] == controller
+
+
+def ready(host: Host) -> list[int]:
+    """The ports of the servers that serve or stand by."""
+    return sorted(server["http_port"] for server in host.servers() if server["ready"])
+
+
 def routed(host: Host) -> list[int]:
     """The ports of the servers that serve."""
     return [server["http_port"] for server in host.servers() if server["routed"]]

@@ -77,6 +77,8 @@ class Observer:
         self._watch = launcher.watch(fleet)
         self._lost: dict[str, str] = {}
         self._impaired: dict[str, str] = {}
+        self.exhausted_mb: dict[str, float] = {}
+        """The memory limits of which a server ran out, by partition."""
         self._reports: list[tuple[float, News]] = []
         self._engine = EngineQueries(launcher, fleet)
         self._engine_answered_s = -math.inf
@@ -181,6 +183,9 @@ class Observer:
         for one in believed:
             which = self._impaired if one.impaired else self._lost
             which.update(dict.fromkeys(one.servers, one.reason))
+            for server in self._servers.values() if one.out_of_memory else ():
+                if server.name in one.servers and server.spec.memory_limit_mb is not None:
+                    self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
         found = {name for one in believed for name in one.servers}
         if answered_s != self._engine_answered_s:
             before, self._engine_answered_s = self._missing, answered_s

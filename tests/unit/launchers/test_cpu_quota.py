@@ -151,11 +151,18 @@ def test_a_busy_process_gets_its_share_from_its_first_instruction(held: Mechanis
     assert not held.leave(group)
 
 
-def test_what_a_killed_trial_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    (tmp_path / "trisect-trial-999999999-1").mkdir()
-    (tmp_path / f"trisect-trial-{os.getpid()}-1").mkdir()
+def test_empty_groups_of_killed_programs_are_removed_by_the_next_trial(tmp_path: Path) -> None:
+    profile = Group("profile-cpu-0-0a90dd", "echo.0", "0" * 12).folder
+    for name in ("trisect-trial-999999999-1", profile, "another's"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
+    running = tmp_path / Group("f", "p", "0" * 12).folder
+    (running / "process").mkdir(parents=True)  # the kernel refuses to remove a group with processes
+    os.utime(running, (0, 0))
+    (tmp_path / "trisect-trial-1-1").mkdir()  # under way
     with trial_folder(tmp_path) as mine:
-        assert {p.name for p in tmp_path.iterdir()} == {mine.name, f"trisect-trial-{os.getpid()}-1"}
+        left = {mine.name, running.name, "trisect-trial-1-1", "another's"}
+        assert {p.name for p in tmp_path.iterdir()} == left
     assert not mine.exists()
 
 

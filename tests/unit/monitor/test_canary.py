@@ -4,6 +4,7 @@ import socket
 
 import pytest
 from asked_triton import asked_triton
+from no_descriptors import without_descriptors
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.monitor.canary import Canaries
@@ -35,4 +36,15 @@ def test_a_canary_under_way_to_a_server_that_is_forgotten_leaves_nothing() -> No
         canaries.ask(server, spec.endpoints)
         canaries.forget(server.name)
         canaries._pool.shutdown()
+    assert canaries.verdict(server.name) is None
+
+
+def test_a_canary_that_could_not_be_sent_says_nothing_of_its_server() -> None:
+    with asked_triton(config={"input": [{"name": "x"}]}) as (port, _):
+        spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
+        canaries = Canaries(deadline_s=30.0)
+        with without_descriptors():
+            canaries.ask(server, spec.endpoints)
+            canaries._pool.shutdown()
     assert canaries.verdict(server.name) is None

@@ -11,7 +11,7 @@ import pytest
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
-from controlplane.runtime.controller.workers import _THREADS, Workers
+from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb
 from controlplane.runtime.fleet.execute import Limits, backend
 
 pytestmark = pytest.mark.unit
@@ -92,3 +92,16 @@ def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_be
     engine.may_start.set()
     workers.close(wait=True)
     assert engine.stopped == [0.0]
+
+
+def test_after_one_ran_out_of_memory_the_next_server_gets_more_within_bounds() -> None:
+    planned = replace(SPEC, memory_limit_mb=100.0)
+    raised = replace(planned, memory_limit_mb=400.0)
+    assert memory_limit_mb(planned, (), None) == 100.0
+    assert memory_limit_mb(planned, (), 100.0) == 200.0
+    assert memory_limit_mb(planned, (raised,), None) == 400.0, "as a new controller finds it"
+    assert memory_limit_mb(planned, (raised,), 400.0) == 800.0
+    assert memory_limit_mb(planned, (), 800.0) == 800.0, "a leak meets an end"
+    elsewhere = replace(raised, labels=replace(SPEC.labels, partition="W2"))
+    assert memory_limit_mb(planned, (elsewhere,), None) == 100.0
+    assert memory_limit_mb(SPEC, (raised,), 400.0) is None
