@@ -132,15 +132,27 @@ def cpu_folders(pid: int, proc: Path) -> Iterator[Path]:
 
     Raises OSError where the process is gone.
     """
+    return (folder for folder in _folders(pid, "cpu", proc) if (folder / "cpu.stat").exists())
+
+
+def memory_kills(pid: int, proc: Path = Path("/proc")) -> int:
+    """Return how many processes of its group were killed for lack of memory; 0 where that is unknown."""
+    with contextlib.suppress(OSError):
+        for folder in _folders(pid, "memory", proc):
+            for told in (folder / "memory.events", folder / "memory.oom_control"):
+                if told.exists():
+                    return counters(told.read_text()).get("oom_kill", 0)
+    return 0
+
+
+def _folders(pid: int, controller: str, proc: Path) -> Iterator[Path]:
+    """Yield a process's groups: of version 2, and of this controller in version 1."""
     for line in (proc / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        mounts = mount_points("cgroup2") if not controllers else ()
-        if "cpu" in controllers.split(","):
-            mounts = mount_points("cgroup", "cpu")
-        for mount in mounts:
-            folder = mount / path.lstrip("/")
-            if (folder / "cpu.stat").exists():
-                yield folder
+        mounts = mount_points("cgroup2") if not controllers else []
+        if controller in controllers.split(","):
+            mounts = mount_points("cgroup", controller)
+        yield from (mount / path.lstrip("/") for mount in mounts)
 
 
 def chain(mount: Path, path: str) -> list[Path]:

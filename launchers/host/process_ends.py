@@ -13,6 +13,7 @@ from controlplane.domain.fleet import Server
 from controlplane.domain.observation import News
 from launchers.host import process_table
 from launchers.host.process_table import Stub
+from launchers.watch import out_of_memory
 
 _ENDED = "its process ended"
 
@@ -114,12 +115,16 @@ class TritonEnds:
 class StubEnds:
     """Ends of models' processes, also in containers of this host. `known` returns the known ones by pid.
 
+    `memory_kills` returns how many processes of a Triton's group the kernel killed for lack of memory.
     Triton 2.51 neither restarts a dead one nor becomes unready: it takes a second to refuse each request. The
     ends of processes that a model starts itself are not reported.
     """
 
-    def __init__(self, known: Callable[[], Mapping[int, Stub]]) -> None:
+    def __init__(
+        self, known: Callable[[], Mapping[int, Stub]], memory_kills: Callable[[int], int] = lambda _: 0
+    ) -> None:
         self._known = known
+        self._memory_kills = memory_kills
         self._handles = Handles()
         self._told: set[str] = set()
         self._asked: list[Server] = []
@@ -132,16 +137,22 @@ class StubEnds:
         if listed is not self._listed or [*servers] != self._asked:
             self._asked, self._listed = [*servers], listed
             self._asked_about({s.name for s in servers})
-        died: dict[str, str] = {}
+        died: dict[str, News] = {}
         ended, self._ended = [*self._ended, *self._handles.ended()], []
         for pid, server in ended:
             try:
                 if server not in self._told and (how := process_table.died(pid)):
-                    died.setdefault(server, f"a process of its models ended {how}")
+                    died.setdefault(server, self._impaired(server, pid, how))
             except NotNow:
                 self._ended.append((pid, server))
         self._told.update(died)
-        return tuple(News((name,), why, impaired=True) for name, why in died.items())
+        return tuple(died.values())
+
+    def _impaired(self, name: str, pid: int, how: str) -> News:
+        stub, server = self._listed.get(pid), next((s for s in self._asked if s.name == name), None)
+        if stub is not None and server is not None and self._memory_kills(stub.triton):
+            return News((name,), out_of_memory(server), impaired=True, out_of_memory=True)
+        return News((name,), f"a process of its models ended {how}", impaired=True)
 
     def close(self) -> None:
         """Let go of every handle."""

@@ -33,7 +33,7 @@ _EXEC_S = 2.0
 """The longest time of an exec: a large program may have to be read from the disk."""
 
 
-class _Denied(NotNow):
+class Denied(NotNow):
     """A process that this user may not look at."""
 
 
@@ -242,7 +242,7 @@ def memory_mb(pids: tuple[int, ...]) -> float:
 
 def _all() -> Iterator[Member]:
     for pid in pids():
-        with contextlib.suppress(_Denied):  # no server of this user's
+        with contextlib.suppress(Denied):  # no server of this user's
             if (found := _member(pid)) is not None:
                 yield found
 
@@ -269,13 +269,13 @@ def read(path: str) -> bytes | None:
 
 def read_allowed(path: str) -> bytes | None:
     """Return the same; None also where this user may not read it."""
-    with contextlib.suppress(_Denied):
+    with contextlib.suppress(Denied):
         return read(path)
     return None
 
 
 def _unknown(error: OSError) -> NotNow:
-    kind = _Denied if isinstance(error, PermissionError) else NotNow
+    kind = Denied if isinstance(error, PermissionError) else NotNow
     return kind(f"this host's processes cannot be looked at now: {error}")
 
 

@@ -9,9 +9,9 @@ whichever state directory or launcher started that process, and what cannot be r
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,8 @@ _TRIAL_S = 10.0
 def own() -> tuple[str, ...]:
     """Return the start of a command line whose program has a /dev/shm of its own, which ends with it.
 
-    Empty where none can be made: that needs root, or a kernel that lets users make namespaces.
+    Empty where none can be made: that needs root, or a kernel that lets users make namespaces. Raises OSError
+    or SubprocessError where that cannot be tried now.
     """
     as_root = (*_NAMESPACE, "sh", "-c", f'{_MOUNT} && exec "$@"', "sh")
     # The capabilities for the mount are those in the user's own namespace; the server needs none of them.
@@ -38,13 +39,10 @@ def own() -> tuple[str, ...]:
     user = ("--user", "--map-current-user", "--keep-caps")
     as_user = (*_NAMESPACE, *user, "sh", "-c", f"{_MOUNT} && {without}", "sh")
     start = as_root if os.geteuid() == 0 else as_user
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        if (
-            subprocess.run([*start, "true"], capture_output=True, timeout=_TRIAL_S, check=False).returncode
-            == 0
-        ):
-            return start
-    return ()
+    if shutil.which("unshare") is None:
+        return ()
+    tried = subprocess.run([*start, "true"], capture_output=True, timeout=_TRIAL_S, check=False)
+    return start if tried.returncode == 0 else ()
 
 
 def remove(prefix: str, folder: Path = FOLDER) -> list[str]:

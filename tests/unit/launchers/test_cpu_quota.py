@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.cpu_quota import CHAIN, Group, Mechanism, cgroup_files, first_that_holds
 from launchers.cpu_quota.cgroup import Cgroup
 from launchers.cpu_quota.cgroup_files import counters, trial_folder, write
 from launchers.cpu_quota.cgroup_v2 import usage_of
@@ -190,3 +190,23 @@ def test_counters_of_version_2() -> None:
     assert (told.periods, told.throttled_periods, told.cpu_seconds) == (90, 70, 1.5)
     assert usage_of("usage_usec 7\n").periods is None
     assert counters("nr_periods 3\n\nodd\n") == {"nr_periods": 3}
+
+
+def test_the_kernels_kills_for_lack_of_memory_are_read_from_the_groups_counters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version, line, file in (
+        (1, "9:memory:/docker/c", "memory.oom_control"),
+        (2, "0::/docker/c", "memory.events"),
+    ):
+        mounts = {("cgroup2", None): [tmp_path / "two"], ("cgroup", "memory"): [tmp_path / "one"]}
+        monkeypatch.setattr(
+            cgroup_files, "mount_points", lambda kind, one=None, all_=mounts: all_.get((kind, one), [])
+        )
+        (tmp_path / str(version)).mkdir()
+        (tmp_path / str(version) / "cgroup").write_text(line + "\n")
+        group = tmp_path / ("one", "two")[version - 1] / "docker" / "c"
+        group.mkdir(parents=True)
+        (group / file).write_text("under_oom 0\noom_kill 2\n")
+        assert cgroup_files.memory_kills(version, tmp_path) == 2
+    assert cgroup_files.memory_kills(3, tmp_path) == 0

@@ -77,8 +77,9 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
         others_child = os.getpid()
         stubs = {pid: Stub(one.name, triton.pid) for pid in (waited_for, killed, well, others_child)}
         ends = StubEnds(lambda: stubs)
+        in_container = StubEnds(lambda: stubs, {triton.pid: 1}.__getitem__)
         try:
-            assert ends.news((one,)) == ()
+            assert ends.news((one,)) == in_container.news((one,)) == ()
             triton.stdin.write("\n")
             triton.stdin.flush()
             assert triton.stdout.readline() == "waited\n"
@@ -89,6 +90,8 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
                 assert time.monotonic() < deadline
             assert news == (News((one.name,), "a process of its models ended by SIGKILL", impaired=True),)
             assert ends.news((one,)) == ()
+            (short,) = in_container.news((one,))
+            assert (short.impaired, short.out_of_memory) == (True, True), "its group counts the kernel's kill"
         finally:
             os.killpg(triton.pid, signal.SIGKILL)
             ends.close()
