@@ -46,19 +46,21 @@ class Answer(NamedTuple):
     server: str
 
 
+OUT_OF_MEMORY = "out of memory"
+"""In the reason of every end that the kernel brought about for lack of memory."""
+
+
 class News(NamedTuple):
     """An engine's report that servers are lost, with the reason.
 
     A death names one server; a fault of a GPU (`device`, its UUID) names every server on it. `impaired`: the
-    server still runs, and only a process of one of its models died. `out_of_memory`: the kernel killed it, or
-    that process, at its memory limit.
+    server still runs, and only a process of one of its models died.
     """
 
     servers: tuple[str, ...]
     reason: str
     device: str | None = None
     impaired: bool = False
-    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class EngineEvents:
                 (self._impaired if impaired else self._told).add(one)
                 oom = impaired or (one in self._impaired and why == _KILLED)
                 reason = out_of_memory(asked[one]) if oom else why
-                found.append(News((asked[one].name,), reason, impaired=impaired, out_of_memory=oom))
+                found.append(News((asked[one].name,), reason, impaired=impaired))
         return tuple(found)
 
     def close(self) -> None:

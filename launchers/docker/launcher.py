@@ -368,7 +368,9 @@ class DockerLauncher:
 
 def _server_of(one: Any) -> Server:
     state = ServerState.RUNNING if one.status == "running" else ServerState.EXITED
-    return labels.server_of(one.labels[containers.SERVER_LABEL], id=one.id, state=state)
+    server = labels.server_of(one.labels[containers.SERVER_LABEL], id=one.id, state=state)
+    short = state is ServerState.EXITED and one.attrs["State"].get("OOMKilled")
+    return replace(server, end=out_of_memory(server)) if short else server
 
 
 def _log(one: Any) -> str:

@@ -151,7 +151,7 @@ class StubEnds:
     def _impaired(self, name: str, pid: int, how: str) -> News:
         stub, server = self._listed.get(pid), next((s for s in self._asked if s.name == name), None)
         if stub is not None and server is not None and self._memory_kills(stub.triton):
-            return News((name,), out_of_memory(server), impaired=True, out_of_memory=True)
+            return News((name,), out_of_memory(server), impaired=True)
         return News((name,), f"a process of its models ended {how}", impaired=True)
 
     def close(self) -> None:

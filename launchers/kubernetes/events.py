@@ -62,10 +62,9 @@ class PodEnds:
         with contextlib.suppress(queue.Empty):
             while True:
                 uid, reason = self._heard.get_nowait()
-                if uid in asked and uid not in found:
-                    oom = ends.OOM in reason
+                if uid in asked:
                     reason = reason.replace(ends.OOM, out_of_memory(asked[uid]))
-                    found[uid] = News((asked[uid].name,), reason, out_of_memory=oom)
+                    found.setdefault(uid, News((asked[uid].name,), reason))
         return tuple(found.values())
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from controlplane.control.guard.signals import resumed, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import Answer, FleetSeen, Health, News, ServerSeen
+from controlplane.domain.observation import OUT_OF_MEMORY, Answer, FleetSeen, Health, News, ServerSeen
 from controlplane.monitor.canary import Canaries
 from controlplane.monitor.records import Record
 from controlplane.ports import Gateway, Host, Launcher
@@ -183,9 +183,6 @@ class Observer:
         for one in believed:
             which = self._impaired if one.impaired else self._lost
             which.update(dict.fromkeys(one.servers, one.reason))
-            for server in self._servers.values() if one.out_of_memory else ():
-                if server.name in one.servers and server.spec.memory_limit_mb is not None:
-                    self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
         found = {name for one in believed for name in one.servers}
         if answered_s != self._engine_answered_s:
             before, self._engine_answered_s = self._missing, answered_s
@@ -243,6 +240,8 @@ class Observer:
         if server is None:
             return _plain(condition.health, condition.reason)
         health, reason = self._health(name, condition, server, now)
+        if OUT_OF_MEMORY in reason and server.spec.memory_limit_mb is not None:
+            self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
         watch = self._state.watches.get(server.spec.labels.partition)
         if watch is None or watch.active.server != name or health not in (Health.READY, Health.IMPAIRED):
             return _plain(health, reason)

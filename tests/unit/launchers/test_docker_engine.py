@@ -15,9 +15,11 @@ from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.observation import News
 from launchers.docker import engine
 from launchers.docker.containers import VENDOR_IMAGE, ContainerOptions, Network, Pull
 from launchers.docker.events import EngineEvents, reason
+from launchers.watch import out_of_memory
 
 pytestmark = pytest.mark.unit
 
@@ -162,10 +164,10 @@ def test_an_end_after_the_kernels_kill_says_that_memory_was_short(door: str) -> 
         impaired, dead, killed = events.news((short, other))
     finally:
         events.close()
-    assert (impaired.impaired, impaired.out_of_memory) == (True, True)
-    assert (dead.impaired, dead.out_of_memory) == (False, True)
+    assert impaired == News((short.name,), out_of_memory(short), impaired=True)
+    assert dead == News((short.name,), out_of_memory(short))
     assert "34 MB" in dead.reason
-    assert (killed.out_of_memory, killed.reason) == (False, "its container ended with exit code 137")
+    assert killed == News((other.name,), "its container ended with exit code 137")
 
 
 def test_without_descriptors_the_engine_is_not_called_absent(door: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from fake_kubernetes import FakeCluster, Key, Serving, served
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import News
+from controlplane.domain.observation import OUT_OF_MEMORY, News
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
 from launchers.kubernetes.events import PodEnds
@@ -87,10 +87,10 @@ def test_ends_are_told_with_their_reasons(serving: tuple[FakeCluster, Serving]) 
     with watching() as ends:
         tell(cluster, one, OOM)
         reason = f"its container ended: {out_of_memory(one)}"
-        assert heard(ends, one, other) == (News((one.name,), reason, out_of_memory=True),)
+        assert heard(ends, one, other) == (News((one.name,), reason),)
         # The kubelet was faster than the watch: only the count of restarts shows the end.
         tell(cluster, two, {"running": {}}, restartCount=1, lastState=OOM)
-        assert heard(ends, two)[0].out_of_memory
+        assert OUT_OF_MEMORY in heard(ends, two)[0].reason
         evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
         cluster.store.edit(key(three), lambda obj: obj.update(status=evicted))
         assert "Evicted: The node was low" in heard(ends, three)[0].reason
