@@ -7,13 +7,18 @@ TrisectError
 ├── EngineError         a launch, an engine or the disk failed; nothing half-done is left
 │   ├── FleetBusy       another command works on the fleet; try again when it has ended
 │   ├── LaunchTimeout   a server did not become ready in time; another try may help
-│   ├── NotNow          the engine does not answer or the disk is full; waiting may help
+│   ├── NotNow          the engine does not answer, or the disk, descriptors or memory are used up; waiting
+│   │                   may help
 │   ├── MissingTool     a program is not installed, or an engine does not run; says how to get it
 │   └── RequestRefused  a server answered a request with an error; the text is the server's message
 └── GatewayError        the gateway failed or its port is taken
 """
 
 from __future__ import annotations
+
+import errno
+
+_LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO})
 
 
 class TrisectError(Exception):
@@ -54,7 +59,10 @@ class LaunchTimeout(EngineError):
 
 
 class NotNow(EngineError):
-    """The engine does not answer or the disk is full; the operation itself is fine."""
+    """The engine does not answer, the disk is full or this process lacks descriptors or memory.
+
+    The operation itself is fine, and what it concerns may be too.
+    """
 
 
 class MissingTool(EngineError):
@@ -81,3 +89,16 @@ _POLICY = ("exceeds maximum queue size", "timeout expired")
 def declined_by_policy(message: str) -> bool:
     """Return whether a Triton's error says that it declined a request by the queue policy of its model."""
     return any(words in message.lower() for words in _POLICY)
+
+
+def is_own_lack(error: BaseException) -> bool:
+    """Return whether a call failed for lack of descriptors, memory or a disk of this process or its host.
+
+    Such a failure says nothing of what the call was about. Libraries wrap it, so its causes count too.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _LACKS:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

@@ -52,7 +52,8 @@ class ServerSpec:
 
     `repository` is the absolute path of the rendered model repository; `endpoints` are the models in it, by
     the names that clients call. `device` is `cpu-0` or a GPU's UUID. `percent` is the share of that device.
-    `name` is unique among all servers, and is the server id in the answer of GET /v2.
+    `name` is unique among all servers, and is the server id in the answer of GET /v2. `memory_mb` is what it
+    takes as far as known, `memory_limit_mb` what it may take: no limit unless the user set one.
 
     `reloads`: its models are unloaded and loaded while it runs, as a warm shadow's are. `fleet_wide_calls`:
     its clients may share memory with it and change its trace and log settings. A server refuses the calls of
@@ -67,6 +68,7 @@ class ServerSpec:
     device: str
     percent: float
     memory_mb: float | None = None
+    memory_limit_mb: float | None = None
     reloads: bool = False
     fleet_wide_calls: bool = False
     turns: bool = False
@@ -86,7 +88,7 @@ class ServerSpec:
         return {
             "device": self.device,
             "percent": f"{self.percent:g}",
-            "memory_mb": self.memory_mb,
+            "memory_limit_mb": self.memory_limit_mb,
             "endpoints": tuple(sorted(self.endpoints)),
             "reloads": self.reloads,
             "fleet_wide_calls": self.fleet_wide_calls,

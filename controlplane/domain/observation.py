@@ -50,6 +50,10 @@ class Answer(NamedTuple):
     refused: bool = False
 
 
+OUT_OF_MEMORY = "out of memory"
+"""In the reason of every end that the kernel brought about for lack of memory."""
+
+
 class News(NamedTuple):
     """An engine's report that servers are lost, with the reason.
 

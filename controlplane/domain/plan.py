@@ -109,7 +109,11 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One Triton: a share of a GPU, the models in it and the workloads they serve."""
+    """One Triton: a share of a GPU, the models in it and the workloads they serve.
+
+    `memory_mb` is what one server takes, as measured or specified, for placing it. `memory_limit_mb` is the
+    limit that it and its shadow are held to: only where the user set one.
+    """
 
     id: str
     percent: float
@@ -117,6 +121,7 @@ class Partition:
     workloads: tuple[Placement, ...]
     memory_mb: float | None = None
     shadow: Shadow | None = None
+    memory_limit_mb: float | None = None
 
     @property
     def turns(self) -> bool:

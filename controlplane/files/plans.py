@@ -81,6 +81,7 @@ class _Partition(Strict):
     id: str
     percent: float
     memory_mb: float | None = None
+    memory_limit_mb: Annotated[float | None, Field(gt=0)] = None
     shadow: _Shadow | None = None
     models: Annotated[list[_ServedModel], Field(min_length=1)]
     workloads: Annotated[list[_Placement], Field(min_length=1)]
@@ -204,6 +205,7 @@ def _gpu(parsed: _Gpu) -> PlannedGpu:
                 id=p.id,
                 percent=p.percent,
                 memory_mb=p.memory_mb,
+                memory_limit_mb=p.memory_limit_mb,
                 shadow=None if p.shadow is None else Shadow(**p.shadow.model_dump()),
                 models=tuple(ServedModel(**m.model_dump()) for m in p.models),
                 workloads=tuple(
@@ -353,6 +355,7 @@ def _gpu_document(gpu: PlannedGpu) -> dict[str, Any]:
                 "id": p.id,
                 "percent": p.percent,
                 "memory_mb": p.memory_mb,
+                **({} if p.memory_limit_mb is None else {"memory_limit_mb": p.memory_limit_mb}),
                 "shadow": None if p.shadow is None else _shadow_document(p.shadow),
                 "models": [
                     {

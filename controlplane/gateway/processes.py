@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from controlplane.domain.errors import is_own_lack
 from controlplane.files.writing import log_file
 from controlplane.gateway.places import LABEL, ROLE_LABEL, Places
 
@@ -30,15 +31,18 @@ def say(line: str) -> None:
 
 
 def find(places: Places, role: str) -> tuple[int, ...]:
-    """Pids of the living processes of this gateway with this role."""
+    """Pids of the living processes of this gateway with this role. Raises OSError where that is unknown."""
     wanted = {f"{LABEL}={places.state}".encode(), f"{ROLE_LABEL}={role}".encode()}
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        with contextlib.suppress(OSError):
+        try:
             if wanted <= set((entry / "environ").read_bytes().split(b"\0")):
                 found[int(entry.name)] = _parent(entry)
+        except OSError as error:
+            if is_own_lack(error):
+                raise  # what cannot be looked at may live
     # A fork has its parent's environment until it executes its own program. A signal meant for the supervisor
     # would end the HAProxy that it just starts.
     return tuple(sorted(pid for pid, parent in found.items() if parent not in found))
@@ -71,6 +75,7 @@ def spawn(
             cwd="/",
             start_new_session=True,
             pass_fds=descriptors,
+            umask=0o077,  # what it makes is its user's only, wherever that lies
         )
 
 

@@ -5,7 +5,6 @@ Each connection is closed after use, since an open one would delay the end of a 
 
 from __future__ import annotations
 
-import errno
 import http.client
 import json
 import threading
@@ -17,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from controlplane.domain.errors import EngineError, declined_by_policy
+from controlplane.domain.errors import EngineError, declined_by_policy, is_own_lack
 from controlplane.domain.fleet import Server
 from controlplane.monitor.inference import SampleRequest, sample_request, stream_once
 
@@ -25,8 +24,6 @@ _THREADS = 32
 """A canary may wait as long as its model takes, and must keep no other one waiting."""
 LIVE_S = 1.0
 """The longest wait for an answer that needs no model."""
-OWN_WANTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
-"""Errors of this process or host, which say nothing about a server."""
 
 
 class Outcome(StrEnum):
@@ -113,7 +110,7 @@ class Canaries:
         except TimeoutError:
             return late, f"{late.value} ({deadline_s if late is Outcome.LATE else LIVE_S:g} s)"
         except Exception as error:  # any other error is a failed canary
-            if isinstance(error, OSError) and error.errno in OWN_WANTS:
+            if is_own_lack(error):
                 return Outcome.UNKNOWN, str(error)
             reason = str(error) or repr(error)
             return (Outcome.ANSWERED, "") if declined_by_policy(reason) else (Outcome.FAILED, reason)

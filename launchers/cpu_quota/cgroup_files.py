@@ -16,6 +16,8 @@ from launchers.cpu_quota.mechanism import Group
 _ENTER = 'echo $$ > "$0/cgroup.procs" || exit 126; exec "$@"'
 _REMOVE_S = 20.0
 _TRIAL = "trisect-trial"
+_OURS = "trisect"
+_ABANDONED_S = 60.0
 
 
 def write(file: Path, value: str) -> None:
@@ -47,16 +49,24 @@ def enters(folder: Path) -> bool:
 @contextlib.contextmanager
 def trial_folder(base: Path) -> Iterator[Path]:
     """A group for a trial, removed at the end. Raises OSError."""
-    for old in base.glob(f"{_TRIAL}-*"):
-        # Left by a program that was killed during its trial.
-        if not Path(f"/proc/{old.name.split('-')[2]}").exists():
-            remove(old)
+    _remove_abandoned(base)
     folder = base / f"{_TRIAL}-{os.getpid()}-{threading.get_ident()}"
     folder.mkdir()
     try:
         yield folder
     finally:
         remove(folder)
+
+
+def _remove_abandoned(base: Path) -> None:
+    """Remove empty groups of programs that were killed: of trials, and of profiles that nobody sweeps.
+
+    The kernel refuses to remove one with processes. A group that a start is about to enter is younger.
+    """
+    for old in base.glob(f"{_OURS}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > _ABANDONED_S:
+                old.rmdir()
 
 
 def remove(folder: Path) -> bool:
@@ -122,15 +132,27 @@ def cpu_folders(pid: int, proc: Path) -> Iterator[Path]:
 
     Raises OSError where the process is gone.
     """
+    return (folder for folder in _folders(pid, "cpu", proc) if (folder / "cpu.stat").exists())
+
+
+def memory_kills(pid: int, proc: Path = Path("/proc")) -> int:
+    """Return how many processes of its group were killed for lack of memory; 0 where that is unknown."""
+    with contextlib.suppress(OSError):
+        for folder in _folders(pid, "memory", proc):
+            for told in (folder / "memory.events", folder / "memory.oom_control"):
+                if told.exists():
+                    return counters(told.read_text()).get("oom_kill", 0)
+    return 0
+
+
+def _folders(pid: int, controller: str, proc: Path) -> Iterator[Path]:
+    """Yield a process's groups: of version 2, and of this controller in version 1."""
     for line in (proc / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        mounts = mount_points("cgroup2") if not controllers else ()
-        if "cpu" in controllers.split(","):
-            mounts = mount_points("cgroup", "cpu")
-        for mount in mounts:
-            folder = mount / path.lstrip("/")
-            if (folder / "cpu.stat").exists():
-                yield folder
+        mounts = mount_points("cgroup2") if not controllers else []
+        if controller in controllers.split(","):
+            mounts = mount_points("cgroup", controller)
+        yield from (mount / path.lstrip("/") for mount in mounts)
 
 
 def chain(mount: Path, path: str) -> list[Path]:

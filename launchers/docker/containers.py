@@ -141,11 +141,11 @@ def container(
         reload_key=server.reload_key,
     )
     pairs = ((_INSIDE.http, outside.http), (_INSIDE.grpc, outside.grpc), (_INSIDE.metrics, outside.metrics))
-    limit = spec.memory_mb if gpu is None else None
+    limit = spec.memory_limit_mb if gpu is None else None
     return Container(
         name=spec.name,
         image=options.image,
-        command=tuple(command),
+        command=program.in_container(command),
         environment={
             **(gpu.environment if gpu else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}),
             **dict(spec.options.env),

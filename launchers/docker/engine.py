@@ -12,7 +12,7 @@ import docker
 import docker.errors
 import requests.exceptions
 
-from controlplane.domain.errors import EngineError, MissingTool, NotNow
+from controlplane.domain.errors import EngineError, MissingTool, NotNow, is_own_lack
 from launchers.docker.containers import ContainerOptions, Pull
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
@@ -55,11 +55,11 @@ def engine(where: str, answer_s: float = ANSWER_S) -> Iterator[docker.DockerClie
 
 def _knock(where: str) -> None:
     """Raise `engine`'s error where the engine does not listen; the SDK would leak its socket then."""
-    with socket.socket(socket.AF_UNIX) as door:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX) as door:
             door.connect(where.removeprefix("unix://"))
-        except OSError as error:
-            raise _unreachable(where, str(error)) from error
+    except OSError as error:
+        raise _unreachable(where, error) from error
 
 
 def reachable() -> bool:
@@ -86,7 +86,7 @@ def told(where: str) -> Iterator[None]:
         # The SDK asks for the engine's version first, and wraps the error of that.
         if any(isinstance(e, requests.exceptions.Timeout) for e in (error, error.__cause__)):
             raise NotNow(f"the Docker engine at {where} does not answer; see its log") from error
-        raise _unreachable(where, str(error)) from error
+        raise _unreachable(where, error) from error
 
 
 def have_image(client: docker.DockerClient, options: ContainerOptions, say: Say) -> None:
@@ -143,7 +143,10 @@ def _of_api(error: docker.errors.APIError) -> str:
     return f"Docker: {said}"
 
 
-def _unreachable(where: str, said: str) -> EngineError:
+def _unreachable(where: str, error: Exception) -> EngineError:
+    said = str(error)
+    if is_own_lack(error):
+        return NotNow(f"the Docker engine at {where} cannot be asked now: {said}")
     if "Permission" in said:
         return EngineError(
             f"the Docker engine at {where} may not be used by this user: join the group docker "

@@ -19,9 +19,11 @@ from typing import Any
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import News
 from launchers.docker import containers
+from launchers.watch import out_of_memory
 
 _AGAIN_S = 0.5
 _END_S = 5.0
+_KILLED = "its container ended with exit code 137"
 
 
 class EngineEvents:
@@ -50,7 +52,7 @@ class EngineEvents:
         """Return the news of these servers."""
         if self._heard.empty():
             return ()
-        asked = {s.id: s.name for s in servers}
+        asked = {s.id: s for s in servers}
         self._told &= asked.keys()
         self._impaired &= asked.keys()
         found = []
@@ -60,9 +62,12 @@ class EngineEvents:
                 # If Triton itself was killed, its container's end follows.
                 impaired = action == "oom"
                 told = self._told | self._impaired if impaired else self._told
-                if one in asked and one not in told:
-                    (self._impaired if impaired else self._told).add(one)
-                    found.append(News((asked[one],), why, impaired=impaired))
+                if one not in asked or one in told:
+                    continue
+                (self._impaired if impaired else self._told).add(one)
+                oom = impaired or (one in self._impaired and why == _KILLED)
+                reason = out_of_memory(asked[one]) if oom else why
+                found.append(News((asked[one].name,), reason, impaired=impaired))
         return tuple(found)
 
     def close(self) -> None:
@@ -114,10 +119,6 @@ class EngineEvents:
 
 def reason(action: str, about: Mapping[str, str]) -> str:
     """Return an event as a reason."""
-    match action:
-        case "oom":
-            return "the kernel killed a process of it: it needs more than its memory limit (memory_mb)"
-        case "pause":
-            return "its container was paused"
-        case _:
-            return f"its container ended with exit code {about.get('exitCode', 'unknown')}"
+    if action == "pause":
+        return "its container was paused"
+    return f"its container ended with exit code {about.get('exitCode', 'unknown')}"

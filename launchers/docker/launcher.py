@@ -20,6 +20,7 @@ from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability, Watch
+from launchers.cpu_quota.cgroup_files import memory_kills
 from launchers.cpu_quota.counters import QuotaCounters
 from launchers.cpu_quota.mechanism import bandwidth
 from launchers.docker import containers, engine
@@ -36,7 +37,7 @@ from launchers.host.process_table import Stub
 from launchers.triton import labels, program, readiness, server_log
 from launchers.triton.program import ServerPorts
 from launchers.triton.starting import ATTEMPTS, BAD_LUCK, Starting
-from launchers.watch import LauncherWatch
+from launchers.watch import LauncherWatch, out_of_memory
 
 QUOTA = "docker-cpu-quota"
 _POLL_S = 0.1
@@ -174,7 +175,8 @@ class DockerLauncher:
     def watch(self, fleet: str) -> Watch:
         """Watch the engine's events, and models' processes by pidfd once `servers` has listed them."""
         events = EngineEvents(self._address(), fleet)
-        return LauncherWatch((events, StubEnds(lambda: self._stubs.get(fleet, {}))), self._mps)
+        stubs = StubEnds(lambda: self._stubs.get(fleet, {}), memory_kills)
+        return LauncherWatch((events, stubs), self._mps)
 
     def reading(self, device: str) -> DeviceReading:
         """Return NVML's readings of a GPU."""
@@ -328,6 +330,8 @@ class DockerLauncher:
                 log = _log(one)
                 if server_log.by_chance(log):
                     return False
+                if one.attrs["State"].get("OOMKilled"):
+                    raise EngineError(f"{server.name} ended before it was ready: {out_of_memory(server)}")
                 raise EngineError(self._failure(server, "ended before it was ready", log))
             if readiness.is_ready(server) and self._listens(one, server):
                 # Podman 4 cannot; there, only the controller restarts it.
@@ -364,7 +368,9 @@ class DockerLauncher:
 
 def _server_of(one: Any) -> Server:
     state = ServerState.RUNNING if one.status == "running" else ServerState.EXITED
-    return labels.server_of(one.labels[containers.SERVER_LABEL], id=one.id, state=state)
+    server = labels.server_of(one.labels[containers.SERVER_LABEL], id=one.id, state=state)
+    short = state is ServerState.EXITED and one.attrs["State"].get("OOMKilled")
+    return replace(server, end=out_of_memory(server)) if short else server
 
 
 def _log(one: Any) -> str:

@@ -59,8 +59,8 @@ class MpsClient:
 def client_environment(spec: ServerSpec, pipes: str) -> dict[str, str]:
     """Return the variables of a share, which the CUDA context fixes. Under MPS the only GPU has ordinal 0."""
     share = {PIPES: pipes, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{spec.percent:g}"}
-    if spec.memory_mb is not None:
-        share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={round(spec.memory_mb)}M"
+    if spec.memory_limit_mb is not None:
+        share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={round(spec.memory_limit_mb)}M"
     return share
 
 

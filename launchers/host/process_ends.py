@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+from controlplane.domain.errors import NotNow
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import News
 from launchers.host import process_table
 from launchers.host.process_table import Stub
+from launchers.watch import out_of_memory
 
 _ENDED = "its process ended"
 
@@ -27,14 +30,20 @@ class Handles:
         return {pid for pid, _ in self._held.values()}
 
     def hold(self, pid: int, server: str, is_it: Callable[[], bool]) -> bool:
-        """Open a pidfd, unless the process is gone. Then the pid cannot be reused, and `is_it` checks it."""
+        """Open a pidfd, unless the process is gone. Then the pid cannot be reused, and `is_it` checks it.
+
+        Raises NotNow where either cannot be known now.
+        """
+        handle = process_table.pidfd(pid)
+        if handle is None:
+            return False
         try:
-            handle = os.pidfd_open(pid)
-        except OSError:
-            return False
-        if not is_it():
+            if not is_it():
+                os.close(handle)
+                return False
+        except NotNow:
             os.close(handle)
-            return False
+            raise
         self._held[handle] = (pid, server)
         self._ends.register(handle, select.POLLIN)
         return True
@@ -82,7 +91,14 @@ class TritonEnds:
         self._handles.keep(asked)
         self._told &= asked.keys()
         known = self._handles.pids()
-        return [n for n, s in asked.items() if n not in self._told and not self._held(s, known)]
+        gone = []
+        for name, server in asked.items():
+            try:
+                if name not in self._told and not self._held(server, known):
+                    gone.append(name)
+            except NotNow:
+                self._asked = []  # look again in the next call
+        return gone
 
     def _held(self, server: Server, known: Collection[int]) -> bool:
         """Hold a server's process; return False where it is gone."""
@@ -99,16 +115,21 @@ class TritonEnds:
 class StubEnds:
     """Ends of models' processes, also in containers of this host. `known` returns the known ones by pid.
 
+    `memory_kills` returns how many processes of a Triton's group the kernel killed for lack of memory.
     Triton 2.51 neither restarts a dead one nor becomes unready: it takes a second to refuse each request. The
     ends of processes that a model starts itself are not reported.
     """
 
-    def __init__(self, known: Callable[[], Mapping[int, Stub]]) -> None:
+    def __init__(
+        self, known: Callable[[], Mapping[int, Stub]], memory_kills: Callable[[int], int] = lambda _: 0
+    ) -> None:
         self._known = known
+        self._memory_kills = memory_kills
         self._handles = Handles()
         self._told: set[str] = set()
         self._asked: list[Server] = []
         self._listed: Mapping[int, Stub] = {}
+        self._ended: list[tuple[int, str]] = []
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """Return the servers with a model's process that was killed or crashed, each once."""
@@ -116,12 +137,22 @@ class StubEnds:
         if listed is not self._listed or [*servers] != self._asked:
             self._asked, self._listed = [*servers], listed
             self._asked_about({s.name for s in servers})
-        died: dict[str, str] = {}
-        for pid, server in self._handles.ended():
-            if server not in self._told and (how := process_table.died(pid)):
-                died.setdefault(server, f"a process of its models ended {how}")
+        died: dict[str, News] = {}
+        ended, self._ended = [*self._ended, *self._handles.ended()], []
+        for pid, server in ended:
+            try:
+                if server not in self._told and (how := process_table.died(pid)):
+                    died.setdefault(server, self._impaired(server, pid, how))
+            except NotNow:
+                self._ended.append((pid, server))
         self._told.update(died)
-        return tuple(News((name,), why, impaired=True) for name, why in died.items())
+        return tuple(died.values())
+
+    def _impaired(self, name: str, pid: int, how: str) -> News:
+        stub, server = self._listed.get(pid), next((s for s in self._asked if s.name == name), None)
+        if stub is not None and server is not None and self._memory_kills(stub.triton):
+            return News((name,), out_of_memory(server), impaired=True)
+        return News((name,), f"a process of its models ended {how}", impaired=True)
 
     def close(self) -> None:
         """Let go of every handle."""
@@ -133,7 +164,8 @@ class StubEnds:
         held = self._handles.pids()
         for pid, stub in self._listed.items():
             if stub.server in asked and pid not in held:
-                self._handles.hold(pid, stub.server, partial(_is_child, pid, stub.triton))
+                with contextlib.suppress(NotNow):  # the next list has it too
+                    self._handles.hold(pid, stub.server, partial(_is_child, pid, stub.triton))
 
 
 def _is_child(pid: int, of: int) -> bool:

@@ -1,8 +1,13 @@
-"""The processes with our labels, read from /proc."""
+"""The processes with our labels, read from /proc.
+
+A process is gone only where the kernel says so. Where it cannot be looked at, as without a free descriptor,
+NotNow is raised: a living server must not be taken for a dead one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -12,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from controlplane.domain.errors import NotNow
 from controlplane.domain.fleet import Server
 from launchers.triton import labels
 
@@ -21,8 +27,14 @@ CONTINUE = signal.SIGCONT
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of Linux's include/linux/sched.h."""
 _LABEL = labels.NAME.encode()
+_GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
+"""EINVAL: the pid is none, or another process's thread has it by now."""
 _EXEC_S = 2.0
 """The longest time of an exec: a large program may have to be read from the disk."""
+
+
+class Denied(NotNow):
+    """A process that this user may not look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +88,9 @@ def stubs_of(tritons: Mapping[int, str]) -> dict[int, Stub]:
 
     A pid that is no such Triton's is passed over: it may be one of another host's, or of a machine's within.
     """
-    import psutil  # a tenth of `ctl status`, which has no use for it
-
     real = {pid: name for pid, name in tritons.items() if _is_triton(_command(pid), name)}
     found = {}
-    for pid in psutil.pids() if real else ():
+    for pid in pids() if real else ():
         up = parent(pid)
         if up in real and _is_stub(_command(pid)):
             found[pid] = Stub(real[up], up)
@@ -94,12 +104,14 @@ def ports_of(server: Server) -> set[int]:
 
 def listens(pid: int, ports: set[int]) -> bool:
     """Return whether this process, and so no other, listens on all these ports."""
-    import psutil
+    import psutil  # a tenth of `ctl status`, which has no use for it
 
     try:
         open_ = psutil.Process(pid).net_connections("tcp")
     except psutil.NoSuchProcess:
         return False
+    except OSError as error:
+        raise _unknown(error) from error
     return ports <= {c.laddr.port for c in open_ if c.status == psutil.CONN_LISTEN}
 
 
@@ -161,18 +173,27 @@ def _settled(present: Callable[[], tuple[Member, ...]]) -> tuple[Member, ...]:
     """
     found = present()
     if not found:
-        entering = [pid for pid in _pids() if _between_programs(pid) and not _command(pid)[0]]
+        entering = [pid for pid in pids() if _between_programs(pid) and not _command(pid)[0]]
         if any([find(pid) for pid in entering]):
             found = present()
     return found
 
 
+def pidfd(pid: int) -> int | None:
+    """Open a pidfd, which the caller closes; None where the process is gone."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise _unknown(error) from error
+
+
 @contextlib.contextmanager
 def _held(member: Member) -> Iterator[int | None]:
     """Hold a pidfd of this process, and of no other that got its pid; None where it is gone."""
-    try:
-        handle = os.pidfd_open(member.pid)
-    except OSError:
+    handle = pidfd(member.pid)
+    if handle is None:
         yield None
         return
     try:
@@ -213,46 +234,68 @@ def memory_mb(pids: tuple[int, ...]) -> float:
     """Return the memory of these processes, with shared pages counted once (PSS); 0 where they are gone."""
     total = 0
     for pid in pids:
-        # Gone, or it gave up its memory and is a zombie.
-        with contextlib.suppress(OSError, StopIteration):
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+        # Nothing where it is gone, or gave up its memory and is a zombie.
+        lines = (read(f"/proc/{pid}/smaps_rollup") or b"").splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(b"Pss:"))
     return total / 1024
 
 
 def _all() -> Iterator[Member]:
-    return (found for pid in _pids() if (found := _member(pid)) is not None)
+    for pid in pids():
+        with contextlib.suppress(Denied):  # no server of this user's
+            if (found := _member(pid)) is not None:
+                yield found
 
 
-def _pids() -> Iterator[int]:
-    return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+def pids() -> list[int]:
+    """Return the pids of all processes that /proc shows."""
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError as error:
+        raise _unknown(error) from error
+
+
+def read(path: str) -> bytes | None:
+    """Return a process's file in /proc; None where the process is gone. Raises NotNow."""
+    # Unbuffered and without pathlib: listing reads a file of each process of the host.
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise _unknown(error) from error
+
+
+def read_allowed(path: str) -> bytes | None:
+    """Return the same; None also where this user may not read it."""
+    with contextlib.suppress(Denied):
+        return read(path)
+    return None
+
+
+def _unknown(error: OSError) -> NotNow:
+    kind = Denied if isinstance(error, PermissionError) else NotNow
+    return kind(f"this host's processes cannot be looked at now: {error}")
 
 
 def _between_programs(pid: int) -> bool:
     """Return whether a living process has no environment, as for a moment within exec; no kernel thread."""
-    try:
-        fields = _stat(pid)
-        if fields is None or fields[0] in "ZX" or int(fields[6]) & _KERNEL_THREAD:
-            return False
-        return not Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
+    fields = _stat(pid)
+    if fields is None or fields[0] in "ZX" or int(fields[6]) & _KERNEL_THREAD:
         return False
+    return read_allowed(f"/proc/{pid}/environ") == b""
 
 
 def _stat(pid: int) -> list[str] | None:
     """Return the fields of /proc/<pid>/stat from the third on (its state); None where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
+    told = read(f"/proc/{pid}/stat")
+    return None if told is None else told.decode(errors="replace").rpartition(")")[2].split()
 
 
 def _command(pid: int) -> list[str]:
-    """Return a process's command line; empty words where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return [""]
+    """Return a process's command line; empty words where it is gone, or not this user's to read."""
+    return (read_allowed(f"/proc/{pid}/cmdline") or b"").decode(errors="replace").split("\0")
 
 
 def _is_triton(command: list[str], name: str) -> bool:
@@ -263,10 +306,9 @@ def _is_stub(command: list[str]) -> bool:
     return Path(command[0]).name == "triton_python_backend_stub"
 
 
-def _is_only(uid: int, folder: Path) -> bool:
+def _is_only(uid: int, status: str) -> bool:
     """Whether a process is this user's throughout: a setuid program keeps its caller's environment."""
-    lines = (folder / "status").read_text().splitlines()
-    users = next(line for line in lines if line.startswith("Uid:")).split()[1:4]
+    users = next((line for line in status.splitlines() if line.startswith("Uid:")), "").split()[1:4]
     return set(users) == {str(uid)}
 
 
@@ -276,11 +318,12 @@ def _member(pid: int) -> Member | None:
     try:
         if os.stat(folder).st_uid != os.geteuid():
             return None
-        with open(f"{folder}/environ", "rb", buffering=0) as file:
-            raw = file.readall()
-        if _LABEL not in raw or not _is_only(os.geteuid(), Path(folder)):
+    except OSError as error:
+        if error.errno in _GONE:
             return None
-    except OSError:
+        raise _unknown(error) from error
+    raw = read(f"{folder}/environ") or b""
+    if _LABEL not in raw or not _is_only(os.geteuid(), (read(f"{folder}/status") or b"").decode()):
         return None
     command = _command(pid)
     pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))

@@ -54,7 +54,10 @@ class HostServers:
 
     def is_up(self, server: Server, pid: int) -> bool | None:
         """Return whether process `pid` is this server, ready on its own ports; None where it has ended."""
-        member = process_table.find(pid)
+        try:
+            member = process_table.find(pid)
+        except process_table.Denied:
+            return False  # it makes its namespace, for which it has other rights
         if member is None:
             return None
         ready = member.leader and readiness.is_ready(server)

@@ -9,8 +9,10 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.observation import OUT_OF_MEMORY
 from launchers.kubernetes import names
 from launchers.triton import labels
+from launchers.watch import out_of_memory
 
 _HOPELESS = {
     "ErrImageNeverPull": "the node has no such image, and it may not be pulled",
@@ -21,7 +23,7 @@ _HOPELESS = {
     "RunContainerError": "its container cannot be started",
 }
 """Reasons for which a container waits, and which time does not mend."""
-_OOM = "the kernel killed it: it needs more than its memory limit (memory_mb)"
+OOM = f"{OUT_OF_MEMORY}: the kernel killed it; see its memory limit (memory_mb)"
 
 
 def uid(pod: Pod) -> str:
@@ -49,6 +51,7 @@ def server_of(pod: Pod) -> Server:
     metadata, why = _metadata(pod), end(pod)
     state = ServerState.RUNNING if why is None and _runs(pod) else ServerState.EXITED
     found = labels.server_of((metadata.annotations or {})[names.SERVER], id=metadata.uid or "", state=state)
+    why = None if why is None else why.replace(OOM, out_of_memory(found))
     return replace(found, host=_address(pod), end=why)
 
 
@@ -83,7 +86,7 @@ def end(pod: Pod) -> str | None:
 
 def ended(state: ContainerStateTerminated) -> str:
     """Return a container's end in words."""
-    why = _OOM if state.reason == "OOMKilled" else f"exit code {state.exitCode}"
+    why = OOM if state.reason == "OOMKilled" else f"exit code {state.exitCode}"
     return f"its container ended: {why}"
 
 

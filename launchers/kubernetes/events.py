@@ -21,6 +21,7 @@ from controlplane.domain.fleet import Server
 from controlplane.domain.observation import News
 from launchers.kubernetes import ends, names
 from launchers.kubernetes.api import ClusterApi, Expired, told
+from launchers.watch import out_of_memory
 
 _AGAIN_S = 0.5
 _END_S = 5.0
@@ -56,13 +57,14 @@ class PodEnds:
         """Return the news of these servers."""
         if self._heard.empty():
             return ()
-        asked = {server.id: server.name for server in servers}
+        asked = {server.id: server for server in servers}
         found: dict[str, News] = {}
         with contextlib.suppress(queue.Empty):
             while True:
                 uid, reason = self._heard.get_nowait()
                 if uid in asked:
-                    found.setdefault(uid, News((asked[uid],), reason))
+                    reason = reason.replace(ends.OOM, out_of_memory(asked[uid]))
+                    found.setdefault(uid, News((asked[uid].name,), reason))
         return tuple(found.values())
 
     def close(self) -> None:

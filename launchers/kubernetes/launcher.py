@@ -107,7 +107,7 @@ class KubernetesLauncher:
         if NodeDevice.parse(server.spec.device).gpu:
             raise InputError(gpus.FIXED, field="percent")
         self._running(server)
-        share = cpu_resources(replace(server.spec, percent=percent, memory_mb=None))
+        share = cpu_resources(replace(server.spec, percent=percent, memory_mb=None, memory_limit_mb=None))
         container = {"name": names.CONTAINER, "resources": share.to_dict()}
         self._api().patch(Pod.Resize, names.server_object(server.spec), {"spec": {"containers": [container]}})
         deadline = time.monotonic() + _KUBELET_S

@@ -82,7 +82,7 @@ class ProcessLauncher:
         for mechanism in self._mechanisms.values():
             obstacle = mechanism.obstacle()
             found.append(Capability(f"quota: {mechanism.name}", obstacle is None, obstacle or "tried, holds"))
-        return (*found, mps.capability())
+        return (*found, _memory(), mps.capability())
 
     def command(self, spec: ServerSpec) -> str:
         """Return the command line of a start, one option a line, after its environment variables."""
@@ -262,7 +262,9 @@ class ProcessLauncher:
             )
             mechanism = None if gpu else self._quota()[0]
             prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
-            pid = detach([*prefix, *command], environment(server, home, place), log, place.core)
+            # On a GPU, MPS needs the host's shared memory; a client's own regions are there too.
+            apart = () if gpu or spec.fleet_wide_calls else shared_memory.own()
+            pid = detach([*prefix, *apart, *command], environment(server, home, place), log, place.core)
         except (OSError, subprocess.SubprocessError) as error:
             kind = NotNow if isinstance(error, OSError) and error.errno in _FULL else EngineError
             raise kind(f"{spec.name} could not be started: {error}") from error
@@ -293,6 +295,18 @@ class ProcessLauncher:
         return removed + shared_memory.remove(labels.memory_prefix(spec))
 
 
+def _memory() -> Capability:
+    """Whether other users of the host are kept out of the servers' shared memory."""
+    if shared_memory.own():
+        return Capability("shared memory of servers", True, "each has its own /dev/shm")
+    return Capability(
+        "shared memory of servers",
+        False,
+        "other users of this host can read what clients send to Python models",
+        "let users make namespaces (user.max_user_namespaces, AppArmor), or run as root or in containers",
+    )
+
+
 def detach(command: list[str], env: dict[str, str], log: Path, core: int | None) -> int:
     """Start a command in a new session, on `core` unless None, with its output in `log`.
 
@@ -309,6 +323,7 @@ def detach(command: list[str], env: dict[str, str], log: Path, core: int | None)
             start_new_session=True,
             timeout=30,
             check=True,
+            umask=program.UMASK,
         )
     return int(shell.stdout)
 

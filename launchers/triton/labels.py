@@ -33,6 +33,7 @@ def text_of(server: Server) -> str:
             "device": spec.device,
             "percent": spec.percent,
             "memory_mb": spec.memory_mb,
+            "memory_limit_mb": spec.memory_limit_mb,
             "reloads": spec.reloads,
             "fleet_wide_calls": spec.fleet_wide_calls,
             "turns": spec.turns,
@@ -70,6 +71,8 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
             told["device"],
             told["percent"],
             told["memory_mb"],
+            # Earlier versions held every server to its memory.
+            told.get("memory_limit_mb", told["memory_mb"]),
             told.get("reloads", True),
             told.get("fleet_wide_calls", True),
             told.get("turns", False),

@@ -135,6 +135,15 @@ def _locks(spec: ServerSpec, reload_key: str | None) -> list[str]:
     return ["--model-control-mode=explicit", *loaded, key, *locked_http, locked_grpc]
 
 
+UMASK = 0o077
+"""What a server writes is its user's only, wherever that lies."""
+
+
+def in_container(command: list[str]) -> tuple[str, ...]:
+    """Return the arguments of an image's entry point: a shell sets the umask, which no engine does."""
+    return ("sh", "-c", f'umask {UMASK:03o}; exec "$@"', "sh", *command)
+
+
 KEY_PLACEHOLDER = "RANDOM"
 """Stands for the key in a command line that is shown."""
 

@@ -19,6 +19,7 @@ import pytest
 import stepped_clock
 import tritonclient.http as triton_http
 from ctl_host import Host, ended, infer_http, partition, plan
+from no_descriptors import without_descriptors
 from steady_clients import CLIENTS, Traffic
 from stepped_clock import SteppedClock
 
@@ -149,6 +150,35 @@ def test_a_clock_that_is_set_costs_no_request_and_hides_no_death(tmp_path: Path)
             rig.until(lambda: routed(host) not in ([], before))
             traffic.await_more(20)
         assert len(traffic.failed) <= 2 * CLIENTS, traffic.failed
+
+
+def test_a_controller_without_descriptors_ends_no_server(tmp_path: Path) -> None:
+    with ended(Host(tmp_path, f"full{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
+        assert host.apply(plan(partition("a", 30), partition("b", 30))).returncode == 0
+        rig.until(lambda: all(one["shadow_ready"] for one in status(host)["guard"]))
+        before, controller = ports(host), status(host)["controller"]
+        with Traffic(host) as traffic:
+            with without_descriptors(controller):
+                # It lists the servers every 5 s, and sends a canary to each shadow as often.
+                end = time.monotonic() + 12.0
+                while time.monotonic() < end:
+                    traffic.await_more(20)
+            # It can write no event meanwhile.
+            rig.until(lambda: "the engine answers again" in host.ctl("events").stdout)
+            assert "Too many open files" in host.ctl("events").stdout
+            traffic.await_more(20)
+            assert traffic.failed == []
+        assert (ports(host), status(host)["controller"]) == (before, controller)
+
+
+def status(host: Host) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(host.ctl("status", "--json").stdout)
+    return told
+
+
+def ports(host: Host) -> list[int]:
+    """The ports of all servers."""
+    return sorted(server["http_port"] for server in host.servers())
 
 
 def routed(host: Host) -> list[int]:

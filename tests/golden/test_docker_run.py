@@ -21,7 +21,7 @@ PIPES = f"/tmp/trisect-mps-1000/{UUID}/pipe"
 
 def server(device: str, memory_mb: float | None) -> Server:
     labels = Labels("default", "a1b2c3", "W1", Role.ACTIVE, "d4e5f6")
-    spec = ServerSpec(labels, "/srv/rendered/W1", ("W1",), device, 37.5, memory_mb)
+    spec = ServerSpec(labels, "/srv/rendered/W1", ("W1",), device, 37.5, memory_mb, memory_mb)
     held = "mps" if device == UUID else "docker-cpu-quota"
     return Server("", spec, ServerState.RUNNING, "127.0.0.1", 20001, 20002, 20003, held)
 

@@ -27,7 +27,7 @@ FILES = RenderedFiles(
 
 def server(device: str, memory_mb: float | None = None, *, role: Role = Role.ACTIVE) -> Server:
     labels = Labels("default", "a1b2c3", "W1", role, "d4e5f6")
-    spec = ServerSpec(labels, "/srv/rendered/W1", ("W1",), device, 37.5, memory_mb)
+    spec = ServerSpec(labels, "/srv/rendered/W1", ("W1",), device, 37.5, memory_mb, memory_mb)
     return Server("", spec, ServerState.RUNNING, "", PORTS.http, PORTS.grpc, PORTS.metrics, "cpu-limit")
 
 

@@ -49,8 +49,11 @@ class KubernetesEngine:
     def launcher(self) -> Launcher:
         return KubernetesLauncher(self.state, self.place, self.options)
 
+    def pid(self, server: Server) -> int:
+        return self.kubelet.pid(server.id)
+
     def kill(self, server: Server) -> None:
-        pid = self.kubelet.pid(server.id)
+        pid = self.pid(server)
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 30
         while Path(f"/proc/{pid}").exists():

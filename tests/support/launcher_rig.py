@@ -68,6 +68,9 @@ class Engine(Protocol):
     def kill(self, server: Server) -> None:
         """End the server's Triton as the kernel's out-of-memory killer would."""
 
+    def pid(self, server: Server) -> int:
+        """The server's Triton as a process of this host."""
+
     def leftovers(self, fleet: str) -> list[str]:
         """What of this fleet is still on the host."""
 
@@ -102,6 +105,9 @@ class ProcessEngine(LocalEngine):
         chosen = [m for m in CHAIN if self.mechanism in (None, m.name)]
         return ProcessLauncher(self.state, chosen)
 
+    def pid(self, server: Server) -> int:
+        return int(server.id)
+
     def kill(self, server: Server) -> None:
         os.kill(int(server.id), signal.SIGKILL)
         deadline = time.monotonic() + 30
@@ -127,9 +133,12 @@ class DockerEngine(LocalEngine):
         options = ContainerOptions(image=self.image, pull=Pull.NEVER)
         return DockerLauncher(self.state, options, address=self.address)
 
-    def kill(self, server: Server) -> None:
+    def pid(self, server: Server) -> int:
         with contextlib.closing(docker.DockerClient(base_url=self.address)) as client:
-            pid = client.containers.get(server.id).attrs["State"]["Pid"]
+            return int(client.containers.get(server.id).attrs["State"]["Pid"])
+
+    def kill(self, server: Server) -> None:
+        pid = self.pid(server)
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 30
         while Path(f"/proc/{pid}").exists():

@@ -184,7 +184,8 @@ def _spec(
 ) -> ServerSpec:
     # All that is fixed once the server runs: a server with the same revision needs no touching. Whether its
     # models take turns follows from what was rendered.
-    fixed = f"{device}|{percent:g}|{memory_mb}|{rendered.content_hash}|{reloads}|{fleet_wide_calls}"
+    limit_mb = partition.memory_limit_mb
+    fixed = f"{device}|{percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}|{fleet_wide_calls}"
     if options:
         fixed += f"|{options.triton_args}|{options.env}"
     revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]
@@ -195,6 +196,7 @@ def _spec(
         device=device,
         percent=percent,
         memory_mb=memory_mb,
+        memory_limit_mb=limit_mb,
         reloads=reloads,
         fleet_wide_calls=fleet_wide_calls,
         turns=rendered.turns,

@@ -19,6 +19,7 @@ from controlplane.domain.plan import (
 from controlplane.domain.workload import ShadowPolicy, Workload
 from controlplane.planners.evaluation.evaluate import Evaluation, Terms, evaluate, layouts_of
 from controlplane.planners.evaluation.layout import Layout
+from controlplane.planners.evaluation.placements import limit_together
 from controlplane.planners.evaluation.queues import Queues
 from controlplane.planners.evaluation.shadows import with_shadows
 from controlplane.planners.evaluation.sources import source_of
@@ -63,7 +64,8 @@ def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float
     """Predict, add shadows, judge. `started_s` is when planning began, by the request's clock."""
     drafted_s = request.clock.monotonic()
     terms = Terms(request.rule, request.deciding_quantile, draft.queues)
-    layouts = layouts_of(_with_distinct_ids(draft.gpus), request.devices)
+    drafted = _with_limits(_with_distinct_ids(draft.gpus), request.workloads)
+    layouts = layouts_of(drafted, request.devices)
     found = evaluate(layouts, request.devices, terms)
     gpus = [
         gpu
@@ -113,6 +115,17 @@ def _with_distinct_ids(gpus: Sequence[PlannedGpu]) -> tuple[PlannedGpu, ...]:
         return partition if name == partition.id else replace(partition, id=name)
 
     return tuple(replace(g, partitions=tuple(own(p) for p in g.partitions)) for g in gpus)
+
+
+def _with_limits(gpus: Sequence[PlannedGpu], workloads: Sequence[Workload]) -> tuple[PlannedGpu, ...]:
+    """The same partitions with the memory limits that their workloads ask for."""
+    asked = {w.name: w for w in workloads}
+
+    def limited(partition: Partition) -> Partition:
+        limit_mb = limit_together([asked[w.name] for w in partition.workloads])
+        return replace(partition, memory_limit_mb=limit_mb)
+
+    return tuple(replace(g, partitions=tuple(map(limited, g.partitions))) for g in gpus)
 
 
 def _predicted(layout: Layout, found: Evaluation, device: Device) -> list[PlannedGpu]:

@@ -61,13 +61,29 @@ def memory_together(workloads: Sequence[Workload], device: Device) -> float | No
 
     What a process takes without a model counts once, where the device says how much that is.
     """
-    each: dict[str, float] = {}
-    for workload in workloads:
-        memory_mb = memory_of(workload, device)
-        if memory_mb is None:
-            return None
-        each[workload.model] = max(each.get(workload.model, 0.0), memory_mb)
+    each = _by_model(workloads, [memory_of(w, device) for w in workloads])
+    if each is None:
+        return None
     return sum(each.values()) - device.pool.device.hardware.get(PROCESS, 0.0) * (len(each) - 1)
+
+
+def limit_together(workloads: Sequence[Workload]) -> float | None:
+    """The memory limit in MB of a server for these workloads; None unless one is specified for each model.
+
+    What was measured is no limit: waiting requests take memory too, and a queue has no bound.
+    """
+    each = _by_model(workloads, [w.memory_mb for w in workloads])
+    return None if each is None else sum(each.values())
+
+
+def _by_model(workloads: Sequence[Workload], memory_mb: Sequence[float | None]) -> dict[str, float] | None:
+    """The most memory of each model; None where one is unknown."""
+    each: dict[str, float] = {}
+    for workload, taken_mb in zip(workloads, memory_mb, strict=True):
+        if taken_mb is None:
+            return None
+        each[workload.model] = max(each.get(workload.model, 0.0), taken_mb)
+    return each
 
 
 def memory_with_shadow(workload: Workload, device: Device) -> float:

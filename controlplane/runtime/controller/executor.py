@@ -28,7 +28,7 @@ from controlplane.runtime.controller.decision_events import changed_routes, even
 from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.recorder import Recorder
 from controlplane.runtime.controller.status_file import StatusFile
-from controlplane.runtime.controller.workers import Workers, spec_for
+from controlplane.runtime.controller.workers import Workers, memory_limit_mb, spec_for
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.history import Event, EventLog, History
 
@@ -139,7 +139,9 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
             spec = spec_for(effect, planned, adopted.devices[effect.gpu])
             watch = adopted.state.watches[effect.partition]
             warm = watch.partition.policy is ShadowPolicy.WARM and not watch.down
-            workers.launch(effect, replace(spec, reloads=warm))
+            running = [s.spec for s in workers.servers().values()]
+            limit_mb = memory_limit_mb(planned, running, observer.exhausted_mb.get(effect.partition))
+            workers.launch(effect, replace(spec, reloads=warm, memory_limit_mb=limit_mb))
         case Load():
             workers.load(effect)
         case DrainAndStop():

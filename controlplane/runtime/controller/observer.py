@@ -18,7 +18,7 @@ from controlplane.control.guard.signals import patience_s, resumed, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
-from controlplane.domain.observation import Answer, FleetSeen, Health, News, ServerSeen
+from controlplane.domain.observation import OUT_OF_MEMORY, Answer, FleetSeen, Health, News, ServerSeen
 from controlplane.monitor.canary import Canaries, Outcome, Verdict
 from controlplane.monitor.records import Record
 from controlplane.ports import Gateway, Host, Launcher
@@ -39,7 +39,7 @@ SUSPICIOUS = 0.25
 """The evidence, of 1 for an alarm, from which on looking closer is worth its cost."""
 _SILENT_REQUESTS = 3.0
 _LULL_S = 1.0
-"""The longest silence of a server with traffic until its requests in flight are read, in a small fleet; ..."""
+"""The longest silence of a server with traffic until its open requests are read, in a small fleet; ..."""
 _LULLS_RPS = 50.0
 """... and how many servers are read in a second in a large one."""
 _RARE_RPS = 0.02
@@ -84,6 +84,8 @@ class Observer:
         self._watch = launcher.watch(fleet)
         self._lost: dict[str, str] = {}
         self._impaired: dict[str, str] = {}
+        self.exhausted_mb: dict[str, float] = {}
+        """The memory limits of which a server ran out, by partition."""
         self._reports: list[tuple[float, News]] = []
         self._engine = EngineQueries(launcher, fleet)
         self._engine_answered_s = -math.inf
@@ -259,6 +261,8 @@ class Observer:
         if server is None:
             return _plain(condition.health, condition.reason)
         health, reason = self._health(name, condition, server, now)
+        if OUT_OF_MEMORY in reason and server.spec.memory_limit_mb is not None:
+            self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
         watch = self._state.watches.get(server.spec.labels.partition)
         if watch is None or watch.active.server != name or health not in (Health.READY, Health.IMPAIRED):
             return _plain(health, reason)

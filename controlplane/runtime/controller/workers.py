@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
 from controlplane.control.converge.desired import descendant
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
-from controlplane.domain.errors import MissingTool, NotNow
+from controlplane.domain.errors import MissingTool, NotNow, is_own_lack
 from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health
 from controlplane.monitor import inference
@@ -25,6 +25,8 @@ from controlplane.runtime.fleet.execute import Limits
 _THREADS = 6
 _RETRY_S = 5.0
 _DRAIN_EVERY_S = 0.2
+_MOST_MEMORY = 8.0
+"""How many times its planned memory limit a server may have after others ran out of theirs."""
 _REFUSAL_S = 1.0
 """Triton 2.51 checks once a second whether a model's process lives."""
 
@@ -58,6 +60,17 @@ def spec_for(launch: Launch, planned: ServerSpec, device: str) -> ServerSpec:
     revision = descendant(planned, device, f"{launch.percent:g}", launch.server)
     labels = replace(planned.labels, role=Role.SHADOW, revision=revision)
     return replace(planned, labels=labels, device=device, percent=launch.percent)
+
+
+def memory_limit_mb(
+    planned: ServerSpec, running: Iterable[ServerSpec], exhausted_mb: float | None
+) -> float | None:
+    """Return the next server's limit: twice that of which one ran out, but a leak must meet an end."""
+    if planned.memory_limit_mb is None:
+        return None
+    same = [s for s in running if s.labels.partition == planned.labels.partition]
+    present = [s.memory_limit_mb for s in (planned, *same) if s.memory_limit_mb is not None]
+    return min(_MOST_MEMORY * planned.memory_limit_mb, max(*present, 2.0 * (exhausted_mb or 0.0)))
 
 
 class Workers:
@@ -189,15 +202,15 @@ class Workers:
                 inference.prove(server, endpoint, deadline_s=self._limits.prove_s)
             if unload:
                 self._unload(server)
-        except (NotNow, MissingTool) as error:
-            # Not a failed start: the server counts as starting until the host can start it.
-            with self._lock:
-                if name not in self._given_up:
-                    self._conditions[name] = Condition(Health.STARTING, str(error))
-            again = partial(self._launch, name, spec, unload, server)
-            self._later(name, f"cannot be started now: {error}", self._starts, again)
-            return
-        except Exception as error:  # any error ends the start
+        except Exception as error:  # any error ends the start, but for one of the host
+            if _is_hosts(error):
+                # The server counts as starting until the host can start it.
+                with self._lock:
+                    if name not in self._given_up:
+                        self._conditions[name] = Condition(Health.STARTING, str(error))
+                again = partial(self._launch, name, spec, unload, server)
+                self._later(name, f"cannot be started now: {error}", self._starts, again)
+                return
             if server is not None:
                 self._stop(server, Ending.AT_ONCE)
             with self._lock:
@@ -227,6 +240,10 @@ class Workers:
             change()
             found = Condition(then)
         except Exception as error:  # as in a launch
+            if _is_hosts(error):
+                again = partial(self._change, name, change, then)
+                self._later(name, f"cannot be changed now: {error}", self._loads, again)
+                return
             found = Condition(Health.GONE, str(error) or repr(error))
         with self._lock:
             if name in self._conditions:
@@ -272,3 +289,8 @@ class Workers:
             self._said[subject] = problem
         if not known:
             self._failed(subject, f"{problem}; tried again every {_RETRY_S:g} s")
+
+
+def _is_hosts(error: Exception) -> bool:
+    """Return whether an error is the host's or the controller's own, and no fault of the server."""
+    return isinstance(error, (NotNow, MissingTool)) or is_own_lack(error)

@@ -19,6 +19,7 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import BatchStatistics
 
 _KEEP = 20_000
+_MOST_WAITING = 1000
 _KEEP_MINUTES = 50_000
 _PRUNE_EVERY = 256
 _PATIENCE_S = 5.0
@@ -84,7 +85,10 @@ class Minute:
 
 
 class EventLog:
-    """A history's events, written by a separate thread, so that a slow disk does not delay the caller."""
+    """A history's events, written by a separate thread, so that a slow disk does not delay the caller.
+
+    Events that cannot be written, as without a free descriptor, are written with a later one.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -104,12 +108,16 @@ class EventLog:
     def close(self) -> None:
         """Write the queued events, which another writer may delay, and end the thread."""
         self._pool.shutdown()
+        self._flush()
 
     def _flush(self) -> None:
         with self._lock:
             events, self._waiting = self._waiting, []
-        if events:
-            self._history.write(*events)
+        if events and not self._history.try_write(*events):
+            with self._lock:
+                waiting = [*events, *self._waiting]
+                self._waiting = waiting[-_MOST_WAITING:]
+                self._history.lost += len(waiting) - len(self._waiting)
 
 
 class History:
@@ -123,6 +131,11 @@ class History:
 
     def write(self, *events: Event) -> None:
         """Append events; where the disk refuses, `lost` grows."""
+        if not self.try_write(*events):
+            self.lost += len(events)
+
+    def try_write(self, *events: Event) -> bool:
+        """Append events; return whether that was possible."""
         rows = [(e.at_s, e.level, e.kind, e.subject, e.reason) for e in events]
         try:
             with self._open() as database:
@@ -135,7 +148,8 @@ class History:
                     database.execute(f"DELETE FROM events WHERE id <= ({newest}) - ?", (self._keep,))
                     self._unpruned = 0
         except (sqlite3.Error, OSError):
-            self.lost += len(rows)
+            return False
+        return True
 
     def events(self, *, since_s: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
         """Return the newest `limit` events from `since_s` on, oldest first.

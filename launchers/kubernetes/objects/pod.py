@@ -97,10 +97,17 @@ def cpu_resources(spec: ServerSpec) -> ResourceRequirements:
 
     A shadow that stands by counts in memory, not in share: it requests a token amount.
     """
-    memory = {} if spec.memory_mb is None else {"memory": f"{round(spec.memory_mb)}Mi"}
     limit = cpu_quantity(spec.percent)
     request = _STANDBY_CPU if spec.labels.role is Role.SHADOW else limit
-    return ResourceRequirements(limits={"cpu": limit, **memory}, requests={"cpu": request, **memory})
+    return ResourceRequirements(
+        limits={"cpu": limit, **_memory(spec.memory_limit_mb)},
+        # What it takes is requested whether or not it is limited, so that a node's memory is shared out once.
+        requests={"cpu": request, **_memory(spec.memory_mb or spec.memory_limit_mb)},
+    )
+
+
+def _memory(megabytes: float | None) -> dict[str, str]:
+    return {} if megabytes is None else {"memory": f"{round(megabytes)}Mi"}
 
 
 def cpu_quantity(percent: float) -> str:
@@ -131,7 +138,7 @@ def _container(server: Server, place: Placement, options: PodOptions, mounts: li
         image=options.image,
         imagePullPolicy=options.pull_policy,
         # The image's own entry point stays: NVIDIA's finds the driver's libraries.
-        args=command,
+        args=list(program.in_container(command)),
         env=[EnvVar(name=key, value=value) for key, value in sorted(environment.items())],
         ports=[ContainerPort(name=port, containerPort=number) for port, number in named.items()],
         resources=resources,
@@ -149,8 +156,8 @@ def _container(server: Server, place: Placement, options: PodOptions, mounts: li
 
 def _share_of_gpu(spec: ServerSpec) -> dict[str, str]:
     share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{spec.percent:g}"}
-    if spec.memory_mb is not None:
-        share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={round(spec.memory_mb)}M"
+    if spec.memory_limit_mb is not None:
+        share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={round(spec.memory_limit_mb)}M"
     return share
 
 

@@ -59,7 +59,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Non
 
 
 def test_a_container_is_confined(fleet: Fleet, client: docker.DockerClient) -> None:
-    server = fleet.start(replace(fleet.spec(percent=30), memory_mb=700.0))
+    server = fleet.start(replace(fleet.spec(percent=30), memory_limit_mb=700.0))
     told = client.containers.get(server.id).attrs
     host = told["HostConfig"]
     assert host["ReadonlyRootfs"]
@@ -245,7 +245,7 @@ def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerCl
         pytest.skip("CAPABILITY MISSING: this host's engine can limit no memory")
     greedy = MODEL.replace("time.sleep(float(x[0, 0]))", "self.kept = b'x' * int(x[0, 0] * 2**20)")
     paused = fleet.start(fleet.spec("paused"))
-    killed = fleet.start(replace(fleet.spec("killed", source=greedy), memory_mb=600.0))
+    killed = fleet.start(replace(fleet.spec("killed", source=greedy), memory_limit_mb=600.0))
     with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
         client.containers.get(paused.id).pause()
         with contextlib.suppress(OSError):
@@ -258,7 +258,7 @@ def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerCl
 
         until(all_heard, "both are heard")
     assert "was paused" in told[paused.name].reason
-    assert "memory limit" in told[killed.name].reason
+    assert "memory limit of 600 MB" in told[killed.name].reason
     assert (told[paused.name].impaired, told[killed.name].impaired) == (False, True), "its Triton lives"
 
 

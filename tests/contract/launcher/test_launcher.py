@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import subprocess
 import threading
 import time
 import urllib.request
@@ -18,6 +19,7 @@ from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Role, Server, ServerState, ShareUsage
 from controlplane.domain.observation import News
 from controlplane.ports import Watch
+from launchers.triton import labels
 
 WITH_A_DUTY_CYCLE = pytest.mark.parametrize(
     "engine",
@@ -39,6 +41,28 @@ def test_a_started_server_answers_as_itself_with_every_model_ready(fleet: Fleet)
     assert infer(server) == [0.0, 0.0]
     assert len({server.http_port, server.grpc_port, server.metrics_port}) == 3
     assert server.state is ServerState.RUNNING
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param("process", marks=pytest.mark.e2e),
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("cluster", marks=pytest.mark.kubernetes),
+    ],
+    indirect=True,
+)
+def test_no_other_user_reads_a_servers_shared_memory(fleet: Fleet) -> None:
+    """A client's input passes through it."""
+    server = fleet.start(fleet.spec())
+    assert infer(server) == [0.0, 0.0]
+    prefix = labels.memory_prefix(server.spec)
+    own = Path(f"/proc/{fleet.engine.pid(server)}/root/dev/shm")
+    (region,) = own.glob(f"{prefix}*")
+    places = f"/dev/shm/{prefix}* {region}"
+    other = ["setpriv", "--reuid=4242", "--regid=4242", "--clear-groups"]
+    told = subprocess.run([*other, "sh", "-c", f"cat {places}"], capture_output=True, check=False, timeout=30)
+    assert told.stdout == b""
 
 
 def test_starting_it_again_returns_the_one_that_runs(fleet: Fleet) -> None:

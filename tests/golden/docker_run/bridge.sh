@@ -2,7 +2,7 @@ docker run --detach \
   --name=default.W1.active.d4e5f6 \
   --label=trisect.fleet=default \
   --label=trisect.name=default.W1.active.d4e5f6 \
-  '--label=trisect.server={"completes":false,"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":20002,"host":"127.0.0.1","http_port":20001,"log_path":null,"memory_mb":null,"metrics_port":20003,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
+  '--label=trisect.server={"completes":false,"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":20002,"host":"127.0.0.1","http_port":20001,"log_path":null,"memory_limit_mb":null,"memory_mb":null,"metrics_port":20003,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
   --user=1001:1001 \
   --network=bridge \
   --publish=127.0.0.1:20001:8000 \
@@ -32,6 +32,10 @@ docker run --detach \
   --no-healthcheck \
   --restart=unless-stopped \
   registry.example/triton@sha256:abc \
+  sh \
+  -c \
+  'umask 077; exec "$@"' \
+  sh \
   /opt/tritonserver/bin/tritonserver \
   --id=default.W1.active.d4e5f6 \
   --model-repository=/srv/rendered/W1 \

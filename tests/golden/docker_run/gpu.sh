@@ -2,7 +2,7 @@ docker run --detach \
   --name=default.W1.active.d4e5f6 \
   --label=trisect.fleet=default \
   --label=trisect.name=default.W1.active.d4e5f6 \
-  '--label=trisect.server={"completes":false,"device":"GPU-11111111-2222-3333-4444-555555555555","endpoints":["W1"],"enforced_by":"mps","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":20002,"host":"127.0.0.1","http_port":20001,"log_path":null,"memory_mb":4096.0,"metrics_port":20003,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
+  '--label=trisect.server={"completes":false,"device":"GPU-11111111-2222-3333-4444-555555555555","endpoints":["W1"],"enforced_by":"mps","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":20002,"host":"127.0.0.1","http_port":20001,"log_path":null,"memory_limit_mb":4096.0,"memory_mb":4096.0,"metrics_port":20003,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
   --user=1001:1001 \
   --network=host \
   --ipc=host \
@@ -24,6 +24,10 @@ docker run --detach \
   --no-healthcheck \
   --restart=unless-stopped \
   nvcr.io/nvidia/tritonserver:26.07-py3 \
+  sh \
+  -c \
+  'umask 077; exec "$@"' \
+  sh \
   /opt/tritonserver/bin/tritonserver \
   --id=default.W1.active.d4e5f6 \
   --model-repository=/srv/rendered/W1 \

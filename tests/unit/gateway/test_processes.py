@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,19 @@ def test_a_process_whose_parent_ended_is_found(tmp_path: Path) -> None:
             assert processes.find(places, processes.FACADE) == (child.pid,)
         finally:
             child.kill()
+
+
+def test_what_cannot_be_looked_at_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", none_left)
+    with pytest.raises(OSError, match="Too many open files"):
+        processes.find(Places.of(tmp_path), processes.FACADE)
+
+
+def test_what_it_writes_is_closed_to_other_users(tmp_path: Path) -> None:
+    places = Places.of(tmp_path)
+    places.log(processes.FACADE).parent.mkdir(parents=True, exist_ok=True)
+    processes.spawn(places, processes.FACADE, ["sh", "-c", "umask"]).wait()
+    assert places.log(processes.FACADE).read_text() == "0077\n"

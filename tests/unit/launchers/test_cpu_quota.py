@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.cpu_quota import CHAIN, Group, Mechanism, cgroup_files, first_that_holds
 from launchers.cpu_quota.cgroup import Cgroup
 from launchers.cpu_quota.cgroup_files import counters, trial_folder, write
 from launchers.cpu_quota.cgroup_v2 import usage_of
@@ -151,11 +151,18 @@ def test_a_busy_process_gets_its_share_from_its_first_instruction(held: Mechanis
     assert not held.leave(group)
 
 
-def test_what_a_killed_trial_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    (tmp_path / "trisect-trial-999999999-1").mkdir()
-    (tmp_path / f"trisect-trial-{os.getpid()}-1").mkdir()
+def test_empty_groups_of_killed_programs_are_removed_by_the_next_trial(tmp_path: Path) -> None:
+    profile = Group("profile-cpu-0-0a90dd", "echo.0", "0" * 12).folder
+    for name in ("trisect-trial-999999999-1", profile, "another's"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
+    running = tmp_path / Group("f", "p", "0" * 12).folder
+    (running / "process").mkdir(parents=True)  # the kernel refuses to remove a group with processes
+    os.utime(running, (0, 0))
+    (tmp_path / "trisect-trial-1-1").mkdir()  # under way
     with trial_folder(tmp_path) as mine:
-        assert {p.name for p in tmp_path.iterdir()} == {mine.name, f"trisect-trial-{os.getpid()}-1"}
+        left = {mine.name, running.name, "trisect-trial-1-1", "another's"}
+        assert {p.name for p in tmp_path.iterdir()} == left
     assert not mine.exists()
 
 
@@ -183,3 +190,23 @@ def test_counters_of_version_2() -> None:
     assert (told.periods, told.throttled_periods, told.cpu_seconds) == (90, 70, 1.5)
     assert usage_of("usage_usec 7\n").periods is None
     assert counters("nr_periods 3\n\nodd\n") == {"nr_periods": 3}
+
+
+def test_the_kernels_kills_for_lack_of_memory_are_read_from_the_groups_counters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version, line, file in (
+        (1, "9:memory:/docker/c", "memory.oom_control"),
+        (2, "0::/docker/c", "memory.events"),
+    ):
+        mounts = {("cgroup2", None): [tmp_path / "two"], ("cgroup", "memory"): [tmp_path / "one"]}
+        monkeypatch.setattr(
+            cgroup_files, "mount_points", lambda kind, one=None, all_=mounts: all_.get((kind, one), [])
+        )
+        (tmp_path / str(version)).mkdir()
+        (tmp_path / str(version) / "cgroup").write_text(line + "\n")
+        group = tmp_path / ("one", "two")[version - 1] / "docker" / "c"
+        group.mkdir(parents=True)
+        (group / file).write_text("under_oom 0\noom_kill 2\n")
+        assert cgroup_files.memory_kills(version, tmp_path) == 2
+    assert cgroup_files.memory_kills(3, tmp_path) == 0

@@ -11,10 +11,15 @@ from typing import Any
 import docker.errors
 import pytest
 import requests.exceptions
+from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.observation import News
 from launchers.docker import engine
 from launchers.docker.containers import VENDOR_IMAGE, ContainerOptions, Network, Pull
+from launchers.docker.events import EngineEvents, reason
+from launchers.watch import out_of_memory
 
 pytestmark = pytest.mark.unit
 
@@ -146,3 +151,29 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("TRISECT_PULL", "maybe")
     with pytest.raises(InputError, match="none of missing, always, never"):
         ContainerOptions.from_environment()
+
+
+def test_an_end_after_the_kernels_kill_says_that_memory_was_short(door: str) -> None:
+    labels_ = Labels("f", "h", "p", Role.ACTIVE, "r")
+    spec = ServerSpec(labels_, "/m", ("m",), "cpu-0", 50.0, memory_limit_mb=34.0)
+    short, other = (Server(i, spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3) for i in ("a", "b"))
+    events = EngineEvents(f"unix://{door}", "f")
+    try:
+        for told in (("a", "oom", {}), ("a", "die", {"exitCode": "137"}), ("b", "die", {"exitCode": "137"})):
+            events._heard.put((told[0], told[1], reason(told[1], told[2])))
+        impaired, dead, killed = events.news((short, other))
+    finally:
+        events.close()
+    assert impaired == News((short.name,), out_of_memory(short), impaired=True)
+    assert dead == News((short.name,), out_of_memory(short))
+    assert "34 MB" in dead.reason
+    assert killed == News((other.name,), "its container ended with exit code 137")
+
+
+def test_without_descriptors_the_engine_is_not_called_absent(door: str) -> None:
+    with (
+        without_descriptors(),
+        pytest.raises(NotNow, match="Too many open files"),
+        engine.engine(f"unix://{door}"),
+    ):
+        pass

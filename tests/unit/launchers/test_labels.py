@@ -27,6 +27,7 @@ def servers(draw: st.DrawFn) -> Server:
         "cpu-0",
         draw(st.floats(1, 100)),
         draw(st.none() | st.floats(1, 1e6)),
+        draw(st.none() | st.floats(1, 1e6)),
         *(draw(st.booleans()) for _ in range(4)),
         draw(st.sampled_from([NO_OPTIONS, ServerOptions(("--log-verbose=1",), (("A", "b"),))])),
     )
@@ -52,6 +53,13 @@ def test_names_on_the_host_are_short_and_tell_whose_they_are(one: Server, other:
     assert labels.memory_owner(region, one.spec.labels.fleet) == group.server
     if other.spec.labels.fleet != one.spec.labels.fleet:
         assert labels.memory_owner(region, other.spec.labels.fleet) is None
+
+
+def test_a_server_of_a_version_that_limited_all_memory_has_that_limit() -> None:
+    spec = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/r", ("m",), "cpu-0", 30.0, 34.0)
+    text = json.loads(labels.text_of(Server("7", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3)))
+    del text["memory_limit_mb"]
+    assert labels.server_of(json.dumps(text), id="7", state=ServerState.RUNNING).spec.memory_limit_mb == 34.0
 
 
 def test_labels_of_another_version_are_refused_with_the_way_out() -> None:

@@ -25,7 +25,9 @@ OTHER = "GPU-99999999-2222-3333-4444-555555555555"
 
 
 def spec(device: str = UUID, memory_mb: float | None = 4096) -> ServerSpec:
-    return ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/models", ("m",), device, 37.5, memory_mb)
+    return ServerSpec(
+        Labels("f", "h", "p", Role.ACTIVE, "r"), "/models", ("m",), device, 37.5, memory_mb, memory_mb
+    )
 
 
 @pytest.fixture

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from no_descriptors import without_descriptors
 
+from controlplane.domain.errors import NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
+from launchers.host import process_table
 from launchers.host.process_ends import StubEnds, TritonEnds
 from launchers.host.process_table import Stub
 from launchers.triton import labels
+from launchers.watch import out_of_memory
 
 pytestmark = pytest.mark.unit
 
@@ -73,8 +78,9 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
         others_child = os.getpid()
         stubs = {pid: Stub(one.name, triton.pid) for pid in (waited_for, killed, well, others_child)}
         ends = StubEnds(lambda: stubs)
+        in_container = StubEnds(lambda: stubs, {triton.pid: 1}.__getitem__)
         try:
-            assert ends.news((one,)) == ()
+            assert ends.news((one,)) == in_container.news((one,)) == ()
             triton.stdin.write("\n")
             triton.stdin.flush()
             assert triton.stdout.readline() == "waited\n"
@@ -85,6 +91,8 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
                 assert time.monotonic() < deadline
             assert news == (News((one.name,), "a process of its models ended by SIGKILL", impaired=True),)
             assert ends.news((one,)) == ()
+            # Its group counts the kernel's kill.
+            assert in_container.news((one,)) == (News((one.name,), out_of_memory(one), impaired=True),)
         finally:
             os.killpg(triton.pid, signal.SIGKILL)
             ends.close()
@@ -111,3 +119,59 @@ def test_a_pid_that_is_another_process_by_now_or_never_was() -> None:
         ends.news(())
     ends.close()
     assert held_processes() == before
+
+
+def test_without_descriptors_no_living_process_counts_as_gone_and_no_death_is_missed() -> None:
+    told = {**os.environ, **labels.environment_of(server("p", ""))}
+    with subprocess.Popen(["sleep", "60"], env=told) as process:
+        one = server("p", str(process.pid))
+        member = process_table.Member(process.pid, one.name, "f", "", leader=True, stub=False)
+        ends = TritonEnds()
+        try:
+            with without_descriptors():
+                assert ends.news((one,)) == ()
+                for look in (
+                    lambda: process_table.members(name=one.name),
+                    lambda: process_table.find(process.pid),
+                    lambda: process_table.stubs_of({process.pid: one.name}),
+                    lambda: process_table.kill_all(lambda: (member,)),
+                ):
+                    with pytest.raises(NotNow, match="Too many open files"):
+                        look()
+                process.kill()
+            process.wait()
+            assert [news.servers for news in ends.news((one,))] == [(one.name,)]
+        finally:
+            process.kill()
+            ends.close()
+
+
+def test_a_models_process_whose_end_cannot_be_read_now_is_reported_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unreadable(_: str) -> bytes:
+        raise NotNow("no descriptor is free")
+
+    told = {**os.environ, **labels.environment_of(server("p", ""))}
+    command = [sys.executable, "-c", PARENT]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=told, text=True, start_new_session=True, **pipes) as triton:  # type: ignore[call-overload]
+        one = server("p", str(triton.pid))
+        _, killed, _ = map(int, triton.stdout.readline().split())
+        stubs = {killed: Stub(one.name, triton.pid)}
+        ends = StubEnds(lambda: stubs)
+        try:
+            assert ends.news((one,)) == ()
+            handle = os.pidfd_open(killed)
+            os.kill(killed, signal.SIGKILL)
+            select.select([handle], [], [], 30)
+            os.close(handle)
+            with monkeypatch.context() as patch:
+                patch.setattr(process_table, "read", unreadable)
+                assert ends.news((one,)) == ()
+            assert ends.news((one,)) == (
+                News((one.name,), "a process of its models ended by SIGKILL", impaired=True),
+            )
+        finally:
+            os.killpg(triton.pid, signal.SIGKILL)
+            ends.close()

@@ -66,10 +66,7 @@ def test_the_dead_and_the_unlabelled_are_none() -> None:
     assert process_table.find(process.pid) is None
 
 
-def test_a_setuid_program_with_our_labels_is_no_server(tmp_path: Path) -> None:
+def test_a_setuid_program_with_our_labels_is_no_server() -> None:
     # Its owner is root, its environment is the caller's.
-    status = tmp_path / "status"
-    status.write_text("Name:\tsu\nUid:\t1000\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
-    assert not process_table._is_only(0, tmp_path)
-    status.write_text("Name:\tsh\nUid:\t0\t0\t0\t0\n")
-    assert process_table._is_only(0, tmp_path)
+    assert not process_table._is_only(0, "Name:\tsu\nUid:\t1000\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
+    assert process_table._is_only(0, "Name:\tsh\nUid:\t0\t0\t0\t0\n")

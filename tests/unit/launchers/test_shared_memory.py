@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from controlplane.domain.errors import NotNow
 from launchers.host import shared_memory
 
 pytestmark = pytest.mark.unit
@@ -51,3 +54,31 @@ def test_what_cannot_be_removed_stops_nothing(folder: Path) -> None:
     removed = shared_memory.sweep("f", set(), folder)
     assert str(left) in removed
     assert [p.name for p in folder.iterdir()] == ["trisect~f~000000000000~a"]
+
+
+@pytest.mark.parametrize("user", [0, 4242])
+def test_a_server_sees_a_folder_of_its_own(user: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The other way, which root can go too: namespaces of a user, without capabilities outside.
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    start = shared_memory.own.__wrapped__()
+    if not start:
+        pytest.skip("CAPABILITY MISSING: no namespace can be made here")
+    made = f"/dev/shm/trisect-own-{os.getpid()}"
+    told = subprocess.run([*start, "sh", "-c", f"echo x > {made}; ls -A /dev/shm"], capture_output=True)
+    assert (told.stdout.split(), told.stderr) == ([Path(made).name.encode()], b"")
+    assert not Path(made).exists()
+
+
+def test_nothing_is_removed_while_processes_cannot_be_looked_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = region(folder)
+
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", none_left)
+        with pytest.raises(NotNow):
+            shared_memory.sweep("f", set(), folder)
+    assert shared_memory.sweep("f", set(), folder) == [str(left)]

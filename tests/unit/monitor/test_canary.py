@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import errno
 import socket
 import threading
 
 import pytest
 from asked_triton import asked_triton
+from no_descriptors import without_descriptors
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.monitor import canary
@@ -63,12 +63,13 @@ def test_a_model_that_takes_longer_is_late_and_a_process_that_answers_nothing_is
         assert outcome(server_at(deaf.getsockname()[1])) is Outcome.SILENT
 
 
-def test_a_canary_that_this_process_cannot_send_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exhausted(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(Canaries, "_call", exhausted)
-    assert outcome(server_at(9)) is Outcome.UNKNOWN
+def test_a_canary_that_this_process_cannot_send_says_nothing() -> None:
+    with asked_triton() as (port, _), without_descriptors():
+        canaries = Canaries()
+        canaries.ask(server_at(port), SPEC.endpoints, deadline_s=30.0)
+        canaries._pool.shutdown()
+    verdict = canaries.verdict("1")
+    assert verdict is None or verdict.outcome is Outcome.UNKNOWN
 
 
 def test_a_canary_under_way_to_a_server_that_is_forgotten_leaves_nothing(

@@ -192,3 +192,14 @@ def test_other_weights_are_not_what_was_planned() -> None:
     old, new = fleet(part("A", "A")), fleet(part("A", "A"), content="d")
     larger = guards_own(old, "A", 40)
     assert moved(new, [larger], {"A": NamedRoute((larger.name,))}) == []
+
+
+@pytest.mark.parametrize("policy", [ShadowPolicy.HOT, ShadowPolicy.WARM])
+def test_what_was_measured_limits_no_server_and_what_the_user_set_limits_both(policy: ShadowPolicy) -> None:
+    measured = replace(part("W", "W", policy), memory_mb=34.0)
+    assert {s.memory_limit_mb for s in fleet(measured).servers.values()} == {None}
+    again = fleet(replace(measured, memory_mb=35.0))
+    assert again.servers.keys() == fleet(measured).servers.keys(), "another measurement replaces no server"
+    limited = fleet(replace(measured, memory_limit_mb=600.0))
+    assert {s.memory_limit_mb for s in limited.servers.values()} == {600.0}
+    assert not limited.servers.keys() & again.servers.keys()

@@ -12,11 +12,12 @@ import pytest
 from fake_kubernetes import FakeCluster, Key, Serving, served
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import News
+from controlplane.domain.observation import OUT_OF_MEMORY, News
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
 from launchers.kubernetes.events import PodEnds
 from launchers.triton import labels
+from launchers.watch import out_of_memory
 
 pytestmark = pytest.mark.unit
 
@@ -85,20 +86,17 @@ def test_ends_are_told_with_their_reasons(serving: tuple[FakeCluster, Serving]) 
     one, two, three, other = (add(cluster, name) for name in ("one", "two", "three", "other"))
     with watching() as ends:
         tell(cluster, one, OOM)
-        assert heard(ends, one, other) == (News((one.name,), "its container ended: " + memory()),)
+        reason = f"its container ended: {out_of_memory(one)}"
+        assert heard(ends, one, other) == (News((one.name,), reason),)
         # The kubelet was faster than the watch: only the count of restarts shows the end.
         tell(cluster, two, {"running": {}}, restartCount=1, lastState=OOM)
-        assert "memory limit" in heard(ends, two)[0].reason
+        assert OUT_OF_MEMORY in heard(ends, two)[0].reason
         evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
         cluster.store.edit(key(three), lambda obj: obj.update(status=evicted))
         assert "Evicted: The node was low" in heard(ends, three)[0].reason
         cluster.store.remove(key(other))
         assert "deleted" in heard(ends, other)[0].reason
         assert ends.news((one, two, three, other)) == ()
-
-
-def memory() -> str:
-    return "the kernel killed it: it needs more than its memory limit (memory_mb)"
 
 
 def test_an_end_while_the_server_was_away_is_told_afterwards(serving: tuple[FakeCluster, Serving]) -> None:

@@ -13,6 +13,7 @@ from lightkube.resources.core_v1 import Pod
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.observation import OUT_OF_MEMORY
 from launchers.kubernetes import launcher as module
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterPlace
@@ -274,7 +275,7 @@ def test_a_listed_server_that_ended_says_why(
     state = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
     cluster.store.edit(key, lambda pod: pod["status"].update(containerStatuses=[{**TRITON, "state": state}]))
     (found,) = launcher.servers(spec.labels.fleet)
-    assert "the kernel killed it" in str(found.end)
+    assert OUT_OF_MEMORY in str(found.end)
 
 
 @pytest.mark.parametrize("device", ["other/cpu-0", "n/cpu-2", "cpu-0"])

@@ -38,7 +38,7 @@ from controlplane.domain.fleet import (
     ServerSpec,
     ServerState,
 )
-from controlplane.domain.observation import Health, HostSeen, News
+from controlplane.domain.observation import OUT_OF_MEMORY, Health, HostSeen, News
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.monitor.canary import Outcome, Verdict
 from controlplane.monitor.records import Record
@@ -706,3 +706,13 @@ class Submitted:
 
     def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
         pass
+
+
+def test_a_server_that_ran_out_of_memory_leaves_its_limit_for_the_next_one(bench: Bench) -> None:
+    limited = replace(SERVER, spec=replace(SPEC, memory_limit_mb=100.0))
+    bench.workers.adopt(limited)
+    assert bench.health() is Health.READY
+    assert bench.observer.exhausted_mb == {}
+    bench.engine.news.append(News((limited.name,), f"{OUT_OF_MEMORY}: killed", impaired=True))
+    assert wait_until(lambda: bench.health() is Health.IMPAIRED, deadline_s=30.0)
+    assert bench.observer.exhausted_mb == {"W1": 100.0}

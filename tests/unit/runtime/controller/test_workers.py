@@ -23,7 +23,7 @@ from controlplane.domain.fleet import (
     ServerState,
 )
 from controlplane.runtime.clock import wait_until
-from controlplane.runtime.controller.workers import _THREADS, Workers
+from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb
 from controlplane.runtime.fleet.execute import Limits, backend
 
 pytestmark = pytest.mark.unit
@@ -124,3 +124,16 @@ def test_a_server_that_drains_holds_no_thread_and_is_stopped_when_it_has_drained
     workers.close(wait=True)
     assert len(engine.stopped) == 2 * _THREADS
     assert not workers.draining
+
+
+def test_after_one_ran_out_of_memory_the_next_server_gets_more_within_bounds() -> None:
+    planned = replace(SPEC, memory_limit_mb=100.0)
+    raised = replace(planned, memory_limit_mb=400.0)
+    assert memory_limit_mb(planned, (), None) == 100.0
+    assert memory_limit_mb(planned, (), 100.0) == 200.0
+    assert memory_limit_mb(planned, (raised,), None) == 400.0, "as a new controller finds it"
+    assert memory_limit_mb(planned, (raised,), 400.0) == 800.0
+    assert memory_limit_mb(planned, (), 800.0) == 800.0, "a leak meets an end"
+    elsewhere = replace(raised, labels=replace(SPEC.labels, partition="W2"))
+    assert memory_limit_mb(planned, (elsewhere,), None) == 100.0
+    assert memory_limit_mb(SPEC, (raised,), 400.0) is None

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from no_descriptors import without_descriptors
 
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.converge.redirect import moves
@@ -15,7 +16,7 @@ from controlplane.gateway.places import Places
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet import events
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import Event, EventLog, History
 
 pytestmark = pytest.mark.unit
 
@@ -98,3 +99,16 @@ def test_a_redirect_by_hand_is_told_a_partition() -> None:
     assert moves(before, after, ["w", "v"], partitions) == [("A", "a1", "a2"), ("B", "b1", "b2")]
     assert moves(before, after, ["x"], partitions) == [("B", "nobody", "b2")]
     assert moves(before, before, ["w"], partitions) == []
+
+
+def test_an_event_that_cannot_be_written_now_is_written_with_the_next(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.db")
+    log = EventLog(history)
+    log.write(Event(1.0, "info", "k", "s", "first"))
+    log._pool.submit(int).result(30)
+    with without_descriptors():
+        log.write(Event(2.0, "info", "k", "s", "second"))
+        log._pool.submit(int).result(30)
+    log.write(Event(3.0, "info", "k", "s", "third"))
+    log.close()
+    assert [event.reason for event in history.events()] == ["first", "second", "third"]
