@@ -28,7 +28,7 @@ from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.places import Places
 from controlplane.gateway.security import access, certificate
 from controlplane.gateway.slots import BACKUP, Phase, Slot, SlotTable
-from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, render_haproxy
+from controlplane.render.haproxy import REFUSALS_SCRIPT, HaproxyFrame, ServerLine, SlotLines, render_haproxy
 
 GENERATION = "generation"
 """Key in the checks' map that tells which table a running HAProxy holds; no backend has this name."""
@@ -152,6 +152,7 @@ def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         grpc_fd=-1,
         runtime_socket=str(places.runtime_socket),
         exporter_socket=str(places.exporter_socket),
+        refusals_script=str(REFUSALS_SCRIPT),
         facade_http_port=settings.facade_http_port,
         facade_grpc_port=settings.facade_grpc_port,
         models_map=str(places.models_map),
