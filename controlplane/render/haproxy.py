@@ -130,7 +130,7 @@ def _shallow_json(levels: int) -> str:
     It never goes back over what it has read: `++` and `*+` keep what they took.
     """
     text = r'(?<text>[^][{}"]++|"(?:[^"\\]++|\\.)*+")'
-    return f'(?s)(?(DEFINE){text})^[^][{{}}"]*+' + "[[{](?:(?&text)|" * levels + "(?!))*+[]}]" * levels
+    return f'(?s)(?(DEFINE){text})^[^][{{}}"]*+' + "[[{](?:(?&text)|" * levels + "(?!)" + ")*+[]}]" * levels
 
 
 @functools.cache

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import signal
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +18,8 @@ import pytest
 from gateway_clients import Target
 
 from controlplane.domain.fleet import Route
+from controlplane.gateway import processes
+from controlplane.gateway.places import Places
 from controlplane.render.haproxy import DEEPEST_JSON
 
 pytestmark = pytest.mark.e2e
@@ -139,6 +143,22 @@ def test_tensors_of_brackets_are_no_json(target: Target, floats: int) -> None:
     ).encode()
     for body, length in ((head + tensor, len(head)), (tensor, 0)):
         assert target.raw("POST", INFER, body, {LENGTH: str(length)})[0] == 200
+
+
+def test_what_is_shallow_in_the_buffer_needs_no_facade(target: Target) -> None:
+    head = (
+        '{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [500000], '
+        '"parameters": {"binary_data_size": 2000000}}]}'
+    ).encode()
+    (facade,) = processes.find(Places.of(target.slow / "gateway"), processes.FACADE)
+    os.kill(facade, signal.SIGSTOP)
+    try:
+        for body in (request(1.5), nested(DEEPEST_JSON), nested(10, 25_000)):
+            assert target.raw("POST", INFER, body)[0] == 200
+        for body, length in ((head + bytes(2_000_000), len(head)), (bytes(2_000_000), 0)):
+            assert target.raw("POST", INFER, body, {LENGTH: str(length)})[0] == 200
+    finally:
+        os.kill(facade, signal.SIGCONT)
 
 
 def test_haproxy_and_the_facade_agree_on_random_json(target: Target) -> None:
