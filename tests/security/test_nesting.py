@@ -147,9 +147,9 @@ def test_tensors_of_brackets_are_no_json(target: Target, floats: int) -> None:
 
 def test_what_is_shallow_in_the_buffer_needs_no_facade(target: Target) -> None:
     head = (
-        '{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [500000], '
-        '"parameters": {"binary_data_size": 2000000}}]}'
-    ).encode()
+        b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [500000], '
+        b'"parameters": {"binary_data_size": 2000000}}]}'
+    )
     (facade,) = processes.find(Places.of(target.slow / "gateway"), processes.FACADE)
     os.kill(facade, signal.SIGSTOP)
     try:

@@ -12,7 +12,6 @@ from controlplane.render.haproxy import DEEPEST_JSON
 _STRUCTURE = b'[]{}"'
 _OTHERS = bytes(set(range(256)) - set(_STRUCTURE))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-_ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _STRING = re.compile(rb'"[^"]*"')
 
 
@@ -46,9 +45,9 @@ class Nesting:
         """Return the brackets outside of strings."""
         if self._escaping:
             data = data[1:]
-        data = _ESCAPED.sub(b"", data) if b"\\" in data else data
+        data = data.replace(b"\\\\", b"")
         self._escaping = data.endswith(b"\\")
-        structure = data.translate(None, _OTHERS)
+        structure = data.replace(b'\\"', b"").translate(None, _OTHERS)
         if self._in_string:
             structure = b'"' + structure
         # Two strings side by side become one, with the same brackets in it.
