@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from gateway_clients import Target
 
-from controlplane.domain.fleet import Route
+from controlplane.domain.fleet import Backend, Route
 from controlplane.gateway import processes
 from controlplane.gateway.places import Places
 from controlplane.render.haproxy import DEEPEST_JSON
@@ -33,8 +33,11 @@ FATAL = 400_000
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Target, rig.Triton]]:
     here = tmp_path_factory.mktemp("nesting")
-    with rig.tritons(here, one={"echo": "echo"}) as running, rig.a_gateway(here) as (gateway, ports):
-        gateway.commit({"echo": Route((running["one"].backend,))})
+    models = {"echo": "echo", "spare": "echo"}
+    with rig.tritons(here, one=models) as running, rig.a_gateway(here) as (gateway, ports):
+        alive = running["one"].backend
+        dead = Backend("dead", rig.HOST, *rig.free_ports(3))
+        gateway.commit({"echo": Route((alive,)), "spare": Route((dead,), alive)})
         yield Target(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", here), running["one"]
 
 
@@ -159,6 +162,11 @@ def test_what_is_shallow_in_the_buffer_needs_no_facade(target: Target) -> None:
             assert target.raw("POST", INFER, body, {LENGTH: str(length)})[0] == 200
     finally:
         os.kill(facade, signal.SIGCONT)
+
+
+def test_large_json_goes_to_the_backup_of_a_dead_server(target: Target) -> None:
+    for body in (request(1.5), request(*[1.5] * 20_000)):
+        assert target.raw("POST", "/v2/models/spare/infer", body)[0] == 200
 
 
 def test_haproxy_and_the_facade_agree_on_random_json(target: Target) -> None:
