@@ -29,7 +29,7 @@ from controlplane.gateway.places import Places
 from controlplane.gateway.processes import say
 from controlplane.gateway.security import access, certificate
 from controlplane.gateway.slots import BACKUP, Phase, Slot, SlotTable
-from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, render_haproxy
+from controlplane.render.haproxy import REFUSALS_SCRIPT, HaproxyFrame, ServerLine, SlotLines, render_haproxy
 
 GENERATION = "generation"
 """Key in the checks' map that tells which table a running HAProxy holds; no backend has this name."""
@@ -164,6 +164,7 @@ def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         exporter_socket=str(places.exporter_socket),
         facade_http_socket=str(places.facade_http_socket),
         facade_grpc_socket=str(places.facade_grpc_socket),
+        refusals_script=str(REFUSALS_SCRIPT),
         models_map=str(places.models_map),
         checks_map=str(places.checks_map),
         endpoint_limits_map=str(places.access_map("endpoint_limits")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 _OVERLOADED = "the partition is overloaded, and this endpoint is above its planned rate"
 LARGEST_BODY_BYTES = 2**30
 """Of a request that goes on without being held in memory: a server holds it."""
+DEEPEST_JSON = 64
+"""Levels of JSON that a server gets to parse."""
+LONGEST_FIELD_BYTES = 8190
+"""Of one header; Triton 2.51 takes 8191 bytes of a value, the facade's HTTP library 8190."""
+_LONGEST_TARGET_BYTES = 8180
+"""Of a request; Triton 2.51 takes 8190."""
+_LARGEST_METADATA_BYTES = 8192
+"""Of a gRPC call, by gRPC's own measure, whose soft limit in a server this is."""
+_PSEUDO_HEADERS_BYTES = 180
+"""Method, scheme and path of a call, by the same measure."""
+_REFUSED_A_SOURCE = 1000
+"""Refused requests of one source whose bodies are read and thrown away at once."""
+REFUSALS_SCRIPT = Path(__file__).with_name("refusals.lua")
+"""HAProxy's part that is no configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +75,7 @@ class HaproxyFrame:
     grpc_fd: int
     runtime_socket: str
     exporter_socket: str
+    refusals_script: str
     gate_socket: str
     facade_http_socket: str
     facade_grpc_socket: str
@@ -96,8 +112,23 @@ def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
             promise_window_s=PROMISE_WINDOW_S,
             longest_ms=LONGEST_MS,
             bounded_by=("client", "endpoint") if frame.clients_map else ("endpoint",),
+            shallow_json=_shallow_json(DEEPEST_JSON),
+            longest_field_bytes=LONGEST_FIELD_BYTES,
+            longest_target_bytes=_LONGEST_TARGET_BYTES,
+            largest_metadata_bytes=_LARGEST_METADATA_BYTES,
+            pseudo_headers_bytes=_PSEUDO_HEADERS_BYTES,
+            refused_a_source=_REFUSED_A_SOURCE,
         )
     )
+
+
+def _shallow_json(levels: int) -> str:
+    """Return the regular expression of a body whose first JSON value closes, and is no deeper than this.
+
+    It never goes back over what it has read: `++` and `*+` keep what they took.
+    """
+    text = r'(?<text>[^][{}"]++|"(?:[^"\\]++|\\.)*+")'
+    return f'(?s)(?(DEFINE){text})^[^][{{}}"]*+' + "[[{](?:(?&text)|" * levels + "(?!)" + ")*+[]}]" * levels
 
 
 @functools.cache

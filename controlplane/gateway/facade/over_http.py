@@ -19,14 +19,14 @@ from controlplane.gateway.facade.fleet_wide.http_calls import refusal
 from controlplane.gateway.facade.fleet_wide.kept import NotKept
 from controlplane.gateway.facade.fleet_wide.regions import NotOwned
 from controlplane.gateway.facade.limits import TooLarge, check_size
-from controlplane.gateway.facade.messages.answers import error
+from controlplane.gateway.facade.messages.answers import BadBody, error
 from controlplane.gateway.facade.messages.bodies import (
+    HEADER_LENGTH,
     LARGEST_BYTES,
-    BadBody,
     Counted,
     is_encoded,
+    nesting_of,
     read_body,
-    too_large,
 )
 from controlplane.gateway.facade.messages.wire import Sequence
 from controlplane.gateway.facade.records import Records
@@ -41,7 +41,6 @@ _ENCODINGS = frozenset({"accept-encoding", "content-encoding"})
 _MODEL = "/v2/models/{name:[^/]+}"
 _VERSION = r"/versions/{version:\d+}"
 _INFERRING = ("/infer", "/generate", "/generate_stream")
-_HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 class Http:
@@ -148,7 +147,9 @@ class Http:
             body = await read_body(request)
             check_size(len(body), *limits)
         else:
-            body = Counted(request.content, min(limit or LARGEST_BODY_BYTES for limit in limits))
+            body = Counted(
+                request.content, min(limit or LARGEST_BODY_BYTES for limit in limits), nesting_of(request)
+            )
         tried: set[str] = set()
         while True:
             backend = self._fleet.choose(name)
@@ -158,7 +159,7 @@ class Http:
             if response is not None:
                 return response
             tried.add(backend.server)
-            if not isinstance(body, bytes):
+            if not isinstance(body, bytes) and body.begun:
                 return error(503, _NOT_READY)
 
     def _body_limits(self, request: web.Request, name: str) -> tuple[int | None, int | None]:
@@ -200,9 +201,9 @@ class Http:
             status = 400
             return error(status, "the target of the request is no URL")
         except aiohttp.ClientError:
-            if isinstance(body, Counted) and body.exceeded:
-                status = 413
-                raise too_large(body.limit_bytes) from None
+            if isinstance(body, Counted) and body.refusal is not None:
+                status = body.refusal.status
+                raise body.refusal from None
             if sent or status:
                 raise
             status, lost = 503, True
@@ -257,7 +258,7 @@ async def _tritons_words(request: web.Request, handler: Any) -> web.StreamRespon
 
 
 def _sequence_of(body: bytes, headers: Any) -> Sequence:
-    length = headers.get(_HEADER_LENGTH)
+    length = headers.get(HEADER_LENGTH)
     try:
         said = json.loads(body[: int(length)] if length else body).get("parameters", {})
         name = str(said.get("sequence_id", ""))

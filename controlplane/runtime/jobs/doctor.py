@@ -74,7 +74,10 @@ def _haproxy() -> Capability:
     path = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if path is None:
         return Capability("haproxy", False, "not found", remedy)
-    version = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=10, check=False).stdout
+    version = subprocess.run([path, "-vv"], capture_output=True, text=True, timeout=10, check=False).stdout
+    lacking = [name for name in ("LUA", "PCRE") if f"+{name}" not in version]
+    if lacking:
+        return Capability("haproxy", False, f"built without {' and '.join(lacking)}", remedy)
     return Capability("haproxy", True, version.split("\n")[0].split(" 20")[0].strip(), remedy)
 
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.gateway.facade.messages.bodies import BadBody, Counted, Decompression
+from controlplane.gateway.facade.messages.answers import BadBody
+from controlplane.gateway.facade.messages.bodies import Counted, Decompression
 
 pytestmark = pytest.mark.unit
 
@@ -93,12 +94,12 @@ def test_a_body_that_passes_is_counted() -> None:
             for _ in range(3):
                 yield b"1234"
 
-    async def passed(limit_bytes: int) -> tuple[bytes, bool]:
+    async def passed(limit_bytes: int) -> tuple[bytes, int | None]:
         counted, found = Counted(cast(aiohttp.StreamReader, Content()), limit_bytes), b""
         with contextlib.suppress(BadBody):
             async for part in counted:
                 found += part
-        return found, counted.exceeded
+        return found, counted.refusal and counted.refusal.status
 
-    assert asyncio.run(passed(12)) == (b"1234" * 3, False)
-    assert asyncio.run(passed(11)) == (b"1234" * 2, True)
+    assert asyncio.run(passed(12)) == (b"1234" * 3, None)
+    assert asyncio.run(passed(11)) == (b"1234" * 2, 413)

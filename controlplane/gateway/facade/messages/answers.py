@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aiohttp import web
+
+
+class BadBody(Exception):
+    """A body that the gateway refuses, with the HTTP status of the answer."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = headers or {}
 
 
 def error(status: int, text: str) -> web.Response:

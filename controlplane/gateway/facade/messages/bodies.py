@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 from aiohttp import web
 
+from controlplane.gateway.facade.messages.answers import BadBody
+from controlplane.gateway.facade.messages.nesting import Nesting
 from controlplane.render.haproxy import LARGEST_BODY_BYTES
 
+HEADER_LENGTH = "Inference-Header-Content-Length"
 LARGEST_BYTES = 256 * 2**20
 """The largest body or message that the facade holds in memory, counted after decompression."""
 
 _PIECE_BYTES = 256 * 2**10
-"""Other calls get their turn after so many decompressed bytes: about 1 ms."""
+"""Other calls get their turn after so many bytes of a body: about 1 ms."""
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
-
-
-class BadBody(Exception):
-    """A body that the gateway refuses, with the HTTP status of the answer."""
-
-    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(text)
-        self.status = status
-        self.headers = headers or {}
 
 
 class Decompression:
@@ -71,20 +65,36 @@ class Decompression:
 
 
 class Counted:
-    """A body that is forwarded as it arrives, up to a limit. aiohttp hides the reason; `exceeded` has it."""
+    """A body that is forwarded as it arrives, up to limits. aiohttp hides the reason; `refusal` has it.
 
-    def __init__(self, content: aiohttp.StreamReader, limit_bytes: int = LARGEST_BODY_BYTES) -> None:
+    A server gets no end of a refused body, so it never parses any of it.
+    """
+
+    def __init__(
+        self,
+        content: aiohttp.StreamReader,
+        limit_bytes: int = LARGEST_BODY_BYTES,
+        nesting: Nesting | None = None,
+    ) -> None:
         self._content = content
-        self.limit_bytes = limit_bytes
-        self.exceeded = False
+        self._limit_bytes = limit_bytes
+        self._nesting = nesting
+        self.begun = False
+        self.refusal: BadBody | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         count = 0
         async for part in self._content.iter_any():
+            self.begun = True
             count += len(part)
-            if count > self.limit_bytes:
-                self.exceeded = True
-                raise too_large(self.limit_bytes)
+            try:
+                if count > self._limit_bytes:
+                    raise too_large(self._limit_bytes)
+                if self._nesting is not None:
+                    self._nesting.feed(part)
+            except BadBody as refusal:
+                self.refusal = refusal
+                raise
             yield part
 
 
@@ -99,7 +109,16 @@ def is_encoded(request: web.Request) -> bool:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The whole body, decompressed. Raises BadBody."""
+    """The whole body, decompressed. Raises BadBody, also for JSON that no server may parse."""
+    body = await _decompressed(request)
+    if (nesting := nesting_of(request)) is not None:
+        for at in range(0, len(body), _PIECE_BYTES):
+            nesting.feed(body[at : at + _PIECE_BYTES])
+            await asyncio.sleep(0)
+    return body
+
+
+async def _decompressed(request: web.Request) -> bytes:
     encoding = _encoding(request)
     if encoding == "identity":
         return await request.read()
@@ -113,6 +132,12 @@ async def read_body(request: web.Request) -> bytes:
             await asyncio.sleep(0)
     decompression.finish()
     return bytes(body)
+
+
+def nesting_of(request: web.Request) -> Nesting | None:
+    """Return what counts the levels of a body's JSON; None for an inference that says it has none."""
+    binary = request.path.endswith("/infer") and request.headers.getall(HEADER_LENGTH, ()) == ["0"]
+    return None if binary else Nesting()
 
 
 def _encoding(request: web.Request) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,17 @@ def test_without_an_engine_the_shares_lack_the_engine_and_not_root(tmp_path: Pat
     assert not shares.available
     assert (shares.detail, shares.remedy) == (found["docker"].detail, "see docker")
     assert "root" not in f"{shares.detail} {shares.remedy}"
+
+
+@pytest.mark.parametrize(("features", "available"), [("+LUA +PCRE2", True), ("-LUA +PCRE2", False)])
+def test_a_haproxy_that_cannot_run_the_gateway_is_not_available(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: str, available: bool
+) -> None:
+    program = tmp_path / "haproxy"
+    program.write_text(
+        f"#!/bin/sh\necho 'HAProxy version 2.6.12 2023/05/10'\necho 'Feature list : {features}'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (found,) = (c for c in examine(()) if c.name == "haproxy")
+    assert found.available is available
