@@ -17,6 +17,8 @@ from typing import NamedTuple
 FIELDS = 12
 """Words of a line; those of a traced or an audited gateway have more."""
 _CANCELLED = "1"
+_UNLOADED = "unloaded"
+"""Stands in the place of the gRPC status, over HTTP too."""
 _OWN_ANSWER = "L"
 """Of HAProxy's own answers, only refusals under overload name an endpoint and no server."""
 SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
@@ -28,7 +30,8 @@ class Record(NamedTuple):
 
     `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
     server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
-    connection, `refused` that the gateway refused it because its partition was overloaded.
+    connection, `refused` that the gateway refused it because its partition was overloaded, `unloaded` that
+    the server no longer has the model, since it ends.
     """
 
     sender: str
@@ -44,6 +47,7 @@ class Record(NamedTuple):
     latency_ms: float
     abandoned: bool
     refused: bool = False
+    unloaded: bool = False
 
     def not_after(self, now_s: float) -> Record:
         """Return this record, dated now where it is dated later: the clock was set back since."""
@@ -52,7 +56,9 @@ class Record(NamedTuple):
     @property
     def failed(self) -> bool:
         """Whether the fleet failed; bad, abandoned and refused requests are not failures."""
-        return not (self.abandoned or self.refused) and (self.http >= 500 or self.grpc in SERVER_FAULTS_GRPC)
+        if self.abandoned or self.refused:
+            return False
+        return self.unloaded or self.http >= 500 or self.grpc in SERVER_FAULTS_GRPC
 
 
 def protocol_of(sender: str) -> str:
@@ -84,6 +90,7 @@ def parse(line: bytes) -> Record | None:
             max(0.0, (ended_us - int(start_us)) / 1e3),
             flags.startswith("C") or grpc == _CANCELLED,
             flags.startswith(_OWN_ANSWER) and not port.isdigit(),
+            grpc == _UNLOADED,
         )
     except ValueError:
         return None

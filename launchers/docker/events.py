@@ -1,4 +1,4 @@
-"""The engine's stream of events: containers that die, are paused, or lose a process to their memory limit.
+"""The engine's stream of events: containers that die, are stopped or paused, or lose a process to a limit.
 
 Read without the SDK, which leaves the socket of a stream open whose engine ends.
 """
@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import queue
+import signal
 import socket
 import threading
 import time
@@ -17,11 +18,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 
 _AGAIN_S = 0.5
 _END_S = 5.0
+_STOPS = frozenset({str(containers.STOP_SIGNAL.value), str(signal.SIGTERM.value)})
 
 
 class EngineEvents:
@@ -33,13 +35,12 @@ class EngineEvents:
             "type": ["container"],
             "label": [f"{containers.FLEET_LABEL}={fleet}"],
             # Podman calls a death by the second name.
-            "event": ["die", "died", "oom", "pause"],
+            "event": ["die", "died", "oom", "kill", "pause", "unpause"],
         }
         # By container id: a name may be used again, and an earlier end is not its.
-        self._heard: queue.SimpleQueue[tuple[str, str, str]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[tuple[str, Health, str]] = queue.SimpleQueue()
         self._since_s = time.time()
-        self._told: set[str] = set()
-        self._impaired: set[str] = set()
+        self._told: dict[str, Health] = {}
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._closing = threading.Event()
@@ -51,18 +52,15 @@ class EngineEvents:
         if self._heard.empty():
             return ()
         asked = {s.id: s.name for s in servers}
-        self._told &= asked.keys()
-        self._impaired &= asked.keys()
+        self._told = {one: health for one, health in self._told.items() if one in asked}
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
-                one, action, why = self._heard.get_nowait()
-                # If Triton itself was killed, its container's end follows.
-                impaired = action == "oom"
-                told = self._told | self._impaired if impaired else self._told
-                if one in asked and one not in told:
-                    (self._impaired if impaired else self._told).add(one)
-                    found.append(News((asked[one],), why, impaired=impaired))
+                one, health, why = self._heard.get_nowait()
+                # If Triton itself was killed for its memory, its container's end follows.
+                if one in asked and self._told.get(one) not in (Health.GONE, health):
+                    self._told[one] = health
+                    found.append(News((asked[one],), why, health=health))
         return tuple(found)
 
     def close(self) -> None:
@@ -109,15 +107,24 @@ class EngineEvents:
     def _hear(self, told: Mapping[str, Any]) -> None:
         self._since_s = told["timeNano"] / 1e9 + 1e-6
         actor = told["Actor"]
-        self._heard.put((actor["ID"], told["Action"], reason(told["Action"], actor["Attributes"])))
+        news = meaning(told["Action"], actor["Attributes"])
+        if news is not None:
+            self._heard.put((actor["ID"], *news))
 
 
-def reason(action: str, about: Mapping[str, str]) -> str:
-    """Return an event as a reason."""
+def meaning(action: str, about: Mapping[str, str]) -> tuple[Health, str] | None:
+    """Return the health that an event leaves a container with, and the reason; None for other signals."""
     match action:
         case "oom":
-            return "the kernel killed a process of it: it needs more than its memory limit (memory_mb)"
+            why = "the kernel killed a process of it: it needs more than its memory limit (memory_mb)"
+            return Health.IMPAIRED, why
         case "pause":
-            return "its container was paused"
+            return Health.PAUSED, "its container was paused"
+        case "unpause":
+            return Health.READY, ""
+        case "kill" if about.get("signal") in _STOPS:
+            return Health.ENDING, "another program stops its container"
+        case "kill":
+            return None
         case _:
-            return f"its container ended with exit code {about.get('exitCode', 'unknown')}"
+            return Health.GONE, f"its container ended with exit code {about.get('exitCode', 'unknown')}"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health, News
 from launchers.host import process_table
-from launchers.host.process_table import Stub
+from launchers.host.process_table import Listed
 
 _ENDED = "its process ended"
 
@@ -71,7 +71,7 @@ class TritonEnds:
             ended = self._asked_about({s.name: s for s in servers})
         ended += [server for _, server in self._handles.ended()]
         self._told.update(ended)
-        return tuple(News((name,), _ENDED) for name in ended)
+        return tuple(News((name,), _ENDED, certain=True) for name in ended)
 
     def close(self) -> None:
         """Close every pidfd."""
@@ -96,32 +96,35 @@ class TritonEnds:
         return pid in known or self._handles.hold(pid, server.name, is_it)
 
 
-class StubEnds:
-    """Ends of models' processes, also in containers of this host. `known` returns the known ones by pid.
+class ListedEnds:
+    """Ends of Tritons and of models' processes, also in containers. `listed` returns them by pid.
 
-    Triton 2.51 neither restarts a dead one nor becomes unready: it takes a second to refuse each request. The
-    ends of processes that a model starts itself are not reported.
+    Triton 2.51 neither restarts a model's process that died nor becomes unready: it takes a second to refuse
+    each request. The ends of processes that a model starts itself are not reported.
     """
 
-    def __init__(self, known: Callable[[], Mapping[int, Stub]]) -> None:
-        self._known = known
+    def __init__(self, listed: Callable[[], Mapping[int, Listed]]) -> None:
+        self._list = listed
         self._handles = Handles()
         self._told: set[str] = set()
         self._asked: list[Server] = []
-        self._listed: Mapping[int, Stub] = {}
+        self._listed: Mapping[int, Listed] = {}
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Return the servers with a model's process that was killed or crashed, each once."""
-        listed = self._known()
+        """Return the servers whose Triton ended, or with a model's process that was killed or crashed."""
+        listed = self._list()
         if listed is not self._listed or [*servers] != self._asked:
             self._asked, self._listed = [*servers], listed
             self._asked_about({s.name for s in servers})
-        died: dict[str, str] = {}
+        died: dict[str, News] = {}
         for pid, server in self._handles.ended():
-            if server not in self._told and (how := process_table.died(pid)):
-                died.setdefault(server, f"a process of its models ended {how}")
+            if pid == self._listed[pid].triton:
+                died[server] = News((server,), _ENDED, certain=True)
+            elif server not in self._told and (how := process_table.died(pid)):
+                why = f"a process of its models ended {how}"
+                died.setdefault(server, News((server,), why, health=Health.IMPAIRED, certain=True))
         self._told.update(died)
-        return tuple(News((name,), why, impaired=True) for name, why in died.items())
+        return tuple(died.values())
 
     def close(self) -> None:
         """Let go of every handle."""
@@ -131,10 +134,12 @@ class StubEnds:
         self._handles.keep(asked)
         self._told.intersection_update(asked)
         held = self._handles.pids()
-        for pid, stub in self._listed.items():
-            if stub.server in asked and pid not in held:
-                self._handles.hold(pid, stub.server, partial(_is_child, pid, stub.triton))
+        for pid, one in self._listed.items():
+            if one.server in asked and pid not in held:
+                self._handles.hold(pid, one.server, partial(_is_listed, pid, one))
 
 
-def _is_child(pid: int, of: int) -> bool:
-    return process_table.parent(pid) == of
+def _is_listed(pid: int, one: Listed) -> bool:
+    if pid == one.triton:
+        return process_table.is_triton(pid, one.server)
+    return process_table.parent(pid) == one.triton

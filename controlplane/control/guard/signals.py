@@ -179,6 +179,8 @@ def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause
         return Cause.CRASH
     if seen.health is Health.FAILING:
         return Cause.FAILING
+    if seen.health is Health.PAUSED:
+        return Cause.HANG
     # A pause must not cause two redirects.
     settling = 2.0 if now_s < watch.settled_s else 1.0
     slo_s = max(p.slo_ms for p in watch.partition.promises) / 1000.0

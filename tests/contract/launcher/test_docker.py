@@ -24,7 +24,7 @@ from private_engine import PrivateEngine
 
 from controlplane.domain.errors import EngineError, MissingTool
 from controlplane.domain.fleet import Server, ServerState
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
@@ -92,11 +92,11 @@ def test_a_killed_container_comes_back_by_itself_on_its_ports(fleet: Fleet) -> N
     until(lambda: fleet.launcher.servers(fleet.name) == (server,), "it is the same server")
 
 
-def test_a_paused_container_counts_as_gone_and_is_replaced(fleet: Fleet, client: docker.DockerClient) -> None:
+def test_a_paused_container_is_replaced(fleet: Fleet, client: docker.DockerClient) -> None:
     server = fleet.start(fleet.spec())
     client.containers.get(server.id).pause()
     (seen,) = fleet.launcher.servers(fleet.name)
-    assert seen.state is ServerState.EXITED
+    assert seen.state is ServerState.PAUSED
     again = fleet.start(server.spec)
     assert again.id != server.id
     client.containers.get(again.id).pause()
@@ -259,7 +259,7 @@ def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerCl
         until(all_heard, "both are heard")
     assert "was paused" in told[paused.name].reason
     assert "memory limit" in told[killed.name].reason
-    assert (told[paused.name].impaired, told[killed.name].impaired) == (False, True), "its Triton lives"
+    assert (told[paused.name].health, told[killed.name].health) == (Health.PAUSED, Health.IMPAIRED)
 
 
 def test_a_models_process_that_dies_in_its_container_is_heard(
@@ -274,7 +274,7 @@ def test_a_models_process_that_dies_in_its_container_is_heard(
         stub.kill()
         told: list[News] = []
         until(lambda: told.extend(watch.news((server,))) or told, "it is heard")
-        assert told == [News((server.name,), "a process of its models ended by SIGKILL", impaired=True)]
+        assert [(n.servers, n.health) for n in told] == [((server.name,), Health.IMPAIRED)]
         assert watch.news((server,)) == ()
 
 

@@ -73,3 +73,18 @@ def test_a_setuid_program_with_our_labels_is_no_server(tmp_path: Path) -> None:
     assert not process_table._is_only(0, tmp_path)
     status.write_text("Name:\tsh\nUid:\t0\t0\t0\t0\n")
     assert process_table._is_only(0, tmp_path)
+
+
+def test_a_blocked_sigterm_stays_pending_and_is_seen() -> None:
+    with subprocess.Popen([*process_table.BLOCK_TERM, "sleep", "30"], stdout=subprocess.PIPE) as process:
+        try:
+            while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+                time.sleep(0.001)
+            assert not process_table.has_pending_term(process.pid)
+            process.terminate()
+            assert process_table.has_pending_term(process.pid)
+            process.send_signal(process_table.END)
+            assert process.wait(timeout=30) == -signal.SIGINT
+        finally:
+            process.kill()
+    assert not process_table.has_pending_term(process.pid), "it is gone"
