@@ -27,11 +27,16 @@ class LauncherWatch:
     def __init__(self, ends: Sequence[Ends], daemons: MpsDaemons) -> None:
         self._ends = ends
         self._faults = GpuFaults(daemons)
+        self._told: set[str] = set()
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """Return the news: a GPU's fault is one item, and an end replaces other news of a server."""
         heard = [news for ends in self._ends for news in ends.news(servers)]
+        # An end may have two sources.
+        self._told &= {server.name for server in servers}
+        heard = [news for news in heard if not self._told.issuperset(news.servers)]
         ended = {name for news in heard if news.health is Health.GONE for name in news.servers}
+        self._told |= ended
         faults = self._faults.news(servers, ended)
         taken = {name for fault in faults for name in fault.servers}
         rest = (n for n in heard if n.health is Health.GONE or not ended.issuperset(n.servers))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,6 +30,7 @@ from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
+from launchers.host.unread import unread
 from launchers.triton import starting
 from launchers.triton.program import ServerPorts
 
@@ -102,6 +105,48 @@ def test_a_paused_container_is_replaced(fleet: Fleet, client: docker.DockerClien
     client.containers.get(again.id).pause()
     fleet.launcher.stop(again, drain_s=5)
     assert fleet.leftovers() == []
+
+
+def test_a_paused_container_answers_what_it_holds_before_it_ends(
+    fleet: Fleet, client: docker.DockerClient
+) -> None:
+    server = fleet.start(fleet.spec())
+    container = client.containers.get(server.id)
+    container.pause()
+    padding = b" " * 2**18  # more than the kernel takes in for a server that reads nothing
+
+    def answer() -> int:
+        body = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[0.0,0.0]}]}' + padding
+        url = f"http://{server.host}:{server.http_port}/v2/models/spin/infer"
+        request = urllib.request.Request(url, body, {"Connection": "close"})
+        return int(urllib.request.urlopen(request, timeout=30).status)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(answer) for _ in range(4)]
+        pid = container.attrs["State"]["Pid"]
+        until(lambda: unread(pid, {server.http_port}) > 4 * 2**15, "it holds parts of all")
+        fleet.launcher.stop(server, drain_s=10)
+        assert [one.result() for one in answers] == [200] * 4
+    assert fleet.leftovers() == []
+
+
+def test_a_killed_container_is_heard_while_its_engine_is_silent(
+    fleet: Fleet, client: docker.DockerClient, docker_engine: tuple[PrivateEngine, str]
+) -> None:
+    server = fleet.start(fleet.spec())
+    private, _ = docker_engine
+    pid = client.containers.get(server.id).attrs["State"]["Pid"]
+    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
+        fleet.launcher.servers(fleet.name)
+        assert watch.news((server,)) == ()
+        private.freeze()
+        try:
+            os.kill(pid, signal.SIGKILL)
+            told: list[News] = []
+            until(lambda: told.extend(watch.news((server,))) or told, "its end is heard")
+        finally:
+            private.thaw()
+        assert [(n.health, n.certain) for n in told] == [(Health.GONE, True)]
 
 
 def test_containers_come_back_with_their_engine(

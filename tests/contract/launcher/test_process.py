@@ -222,3 +222,26 @@ def test_old_logs_go(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         os.utime(logs / f"{i}.log", (i, i))
     fleet.start(fleet.spec())
     assert sorted(p.name for p in logs.iterdir()) == ["2.log", "3.log", f"{fleet.name}.p.active.rev1.log"]
+
+
+def test_a_server_ends_with_all_processes_of_its_host(fleet: Fleet) -> None:
+    """At a shutdown of the host each process gets SIGTERM."""
+    server = fleet.start(fleet.spec())
+    for member in process_table.members(name=server.name):
+        process_table.send(member, signal.SIGTERM)
+    (triton,) = (m for m in process_table.members(name=server.name) if m.leader)
+    assert process_table.wait_gone(triton, 30)
+
+
+def test_a_model_that_died_while_no_program_looked_is_heard_at_once(fleet: Fleet) -> None:
+    server = fleet.start(fleet.spec())
+    triton = int(server.id)
+    (stub,) = (pid for pid in process_table.listed({triton: server.name}) if pid != triton)
+    os.kill(stub, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while process_table.died(stub) is None:
+        assert time.monotonic() < deadline
+    launcher = fleet.engine.launcher()
+    with contextlib.closing(launcher.watch(fleet.name)) as watch:
+        launcher.servers(fleet.name)
+        assert [(n.servers, n.health) for n in watch.news((server,))] == [((server.name,), Health.IMPAIRED)]
