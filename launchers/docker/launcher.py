@@ -351,8 +351,7 @@ class DockerLauncher:
         if self._options.network is containers.Network.BRIDGE:
             return True  # the engine published them, or refused
         try:
-            listening = containers.listening(server, self._options)
-            return process_table.listens(one.attrs["State"]["Pid"], listening)
+            return process_table.listens(one.attrs["State"]["Pid"], process_table.ports_of(server))
         except psutil.AccessDenied:
             return _LAST_UP in _log(one)  # another user's process: only its log shows it
 
