@@ -17,6 +17,7 @@ from typing import NamedTuple
 FIELDS = 12
 """Words of a line; those of a traced or an audited gateway have more."""
 _CANCELLED = "1"
+_UNAVAILABLE = 14
 _UNLOADED = "unloaded"
 """Stands in the place of the gRPC status, over HTTP too."""
 _OWN_ANSWER = "L"
@@ -56,14 +57,19 @@ class Record(NamedTuple):
     @property
     def failed(self) -> bool:
         """Whether the fleet failed; bad, abandoned and refused requests are not failures."""
-        if self.abandoned or self.refused:
-            return False
-        return self.unloaded or self.http >= 500 or self.grpc in SERVER_FAULTS_GRPC
+        return not (self.abandoned or self.refused) and (self.http >= 500 or self.grpc in SERVER_FAULTS_GRPC)
 
 
 def protocol_of(sender: str) -> str:
     """`http` or `grpc`."""
     return sender.partition(":")[0]
+
+
+def grpc_status(sender: str, word: str) -> int | None:
+    """Return the status that a client got, from the word of a line; None over HTTP."""
+    if word == _UNLOADED and protocol_of(sender) == "grpc":
+        return _UNAVAILABLE
+    return int(word) if word.isdigit() else None
 
 
 def parse(line: bytes) -> Record | None:
@@ -83,7 +89,7 @@ def parse(line: bytes) -> Record | None:
             host,
             int(port) if port.isdigit() else 0,
             int(http),
-            int(grpc) if grpc.isdigit() and grpc != "0" else None,
+            grpc_status(sender, grpc) or None,
             int(size),
             int(sent),
             ended_us / 1e6,
