@@ -1,4 +1,4 @@
-"""Reports of servers that end or are impaired, and of GPU faults that end all of a GPU's servers."""
+"""News of servers, and of GPU faults that end all of a GPU's servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import OUT_OF_MEMORY, News
+from controlplane.domain.observation import OUT_OF_MEMORY, Health, News
 from launchers.gpu.faults import GpuFaults
 from launchers.gpu.mps import MpsDaemons
 
@@ -19,10 +19,10 @@ def out_of_memory(server: Server) -> str:
 
 
 class Ends(Protocol):
-    """One source of ends of servers, as `controlplane.ports.Watch`."""
+    """One source of news of servers, as `controlplane.ports.Watch`."""
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Return an item for each server that ended, or lost a process of its models."""
+        """Return an item for each server whose health has changed."""
 
     def close(self) -> None:
         """Stop listening."""
@@ -34,14 +34,19 @@ class LauncherWatch:
     def __init__(self, ends: Sequence[Ends], daemons: MpsDaemons) -> None:
         self._ends = ends
         self._faults = GpuFaults(daemons)
+        self._told: set[str] = set()
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Return the news: a GPU's fault is one item, and an end replaces an impairment."""
+        """Return the news: a GPU's fault is one item, and an end replaces other news of a server."""
         heard = [news for ends in self._ends for news in ends.news(servers)]
-        ended = {name for news in heard if not news.impaired for name in news.servers}
+        # An end may have two sources.
+        self._told &= {server.name for server in servers}
+        heard = [news for news in heard if not self._told.issuperset(news.servers)]
+        ended = {name for news in heard if news.health is Health.GONE for name in news.servers}
+        self._told |= ended
         faults = self._faults.news(servers, ended)
         taken = {name for fault in faults for name in fault.servers}
-        rest = (n for n in heard if not (n.impaired and ended.issuperset(n.servers)))
+        rest = (n for n in heard if n.health is Health.GONE or not ended.issuperset(n.servers))
         return (*faults, *(news for news in rest if not taken.issuperset(news.servers)))
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ class ServerState(StrEnum):
     """The state of a server's process or container."""
 
     RUNNING = "running"
+    PAUSED = "paused"
     EXITED = "exited"
 
 
@@ -106,7 +107,7 @@ class Server:
 
     `enforced_by` is the mechanism that enforces its share, None where nothing does. `reload_key` is the value
     of RELOAD_HEADER that its load and unload calls expect; None where its models stay loaded, or where it was
-    started by a version that locked nothing. `end` is why it ended, where it did and its engine says so.
+    started by a version that locked nothing. `end` is why it ended, or is about to, where its engine says so.
     """
 
     id: str

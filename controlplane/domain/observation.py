@@ -17,8 +17,12 @@ class Health(StrEnum):
     STARTING = "starting"
     UNLOADED = "unloaded"
     """A warm shadow: the server is up, its models are not loaded."""
+    ENDING = "ending"
+    """Another program ends it; it may answer until it has ended."""
     IMPAIRED = "impaired"
     """It runs, but a process of one of its models died, so it refuses some or all requests."""
+    PAUSED = "paused"
+    """Another program stopped it; it answers once that program lets it run again."""
     FAILING = "failing"
     """It runs, but inferences fail, or have no answer in time while no other request is open."""
     HUNG = "hung"
@@ -55,16 +59,17 @@ OUT_OF_MEMORY = "out of memory"
 
 
 class News(NamedTuple):
-    """An engine's report that servers are lost, with the reason.
+    """A report that the health of servers is now another, with the reason.
 
-    A death names one server; a fault of a GPU (`device`, its UUID) names every server on it. `impaired`: the
-    server still runs, and only a process of one of its models died.
+    A fault of a GPU (`device`, its UUID) names every server on it, other news one server. `certain`: this
+    host's kernel reports it, not an engine that may be shutting down.
     """
 
     servers: tuple[str, ...]
     reason: str
     device: str | None = None
-    impaired: bool = False
+    health: Health = Health.GONE
+    certain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from controlplane.monitor.records import FIELDS
+from controlplane.monitor.records import FIELDS, grpc_status
 
 _MORE_FIELDS = 5
 """The client, its address, and id, method and path of the request: in lines of an audited HAProxy only."""
@@ -25,7 +25,7 @@ def entry(line: bytes, server_of: ServerOf) -> dict[str, object] | None:
     if len(words) - FIELDS not in (_MORE_FIELDS, _MORE_FIELDS + 1):  # with a trace's context before them
         return None
     protocol, _, _ = words[0].partition(":")
-    _, _, endpoint, host, port, http, grpc, flags, size, sent, start_us, end_us = words[:FIELDS]
+    sender, _, endpoint, host, port, http, grpc, flags, size, sent, start_us, end_us = words[:FIELDS]
     client, address, request, method, path = (None if word == "-" else word for word in words[-_MORE_FIELDS:])
     return {
         "at": datetime.fromtimestamp(int(end_us) / 1e6, UTC).isoformat(timespec="milliseconds"),
@@ -38,7 +38,7 @@ def entry(line: bytes, server_of: ServerOf) -> dict[str, object] | None:
         "endpoint": None if endpoint == "-" else endpoint,
         "server": server_of(host, int(port)) if port.isdigit() else None,
         "http": int(http) if http.isdigit() else None,
-        "grpc": int(grpc) if grpc.isdigit() else None,
+        "grpc": grpc_status(sender, grpc),
         "flags": flags,
         "bytes_in": int(size),
         "bytes_out": int(sent),

@@ -17,6 +17,8 @@ from typing import NamedTuple
 FIELDS = 12
 """Words of a line; those of a traced or an audited gateway have more."""
 _CANCELLED = "1"
+_UNLOADED = "unloaded"
+"""Stands in the place of the gRPC status, over HTTP too."""
 _OWN_ANSWER = "L"
 """Of HAProxy's own answers, only refusals under overload name an endpoint and no server."""
 _COMPLETE = "-"
@@ -33,7 +35,7 @@ class Record(NamedTuple):
     `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
     server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
     connection, `refused` that its partition was overloaded: the gateway or the model's queue policy declined
-    it.
+    it, `unloaded` that the server no longer has the model, since it ends.
     """
 
     sender: str
@@ -49,6 +51,7 @@ class Record(NamedTuple):
     latency_ms: float
     abandoned: bool
     refused: bool = False
+    unloaded: bool = False
 
     def not_after(self, now_s: float) -> Record:
         """Return this record, dated now where it is dated later: the clock was set back since."""
@@ -65,6 +68,13 @@ def protocol_of(sender: str) -> str:
     return sender.partition(":")[0]
 
 
+def grpc_status(sender: str, word: str) -> int | None:
+    """Return the status that a client got, from the word of a line; None over HTTP."""
+    if word == _UNLOADED and protocol_of(sender) == "grpc":
+        return int(_UNAVAILABLE[1])
+    return int(word) if word.isdigit() else None
+
+
 def parse(line: bytes) -> Record | None:
     """Parse a line; None if it is not one of the gateway's."""
     words = line.decode(errors="replace").split()
@@ -77,7 +87,7 @@ def parse(line: bytes) -> Record | None:
         ended_us = int(end_us)
         by_gateway = flags.startswith(_OWN_ANSWER) and not port.isdigit()
         declined = int(http) == _UNAVAILABLE[0] or grpc == _UNAVAILABLE[1]
-        by_server = declined and flags.startswith(_COMPLETE) and port.isdigit()
+        by_server = declined and grpc != _UNLOADED and flags.startswith(_COMPLETE) and port.isdigit()
         return Record(
             sender,
             int(number),
@@ -85,13 +95,14 @@ def parse(line: bytes) -> Record | None:
             host,
             int(port) if port.isdigit() else 0,
             int(http),
-            int(grpc) if grpc.isdigit() and grpc != "0" else None,
+            grpc_status(sender, grpc) or None,
             int(size),
             int(sent),
             ended_us / 1e6,
             max(0.0, (ended_us - int(start_us)) / 1e3),
             flags.startswith("C") or grpc == _CANCELLED,
             by_gateway or by_server,
+            grpc == _UNLOADED,
         )
     except ValueError:
         return None

@@ -25,7 +25,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from controlplane.monitor.records import FIELDS, SERVER_FAULTS_GRPC, protocol_of
+from controlplane.monitor.records import FIELDS, SERVER_FAULTS_GRPC, grpc_status, protocol_of
 
 SERVICE = "trisect-gateway"
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -76,7 +76,7 @@ def sampled(line: bytes) -> Request | None:
         host,
         _number(port),
         _number(http),
-        _number(grpc),
+        grpc_status(sender, grpc),
         int(begin_us),
         int(end_us),
     )

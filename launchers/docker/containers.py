@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server
 from launchers.cpu_quota.mechanism import bandwidth
 from launchers.gpu.mps import MpsClient
+from launchers.host.process_table import ports_of
 from launchers.triton import labels, program
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -30,6 +32,9 @@ LINK_ROOTS = "TRISECT_LINK_ROOTS"
 FLEET_LABEL = "trisect.fleet"
 NAME_LABEL = "trisect.name"
 SERVER_LABEL = "trisect.server"
+STOP_SIGNAL = signal.SIGCONT
+"""What `docker stop` sends before it kills. It changes nothing, and the engine reports it: there is time to
+redirect. At SIGTERM Triton unloads its models at once, and refuses requests until it has ended."""
 _CPU_SHARES = 32768
 _UNPRIVILEGED = "1000:1000"
 _INSIDE = program.ServerPorts(8000, 8001, 8002, "0.0.0.0")
@@ -171,6 +176,12 @@ def container(
     )
 
 
+def listening(server: Server, options: ContainerOptions) -> set[int]:
+    """Return the ports on which a server's Triton listens in its container."""
+    bridged = options.network is Network.BRIDGE
+    return {_INSIDE.http, _INSIDE.grpc, _INSIDE.metrics} if bridged else ports_of(server)
+
+
 def folders(rendered: Path, link_roots: Sequence[Path] = ()) -> tuple[str, ...]:
     """Return the rendered repository and all that its links lead to, so that links work in the container.
 
@@ -226,7 +237,7 @@ def for_sdk(wanted: Container) -> dict[str, Any]:
             "type": "json-file",
             "config": {"max-size": f"{wanted.log_size_mb}m", "max-file": str(wanted.log_files)},
         },
-        "stop_signal": "SIGTERM",
+        "stop_signal": STOP_SIGNAL.name,
         "healthcheck": {"test": ["NONE"]},
         "detach": True,
     }
@@ -288,7 +299,7 @@ def run_line(wanted: Container) -> str:
         *(_mount_option(mount) for mount in told["mounts"]),
         f"--log-driver={log['type']}",
         *(f"--log-opt={key}={value}" for key, value in log["config"].items()),
-        "--stop-signal=SIGTERM",
+        f"--stop-signal={STOP_SIGNAL.name}",
         "--no-healthcheck",
         f"--restart={RESTART['Name']}",
     ]

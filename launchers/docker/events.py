@@ -1,4 +1,4 @@
-"""The engine's stream of events: containers that die, are paused, or lose a process to their memory limit.
+"""The engine's stream of events: containers that die, are stopped or paused, or lose a process to a limit.
 
 Read without the SDK, which leaves the socket of a stream open whose engine ends.
 """
@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import queue
+import signal
 import socket
 import threading
 import time
@@ -17,13 +18,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import News
+from controlplane.domain.observation import OUT_OF_MEMORY, Health, News
 from launchers.docker import containers
 from launchers.watch import out_of_memory
 
 _AGAIN_S = 0.5
 _END_S = 5.0
 _KILLED = "its container ended with exit code 137"
+_STOPS = frozenset({str(containers.STOP_SIGNAL.value), str(signal.SIGTERM.value)})
 
 
 class EngineEvents:
@@ -35,13 +37,12 @@ class EngineEvents:
             "type": ["container"],
             "label": [f"{containers.FLEET_LABEL}={fleet}"],
             # Podman calls a death by the second name.
-            "event": ["die", "died", "oom", "pause"],
+            "event": ["die", "died", "oom", "kill", "pause", "unpause"],
         }
         # By container id: a name may be used again, and an earlier end is not its.
-        self._heard: queue.SimpleQueue[tuple[str, str, str]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[tuple[str, Health, str]] = queue.SimpleQueue()
         self._since_s = time.time()
-        self._told: set[str] = set()
-        self._impaired: set[str] = set()
+        self._told: dict[str, Health] = {}
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._closing = threading.Event()
@@ -53,21 +54,19 @@ class EngineEvents:
         if self._heard.empty():
             return ()
         asked = {s.id: s for s in servers}
-        self._told &= asked.keys()
-        self._impaired &= asked.keys()
+        self._told = {one: health for one, health in self._told.items() if one in asked}
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
-                one, action, why = self._heard.get_nowait()
-                # If Triton itself was killed, its container's end follows.
-                impaired = action == "oom"
-                told = self._told | self._impaired if impaired else self._told
-                if one not in asked or one in told:
+                one, health, why = self._heard.get_nowait()
+                before = self._told.get(one)
+                # If Triton itself was killed for its memory, its container's end follows.
+                if one not in asked or before in (Health.GONE, health):
                     continue
-                (self._impaired if impaired else self._told).add(one)
-                oom = impaired or (one in self._impaired and why == _KILLED)
+                self._told[one] = health
+                oom = health is Health.IMPAIRED or (before is Health.IMPAIRED and why == _KILLED)
                 reason = out_of_memory(asked[one]) if oom else why
-                found.append(News((asked[one].name,), reason, impaired=impaired))
+                found.append(News((asked[one].name,), reason, health=health))
         return tuple(found)
 
     def close(self) -> None:
@@ -114,11 +113,23 @@ class EngineEvents:
     def _hear(self, told: Mapping[str, Any]) -> None:
         self._since_s = told["timeNano"] / 1e9 + 1e-6
         actor = told["Actor"]
-        self._heard.put((actor["ID"], told["Action"], reason(told["Action"], actor["Attributes"])))
+        news = meaning(told["Action"], actor["Attributes"])
+        if news is not None:
+            self._heard.put((actor["ID"], *news))
 
 
-def reason(action: str, about: Mapping[str, str]) -> str:
-    """Return an event as a reason."""
-    if action == "pause":
-        return "its container was paused"
-    return f"its container ended with exit code {about.get('exitCode', 'unknown')}"
+def meaning(action: str, about: Mapping[str, str]) -> tuple[Health, str] | None:
+    """Return the health that an event leaves a container with, and the reason; None for other signals."""
+    match action:
+        case "oom":
+            return Health.IMPAIRED, OUT_OF_MEMORY
+        case "pause":
+            return Health.PAUSED, "its container was paused"
+        case "unpause":
+            return Health.READY, ""
+        case "kill" if about.get("signal") in _STOPS:
+            return Health.ENDING, "another program stops its container"
+        case "kill":
+            return None
+        case _:
+            return Health.GONE, f"its container ended with exit code {about.get('exitCode', 'unknown')}"

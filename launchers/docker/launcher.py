@@ -15,6 +15,7 @@ from typing import Any
 import docker
 import docker.errors
 import psutil
+import requests.exceptions
 
 from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
@@ -32,8 +33,9 @@ from launchers.gpu.gpus import is_gpu
 from launchers.gpu.mps import MpsClient, MpsDaemons
 from launchers.host import process_table, shared_memory
 from launchers.host.cores import core_of
-from launchers.host.process_ends import StubEnds
-from launchers.host.process_table import Stub
+from launchers.host.process_ends import ListedEnds
+from launchers.host.process_table import Listed
+from launchers.host.unread import await_read
 from launchers.triton import labels, program, readiness, server_log
 from launchers.triton.program import ServerPorts
 from launchers.triton.starting import ATTEMPTS, BAD_LUCK, Starting
@@ -41,8 +43,8 @@ from launchers.watch import LauncherWatch, out_of_memory
 
 QUOTA = "docker-cpu-quota"
 _POLL_S = 0.1
-_KILL_S = 10
 _LIST_S = 10
+_STATES = {"running": ServerState.RUNNING, "paused": ServerState.PAUSED}
 _LAST_UP = "Started Metrics Service"
 """Triton's log line at the start of the last of its three services."""
 
@@ -67,7 +69,7 @@ class DockerLauncher:
         self._starting = Starting()
         self._mps = MpsDaemons()
         self._engine_told: dict[str, Any] | None = None
-        self._stubs: dict[str, Mapping[int, Stub]] = {}
+        self._processes: dict[str, Mapping[int, Listed]] = {}
         self._counters = QuotaCounters()
         self._pids: dict[str, int] = {}
 
@@ -130,32 +132,38 @@ class DockerLauncher:
         return containers.run_line(self._container(server, core, gpu))
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
-        """Return the fleet's containers; one that does not run, or is paused, counts as exited."""
+        """Return the fleet's containers."""
         with self._engine(_LIST_S) as client:
             ours = self._of_fleet(client, fleet)
         found = sorted(map(_server_of, ours), key=lambda s: s.name)
         pids = {c.id: int(c.attrs["State"].get("Pid", 0)) for c in ours}
-        running = {pids[s.id]: s.name for s in found if s.state is ServerState.RUNNING}
-        self._stubs[fleet] = process_table.stubs_of(running)
+        running = {pids[s.id]: s.name for s in found if s.state is not ServerState.EXITED}
+        self._processes[fleet] = process_table.listed(running)
         return tuple(found)
 
     def stop(self, server: Server, *, drain_s: float) -> None:
-        """Send SIGTERM, wait up to `drain_s` for requests in flight, then kill and remove the container."""
+        """Have Triton finish its requests, for up to `drain_s`, then kill and remove the container."""
         with self._engine() as client:
             one = self._ours(client, server.name)
             if one is not None and one.id == server.id:
-                self._end(client, one, drain_s)
+                self._end(one, server, drain_s)
             if self._ours(client, server.name) is None:
                 shared_memory.remove(labels.memory_prefix(server.spec))
 
-    def _end(self, client: docker.DockerClient, one: Any, drain_s: float) -> None:
+    def _end(self, one: Any, server: Server, drain_s: float) -> None:
+        deadline = time.monotonic() + drain_s
         with contextlib.suppress(docker.errors.NotFound):
             if one.status == "paused":
                 one.unpause()
+                if drain_s > 0:
+                    listening = containers.listening(server, self._options)
+                    await_read(server, int(one.attrs["State"]["Pid"]), listening, drain_s / 4)
+        # It may have ended by itself. The SDK has two errors for a wait that takes too long.
+        late = (requests.exceptions.Timeout, requests.exceptions.ConnectionError)
+        with contextlib.suppress(docker.errors.APIError, *late):
             if drain_s > 0:
-                # The SDK's limit on an answer must exceed the drain.
-                client.api.timeout = max(client.api.timeout, drain_s + _KILL_S)
-                one.stop(timeout=round(drain_s))
+                one.kill(process_table.END)
+                one.wait(timeout=max(deadline - time.monotonic(), 0.1))
         _remove_container(one)
 
     def resize(self, server: Server, percent: float) -> None:
@@ -173,10 +181,10 @@ class DockerLauncher:
                 raise EngineError("this engine cannot change a running container (Podman 4)") from error
 
     def watch(self, fleet: str) -> Watch:
-        """Watch the engine's events, and models' processes by pidfd once `servers` has listed them."""
+        """Watch the engine's events, and its processes by pidfd once `servers` has listed them."""
         events = EngineEvents(self._address(), fleet)
-        stubs = StubEnds(lambda: self._stubs.get(fleet, {}), memory_kills)
-        return LauncherWatch((events, stubs), self._mps)
+        ends = ListedEnds(lambda: self._processes.get(fleet, {}), memory_kills)
+        return LauncherWatch((events, ends), self._mps)
 
     def reading(self, device: str) -> DeviceReading:
         """Return NVML's readings of a GPU."""
@@ -298,7 +306,7 @@ class DockerLauncher:
     def _adopt(self, client: docker.DockerClient, spec: ServerSpec, deadline: float) -> Server | None:
         """Return the running server once it is ready; remove one that does not run, and return None."""
         running = self._found(client, spec.name)
-        if running is None or running.state is ServerState.EXITED:
+        if running is None or running.state is not ServerState.RUNNING:
             self._remove(client, spec)
             return None
         for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
@@ -309,7 +317,7 @@ class DockerLauncher:
                 self._remove(client, spec)
                 raise LaunchTimeout(f"{spec.name} ran already and was not ready in time: it is removed")
             now = self._found(client, spec.name)
-            if now is None or now.state is ServerState.EXITED:
+            if now is None or now.state is not ServerState.RUNNING:
                 self._remove(client, spec)
                 return None
             time.sleep(_POLL_S)
@@ -367,7 +375,7 @@ class DockerLauncher:
 
 
 def _server_of(one: Any) -> Server:
-    state = ServerState.RUNNING if one.status == "running" else ServerState.EXITED
+    state = _STATES.get(one.status, ServerState.EXITED)
     server = labels.server_of(one.labels[containers.SERVER_LABEL], id=one.id, state=state)
     short = state is ServerState.EXITED and one.attrs["State"].get("OOMKilled")
     return replace(server, end=out_of_memory(server)) if short else server

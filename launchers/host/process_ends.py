@@ -10,9 +10,9 @@ from functools import partial
 
 from controlplane.domain.errors import NotNow
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health, News
 from launchers.host import process_table
-from launchers.host.process_table import Stub
+from launchers.host.process_table import Listed
 from launchers.watch import out_of_memory
 
 _ENDED = "its process ended"
@@ -80,7 +80,7 @@ class TritonEnds:
             ended = self._asked_about({s.name: s for s in servers})
         ended += [server for _, server in self._handles.ended()]
         self._told.update(ended)
-        return tuple(News((name,), _ENDED) for name in ended)
+        return tuple(News((name,), _ENDED, certain=True) for name in ended)
 
     def close(self) -> None:
         """Close every pidfd."""
@@ -112,28 +112,28 @@ class TritonEnds:
         return pid in known or self._handles.hold(pid, server.name, is_it)
 
 
-class StubEnds:
-    """Ends of models' processes, also in containers of this host. `known` returns the known ones by pid.
+class ListedEnds:
+    """Ends of Tritons and of models' processes, also in containers. `listed` returns them by pid.
 
-    `memory_kills` returns how many processes of a Triton's group the kernel killed for lack of memory.
-    Triton 2.51 neither restarts a dead one nor becomes unready: it takes a second to refuse each request. The
-    ends of processes that a model starts itself are not reported.
+    `memory_kills` returns how many processes of a Triton's group the kernel killed for lack of memory. Triton
+    2.51 neither restarts a model's process that died nor becomes unready: it takes a second to refuse each
+    request. The ends of processes that a model starts itself are not reported.
     """
 
     def __init__(
-        self, known: Callable[[], Mapping[int, Stub]], memory_kills: Callable[[int], int] = lambda _: 0
+        self, listed: Callable[[], Mapping[int, Listed]], memory_kills: Callable[[int], int] = lambda _: 0
     ) -> None:
-        self._known = known
+        self._list = listed
         self._memory_kills = memory_kills
         self._handles = Handles()
         self._told: set[str] = set()
         self._asked: list[Server] = []
-        self._listed: Mapping[int, Stub] = {}
+        self._listed: Mapping[int, Listed] = {}
         self._ended: list[tuple[int, str]] = []
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Return the servers with a model's process that was killed or crashed, each once."""
-        listed = self._known()
+        """Return the servers whose Triton ended, or with a model's process that was killed or crashed."""
+        listed = self._list()
         if listed is not self._listed or [*servers] != self._asked:
             self._asked, self._listed = [*servers], listed
             self._asked_about({s.name for s in servers})
@@ -141,7 +141,9 @@ class StubEnds:
         ended, self._ended = [*self._ended, *self._handles.ended()], []
         for pid, server in ended:
             try:
-                if server not in self._told and (how := process_table.died(pid)):
+                if pid == self._listed[pid].triton:
+                    died[server] = News((server,), _ENDED, certain=True)
+                elif server not in self._told and (how := process_table.died(pid)):
                     died.setdefault(server, self._impaired(server, pid, how))
             except NotNow:
                 self._ended.append((pid, server))
@@ -149,10 +151,11 @@ class StubEnds:
         return tuple(died.values())
 
     def _impaired(self, name: str, pid: int, how: str) -> News:
-        stub, server = self._listed.get(pid), next((s for s in self._asked if s.name == name), None)
-        if stub is not None and server is not None and self._memory_kills(stub.triton):
-            return News((name,), out_of_memory(server), impaired=True)
-        return News((name,), f"a process of its models ended {how}", impaired=True)
+        server = next((s for s in self._asked if s.name == name), None)
+        reason = f"a process of its models ended {how}"
+        if server is not None and self._memory_kills(self._listed[pid].triton):
+            reason = out_of_memory(server)
+        return News((name,), reason, health=Health.IMPAIRED, certain=True)
 
     def close(self) -> None:
         """Let go of every handle."""
@@ -162,11 +165,13 @@ class StubEnds:
         self._handles.keep(asked)
         self._told.intersection_update(asked)
         held = self._handles.pids()
-        for pid, stub in self._listed.items():
-            if stub.server in asked and pid not in held:
+        for pid, one in self._listed.items():
+            if one.server in asked and pid not in held:
                 with contextlib.suppress(NotNow):  # the next list has it too
-                    self._handles.hold(pid, stub.server, partial(_is_child, pid, stub.triton))
+                    self._handles.hold(pid, one.server, partial(_is_listed, pid, one))
 
 
-def _is_child(pid: int, of: int) -> bool:
-    return process_table.parent(pid) == of
+def _is_listed(pid: int, one: Listed) -> bool:
+    if pid == one.triton:
+        return process_table.is_triton(pid, one.server)
+    return process_table.parent(pid) == one.triton

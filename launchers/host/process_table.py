@@ -21,11 +21,15 @@ from controlplane.domain.errors import NotNow
 from controlplane.domain.fleet import Server
 from launchers.triton import labels
 
-TERMINATE = signal.SIGTERM
+END = signal.SIGINT
+"""Triton drains and ends at this signal as at SIGTERM, which other programs send (`BLOCK_TERM`)."""
+BLOCK_TERM = ("env", "--block-signal=TERM")
+"""Keeps SIGTERM pending: Triton would unload its models at once, and refuse requests until it has ended."""
 CONTINUE = signal.SIGCONT
 
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of Linux's include/linux/sched.h."""
+_STUB = "triton_python_backend_stub"
 _LABEL = labels.NAME.encode()
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
 """EINVAL: the pid is none, or another process's thread has it by now."""
@@ -39,7 +43,7 @@ class Denied(NotNow):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process of one server: Triton (`leader`), a model's (`stub`) or its child, or a quota's helper.
+    """A process of one server: Triton (`leader`), a model's or its child, or a helper of the server.
 
     `text` is the label it carries.
     """
@@ -49,11 +53,10 @@ class Member:
     fleet: str
     text: str
     leader: bool
-    stub: bool
 
 
-class Stub(NamedTuple):
-    """A model's process: its server's name, and its parent's pid, a Triton."""
+class Listed(NamedTuple):
+    """A process of a server, a model's or (`triton` is its own pid) Triton itself."""
 
     server: str
     triton: int
@@ -83,18 +86,35 @@ def find(pid: int) -> Member | None:
     return found or _member(pid)
 
 
-def stubs_of(tritons: Mapping[int, str]) -> dict[int, Stub]:
-    """Return the models' processes of these Tritons (pid -> server), in any container.
+def listed(tritons: Mapping[int, str]) -> dict[int, Listed]:
+    """Return these Tritons (pid -> server) and their models' processes, in any container.
 
-    A pid that is no such Triton's is passed over: it may be one of another host's, or of a machine's within.
+    A dead model's process is among them: Triton does not wait for it. A pid that is no such Triton's is
+    passed over: it may be one of another host's, or of a machine's within.
     """
-    real = {pid: name for pid, name in tritons.items() if _is_triton(_command(pid), name)}
-    found = {}
-    for pid in pids() if real else ():
+    found = {pid: Listed(name, pid) for pid, name in tritons.items() if is_triton(pid, name)}
+    tritons_found = {pid: one.server for pid, one in found.items()}
+    for pid in pids() if found else ():
         up = parent(pid)
-        if up in real and _is_stub(_command(pid)):
-            found[pid] = Stub(real[up], up)
+        if up in tritons_found and _is_stub(pid):
+            found[pid] = Listed(tritons_found[up], up)
     return found
+
+
+def is_triton(pid: int, name: str) -> bool:
+    """Return whether this process is the Triton of the server of that name."""
+    command = _command(pid)
+    return Path(command[0]).name == "tritonserver" and f"--id={name}" in command
+
+
+def has_pending_term(pid: int) -> bool:
+    """Return whether another program has sent SIGTERM to a process that blocks it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    pending = next(line for line in lines if line.startswith("ShdPnd:")).split()[1]
+    return bool(int(pending, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def ports_of(server: Server) -> set[int]:
@@ -298,12 +318,13 @@ def _command(pid: int) -> list[str]:
     return (read_allowed(f"/proc/{pid}/cmdline") or b"").decode(errors="replace").split("\0")
 
 
-def _is_triton(command: list[str], name: str) -> bool:
-    return Path(command[0]).name == "tritonserver" and f"--id={name}" in command
-
-
-def _is_stub(command: list[str]) -> bool:
-    return Path(command[0]).name == "triton_python_backend_stub"
+def _is_stub(pid: int) -> bool:
+    """Whether this is a model's process, dead or alive: a dead one has no command line."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return False
+    return name == _STUB[:15] or Path(_command(pid)[0]).name == _STUB
 
 
 def _is_only(uid: int, status: str) -> bool:
@@ -325,7 +346,6 @@ def _member(pid: int) -> Member | None:
     raw = read(f"{folder}/environ") or b""
     if _LABEL not in raw or not _is_only(os.geteuid(), (read(f"{folder}/status") or b"").decode()):
         return None
-    command = _command(pid)
     pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
     environment = {key: value for key, _, value in pairs}
     name = environment.get(labels.NAME)
@@ -336,6 +356,5 @@ def _member(pid: int) -> Member | None:
         name,
         environment.get(labels.FLEET, ""),
         environment.get(labels.SERVER, ""),
-        leader=_is_triton(command, name),
-        stub=_is_stub(command),
+        leader=is_triton(pid, name),
     )

@@ -8,32 +8,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from launchers.host import process_table
-from launchers.host.process_ends import StubEnds, TritonEnds
-from launchers.host.process_table import Member, Stub
-from launchers.host.unread import unread
+from launchers.host.process_ends import ListedEnds, TritonEnds
+from launchers.host.process_table import Listed, Member
+from launchers.host.unread import await_read
 from launchers.triton import labels, readiness
+
+_TERM = "another program sent it SIGTERM"
 
 
 class HostServers:
     """Servers of this user, found by the labels of their processes."""
 
     def __init__(self) -> None:
-        self._stubs: dict[str, Mapping[int, Stub]] = {}
+        self._stubs: dict[str, Mapping[int, Listed]] = {}
 
     def of_fleet(self, fleet: str) -> tuple[Server, ...]:
         """Return a fleet's servers by name; one whose Triton is gone while its models run has exited."""
         found: dict[str, Server] = {}
         members = process_table.members(fleet=fleet)
-        # For the watch, which would otherwise read all of /proc once more.
-        leaders = {m.name: m.pid for m in members if m.leader}
-        self._stubs[fleet] = {
-            m.pid: Stub(m.name, leaders[m.name]) for m in members if m.stub and m.name in leaders
-        }
+        # For the watch.
+        processes = process_table.listed({m.pid: m.name for m in members if m.leader})
+        self._stubs[fleet] = {pid: one for pid, one in processes.items() if pid != one.triton}
         for member in members:
             known = found.get(member.name)
             if known is None or known.state is ServerState.EXITED:
@@ -64,7 +65,7 @@ class HostServers:
         return ready and process_table.listens(pid, process_table.ports_of(server))
 
     def stop(self, server: Server, drain_s: float) -> bool:
-        """Send SIGTERM, so that Triton finishes its requests, then kill all processes of the server.
+        """Have Triton finish its requests and end, then kill all processes of the server.
 
         Triton waits for idle connections too: close those first, or the whole of `drain_s` passes. Returns
         whether nothing of that name is left: a later server of the name stays. Raises EngineError where a
@@ -75,10 +76,10 @@ class HostServers:
         stopped = any(process_table.is_stopped(member.pid) for member in members)
         for member in members:
             process_table.send(member, process_table.CONTINUE)
-        if stopped and drain_s > 0:
-            _let_read(server, members, time.monotonic() + drain_s / 4)
         for leader in (m for m in members if m.leader):
-            process_table.send(leader, process_table.TERMINATE)
+            if stopped and drain_s > 0:
+                await_read(server, leader.pid, process_table.ports_of(server), drain_s / 4)
+            process_table.send(leader, process_table.END)
             process_table.wait_gone(leader, deadline - time.monotonic())
         _kill(server.spec, partial(process_table.members_of, server))
         return not process_table.members(name=server.name)
@@ -92,23 +93,15 @@ class HostServers:
         pids = self.pids(name)
         return ShareUsage(None, None, process_table.cpu_seconds(pids), process_table.memory_mb(pids))
 
-    def ends(self, fleet: str) -> tuple[TritonEnds, StubEnds]:
+    def ends(self, fleet: str) -> tuple[TritonEnds, ListedEnds]:
         """Watch the processes by pidfd; a model's from the first `of_fleet` that lists it."""
-        return TritonEnds(), StubEnds(lambda: self._stubs.get(fleet, {}))
+        return TritonEnds(), ListedEnds(lambda: self._stubs.get(fleet, {}))
 
 
 def _server(member: Member) -> Server:
     state = ServerState.RUNNING if member.leader else ServerState.EXITED
-    return labels.server_of(member.text, id=str(member.pid), state=state)
-
-
-def _let_read(server: Server, members: tuple[Member, ...], deadline: float) -> None:
-    """Wait until it has read what arrived while it was stopped: after SIGTERM it would refuse that."""
-    leaders, ports = [m.pid for m in members if m.leader], process_table.ports_of(server)
-    while any(unread(pid, ports) for pid in leaders) and time.monotonic() < deadline:
-        time.sleep(0.005)  # the kernel has no event for it
-    # What was read last is handed on before this answer.
-    readiness.is_ready(server, answer_s=max(deadline - time.monotonic(), 0.1))
+    found = labels.server_of(member.text, id=str(member.pid), state=state)
+    return replace(found, end=_TERM) if process_table.has_pending_term(member.pid) else found
 
 
 def _kill(spec: ServerSpec, present: Callable[[], tuple[Member, ...]]) -> None:

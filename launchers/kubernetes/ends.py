@@ -9,7 +9,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 from controlplane.domain.fleet import Server, ServerState
-from controlplane.domain.observation import OUT_OF_MEMORY
+from controlplane.domain.observation import OUT_OF_MEMORY, Health
 from launchers.kubernetes import names
 from launchers.triton import labels
 from launchers.watch import out_of_memory
@@ -49,10 +49,18 @@ def is_ours(pod: Pod) -> bool:
 def server_of(pod: Pod) -> Server:
     """Return the server that a pod describes; its address is the pod's."""
     metadata, why = _metadata(pod), end(pod)
-    state = ServerState.RUNNING if why is None and _runs(pod) else ServerState.EXITED
+    state = ServerState.EXITED if health(pod) is Health.GONE or not _runs(pod) else ServerState.RUNNING
     found = labels.server_of((metadata.annotations or {})[names.SERVER], id=metadata.uid or "", state=state)
     why = None if why is None else why.replace(OOM, out_of_memory(found))
     return replace(found, host=_address(pod), end=why)
+
+
+def health(pod: Pod) -> Health:
+    """Return whether a server has ended, is about to, or (`READY`) neither."""
+    if end(pod) is None:
+        return Health.READY
+    # Its container runs on for `PRE_STOP_S`, then until Triton has drained.
+    return Health.ENDING if is_leaving(pod) and _runs(pod) else Health.GONE
 
 
 def is_ready(pod: Pod) -> bool:

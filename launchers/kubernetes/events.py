@@ -18,7 +18,7 @@ from lightkube.resources.core_v1 import Pod
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health, News
 from launchers.kubernetes import ends, names
 from launchers.kubernetes.api import ClusterApi, Expired, told
 from launchers.watch import out_of_memory
@@ -34,7 +34,7 @@ class _Known:
     """What was last seen of a pod."""
 
     restarts: int
-    end: str | None
+    health: Health
 
 
 class PodEnds:
@@ -45,7 +45,7 @@ class PodEnds:
         self._labels = names.fleet_labels(fleet)
         self._known: dict[str, _Known] = {}
         # By uid: a name may be used again, and an earlier end is not its.
-        self._heard: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
         # Before this returns, so that an end right after it is noticed.
         self._version = self._list()
@@ -61,10 +61,11 @@ class PodEnds:
         found: dict[str, News] = {}
         with contextlib.suppress(queue.Empty):
             while True:
-                uid, reason = self._heard.get_nowait()
+                news = self._heard.get_nowait()
+                (uid,) = news.servers
                 if uid in asked:
-                    reason = reason.replace(ends.OOM, out_of_memory(asked[uid]))
-                    found.setdefault(uid, News((asked[uid].name,), reason))
+                    reason = news.reason.replace(ends.OOM, out_of_memory(asked[uid]))
+                    found[uid] = news._replace(servers=(asked[uid].name,), reason=reason)
         return tuple(found.values())
 
     def close(self) -> None:
@@ -127,18 +128,18 @@ class PodEnds:
 
     def _see(self, pod: Pod, *, deleted: bool) -> None:
         """Compare one pod with what was known of it."""
-        uid, now = ends.uid(pod), _Known(ends.restarts(pod), ends.end(pod))
+        uid, now = ends.uid(pod), _Known(ends.restarts(pod), ends.health(pod))
         before = self._known.get(uid, now)
         if deleted:
             self._known.pop(uid, None)
-            if before.end is None:
-                self._tell(uid, now.end or "its pod ended: it was deleted")
+            if before.health is not Health.GONE:
+                self._tell(uid, ends.end(pod) or "its pod ended: it was deleted")
             return
         self._known[uid] = now
-        if now.end is not None and before.end is None:
-            self._tell(uid, now.end)
-        elif now.restarts > before.restarts and before.end is None:
+        if now.health is not before.health and now.health is not Health.READY:
+            self._tell(uid, ends.end(pod) or "", now.health)
+        elif now.restarts > before.restarts and before.health is Health.READY:
             self._tell(uid, ends.last_end(pod))
 
-    def _tell(self, uid: str, reason: str) -> None:
-        self._heard.put((uid, reason))
+    def _tell(self, uid: str, reason: str, health: Health = Health.GONE) -> None:
+        self._heard.put(News((uid,), reason, health=health))

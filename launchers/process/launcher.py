@@ -26,7 +26,7 @@ from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.cpu_quota.counters import QuotaCounters
 from launchers.gpu import gpus, mps, shares
 from launchers.gpu.gpus import is_gpu
-from launchers.host import shared_memory
+from launchers.host import process_table, shared_memory
 from launchers.host.cores import core_of, pinned
 from launchers.host.servers import HostServers
 from launchers.triton import labels, program, readiness, server_log
@@ -37,9 +37,10 @@ _POLL_S = 0.03
 _KEPT_LOGS = 100
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-# The server is a child of the shell, which ends at once: this program need not wait for the server, and the
-# server outlives it.
-_DETACH = '"$@" >&2 & echo $!'
+# The outer shell ends at once: this program need not wait for the server, and the server outlives it. The
+# inner one lives as long as the server. SIGTERM to every process of the host, at its shutdown, reaches it,
+# and the server ends; SIGTERM to Triton alone stays pending.
+_DETACH = '("$@" >&2 & echo $!; exec >&2; trap "kill -INT $!" TERM; until wait; do :; done) &'
 _PASSED_ON = ("HOME", "USER", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 
 
@@ -264,7 +265,8 @@ class ProcessLauncher:
             prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
             # On a GPU, MPS needs the host's shared memory; a client's own regions are there too.
             apart = () if gpu or spec.fleet_wide_calls else shared_memory.own()
-            pid = detach([*prefix, *apart, *command], environment(server, home, place), log, place.core)
+            line = [*prefix, *apart, *process_table.BLOCK_TERM, *command]
+            pid = detach(line, environment(server, home, place), log, place.core)
         except (OSError, subprocess.SubprocessError) as error:
             kind = NotNow if isinstance(error, OSError) and error.errno in _FULL else EngineError
             raise kind(f"{spec.name} could not be started: {error}") from error

@@ -204,7 +204,7 @@ def test_a_share_changes_in_containers_without_a_lost_request(host: Host) -> Non
 
 
 @pytest.mark.soak
-def test_containers_killed_paused_and_an_engine_restarted_under_load(host: Host) -> None:
+def test_containers_killed_paused_stopped_and_an_engine_restarted_under_load(host: Host) -> None:
     host.apply(30)
 
     def kill() -> None:
@@ -215,6 +215,10 @@ def test_containers_killed_paused_and_an_engine_restarted_under_load(host: Host)
         with host.client() as client:
             host.containers(client, ".active.")[0].pause()
 
+    def stop() -> None:
+        with host.client() as client:
+            host.containers(client, ".active.")[0].stop()
+
     def restart(*options: str) -> None:
         host.engine.stop()
         host.engine.start(*options)
@@ -222,6 +226,7 @@ def test_containers_killed_paused_and_an_engine_restarted_under_load(host: Host)
     faults: dict[str, Callable[[], None]] = {
         "killed": kill,
         "paused": pause,
+        "stopped": stop,
         "engine restarted": partial(restart, "--live-restore"),
         "engine with live-restore restarted": partial(restart, "--live-restore"),
     }
@@ -243,6 +248,7 @@ def test_containers_killed_paused_and_an_engine_restarted_under_load(host: Host)
                 assert time.monotonic() < deadline, fresh
             took_s = time.monotonic() - began_s
         lost = load.answers.total() - load.answers["answered"]
+        assert lost == 0 or name not in ("paused", "stopped"), load.answers
         print(f"{name}: {load.answers['answered']} answered, {lost} lost, whole again after {took_s:.0f} s")
 
 

@@ -49,7 +49,8 @@ class _Run:
     last: dict[str, Any] | None = None
     ready: bool = False
     probed_s: float = 0.0
-    kill_at_s: float | None = None
+    end_at_s: float | None = None
+    kill_at_s: float = 0.0
     limit: str = ""
 
     @property
@@ -205,9 +206,11 @@ class FakeKubelet:
 
     def _delete(self, uid: str, run: _Run, key: Key) -> None:
         assert run.process is not None
-        if run.kill_at_s is None:
-            grace_s = run.pod["metadata"]["deletionGracePeriodSeconds"]
-            run.kill_at_s = time.monotonic() + grace_s
+        if run.end_at_s is None:
+            hook = run.pod["spec"]["containers"][0]["lifecycle"]["preStop"]
+            run.end_at_s = time.monotonic() + hook["sleep"]["seconds"]
+            run.kill_at_s = time.monotonic() + run.pod["metadata"]["deletionGracePeriodSeconds"]
+        if time.monotonic() > run.end_at_s:
             run.process.terminate()
         if run.process.poll() is not None or time.monotonic() > run.kill_at_s:
             self._end(run)

@@ -201,6 +201,7 @@ class Guarded:
     def tree(self, server: str) -> list[psutil.Process]:
         """Triton and its stubs, Triton first."""
         mine = self.processes(TRISECT_FLEET=self.fleet, TRISECT_NAME=server)
+        mine = [p for p in mine if p.info["name"] != "sh"]  # waits for Triton's end
         return sorted(mine, key=lambda p: "tritonserver" not in p.info["name"])
 
     def start_controller(self) -> None:

@@ -60,6 +60,13 @@ class KubernetesEngine:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
+    def end(self, server: Server) -> None:
+        api = ClusterApi(self.place)
+        try:
+            api.delete(Pod, names.server_object(server.spec))
+        finally:
+            api.close()
+
     def leftovers(self, fleet: str) -> list[str]:
         api = ClusterApi(self.place)
         try:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 import urllib.request
 from abc import ABC, abstractmethod
@@ -71,6 +72,9 @@ class Engine(Protocol):
     def pid(self, server: Server) -> int:
         """The server's Triton as a process of this host."""
 
+    def end(self, server: Server) -> None:
+        """Begin to end the server as another program would, in the usual way of its engine."""
+
     def leftovers(self, fleet: str) -> list[str]:
         """What of this fleet is still on the host."""
 
@@ -115,6 +119,9 @@ class ProcessEngine(LocalEngine):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
+    def end(self, server: Server) -> None:
+        os.kill(int(server.id), signal.SIGTERM)
+
     def leftovers(self, fleet: str) -> list[str]:
         found = [f"process {m.pid}" for m in process_table.members(fleet=fleet)]
         found += [str(p) for p in Path("/sys/fs/cgroup").glob(f"*/trisect~{fleet}~*")]
@@ -144,6 +151,13 @@ class DockerEngine(LocalEngine):
         while Path(f"/proc/{pid}").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+    def end(self, server: Server) -> None:
+        def stop() -> None:
+            with contextlib.closing(docker.DockerClient(base_url=self.address)) as client:
+                client.containers.get(server.id).stop()
+
+        threading.Thread(target=stop).start()
 
     def leftovers(self, fleet: str) -> list[str]:
         with contextlib.closing(docker.DockerClient(base_url=self.address)) as client:

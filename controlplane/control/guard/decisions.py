@@ -46,6 +46,7 @@ from controlplane.domain.workload import ShadowPolicy
 _ENDINGS = {
     Cause.SLOW: Ending.DRAINED,
     Cause.SHARE: Ending.DRAINED,
+    Cause.ENDING: Ending.DRAINED,
     # It may have been a pause, or a long request. If not, its end closes the connections of those that wait.
     Cause.HANG: Ending.HUNG,
     Cause.IMPAIRED: Ending.REFUSED,
@@ -164,7 +165,9 @@ class _Turn:
         if cause is not None:
             watch = self._dead(watch, cause, active)
         elif active.health is Health.IMPAIRED:
-            watch = self._impaired(watch, active)
+            watch = self._left(watch, Cause.IMPAIRED, active)
+        elif active.health is Health.ENDING:
+            watch = self._left(watch, Cause.ENDING, active)
         else:
             watch = self._alive(watch, active)
         self.set(partition, self._upkeep(watch))
@@ -200,14 +203,14 @@ class _Turn:
                 watch.partition.id,
                 f"{placed.server} stands by with {placed.percent:g} % of {placed.gpu}",
             )
-        if health in (Health.GONE, Health.FAILING, Health.HUNG, Health.IMPAIRED):
+        if health not in (Health.READY, Health.UNLOADED, Health.STARTING):
             reason = self.seen.servers.get(placed.server, signals.GONE).reason or str(health)
             if placed.gpu not in self.state.lost_gpus:
                 self._report(Level.WARNING, watch.partition.id, f"shadow {placed.server} lost: {reason}")
             self.effects.append(DrainAndStop(placed.server, Ending.AT_ONCE))
             served = not watch.down and _health(self.seen, watch.active) is not Health.GONE
             launches = self._failed(watch, placed, served=served)
-            if health not in (Health.FAILING, Health.HUNG):
+            if health in (Health.GONE, Health.IMPAIRED):
                 watch = self._died(watch, placed)
             watch = replace(watch, standby=None, launches=launches)
         return watch
@@ -247,10 +250,10 @@ class _Turn:
             watch = replace(watch, down=True, launches=book)
         return self._wake(watch)
 
-    def _impaired(self, watch: Watch, active: ServerSeen) -> Watch:
+    def _left(self, watch: Watch, cause: Cause, active: ServerSeen) -> Watch:
         """Redirect as soon as another server is ready; until then it may still answer some requests."""
         if self._usable(watch):
-            return self._redirect(watch, Cause.IMPAIRED, active)
+            return self._redirect(watch, cause, active)
         watch = self._report_once(
             watch, Topic.ERRORS, Level.WARNING, f"{active.reason}, and nothing stands by"
         )
@@ -405,7 +408,7 @@ class _Turn:
             watch = replace(watch, standby=None)
         if watch.standby is not None or now < watch.launches.retry_at_s:
             return watch
-        serves_badly = watch.down or _health(self.seen, watch.active) is Health.IMPAIRED
+        serves_badly = watch.down or _health(self.seen, watch.active) in (Health.IMPAIRED, Health.ENDING)
         if watch.partition.policy is ShadowPolicy.NONE and not serves_badly:
             return watch
         placed = self._next_server(watch)

@@ -188,7 +188,7 @@ def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause
         return Cause.CRASH
     if seen.health is Health.FAILING:
         return Cause.FAILING
-    if seen.health is Health.HUNG:
+    if seen.health in (Health.HUNG, Health.PAUSED):
         return Cause.HANG
     # A pause must not cause two redirects.
     settling = 2.0 if now_s < watch.settled_s else 1.0

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     HANG = "hang"
     FAILING = "failing inferences"
     IMPAIRED = "a model's process died"
+    ENDING = "another program ends it"
     SHARE = "share given back"
 
 

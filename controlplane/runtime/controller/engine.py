@@ -37,9 +37,11 @@ class EngineQueries:
         self._spent_s = 0.0
         self._under_way = False
         self.running: frozenset[str] = frozenset()
-        """The names of the servers that ran at the latest answered query."""
+        """The names of the servers that ran at the latest answered query, paused ones among them."""
+        self.paused: frozenset[str] = frozenset()
+        """Those of them that were paused."""
         self.ends: Mapping[str, str] = {}
-        """Why the servers that the latest answered query found ended did, where the engine said so."""
+        """Why servers had ended by then, or were about to, where the engine said so."""
         self.answered_s = -math.inf
         """The time of the latest answered query."""
         self.trouble = ""
@@ -61,7 +63,8 @@ class EngineQueries:
         began_s = time.thread_time()
         try:
             found = self._launcher.servers(self._fleet)
-            self.running = frozenset(s.name for s in found if s.state is ServerState.RUNNING)
+            self.running = frozenset(s.name for s in found if s.state is not ServerState.EXITED)
+            self.paused = frozenset(s.name for s in found if s.state is ServerState.PAUSED)
             self.ends = {s.name: s.end for s in found if s.end is not None}
             self.trouble, self.answered_s = "", now
         except Exception as error:  # any error: the engine gave no answer

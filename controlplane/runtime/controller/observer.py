@@ -48,6 +48,8 @@ _FAILED_IN_A_ROW = 5
 _CANARY_S = 2.0
 """The shortest deadline of a canary; that of a slow model is longer."""
 _READY = ServerSeen(Health.READY)
+_SERVING = (Health.READY, Health.ENDING, Health.IMPAIRED)
+_GRAVITY = (Health.ENDING, Health.IMPAIRED, Health.GONE)
 _ABSENT = Condition(Health.GONE)
 
 
@@ -82,14 +84,14 @@ class Observer:
         self._suspects = TimesOfSuspects()
         self._quotas = Quotas(launcher)
         self._watch = launcher.watch(fleet)
-        self._lost: dict[str, str] = {}
-        self._impaired: dict[str, str] = {}
         self.exhausted_mb: dict[str, float] = {}
         """The memory limits of which a server ran out, by partition."""
+        self._reported: dict[str, News] = {}
         self._reports: list[tuple[float, News]] = []
         self._engine = EngineQueries(launcher, fleet)
         self._engine_answered_s = -math.inf
         self._missing: frozenset[str] = frozenset()
+        self._remarkable: frozenset[str] = frozenset()
         self._conditions: Mapping[str, Condition] = {}
         self._servers: Mapping[str, Server] = {}
         self._running: tuple[Server, ...] = ()
@@ -186,20 +188,29 @@ class Observer:
         self._engine.ask(now, AT_ONCE if self._reports else HURRIED if failed or unlisted else CALM)
 
     def _news(self) -> set[str]:
-        """Return the servers, by their own names, that are lost, impaired or missing by now, or are back."""
+        """Return the servers, by their own names, of which the launcher or the engine has news."""
         answered_s = self._engine.answered_s
         # An engine that is shutting down reports many deaths and answers no query. Such reports do not count.
-        believed = [one for at, one in self._reports if answered_s >= at]
-        self._reports = [(at, one) for at, one in self._reports if answered_s < at]
+        believed = [one for at, one in self._reports if one.certain or answered_s >= at]
+        self._reports = [(at, one) for at, one in self._reports if not one.certain and answered_s < at]
         for one in believed:
-            which = self._impaired if one.impaired else self._lost
-            which.update(dict.fromkeys(one.servers, one.reason))
+            self._note(one)
         found = {name for one in believed for name in one.servers}
         if answered_s != self._engine_answered_s:
-            before, self._engine_answered_s = self._missing, answered_s
+            before, self._engine_answered_s = self._remarkable, answered_s
             self._missing = frozenset(self._by_own_name.keys() - self._engine.running)
-            found |= before | self._missing
+            self._remarkable = self._missing | self._engine.paused | self._engine.ends.keys()
+            found |= before | self._remarkable
         return found
+
+    def _note(self, news: News) -> None:
+        """Keep the gravest news of each server. Whether one is paused, the engine's list says."""
+        if news.health not in _GRAVITY:
+            return
+        for name in news.servers:
+            known = self._reported.get(name)
+            if known is None or _GRAVITY.index(known.health) <= _GRAVITY.index(news.health):
+                self._reported[name] = news
 
     def _named(self, own_names: Iterable[str]) -> set[str]:
         return {self._by_own_name[name] for name in own_names if name in self._by_own_name}
@@ -225,11 +236,12 @@ class Observer:
             )
             if not name:
                 continue  # says nothing about a server's health
+            if end.unloaded:
+                own_name = self._servers[name].name
+                self._note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
             if end.failed:
                 self._failed[name] = self._failed.get(name, 0) + 1
-            elif (
-                not end.refused
-            ):  # what a model's queue refuses shows that its server lives, not that it works
+            elif not end.refused:  # a full queue shows that the server lives, not that it works
                 self._failed[name] = 0
                 self._answered_s[name] = now
         return answers
@@ -249,8 +261,7 @@ class Observer:
             self._canaries.forget(server.name)
             self._quotas.forget(server.name)
             self._suspects.forget(server.name)
-            self._lost.pop(server.name, None)
-            self._impaired.pop(server.name, None)
+            self._reported.pop(server.name, None)
             self._silences.forget(name)
             self._idle.forget(name)
             for one in kept:
@@ -264,7 +275,7 @@ class Observer:
         if OUT_OF_MEMORY in reason and server.spec.memory_limit_mb is not None:
             self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
         watch = self._state.watches.get(server.spec.labels.partition)
-        if watch is None or watch.active.server != name or health not in (Health.READY, Health.IMPAIRED):
+        if watch is None or watch.active.server != name or health not in _SERVING:
             return _plain(health, reason)
         suspected = suspicion(watch) > SUSPICIOUS
         in_flight = self._in_flight(watch, server, now)
@@ -291,17 +302,24 @@ class Observer:
 
     def _health(self, name: str, condition: Condition, server: Server, now: float) -> tuple[Health, str]:
         health, reason = condition.health, condition.reason
-        if health is Health.UNLOADED:
-            self._impaired.pop(server.name, None)  # it concerned a model that was unloaded
-        if health in (Health.READY, Health.UNLOADED) and server.name in self._lost:
-            return Health.GONE, self._lost[server.name]
+        news = self._reported.get(server.name)
+        if health is Health.UNLOADED and news is not None and news.health is Health.IMPAIRED:
+            del self._reported[server.name]  # it concerned a model that was unloaded
+        if health in (Health.READY, Health.UNLOADED) and news is not None and news.health is Health.GONE:
+            return Health.GONE, news.reason
         if health is not Health.READY:
             return health, reason
         if self._engine_answered_s > self._since_s.setdefault(name, now) and server.name in self._missing:
             return Health.GONE, self._engine.ends.get(server.name, "its process ended")
+        if server.name in self._engine.paused:
+            return Health.PAUSED, "it is paused"
         health, reason = self._verdict(name, server)
-        if health is Health.READY and server.name in self._impaired:
-            return Health.IMPAIRED, self._impaired[server.name]
+        if health is not Health.READY:
+            return health, reason
+        if news is not None:
+            return news.health, news.reason
+        if server.name in self._engine.ends:
+            return Health.ENDING, self._engine.ends[server.name]
         return health, reason
 
     def _weigh(self, name: str, now: float) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,10 +26,11 @@ from private_engine import PrivateEngine
 
 from controlplane.domain.errors import EngineError, MissingTool
 from controlplane.domain.fleet import Server, ServerState
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
+from launchers.host.unread import unread
 from launchers.triton import starting
 from launchers.triton.program import ServerPorts
 
@@ -92,16 +95,58 @@ def test_a_killed_container_comes_back_by_itself_on_its_ports(fleet: Fleet) -> N
     until(lambda: fleet.launcher.servers(fleet.name) == (server,), "it is the same server")
 
 
-def test_a_paused_container_counts_as_gone_and_is_replaced(fleet: Fleet, client: docker.DockerClient) -> None:
+def test_a_paused_container_is_replaced(fleet: Fleet, client: docker.DockerClient) -> None:
     server = fleet.start(fleet.spec())
     client.containers.get(server.id).pause()
     (seen,) = fleet.launcher.servers(fleet.name)
-    assert seen.state is ServerState.EXITED
+    assert seen.state is ServerState.PAUSED
     again = fleet.start(server.spec)
     assert again.id != server.id
     client.containers.get(again.id).pause()
     fleet.launcher.stop(again, drain_s=5)
     assert fleet.leftovers() == []
+
+
+def test_a_paused_container_answers_what_it_holds_before_it_ends(
+    fleet: Fleet, client: docker.DockerClient
+) -> None:
+    server = fleet.start(fleet.spec())
+    container = client.containers.get(server.id)
+    container.pause()
+    padding = b" " * 2**18  # more than the kernel takes in for a server that reads nothing
+
+    def answer() -> int:
+        body = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[0.0,0.0]}]}' + padding
+        url = f"http://{server.host}:{server.http_port}/v2/models/spin/infer"
+        request = urllib.request.Request(url, body, {"Connection": "close"})
+        return int(urllib.request.urlopen(request, timeout=30).status)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(answer) for _ in range(4)]
+        pid = container.attrs["State"]["Pid"]
+        until(lambda: unread(pid, {server.http_port}) > 4 * 2**15, "it holds parts of all")
+        fleet.launcher.stop(server, drain_s=10)
+        assert [one.result() for one in answers] == [200] * 4
+    assert fleet.leftovers() == []
+
+
+def test_a_killed_container_is_heard_while_its_engine_is_silent(
+    fleet: Fleet, client: docker.DockerClient, docker_engine: tuple[PrivateEngine, str]
+) -> None:
+    server = fleet.start(fleet.spec())
+    private, _ = docker_engine
+    pid = client.containers.get(server.id).attrs["State"]["Pid"]
+    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
+        fleet.launcher.servers(fleet.name)
+        assert watch.news((server,)) == ()
+        private.freeze()
+        try:
+            os.kill(pid, signal.SIGKILL)
+            told: list[News] = []
+            until(lambda: told.extend(watch.news((server,))) or told, "its end is heard")
+        finally:
+            private.thaw()
+        assert [(n.health, n.certain) for n in told] == [(Health.GONE, True)]
 
 
 def test_containers_come_back_with_their_engine(
@@ -259,7 +304,7 @@ def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerCl
         until(all_heard, "both are heard")
     assert "was paused" in told[paused.name].reason
     assert "memory limit of 600 MB" in told[killed.name].reason
-    assert (told[paused.name].impaired, told[killed.name].impaired) == (False, True), "its Triton lives"
+    assert (told[paused.name].health, told[killed.name].health) == (Health.PAUSED, Health.IMPAIRED)
 
 
 def test_a_models_process_that_dies_in_its_container_is_heard(
@@ -274,7 +319,7 @@ def test_a_models_process_that_dies_in_its_container_is_heard(
         stub.kill()
         told: list[News] = []
         until(lambda: told.extend(watch.news((server,))) or told, "it is heard")
-        assert told == [News((server.name,), "a process of its models ended by SIGKILL", impaired=True)]
+        assert [(n.servers, n.health) for n in told] == [((server.name,), Health.IMPAIRED)]
         assert watch.news((server,)) == ()
 
 

@@ -17,7 +17,7 @@ from launcher_rig import BROKEN, HANGING, Fleet, get, infer
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Role, Server, ServerState, ShareUsage
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health, News
 from controlplane.ports import Watch
 from launchers.triton import labels
 
@@ -258,6 +258,24 @@ def test_a_death_is_heard_at_once_and_told_once(fleet: Fleet) -> None:
         assert watch.news((one, other)) == ()
         fleet.launcher.stop(other, drain_s=0)
         assert watch.news(()) == (), "what nobody asks about is no news"
+
+
+@WITH_A_DUTY_CYCLE
+def test_a_server_that_another_program_ends_serves_on_and_says_so(fleet: Fleet) -> None:
+    server = fleet.start(fleet.spec())
+    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
+        assert watch.news((server,)) == ()
+        fleet.engine.end(server)
+
+        def says_so() -> bool:
+            (listed,) = fleet.launcher.servers(fleet.name)
+            assert listed.state is ServerState.RUNNING
+            return listed.end is not None or [n.health for n in watch.news((server,))] == [Health.ENDING]
+
+        await_true(says_so)
+        assert infer(server) == [0.0, 0.0]
+        fleet.launcher.stop(server, drain_s=30)
+    assert fleet.leftovers() == []
 
 
 @WITH_A_DUTY_CYCLE

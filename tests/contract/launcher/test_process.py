@@ -19,7 +19,7 @@ from launcher_rig import HANGING, Fleet, ProcessEngine, infer
 
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerState
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health
 from controlplane.monitor import inference
 from launchers.host import process_table
 from launchers.process import launcher
@@ -89,15 +89,15 @@ def test_a_models_process_that_dies_is_heard_and_one_that_is_unloaded_is_not(fle
         assert watch.news((server,)) == ()
         fleet.launcher.servers(fleet.name)
         assert watch.news((server,)) == ()
-        deadline = time.monotonic() + 60
-        while len(stubs := [m.pid for m in process_table.members(name=server.name) if m.stub]) > 1:
+        deadline, triton = time.monotonic() + 60, int(server.id)
+        while len(stubs := [pid for pid in process_table.listed({triton: server.name}) if pid != triton]) > 1:
             assert time.monotonic() < deadline, "the process of the model before is still there"
             time.sleep(0.01)
         os.kill(stubs[0], signal.SIGKILL)
         while not (told := watch.news((server,))):
             assert time.monotonic() < deadline, "nothing was heard"
             time.sleep(0.01)
-        assert told == (News((server.name,), "a process of its models ended by SIGKILL", impaired=True),)
+        assert [(n.servers, n.health) for n in told] == [((server.name,), Health.IMPAIRED)]
 
 
 def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:
@@ -223,3 +223,26 @@ def test_old_logs_go(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         os.utime(logs / f"{i}.log", (i, i))
     fleet.start(fleet.spec())
     assert sorted(p.name for p in logs.iterdir()) == ["2.log", "3.log", f"{fleet.name}.p.active.rev1.log"]
+
+
+def test_a_server_ends_with_all_processes_of_its_host(fleet: Fleet) -> None:
+    """At a shutdown of the host each process gets SIGTERM."""
+    server = fleet.start(fleet.spec())
+    for member in process_table.members(name=server.name):
+        process_table.send(member, signal.SIGTERM)
+    (triton,) = (m for m in process_table.members(name=server.name) if m.leader)
+    assert process_table.wait_gone(triton, 30)
+
+
+def test_a_model_that_died_while_no_program_looked_is_heard_at_once(fleet: Fleet) -> None:
+    server = fleet.start(fleet.spec())
+    triton = int(server.id)
+    (stub,) = (pid for pid in process_table.listed({triton: server.name}) if pid != triton)
+    os.kill(stub, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while process_table.died(stub) is None:
+        assert time.monotonic() < deadline
+    launcher = fleet.engine.launcher()
+    with contextlib.closing(launcher.watch(fleet.name)) as watch:
+        launcher.servers(fleet.name)
+        assert [(n.servers, n.health) for n in watch.news((server,))] == [((server.name,), Health.IMPAIRED)]

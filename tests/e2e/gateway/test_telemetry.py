@@ -7,7 +7,9 @@ import signal
 import statistics
 import threading
 import time
+import urllib.error
 import urllib.request
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from controlplane.domain.fleet import Backend, Route
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.places import Places
+from controlplane.monitor.records import Record
 from controlplane.monitor.request_log import AGAIN_S, RequestLog, local
 from controlplane.monitor.telemetry import GatewayTelemetry
 from controlplane.monitor.windows import KEEP_S
@@ -238,3 +241,53 @@ def test_haproxys_own_metrics_are_on_the_same_port(fresh: Running, pair: Pair) -
     assert "haproxy_process_start_time_seconds" in found
     assert "haproxy_backend_status" not in found
     assert "haproxy_backend_status" in read("?scope=backend")
+
+
+def test_a_routed_model_that_is_unknown_means_that_its_server_ends(fresh: Running, pair: Pair) -> None:
+    made, ports = fresh
+    one = Route((pair["one"].backend,))
+    array = tg.InferInput("INPUT", [1], "FP32")
+    array.set_data_from_numpy(np.ones(1, dtype=np.float32))
+    log = RequestLog(partial(local, made.telemetry_socket))
+    found: list[Record] = []
+
+    def over_grpc(endpoint: str, version: str = "") -> str:
+        with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+            try:
+                client.infer(endpoint, [array], model_version=version)
+            except tg.InferenceServerException as error:
+                return f"{error.status()} {error.message()}"
+        return "OK"
+
+    def over_http(path: str) -> str:
+        body = b'{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1],"data":[1.0]}]}'
+        url = f"http://{rig.HOST}:{ports.http}/v2/models/{path}/infer"
+        try:
+            return str(urllib.request.urlopen(url, body, timeout=60).status)
+        except urllib.error.HTTPError as error:
+            return f"{error.code} {error.read().decode()}"
+
+    def unloaded(ask: Callable[[str], str]) -> str:
+        """Before the health check of the model, which its server lacks, has failed three times."""
+        while True:
+            made.commit({"echo": one})
+            made.commit({"echo": one, "ghost": one})
+            if "no server" not in (said := ask("ghost")):
+                return said
+
+    try:
+        rig.until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
+        assert unloaded(over_grpc) == "StatusCode.UNAVAILABLE the model's server is ending"
+        assert unloaded(over_http).startswith("503 ")
+        rig.until(lambda: (found.extend(log.take()), sum(r.unloaded for r in found) == 2)[1])
+        assert {r.port for r in found if r.unloaded} == {pair["one"].http_port, pair["one"].grpc_port}
+        found.clear()
+        # These are the client's own errors, and final.
+        assert "NOT_FOUND" in over_grpc("echo", "9")
+        assert over_http("echo/versions/9").startswith("404 ")
+        assert over_http("echo") == "200"
+        assert over_grpc("echo") == "OK"
+        rig.until(lambda: (found.extend(log.take()), len(found) == 4)[1])
+        assert not any(r.unloaded or r.failed for r in found)
+    finally:
+        log.close()

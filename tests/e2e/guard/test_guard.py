@@ -167,6 +167,28 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
     rig.await_true(lambda: before not in {s.name for s in fleet.servers()}, 30.0, "nothing of it is left")
 
 
+def test_a_server_that_another_program_ends_costs_no_request(fleet: Guarded) -> None:
+    fleet.await_guarded()
+    before = fleet.active("w")
+    triton, *_ = fleet.tree(before)
+    rate_rps = RATE_RPS / 2
+    with (
+        Load(fleet.grpc, "w", rate_rps, WORK_S) as grpc,
+        Load(fleet.http, "w", rate_rps, WORK_S, protocol="http") as http,
+    ):
+        grpc.await_answers(20)
+        http.await_answers(20)
+        hit_s = time.time()
+        triton.terminate()
+        moved = fleet.await_event("redirect", since_s=hit_s)
+        rig.await_true(lambda: rig.is_dead(triton), 60.0, "its end")
+        grpc.await_answers(20, since_s=time.time())
+        http.await_answers(20, since_s=time.time())
+    assert moved.reason.rpartition(": ")[2] == "another program ends it"
+    assert grpc.failed() + http.failed() == []
+    fleet.await_guarded()
+
+
 def test_a_request_that_kills_its_model_takes_no_shadow(fleet: Guarded) -> None:
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, ThreadPoolExecutor(1) as pool:
         load.await_answers(40)

@@ -27,7 +27,7 @@ docker run --detach \
   --log-driver=json-file \
   --log-opt=max-size=10m \
   --log-opt=max-file=3 \
-  --stop-signal=SIGTERM \
+  --stop-signal=SIGCONT \
   --no-healthcheck \
   --restart=unless-stopped \
   nvcr.io/nvidia/tritonserver:26.07-py3 \

@@ -9,16 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health, News
 from launchers.host import process_table
-from launchers.host.process_ends import StubEnds, TritonEnds
-from launchers.host.process_table import Stub
+from launchers.host.process_ends import ListedEnds, TritonEnds
+from launchers.host.process_table import Listed
 from launchers.triton import labels
 from launchers.watch import out_of_memory
 
@@ -45,7 +47,7 @@ def test_a_process_that_ends_is_told_once_and_only_while_it_is_asked_about() -> 
             deadline = time.monotonic() + 30
             while not (news := ends.news((one,))):
                 assert time.monotonic() < deadline
-            assert news == (News((one.name,), "its process ended"),)
+            assert news == (News((one.name,), "its process ended", certain=True),)
             assert ends.news((one,)) == ()
             assert ends.news(()) == ()
             assert len(ends.news((one,))) == 1, "asked about anew: it is still gone"
@@ -76,9 +78,9 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
         one = server("p", str(triton.pid))
         waited_for, killed, well = map(int, triton.stdout.readline().split())
         others_child = os.getpid()
-        stubs = {pid: Stub(one.name, triton.pid) for pid in (waited_for, killed, well, others_child)}
-        ends = StubEnds(lambda: stubs)
-        in_container = StubEnds(lambda: stubs, {triton.pid: 1}.__getitem__)
+        stubs = {pid: Listed(one.name, triton.pid) for pid in (waited_for, killed, well, others_child)}
+        ends = ListedEnds(lambda: stubs)
+        in_container = ListedEnds(lambda: stubs, {triton.pid: 1}.__getitem__)
         try:
             assert ends.news((one,)) == in_container.news((one,)) == ()
             triton.stdin.write("\n")
@@ -89,13 +91,73 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
             deadline = time.monotonic() + 30
             while not (news := ends.news((one,))):
                 assert time.monotonic() < deadline
-            assert news == (News((one.name,), "a process of its models ended by SIGKILL", impaired=True),)
+            assert [(n.servers, n.health) for n in news] == [((one.name,), Health.IMPAIRED)]
             assert ends.news((one,)) == ()
             # Its group counts the kernel's kill.
-            assert in_container.news((one,)) == (News((one.name,), out_of_memory(one), impaired=True),)
+            (told,) = in_container.news((one,))
+            assert (told.reason, told.health) == (out_of_memory(one), Health.IMPAIRED)
         finally:
             os.killpg(triton.pid, signal.SIGKILL)
             ends.close()
+
+
+LISTED = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.argv[1], "60"])
+print(child.pid, flush=True)
+sys.stdin.readline()
+child.kill()
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+print("a zombie", flush=True)
+time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def triton_with_a_stub(name: str, directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that is called like Triton, and its child, called like a model's, by its pid."""
+    stub = directory / "triton_python_backend_stub"
+    stub.symlink_to("/bin/sleep")
+    command = ["tritonserver", "-c", LISTED, str(stub), f"--id={name}"]
+    with subprocess.Popen(
+        command, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as triton:
+        assert triton.stdout is not None
+        child = int(triton.stdout.readline())
+        try:
+            yield triton, child
+        finally:
+            triton.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
+def test_a_models_process_that_was_dead_when_first_listed_impairs_its_server(tmp_path: Path) -> None:
+    one = server("p", "")
+    with triton_with_a_stub(one.name, tmp_path) as (triton, child):
+        assert triton.stdin is not None
+        assert triton.stdout is not None
+        triton.stdin.write("\n")
+        triton.stdin.flush()
+        assert triton.stdout.readline() == "a zombie\n"
+        listed = process_table.listed({triton.pid: one.name, os.getpid(): "no Triton"})
+        assert listed == {triton.pid: Listed(one.name, triton.pid), child: Listed(one.name, triton.pid)}
+        with contextlib.closing(ListedEnds(lambda: listed)) as ends:
+            assert [(n.servers, n.health) for n in ends.news((one,))] == [((one.name,), Health.IMPAIRED)]
+            assert ends.news((one,)) == ()
+
+
+def test_the_end_of_a_listed_triton_is_certain(tmp_path: Path) -> None:
+    one = server("p", "")
+    with triton_with_a_stub(one.name, tmp_path) as (triton, _):
+        listed = process_table.listed({triton.pid: one.name})
+        with contextlib.closing(ListedEnds(lambda: listed)) as ends:
+            assert ends.news((one,)) == ()
+            triton.kill()
+            triton.wait()
+            (news,) = ends.news((one,))
+            assert (news.servers, news.health, news.certain) == ((one.name,), Health.GONE, True)
+            assert ends.news((one,)) == ()
 
 
 def held_processes() -> int:
@@ -158,8 +220,8 @@ def test_a_models_process_whose_end_cannot_be_read_now_is_reported_later(
     with subprocess.Popen(command, env=told, text=True, start_new_session=True, **pipes) as triton:  # type: ignore[call-overload]
         one = server("p", str(triton.pid))
         _, killed, _ = map(int, triton.stdout.readline().split())
-        stubs = {killed: Stub(one.name, triton.pid)}
-        ends = StubEnds(lambda: stubs)
+        stubs = {killed: Listed(one.name, triton.pid)}
+        ends = ListedEnds(lambda: stubs)
         try:
             assert ends.news((one,)) == ()
             handle = os.pidfd_open(killed)

@@ -70,3 +70,18 @@ def test_a_setuid_program_with_our_labels_is_no_server() -> None:
     # Its owner is root, its environment is the caller's.
     assert not process_table._is_only(0, "Name:\tsu\nUid:\t1000\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
     assert process_table._is_only(0, "Name:\tsh\nUid:\t0\t0\t0\t0\n")
+
+
+def test_a_blocked_sigterm_stays_pending_and_is_seen() -> None:
+    with subprocess.Popen([*process_table.BLOCK_TERM, "sleep", "30"], stdout=subprocess.PIPE) as process:
+        try:
+            while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+                time.sleep(0.001)
+            assert not process_table.has_pending_term(process.pid)
+            process.terminate()
+            assert process_table.has_pending_term(process.pid)
+            process.send_signal(process_table.END)
+            assert process.wait(timeout=30) == -signal.SIGINT
+        finally:
+            process.kill()
+    assert not process_table.has_pending_term(process.pid), "it is gone"

@@ -57,6 +57,14 @@ def test_whose_fault_it_was(old: bytes, new: bytes, failed: bool, abandoned: boo
     assert (made.failed, made.abandoned) == (failed, abandoned)
 
 
+@pytest.mark.parametrize(("protocol", "http", "grpc"), [("grpc", "200", 14), ("http", "503", None)])
+def test_a_server_that_has_unloaded_the_model_failed(protocol: str, http: str, grpc: int | None) -> None:
+    line = LINE.replace(b"grpc:", f"{protocol}:".encode()).replace(b" 200 - ", f" {http} unloaded ".encode())
+    made = parse(line)
+    assert made is not None
+    assert (made.unloaded, made.failed, made.grpc, made.http) == (True, True, grpc, int(http))
+
+
 def test_lines_without_an_inference_only_count() -> None:
     made = parse(LINE.replace(b" m ", b" - "))
     assert made is not None

@@ -804,3 +804,48 @@ def test_a_server_at_its_quota_on_a_quiet_host_or_without_a_quota_is_left(
     b.host = HostSeen(waiting=waiting)
     b.servers["W1.a"] = ServerSeen(Health.READY, delays=delays)
     assert of(Redirect, b.tick(50, late=["W1"]))
+
+
+def test_a_server_that_another_program_ends_is_left_and_drained() -> None:
+    made = bench(partition())
+    made.servers["W1.a"] = ServerSeen(Health.ENDING, reason="it is stopped")
+    effects = made.tick()
+    assert of(Redirect, effects) == [Redirect("W1", "W1.a", "W1.s", Cause.ENDING)]
+    assert of(DrainAndStop, effects) == [DrainAndStop("W1.a", Ending.DRAINED)]
+    assert "it is stopped" in said(effects, Level.WARNING)
+    assert made.state.watches["W1"].launches == Launches(), "no start has failed"
+
+
+def test_one_without_a_shadow_serves_until_its_successor_is_ready() -> None:
+    made = bench(replace(partition(), policy=ShadowPolicy.NONE, step_percent=0.0), standby=False)
+    made.servers["W1.a"] = ServerSeen(Health.ENDING, reason="it is stopped")
+    effects = made.tick(3)
+    (launch,) = of(Launch, effects)
+    assert launch.percent == 40.0
+    assert not made.state.watches["W1"].down
+    assert set(decisions.routes(made.state, FleetSeen(made.now_s, (), made.servers))["W1"].members) == {
+        "W1.a"
+    }
+    made.ready()
+    effects = made.tick()
+    assert of(Redirect, effects) == [Redirect("W1", "W1.a", launch.server, Cause.ENDING)]
+    assert of(DrainAndStop, effects) == [DrainAndStop("W1.a", Ending.DRAINED)]
+
+
+@pytest.mark.parametrize("health", [Health.ENDING, Health.PAUSED])
+def test_a_shadow_that_another_program_stops_is_replaced_and_no_death(health: Health) -> None:
+    made = bench(partition())
+    made.tick(60)  # it has stood by for long
+    made.servers["W1.s"] = ServerSeen(health, reason="it is stopped")
+    effects = made.tick()
+    assert of(DrainAndStop, effects) == [DrainAndStop("W1.s", Ending.AT_ONCE)]
+    assert len(of(Launch, effects)) == 1
+    assert made.state.watches["W1"].died_s < 0.0
+
+
+def test_a_paused_server_is_left_at_once_and_has_a_moment_for_what_it_holds() -> None:
+    made = bench(partition())
+    made.servers["W1.a"] = ServerSeen(Health.PAUSED, reason="it is paused")
+    effects = made.tick()
+    assert of(Redirect, effects) == [Redirect("W1", "W1.a", "W1.s", Cause.HANG)]
+    assert of(DrainAndStop, effects) == [DrainAndStop("W1.a", Ending.GRACE)]

@@ -12,7 +12,7 @@ import pytest
 from fake_kubernetes import FakeCluster, Key, Serving, served
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import OUT_OF_MEMORY, News
+from controlplane.domain.observation import OUT_OF_MEMORY, Health, News
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
 from launchers.kubernetes.events import PodEnds
@@ -97,6 +97,17 @@ def test_ends_are_told_with_their_reasons(serving: tuple[FakeCluster, Serving]) 
         cluster.store.remove(key(other))
         assert "deleted" in heard(ends, other)[0].reason
         assert ends.news((one, two, three, other)) == ()
+
+
+def test_a_pod_that_is_deleted_is_ending_before_it_is_gone(serving: tuple[FakeCluster, Serving]) -> None:
+    cluster, _ = serving
+    one = add(cluster, "one")
+    with watching() as ends:
+        now = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        cluster.store.edit(key(one), lambda obj: obj["metadata"].update(now))
+        assert [(n.servers, n.health) for n in heard(ends, one)] == [((one.name,), Health.ENDING)]
+        cluster.store.remove(key(one))
+        assert [(n.servers, n.health) for n in heard(ends, one)] == [((one.name,), Health.GONE)]
 
 
 def test_an_end_while_the_server_was_away_is_told_afterwards(serving: tuple[FakeCluster, Serving]) -> None:

@@ -204,7 +204,7 @@ def test_a_pod_whose_node_is_away_is_forgotten_after_its_grace(
     assert nothing_left(cluster)
 
 
-def test_a_pod_that_is_being_deleted_counts_as_exited(
+def test_a_pod_that_is_being_deleted_runs_until_it_has_ended_and_says_why(
     cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
 ) -> None:
     becomes(cluster, **running())
@@ -213,7 +213,8 @@ def test_a_pod_that_is_being_deleted_counts_as_exited(
     cluster.store.changed.clear()
     cluster.store.edit(key, lambda pod: pod["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
     (found,) = launcher.servers("f")
-    assert (found.id, found.state) == (server.id, ServerState.EXITED)
+    assert (found.id, found.state) == (server.id, ServerState.RUNNING)
+    assert "being deleted" in str(found.end)
 
 
 def test_a_sweep_removes_ended_pods_and_files_without_one(

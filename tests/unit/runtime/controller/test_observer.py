@@ -69,6 +69,7 @@ class Engine:
     starts: int = 0
     stuck: threading.Event | None = None
     waited_for: bool = False
+    listed: Server = SERVER
 
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         self.starts += 1
@@ -81,7 +82,7 @@ class Engine:
             self.waited_for = True
         if self.away:
             raise EngineError("the engine does not answer")
-        return (SERVER,)
+        return (self.listed,)
 
     def watch(self, fleet: str) -> Watch:
         return Watch(self.news)
@@ -234,16 +235,59 @@ def test_deaths_told_by_an_engine_that_goes_away_are_believed_once_it_answers(be
     assert bench.observer.troubles["engine"] == ""
 
 
+def test_a_death_that_the_kernel_reports_is_believed_while_the_engine_is_away(bench: Bench) -> None:
+    bench.engine.away = True
+    bench.engine.news.append(News((SERVER.name,), "died", certain=True))
+    assert bench.health() is Health.GONE
+
+
+@pytest.mark.parametrize(
+    ("listed", "health"),
+    [
+        (replace(SERVER, state=ServerState.PAUSED), Health.PAUSED),
+        (replace(SERVER, end="another program sent it SIGTERM"), Health.ENDING),
+        (replace(SERVER, state=ServerState.EXITED, end="exit code 1"), Health.GONE),
+    ],
+)
+def test_the_engines_list_says_what_a_server_is_and_until_when(
+    bench: Bench, listed: Server, health: Health
+) -> None:
+    bench.health()  # it was there before
+    bench.engine.listed = listed
+    bench.engine.news.append(News((SERVER.name,), "asks for a list at once", health=Health.PAUSED))
+    assert wait_until(lambda: bench.health() is health, deadline_s=30.0)
+    bench.engine.listed = SERVER
+    bench.engine.news.append(News((SERVER.name,), "asks for a list at once", health=Health.READY))
+    assert wait_until(lambda: bench.health() is Health.READY, deadline_s=30.0)
+
+
+def test_a_server_that_no_longer_has_its_model_is_ending(bench: Bench) -> None:
+    (answered,) = bench.requests.answered
+    bench.requests.answered = (answered._replace(http=503, unloaded=True),)
+    assert bench.health() is Health.ENDING
+    bench.requests.answered = ()
+    assert bench.health() is Health.ENDING
+
+
+def test_the_gravest_news_of_a_server_counts(bench: Bench) -> None:
+    bench.engine.news.append(News((SERVER.name,), "a process died", health=Health.IMPAIRED, certain=True))
+    assert bench.health() is Health.IMPAIRED
+    bench.engine.news.append(News((SERVER.name,), "it is stopped", health=Health.ENDING, certain=True))
+    assert bench.health() is Health.IMPAIRED
+    bench.engine.news.append(News((SERVER.name,), "it died", certain=True))
+    assert bench.health() is Health.GONE
+
+
 def test_a_model_whose_process_died_impairs_its_server(bench: Bench) -> None:
     # It goes on answering some requests all the same.
-    bench.engine.news.append(News((SERVER.name,), "a process of its models ended", impaired=True))
+    bench.engine.news.append(News((SERVER.name,), "a process of its models ended", health=Health.IMPAIRED))
     assert wait_until(lambda: bench.health() is Health.IMPAIRED, deadline_s=30.0)
     assert bench.health() is Health.IMPAIRED
 
 
 def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Bench) -> None:
     bench.workers.adopt(SERVER, Health.UNLOADED)
-    bench.engine.news.append(News((SERVER.name,), "a process of its models ended", impaired=True))
+    bench.engine.news.append(News((SERVER.name,), "a process of its models ended", health=Health.IMPAIRED))
     assert wait_until(lambda: (bench.health(), bench.observer._reports)[1] == [], deadline_s=30.0)
     assert bench.engine.news == []
     bench.workers.adopt(SERVER)
