@@ -61,7 +61,7 @@ def next_look_s(watch: Watch, seen: FleetSeen, limits: Limits) -> float:
     times = [at_s for at_s in (watch.settled_s, watch.launches.retry_at_s) if at_s > seen.now_s]
     if watch.launches.failures:
         since_s = max(one.since_s for one in (watch.active, watch.standby) if one is not None)
-        times.append(since_s + limits.stable_s)
+        times.append(since_s + limits.loop_s)
     return min(times, default=math.inf)
 
 
@@ -80,7 +80,7 @@ def _is_busy(watch: Watch, active: ServerSeen, limits: Limits) -> bool:
     uncovered = watch.standby is None and watch.partition.policy is not ShadowPolicy.NONE
     failing = watch.failed_in_a_row >= limits.failed_in_a_row
     incomplete = any(baseline.open for baseline in watch.services)
-    broken = watch.broken_s is not None or bool(watch.reported)
+    broken = watch.broken_s is not None or bool(watch.reported) or watch.owned is not None
     return unserved or uncovered or failing or incomplete or broken or suspicion(watch) >= LATE
 
 

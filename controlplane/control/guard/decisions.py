@@ -5,7 +5,8 @@ answers, `decide` acts on the evidence. The state table is in docs/design/faults
 
 * a partition with a live server has a route to it: a dead active server is left at once for a live one;
 * between two redirects of a partition lies its settling time, unless the server it left is dead;
-* no share has two owners: a shadow that no longer fits is replaced by one that does.
+* no share has two owners: a shadow that no longer fits is replaced by one that does. After a death the larger
+  shadow only lends its share: a server of the share that the partition owns takes over from it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ from controlplane.control.guard.state import (
     Probe,
     Redirect,
     Report,
+    Share,
     Topic,
     Watch,
+    exceeds,
     fits,
     overdrawn,
+    owned_percent,
     room_percent,
     used_percent,
 )
@@ -69,6 +73,8 @@ def begin(
     watches = {}
     for partition in partitions:
         active, *others = placed_servers[partition.id]
+        # Only after a takeover is the next server smaller.
+        lent = any(other.percent < active.percent for other in others)
         watches[partition.id] = Watch(
             partition,
             active,
@@ -76,6 +82,7 @@ def begin(
             tuple((p.rate_rps,) * len(signals.MEMORIES) for p in partition.promises),
             tuple(service.Service() for _ in partition.promises),
             standby=others[0] if others else None,
+            owned=Share(others[0].gpu, others[0].percent) if lent else None,
             generation=generation,
         )
     return GuardState(watches, limits=limits)
@@ -104,7 +111,8 @@ def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect
     if state.due_s and not due:
         return state, ()
     watches = dict(state.watches)
-    turn = _Turn(replace(state, watches=watches), seen, watches, used_percent(watches.values()))
+    owned = owned_percent(watches.values())
+    turn = _Turn(replace(state, watches=watches), seen, watches, used_percent(watches.values()), owned)
     if state.lost_gpus or any(turn.has_lost(watches[partition]) for partition in due):
         turn.lost_gpus()
     for partition, watch in state.watches.items():
@@ -118,23 +126,25 @@ class _Turn:
     """The state and the effects of one tick, partition by partition.
 
     `watches` is the state's own mapping and changes only here during the tick. `used` is the percentage of
-    each GPU that has an owner, `moved` the GPUs of which that changed, `decided` the partitions so far.
+    each GPU that active servers have, `owned` what partitions own, `moved` the GPUs of which one of them
+    changed, `decided` the partitions so far.
     """
 
     state: GuardState
     seen: FleetSeen
     watches: dict[str, Watch]
     used: dict[str, float]
+    owned: dict[str, float]
     effects: list[Effect] = field(default_factory=list)
     moved: set[str] = field(default_factory=set)
     decided: list[str] = field(default_factory=list)
 
     def set(self, partition: str, watch: Watch) -> None:
-        before = self.watches[partition].active
+        before = self.watches[partition]
         self.watches[partition] = watch
-        if watch.active.server != before.server:
-            self.used = used_percent(self.watches.values())
-            self.moved |= {before.gpu, watch.active.gpu}
+        if watch.active.server != before.active.server or watch.share != before.share:
+            self.used, self.owned = used_percent(self.watches.values()), owned_percent(self.watches.values())
+            self.moved |= {before.active.gpu, before.share.gpu, watch.active.gpu, watch.share.gpu}
 
     def is_concerned(self, watch: Watch) -> bool:
         """Return whether a share has moved on a GPU of this partition: what fitted there may fit no more."""
@@ -228,7 +238,7 @@ class _Turn:
         book = starts.failed(watch.launches, now - placed.since_s, now, limits, served=served)
         if book.open and not watch.launches.open:
             self.effects.append(OpenBreaker(watch.partition.id, book.retry_at_s))
-            short = f"{book.failures} starts in a row did not live {limits.stable_s:g} s"
+            short = f"{book.failures} servers in a row did not live {limits.loop_s:g} s"
             reason = f"{short}; the next try is in {book.retry_at_s - now:g} s"
             self._report(Level.CRITICAL, watch.partition.id, reason)
         return book
@@ -240,8 +250,7 @@ class _Turn:
             reason = f"{cause}{f' ({active.reason})' if active.reason else ''}, and nothing stands by"
             if watch.active.gpu not in self.state.lost_gpus:
                 self._report(Level.CRITICAL, watch.partition.id, f"{watch.active.server}: {reason}")
-            standby_starts = watch.standby is not None
-            book = watch.launches if standby_starts else self._failed(watch, watch.active, served=False)
+            book = self._failed(watch, watch.active, served=False)
             if cause is Cause.CRASH:
                 watch = self._died(watch, watch.active)
             watch = replace(watch, down=True, launches=book)
@@ -280,8 +289,11 @@ class _Turn:
             return watch
         if watch.broken_s is not None:
             return self._broken(watch, active)
-        if overdrawn(self.used, watch.active.gpu) and self._gives_back(watch):
-            return self._redirect(watch, Cause.SHARE, active)
+        if watch.owned is not None or overdrawn(self.used, watch.active.gpu):
+            if self._gives_back(watch):
+                return self._redirect(watch, Cause.SHARE, active)
+            if watch.owned is not None:
+                watch = self._wake(watch)
         return self._calm(watch)
 
     def _broken(self, watch: Watch, active: ServerSeen) -> Watch:
@@ -301,8 +313,13 @@ class _Turn:
         if starves(self.seen.host, watch.unexplained) and not signals.certainly_slower(watch):
             reason = f"{self._slowness(watch, active)}; other work has its core: a larger share is no faster"
             return _forget_late(self._report_once(watch, Topic.HOST, Level.WARNING, reason))
+        if watch.owned is not None:
+            # Even the larger share that the shadow lends is too small.
+            watch = replace(watch, owned=None)
+            self.set(watch.partition.id, watch)
         standby = watch.standby
-        if standby is not None and standby.percent > watch.active.percent and fits(self.used, watch, standby):
+        larger_standby = standby is not None and standby.percent > watch.active.percent
+        if standby is not None and larger_standby and fits(self.used, watch.active, standby):
             if self._usable(watch):
                 return self._redirect(watch, Cause.SLOW, active)
             reason = f"{self._slowness(watch, active)}; its shadow is not ready yet"
@@ -359,12 +376,14 @@ class _Turn:
             share = f"{target.percent:g} % of {target.gpu}"
             reason = f"{cause}{f' ({evidence})' if evidence else ''}: redirected to {target.server}, {share}"
             self._report(level, watch.partition.id, reason)
-        launches = self._failed(watch, watch.active, served=True) if died else watch.launches
+        counts = died and not watch.down  # one that was down was counted then
+        launches = self._failed(watch, watch.active, served=True) if counts else watch.launches
         if cause in (Cause.CRASH, Cause.IMPAIRED) and not watch.down:
             watch = self._died(watch, watch.active)
         moved = replace(
             _forget(watch),
             active=target,
+            owned=self._lent(watch, target) if died else None,
             services=tuple(service.Service() for _ in watch.services),
             unexplained=1.0,
             standby=None,
@@ -385,7 +404,7 @@ class _Turn:
         """Launch a shadow that fits, or a successor of a dead active server."""
         self.set(watch.partition.id, watch)
         now, standby = self.seen.now_s, watch.standby
-        if standby is not None and not watch.down and not fits(self.used, watch, standby):
+        if standby is not None and not watch.down and not fits(self.owned, watch.share, standby):
             self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
             watch = replace(watch, standby=None)
         if watch.standby is not None or now < watch.launches.retry_at_s:
@@ -405,30 +424,36 @@ class _Turn:
         return replace(watch, standby=placed, generation=watch.generation + 1, reported=reported)
 
     def _next_server(self, watch: Watch) -> PlacedServer | None:
-        """Return a server of the next larger share; of the same where no more is free, or after a death."""
-        partition, active = watch.partition, watch.active
+        """Return a server of the next larger share; of the own one where no more is free, or after a death."""
+        partition, active, share = watch.partition, watch.active, watch.share
         gpus = [active.gpu]
         if partition.shadow_gpu != partition.gpu:
             other = partition.gpu if active.gpu == partition.shadow_gpu else partition.shadow_gpu
             gpus = [other, active.gpu]
-        step = 0.0 if watch.down else partition.step_percent
+        step = 0.0 if watch.down or watch.owned is not None else partition.step_percent
         for gpu in gpus:
             if gpu in self.state.lost_gpus and gpu != gpus[-1]:
                 continue
-            percent = min(active.percent + step, room_percent(self.used, watch, gpu))
-            if percent >= min(active.percent, partition.percent) - 1e-6:
+            percent = min(share.percent + step, room_percent(self.owned, share, gpu))
+            if percent >= min(share.percent, partition.percent) - 1e-6:
                 name = f"{partition.id}.{watch.generation + 1}"
                 return PlacedServer(name, gpu, percent)
         return None
 
+    def _lent(self, watch: Watch, target: PlacedServer) -> Share | None:
+        """Return the share that a partition goes on to own while `target` has taken over from a dead server."""
+        share = watch.share
+        if share.gpu in self.state.lost_gpus:
+            share = Share(target.gpu, share.percent)
+        return share if exceeds(target, share) else None
+
     def _gives_back(self, watch: Watch) -> bool:
         standby = watch.standby
-        return (
-            self._usable(watch)
-            and standby is not None
-            and (standby.gpu != watch.active.gpu or standby.percent < watch.active.percent)
-            and fits(self.used, watch, standby)
-        )
+        if standby is None or not self._usable(watch):
+            return False
+        if not exceeds(watch.active, Share(standby.gpu, standby.percent)):
+            return False
+        return watch.owned is not None or fits(self.used, watch.active, standby)
 
     def _usable(self, watch: Watch) -> bool:
         return watch.standby is not None and _health(self.seen, watch.standby) is Health.READY

@@ -126,7 +126,11 @@ class Limits:
     hang_s: float = 0.5
     """No answer for this long, or 2 SLOs if that is longer, while requests are open, is a hang."""
     stable_s: float = 10.0
-    """A server that lived this long (two canaries) did not fail to start."""
+    """A server that lived this long (two canaries) did not fail to start, and is replaced at once where nothing
+    else serves."""
+    loop_s: float = 60.0
+    """Servers that live shorter than this, one after the other, are a crash loop. (A shadow of servers that serve
+    for 30 s lives for nearly twice as long.)"""
     gap_s: float = 2.0
     """After so long without a look, a slow server looks like a host that stood still."""
     back_off_s: float = 1.0
@@ -175,6 +179,14 @@ class PlacedServer:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """A percent of a GPU."""
+
+    gpu: str
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
 class Launches:
     """The record of starts: failures in a row, and the time of the next start."""
 
@@ -192,7 +204,8 @@ class Watch:
     `broken_s`, the first alarm on which nothing was done yet, and `alarm_s`, the latest one; `settled_s`,
     before which only a dead server is left; `died_s`, the last death of a server that had served.
     `unexplained` is the part of recent late answers' time that the host cannot explain. `looked_s` is the
-    look that this is from: a partition that rests is not looked at in each tick (`attention`).
+    look that this is from: a partition that rests is not looked at in each tick (`attention`). `owned` is the
+    partition's share while a shadow that took over from a dead server has another one; else None.
     """
 
     partition: GuardedPartition
@@ -201,6 +214,7 @@ class Watch:
     rates_rps: tuple[tuple[float, ...], ...]
     services: tuple[Service, ...]
     standby: PlacedServer | None = None
+    owned: Share | None = None
     down: bool = False
     answered_s: float = -math.inf
     settled_s: float = -math.inf
@@ -215,6 +229,11 @@ class Watch:
     generation: int = 0
     reported: Mapping[Topic, float] = field(default_factory=dict)
     looked_s: float = -math.inf
+
+    @property
+    def share(self) -> Share:
+        """The share that the partition owns. A takeover after a death does not change it."""
+        return self.owned or Share(self.active.gpu, self.active.percent)
 
     def has_reported(self, topic: Topic) -> bool:
         """Return whether this was reported and has not ended."""
@@ -262,22 +281,35 @@ class GuardState:
 
 
 def used_percent(watches: Iterable[Watch]) -> dict[str, float]:
-    """Return GPU -> its percentage that has an owner. A dead server's share is its successor's."""
-    used: dict[str, float] = {}
-    for watch in watches:
-        used[watch.active.gpu] = used.get(watch.active.gpu, 0.0) + watch.active.percent
-    return used
+    """Return GPU -> its percentage that active servers have. A dead server's share is its successor's."""
+    return _sums(Share(watch.active.gpu, watch.active.percent) for watch in watches)
 
 
-def room_percent(used: Mapping[str, float], watch: Watch, gpu: str) -> float:
-    """Return the percentage of `gpu` that this partition could own, its present share included."""
-    own = watch.active.percent if watch.active.gpu == gpu else 0.0
-    return WHOLE_PERCENT - used.get(gpu, 0.0) + own
+def owned_percent(watches: Iterable[Watch]) -> dict[str, float]:
+    """Return GPU -> its percentage that has an owner, whatever shadows have taken over for a moment."""
+    return _sums(watch.share for watch in watches)
 
 
-def fits(used: Mapping[str, float], watch: Watch, placed: PlacedServer) -> bool:
-    """Return whether this partition could move to `placed` with no share owned twice."""
-    return placed.percent <= room_percent(used, watch, placed.gpu) + _ROUNDING
+def _sums(shares: Iterable[Share]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for share in shares:
+        sums[share.gpu] = sums.get(share.gpu, 0.0) + share.percent
+    return sums
+
+
+def room_percent(used: Mapping[str, float], own: Share | PlacedServer, gpu: str) -> float:
+    """Return the percentage of `gpu` that a partition could have, its `own` share included."""
+    return WHOLE_PERCENT - used.get(gpu, 0.0) + (own.percent if own.gpu == gpu else 0.0)
+
+
+def fits(used: Mapping[str, float], own: Share | PlacedServer, placed: PlacedServer) -> bool:
+    """Return whether a partition could move from `own` to `placed` with no share owned twice."""
+    return placed.percent <= room_percent(used, own, placed.gpu) + _ROUNDING
+
+
+def exceeds(placed: PlacedServer, share: Share) -> bool:
+    """Return whether a server has another share than this, or more of it."""
+    return placed.gpu != share.gpu or placed.percent > share.percent + _ROUNDING
 
 
 def overdrawn(used: Mapping[str, float], gpu: str) -> bool:

@@ -328,3 +328,72 @@ def test_what_cannot_start_is_tried_ever_more_rarely(percents: tuple[float, ...]
     gaps = [b - a for a, b in pairwise(per_ward)]
     assert gaps == sorted(gaps)
     assert {b.partition for b in fleet.breakers} == {w.id for w in fleet.partitions}
+
+
+CRASHES = st.lists(
+    st.tuples(
+        st.sampled_from(("crash", "crash standby", "both", "hang", "impair", "fail")), st.integers(0, 3)
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=60)
+@given(shares, st.sampled_from(list(ShadowPolicy)), st.booleans(), CRASHES, st.integers(1, 60))
+def test_a_crash_lends_a_share_for_one_takeover_and_costs_no_neighbour_its_shadow(
+    percents: tuple[float, ...],
+    policy: ShadowPolicy,
+    elsewhere: bool,
+    crashes: list[tuple[str, int]],
+    apart: int,
+) -> None:
+    fleet = world(percents, policy, elsewhere)
+    lent_s: dict[str, float] = {}
+    hit: set[str] = set()
+    for event, which in crashes:
+        partition = fleet.partitions[which % len(fleet.partitions)]
+        hit.add(partition.id)
+        watch = fleet.state.watches[partition.id]
+        struck = [watch.active] if event != "crash standby" else []
+        struck += [watch.standby] if event in ("crash standby", "both") and watch.standby else []
+        for placed in struck:
+            machine = fleet.machines.get(placed.server)
+            if machine is None or machine.health not in (Health.READY, Health.UNLOADED):
+                continue
+            match event:
+                case "hang":
+                    machine.hung = True
+                case "impair":
+                    machine.health = Health.IMPAIRED
+                case "fail":
+                    machine.health = Health.FAILING
+                case _:
+                    machine.health = Health.GONE
+        for _ in range(apart):
+            fleet.tick()
+            keeps_to_the_plan(fleet, lent_s, hit)
+    for _ in range(600):
+        fleet.tick()
+        keeps_to_the_plan(fleet, lent_s, hit)
+    planned = {p.id: p.percent for p in fleet.partitions}
+    assert {w.partition.id: w.active.percent for w in fleet.state.watches.values()} == planned
+    assert not any(overdrawn(fleet.used, gpu) for gpu in GPUS)
+
+
+def keeps_to_the_plan(fleet: World, lent_s: dict[str, float], hit: set[str]) -> None:
+    """A share above the plan is a shadow's that took over, until a server as planned is ready and it has settled."""
+    for partition in fleet.partitions:
+        watch = fleet.state.watches[partition.id]
+        next_one = watch.standby and fleet.machines.get(watch.standby.server)
+        if watch.active.percent > partition.percent:
+            assert watch.standby is None or watch.standby.percent <= partition.percent
+            settled = fleet.now_s >= watch.settled_s
+            active = fleet.machines.get(watch.active.server)
+            serves = active is not None and active.health is Health.READY and not active.hung
+            if serves and settled and next_one is not None and next_one.health is Health.READY:
+                lent_s.setdefault(watch.active.server, fleet.now_s)
+                assert fleet.now_s - lent_s[watch.active.server] <= 2 * TICK_S, "given back at once"
+        if partition.id not in hit and partition.policy is not ShadowPolicy.NONE:
+            assert watch.standby is not None
+            assert watch.standby.server == f"{partition.id}.s", "a neighbour's own shadow"
