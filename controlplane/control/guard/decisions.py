@@ -369,7 +369,10 @@ class _Turn:
         assert target is not None
         self.effects.append(Redirect(watch.partition.id, watch.active.server, target.server, cause))
         died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED)
-        self.effects.append(DrainAndStop(watch.active.server, _ENDINGS[cause]))
+        # A shadow that lent its share stands by again; one that is warm would keep its models loaded.
+        lent = watch.owned is not None and not died and watch.partition.policy is ShadowPolicy.HOT
+        if not lent:
+            self.effects.append(DrainAndStop(watch.active.server, _ENDINGS[cause]))
         if watch.active.gpu not in self.state.lost_gpus:
             evidence = self._slowness(watch, active) if cause is Cause.SLOW else active.reason
             level = Level.INFO if cause is Cause.SHARE else Level.WARNING
@@ -386,7 +389,7 @@ class _Turn:
             owned=self._lent(watch, target) if died else None,
             services=tuple(service.Service() for _ in watch.services),
             unexplained=1.0,
-            standby=None,
+            standby=watch.active if lent else None,
             down=False,
             answered_s=now,
             settled_s=now + self.state.limits.settle_s,
@@ -424,7 +427,7 @@ class _Turn:
         return replace(watch, standby=placed, generation=watch.generation + 1, reported=reported)
 
     def _next_server(self, watch: Watch) -> PlacedServer | None:
-        """Return a server of the next larger share; of the own one where no more is free, or after a death."""
+        """Return a server of the next larger share; of its own where no more is free, or after a death."""
         partition, active, share = watch.partition, watch.active, watch.share
         gpus = [active.gpu]
         if partition.shadow_gpu != partition.gpu:
@@ -441,7 +444,7 @@ class _Turn:
         return None
 
     def _lent(self, watch: Watch, target: PlacedServer) -> Share | None:
-        """Return the share that a partition goes on to own while `target` has taken over from a dead server."""
+        """Return the share that a partition goes on to own after `target` took over from a dead server."""
         share = watch.share
         if share.gpu in self.state.lost_gpus:
             share = Share(target.gpu, share.percent)

@@ -20,9 +20,11 @@ def failed(book: Launches, lived_s: float, now_s: float, limits: Limits, *, serv
         return book if book.open and served else Launches()
     failures = book.failures + 1
     started = lived_s > limits.stable_s
+    if started and (failures == 1 or (failures < limits.failures and not served)):
+        return Launches(failures, now_s)
     if failures < limits.failures:
         wait_s = min(limits.back_off_max_s, limits.back_off_s * 2.0 ** (failures - 1))
-        return Launches(failures, now_s if started and not served else now_s + wait_s)
+        return Launches(failures, now_s + wait_s)
     wait_s = limits.breaker_s if served else limits.back_off_max_s
     return Launches(failures, now_s + (min(wait_s, lived_s) if started else wait_s), open=True)
 

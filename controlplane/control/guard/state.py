@@ -126,11 +126,10 @@ class Limits:
     hang_s: float = 0.5
     """No answer for this long, or 2 SLOs if that is longer, while requests are open, is a hang."""
     stable_s: float = 10.0
-    """A server that lived this long (two canaries) did not fail to start, and is replaced at once where nothing
-    else serves."""
+    """A server that lived this long (two canaries) did not fail to start."""
     loop_s: float = 60.0
-    """Servers that live shorter than this, one after the other, are a crash loop. (A shadow of servers that serve
-    for 30 s lives for nearly twice as long.)"""
+    """Servers that live shorter than this, one after the other, are a crash loop: the shadow of a server that
+    serves for 30 s lives for nearly twice as long."""
     gap_s: float = 2.0
     """After so long without a look, a slow server looks like a host that stood still."""
     back_off_s: float = 1.0

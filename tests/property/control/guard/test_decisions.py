@@ -382,7 +382,7 @@ def test_a_crash_lends_a_share_for_one_takeover_and_costs_no_neighbour_its_shado
 
 
 def keeps_to_the_plan(fleet: World, lent_s: dict[str, float], hit: set[str]) -> None:
-    """A share above the plan is a shadow's that took over, until a server as planned is ready and it has settled."""
+    """Only a shadow that took over has more than planned, until a server as planned is ready."""
     for partition in fleet.partitions:
         watch = fleet.state.watches[partition.id]
         next_one = watch.standby and fleet.machines.get(watch.standby.server)

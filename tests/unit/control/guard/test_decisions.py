@@ -610,11 +610,13 @@ def test_a_crash_grows_no_share_and_costs_no_neighbour_its_shadow() -> None:
         assert [(e.server, e.percent) for e in of(Launch, effects)] == [
             (b.state.watches["W1"].standby.server, 45.0)  # type: ignore[union-attr]
         ]
+        took_over = b.state.watches["W1"].active.server
         for _ in range(round(Limits().loop_s / TICK_S) + 60):
             b.tick()
             b.ready()
         assert b.state.watches["W1"].active.percent == 45.0
         assert b.state.watches["W1"].standby.percent == 55.0  # type: ignore[union-attr]
+        assert b.state.watches["W1"].standby.server == took_over, "it stands by again"  # type: ignore[union-attr]
     assert "W2.s" in b.servers, "its own shadow"
     assert [r.cause for r in of(Redirect, b.effects)] == 3 * [Cause.CRASH, Cause.SHARE]
 
