@@ -36,7 +36,8 @@ class Answer(NamedTuple):
     """One ended request: the time (monotonic clock), the latency since its arrival, the server.
 
     `failed` means a fault of the server, not of the client (the refusal of a bad input is an answer).
-    `server` is empty if no server was there, or if it has been stopped since.
+    `server` is empty if no server was there, or if it has been stopped since. `held`: it failed, and a server
+    had it. `client` is empty where clients need no tokens.
     """
 
     ended_s: float
@@ -44,6 +45,8 @@ class Answer(NamedTuple):
     failed: bool
     endpoint: str
     server: str
+    held: bool = False
+    client: str = ""
 
 
 class News(NamedTuple):

@@ -6,7 +6,8 @@
 HAProxy and the facade write it, over UDP on loopback. The sender is `<protocol>:<process>` and numbers its
 lines. HAProxy's endpoint is `-` for a request that is not an inference or that it passed to the facade. Its
 lines have one word more in a traced gateway (`controlplane.monitor.spans`), then five in an audited one
-(`controlplane.monitor.audit`).
+(`controlplane.monitor.audit`). The flags are HAProxy's two letters, its time to connect and the client, as in
+`SH/0/shop`; those of earlier versions are the letters alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from typing import NamedTuple
 FIELDS = 12
 """Words of a line; those of a traced or an audited gateway have more."""
 _CANCELLED = "1"
+_LOST = "S"
+"""The connection to the server ended or did not open."""
+_NEVER_CONNECTED = "-1"
+_UNAVAILABLE_HTTP = 503
+_UNAVAILABLE_GRPC = 14
+"""Behind a gate also where no server was reached."""
 _OWN_ANSWER = "L"
 """Of HAProxy's own answers, only refusals under overload name an endpoint and no server."""
 SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
@@ -28,7 +35,8 @@ class Record(NamedTuple):
 
     `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
     server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
-    connection, `refused` that the gateway refused it because its partition was overloaded.
+    connection, `refused` that the gateway refused it because its partition was overloaded, `held` that it
+    failed and a server had it. `client` is empty without tokens.
     """
 
     sender: str
@@ -44,6 +52,8 @@ class Record(NamedTuple):
     latency_ms: float
     abandoned: bool
     refused: bool = False
+    held: bool = False
+    client: str = ""
 
     def not_after(self, now_s: float) -> Record:
         """Return this record, dated now where it is dated later: the clock was set back since."""
@@ -70,7 +80,8 @@ def parse(line: bytes) -> Record | None:
         if endpoint == "-":
             return Record(sender, int(number), "", host, 0, 0, None, 0, 0, 0.0, 0.0, False)
         ended_us = int(end_us)
-        return Record(
+        flags, connect_ms, client = (*flags.split("/", 2), _NEVER_CONNECTED, "-")[:3]
+        found = Record(
             sender,
             int(number),
             endpoint,
@@ -84,7 +95,14 @@ def parse(line: bytes) -> Record | None:
             max(0.0, (ended_us - int(start_us)) / 1e3),
             flags.startswith("C") or grpc == _CANCELLED,
             flags.startswith(_OWN_ANSWER) and not port.isdigit(),
+            client="" if client == "-" else client,
         )
+        if not found.failed:
+            return found
+        if flags.startswith(_LOST):
+            # Once sent, a request that is sent again may end without a connection.
+            return found._replace(held=flags[1:2] in "HD" or connect_ms != _NEVER_CONNECTED)
+        return found._replace(held=found.http != _UNAVAILABLE_HTTP and found.grpc != _UNAVAILABLE_GRPC)
     except ValueError:
         return None
 

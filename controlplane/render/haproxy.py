@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
+from controlplane.files.limits import REFUSED, REMEMBERED_S
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -66,6 +67,7 @@ class HaproxyFrame:
     models_map: str
     checks_map: str
     endpoint_limits_map: str
+    refusals_map: str
     log_address: str
     log_secret: str
     process: str
@@ -95,6 +97,8 @@ def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
             slots=slots,
             largest_body_bytes=LARGEST_BODY_BYTES,
             overloaded=_OVERLOADED,
+            refusal=REFUSED,
+            remembered_s=REMEMBERED_S,
             promise_window_s=PROMISE_WINDOW_S,
             longest_ms=LONGEST_MS,
             bounded_by=("client", "endpoint") if frame.clients_map else ("endpoint",),

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from controlplane.control.guard import culprits
 from controlplane.control.guard.host import unexplained
 from controlplane.control.guard.signals import GONE, LATE, missed_s, resumed, suspicion, update
 from controlplane.control.guard.state import GuardState, Limits, Watch
@@ -34,6 +35,7 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
     answers: dict[str, list[Answer]] = {}
     for answer in seen.answers:
         answers.setdefault(answer.server, []).append(answer)
+    failed = [answer for answer in seen.answers if answer.held]
     watches = dict(state.watches)
     for partition in looked_at:
         watch = resumed(watches[partition], state.now_s)
@@ -43,7 +45,8 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
             watch = replace(watch, answered_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
-        watches[partition] = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
+        watch = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
+        watches[partition] = culprits.heard(watch, failed)
     return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
 
 
@@ -69,9 +72,15 @@ def _fresh(state: GuardState, seen: FleetSeen) -> frozenset[str]:
     """Return the partitions that are due, those with answers, and those whose servers changed."""
     found = due(state, seen.now_s)
     new = {*_changed(state.servers, seen.servers), *(answer.server for answer in seen.answers)}
-    if not new:
+    # What a dead server held is known by its endpoint only.
+    held = {answer.endpoint for answer in seen.answers if answer.held}
+    if not new and not held:
         return found
-    return found.union(p for p, watch in state.watches.items() if not new.isdisjoint(_names(watch)))
+    return found.union(
+        p
+        for p, watch in state.watches.items()
+        if not new.isdisjoint(_names(watch)) or not held.isdisjoint(watch.partition.endpoints)
+    )
 
 
 def _is_busy(watch: Watch, active: ServerSeen, limits: Limits) -> bool:

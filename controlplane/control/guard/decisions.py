@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import attention, sequential, service, signals, starts
+from controlplane.control.guard import attention, culprits, sequential, service, signals, starts
 from controlplane.control.guard.host import contention, starves
 from controlplane.control.guard.state import (
     Cause,
@@ -32,6 +32,7 @@ from controlplane.control.guard.state import (
     PlacedServer,
     Probe,
     Redirect,
+    Refuse,
     Report,
     Share,
     Topic,
@@ -177,7 +178,7 @@ class _Turn:
             watch = self._impaired(watch, active)
         else:
             watch = self._alive(watch, active)
-        self.set(partition, self._upkeep(watch))
+        self.set(partition, self._upkeep(self._accuse(watch)))
 
     def lost_gpus(self) -> None:
         """Report a GPU whose servers are all gone, once, however many they are."""
@@ -230,7 +231,27 @@ class _Turn:
         if now - watch.died_s <= within_s and placed.gpu not in self.state.lost_gpus:
             reason = f"two servers died within {within_s:g} s: one of their requests may crash every server"
             self._report(Level.CRITICAL, watch.partition.id, reason)
-        return replace(watch, died_s=now)
+        return culprits.died(replace(watch, died_s=now), now, self.state.limits)
+
+    def _accuse(self, watch: Watch) -> Watch:
+        """Have requests refused that were open at each of several deaths; then the next start is at once."""
+        now, limits = self.seen.now_s, self.state.limits
+        found = culprits.accusation(watch, now, limits) if watch.deaths else None
+        if found is None:
+            return watch
+        self.effects.append(Refuse(watch.partition.id, found.accused, found.refused_s))
+        deaths = "a server" if found.deaths == 1 else f"{found.deaths} servers"
+        within = f" within {now - found.since_s:.1f} s" if found.deaths > 1 else ""
+        way_out = f"`ctl limit remove {found.accused.endpoint}` ends that"
+        what = (
+            f"its requests are refused for {found.refused_s:g} s ({way_out})"
+            if found.refused_s
+            else "from now on such a request is not sent to a second server"
+        )
+        reason = f"{deaths} died{within}, each with a request open for {found.accused}: {what}"
+        self._report(Level.CRITICAL, watch.partition.id, reason)
+        accused = culprits.accused(watch, found, now)
+        return replace(accused, launches=Launches()) if found.refused_s else accused
 
     def _failed(self, watch: Watch, placed: PlacedServer, *, served: bool) -> Launches:
         """Return the record of starts after `placed` died."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
@@ -98,6 +99,25 @@ class Probe:
     server: str
 
 
+class Accused(NamedTuple):
+    """An endpoint whose requests were open at several deaths; of one client where that is known."""
+
+    endpoint: str
+    client: str = ""
+
+    def __str__(self) -> str:
+        return f"endpoint {self.endpoint}" + (f" from client {self.client}" if self.client else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Refuse the requests of `accused` for `seconds`; afterwards give them no second server for a while."""
+
+    partition: str
+    accused: Accused
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class OpenBreaker:
     """Start no server for this partition until `until_s`: its starts fail."""
@@ -115,7 +135,7 @@ class Report:
     reason: str
 
 
-Effect = Redirect | DrainAndStop | Launch | Load | Probe | OpenBreaker | Report
+Effect = Redirect | DrainAndStop | Launch | Load | Probe | Refuse | OpenBreaker | Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +164,14 @@ class Limits:
     failed_in_a_row: int = 5
     probe_s: float = 1.0
     """The time between two canaries of a failing server."""
+    deaths: int = 3
+    """So many deaths within `deaths_s`, each with a request of one endpoint open, accuse that endpoint."""
+    deaths_s: float = 20.0
+    refused_s: float = 30.0
+    """How long the requests of an accused endpoint are refused; twice as long each time, ..."""
+    refused_max_s: float = 600.0
+    remembered_s: float = 600.0
+    """... until so long after the last time: meanwhile one more death is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +223,14 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True)
+class Offence:
+    """How often requests were refused for crashing servers, and until when."""
+
+    times: int = 0
+    until_s: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """One partition as it is now.
 
@@ -204,7 +240,8 @@ class Watch:
     before which only a dead server is left; `died_s`, the last death of a server that had served.
     `unexplained` is the part of recent late answers' time that the host cannot explain. `looked_s` is the
     look that this is from: a partition that rests is not looked at in each tick (`attention`). `owned` is the
-    partition's share while a shadow that took over from a dead server has another one; else None.
+    partition's share while a shadow that took over from a dead server has another one; else None. `deaths`
+    are the recent ones, `held` the requests that failed in a server, and when (`culprits`).
     """
 
     partition: GuardedPartition
@@ -228,6 +265,9 @@ class Watch:
     generation: int = 0
     reported: Mapping[Topic, float] = field(default_factory=dict)
     looked_s: float = -math.inf
+    deaths: tuple[float, ...] = ()
+    held: tuple[tuple[float, Accused], ...] = ()
+    offences: Mapping[Accused, Offence] = field(default_factory=dict)
 
     @property
     def share(self) -> Share:

@@ -9,6 +9,9 @@ import time
 
 from controlplane.domain.fleet import Backend
 
+ABANDONED, HELD, UNREACHED = "C-", "SH", "SC"
+"""As HAProxy's flags: the client left, the server was lost with the request, no connection opened."""
+
 
 class Records:
     """Sends and forgets: a monitor that is not there loses lines, and sees by the count how many."""
@@ -38,9 +41,13 @@ class Records:
         *,
         http: int,
         grpc: int | None,
-        abandoned: bool = False,
+        flags: str = "--",
+        client: str = "",
     ) -> None:
-        """A request ended now, or its client left it. `grpc` is None for one over HTTP."""
+        """A request ended now. `grpc` is None for one over HTTP.
+
+        `flags` are ABANDONED where the client left it, HELD and UNREACHED where its server was lost.
+        """
         protocol = "http" if grpc is None else "grpc"
         self._counts[protocol] += 1
         self.handled_bytes += size + answer_size
@@ -49,7 +56,7 @@ class Records:
         line = (
             f"{self._secret} {protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.host} "
             f"{backend.grpc_port} {http} {'-' if grpc is None else grpc} "
-            f"{'C-' if abandoned else '--'} {size} {answer_size} "
+            f"{flags}/-1/{client or '-'} {size} {answer_size} "
             f"{start_us} {end_us}"
         )
         with contextlib.suppress(OSError):

@@ -200,8 +200,9 @@ class Observer:
             self._heard_s = now
         for end in ends:
             name = self._by_address.get((end.host, end.port), "")
+            ended_s = min(now, end.ended_s - ahead_s)
             answers.append(
-                Answer(min(now, end.ended_s - ahead_s), end.latency_ms, end.failed, end.endpoint, name)
+                Answer(ended_s, end.latency_ms, end.failed, end.endpoint, name, end.held, end.client)
             )
             if not name:
                 continue  # says nothing about a server's health

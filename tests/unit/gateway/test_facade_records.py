@@ -8,7 +8,7 @@ import time
 import pytest
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.records import Records
+from controlplane.gateway.facade.records import ABANDONED, Records
 from controlplane.monitor.records import parse
 
 pytestmark = pytest.mark.unit
@@ -22,7 +22,9 @@ def test_a_request_that_its_client_left_is_none_that_was_answered(abandoned: boo
         records = Records(monitor.getsockname()[1], "secret")
         try:
             server = Backend("s", "127.0.0.1", 8000, 8001)
-            records.request("w", server, time.monotonic(), 1, 0, http=0, grpc=None, abandoned=abandoned)
+            records.request(
+                "w", server, time.monotonic(), 1, 0, http=0, grpc=None, flags=ABANDONED if abandoned else "--"
+            )
             _, _, line = monitor.recv(4096).partition(b" ")
         finally:
             records.close()
