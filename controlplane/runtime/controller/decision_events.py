@@ -57,7 +57,8 @@ def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
         case DrainAndStop(server, ending):
             return Event(wall_s, "info", "stop", server, str(ending))
         case Refuse(partition, accused, seconds):
-            return Event(wall_s, "critical", "refuse", partition, f"{accused}: {seconds:g} s")
+            what = f"refused for {seconds:g} s" if seconds else "no second server for a lost request"
+            return Event(wall_s, "critical", "refuse", partition, f"{accused}: {what}")
         case OpenBreaker(partition, until_s):
             return Event(wall_s, "critical", "breaker", partition, f"no start for {until_s - now_s:.0f} s")
         case Report(level, subject, reason):
