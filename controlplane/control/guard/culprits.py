@@ -19,6 +19,9 @@ BEFORE_S = 1.0
 AFTER_S = 2.0
 """... and their lines come up to this long after that: an impaired server refuses one after the other."""
 
+MOST_HELD = 1000
+"""Requests that are kept: a model may fail all of them without any death."""
+
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
@@ -37,7 +40,7 @@ def heard(watch: Watch, answers: Iterable[Answer]) -> Watch:
     """Return the watch with those of `answers` that failed while a server of the partition had them."""
     endpoints = watch.partition.endpoints
     held = [(a.ended_s, Accused(a.endpoint, a.client)) for a in answers if a.held and a.endpoint in endpoints]
-    return replace(watch, held=(*watch.held, *held)) if held else watch
+    return replace(watch, held=(*watch.held, *held)[-MOST_HELD:]) if held else watch
 
 
 def died(watch: Watch, now_s: float, limits: Limits) -> Watch:
