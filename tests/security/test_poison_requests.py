@@ -40,6 +40,7 @@ class Poisoned:
         """Route to these servers, new ones where the ones of these names are dead."""
         for name in (*members, *([backup] if backup else [])):
             if self.tritons[name].process.poll() is not None:
+                self.tritons[name].kill()  # the processes of its models
                 self._start(name)
         self.gateway.commit(
             {
