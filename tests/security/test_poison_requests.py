@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import queue
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 
 from controlplane.domain.fleet import Route
+from controlplane.files.limits import REFUSED
 from controlplane.gateway.haproxy import HaproxyGateway
 
 pytestmark = pytest.mark.e2e
@@ -83,6 +85,16 @@ class Poisoned:
                 return refusal.status()
         return None
 
+    def streamed(self) -> str:
+        """The error of a streamed message."""
+        errors: queue.Queue[object] = queue.Queue()
+        x = triton_grpc.InferInput("INPUT", [1, 1], "BYTES")
+        x.set_data_from_numpy(np.array([[b"p"]], dtype=np.object_))
+        with triton_grpc.InferenceServerClient(f"{rig.HOST}:{self.ports.grpc}") as client:
+            client.start_stream(lambda result, error: errors.put(error))
+            client.async_stream_infer("text", [x])
+            return str(errors.get(timeout=60))
+
 
 @pytest.fixture(scope="module")
 def poisoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Poisoned]:
@@ -142,6 +154,7 @@ def test_what_is_refused_reaches_no_server_until_it_ends(poisoned: Poisoned) -> 
         assert poisoned.http(document) == 429
     for compression in (None, "gzip"):
         assert poisoned.grpc(2, compression) == "StatusCode.RESOURCE_EXHAUSTED"
+    assert REFUSED in poisoned.streamed()
     assert poisoned.alive() >= {"one", "two"}
     rig.until(lambda: poisoned.http(HARMLESS) == 200)
     poisoned.gateway.refuse("other", "", time.time() + 60.0)
