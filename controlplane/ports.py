@@ -141,6 +141,12 @@ class Gateway(Protocol):
     def arrange(self, order: Order) -> None:
         """Have requests wait for their partitions in this order, where the gateway's options say so."""
 
+    def refuse(self, endpoint: str, client: str, until_s: float) -> None:
+        """Refuse inferences of an endpoint until then (since the epoch), of one client or (empty) of all.
+
+        For ten minutes more, one that a dead server held is not sent to a second one.
+        """
+
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the requests that this server has not answered, including queued ones."""
 

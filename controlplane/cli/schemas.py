@@ -366,9 +366,16 @@ class _LimitSet(_Versioned):
     limit: Limit
 
 
+class _Refused(TypedDict):
+    endpoint: str
+    client: str | None
+    seconds_left: int
+
+
 class _LimitList(_Versioned):
     fleet: str
     limits: dict[str, Limit]
+    refused: list[_Refused]
 
 
 class _LimitRemoved(_Versioned):

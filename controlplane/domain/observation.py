@@ -43,7 +43,8 @@ class Answer(NamedTuple):
 
     `failed` means a fault of the server, not of the client (the refusal of a bad input is an answer).
     `refused` means that the server declined it by a policy of its model, such as a full queue: it lives.
-    `server` is empty if no server was there, or if it has been stopped since.
+    `server` is empty if no server was there, or if it has been stopped since. `held`: it failed, and a server
+    had it. `client` is empty where clients need no tokens.
     """
 
     ended_s: float
@@ -52,6 +53,8 @@ class Answer(NamedTuple):
     endpoint: str
     server: str
     refused: bool = False
+    held: bool = False
+    client: str = ""
 
 
 OUT_OF_MEMORY = "out of memory"

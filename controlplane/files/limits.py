@@ -1,8 +1,8 @@
-"""Limits of endpoints, which hold for all clients together."""
+"""Limits of endpoints, which hold for all clients together, and refusals, which end by themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,6 +39,13 @@ class Limit:
 
 NO_LIMIT = Limit()
 
+Refusals = Mapping[tuple[str, str], int]
+"""Endpoint and client (empty: all clients) -> the second until which inferences are refused."""
+
+REFUSED = "requests of this endpoint crashed its servers: they are refused for a while"
+REMEMBERED_S = 600
+"""So long after a refusal a request that a dead server held is not sent to a second one."""
+
 
 class _Limit(State):
     endpoint: str
@@ -50,6 +57,17 @@ class _Limit(State):
 class _Limits(State):
     schema_version: int
     limits: list[_Limit]
+
+
+class _Refusal(State):
+    endpoint: str
+    client: str
+    until_s: int
+
+
+class _Refusals(State):
+    schema_version: int
+    refusals: list[_Refusal]
 
 
 def check(endpoint: str, limit: Limit) -> None:
@@ -75,3 +93,16 @@ def write_limits(path: Path, limits: Iterable[tuple[str, Limit]]) -> None:
     """Replace the file in one step. Raises EngineError where the disk refuses."""
     entries = [{"endpoint": endpoint, **asdict(limit)} for endpoint, limit in limits]
     write_json(path, {"schema_version": SCHEMA_VERSION, "limits": entries})
+
+
+def read_refusals(path: Path) -> dict[tuple[str, str], int]:
+    """Return the refusals, also recent ones that have ended. Raises InputError where the file is broken."""
+    if not path.exists():
+        return {}
+    return {(one.endpoint, one.client): one.until_s for one in read(path).parse(_Refusals).refusals}
+
+
+def write_refusals(path: Path, refusals: Refusals) -> None:
+    """Replace the file in one step. Raises EngineError where the disk refuses."""
+    entries = [{"endpoint": e, "client": c, "until_s": until_s} for (e, c), until_s in refusals.items()]
+    write_json(path, {"schema_version": SCHEMA_VERSION, "refusals": entries})

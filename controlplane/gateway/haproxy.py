@@ -17,6 +17,7 @@ from controlplane.gateway import control_socket, liveness, options, slots, store
 from controlplane.gateway.locks import locked
 from controlplane.gateway.places import Places
 from controlplane.gateway.running import RunningHaproxy
+from controlplane.gateway.security.registry import LimitRegistry
 from controlplane.gateway.slots import PLAIN, SlotTable
 from controlplane.gateway.startup import Startup, tell_facade, wait
 from controlplane.gateway.traits import traits_of
@@ -139,6 +140,10 @@ class HaproxyGateway:
     def _order(self, settings: GatewaySettings) -> Order | None:
         """Return the order at the gates; None without gates."""
         return read_order(self._places.order) if settings.late_binding else None
+
+    def refuse(self, endpoint: str, client: str, until_s: float) -> None:
+        """Refuse inferences of an endpoint until then, also after a restart of HAProxy."""
+        LimitRegistry(self._places.state).refuse(endpoint, client, until_s)
 
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the requests that a server has not answered: HAProxy's on all its slots, and the facade's.

@@ -90,6 +90,11 @@ class Places:
         return self.state / "limits.json"
 
     @property
+    def refusals(self) -> Path:
+        """The endpoints, or one client's calls of them, that are refused for a while."""
+        return self.state / "refusals.json"
+
+    @property
     def order(self) -> Path:
         """The place of each endpoint's requests in the queue of its partition."""
         return self.state / "order.json"
@@ -115,7 +120,7 @@ class Places:
         return self.state / "audit.jsonl"
 
     def access_map(self, name: str) -> Path:
-        """One of HAProxy's maps: `clients`, `grants`, `client_limits` or `endpoint_limits`."""
+        """One of HAProxy's maps: `clients`, `grants`, `client_limits`, `endpoint_limits` or `refusals`."""
         return self.state / f"{name}.map"
 
     @property

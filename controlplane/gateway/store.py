@@ -20,7 +20,7 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
-from controlplane.files.limits import read_limits
+from controlplane.files.limits import read_limits, read_refusals
 from controlplane.files.order import read_order
 from controlplane.files.writing import write_derived
 from controlplane.gateway import gates
@@ -129,7 +129,10 @@ def write_certificate(
 
 def access_maps(places: Places, settings: GatewaySettings) -> dict[Path, dict[str, str]]:
     """Return HAProxy's maps of limits, and of clients where they need tokens."""
-    found = {places.access_map("endpoint_limits"): access.endpoint_limits_map(read_limits(places.limits))}
+    found = {
+        places.access_map("endpoint_limits"): access.endpoint_limits_map(read_limits(places.limits)),
+        places.access_map("refusals"): access.refusals_map(read_refusals(places.refusals)),
+    }
     if settings.protection.tokens:
         clients = read_clients(places.clients)
         found[places.access_map("clients")] = access.clients_map(clients)
@@ -168,6 +171,7 @@ def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
         models_map=str(places.models_map),
         checks_map=str(places.checks_map),
         endpoint_limits_map=str(places.access_map("endpoint_limits")),
+        refusals_map=str(places.access_map("refusals")),
         log_fd=-1,
         process="",
         maxconn=0,

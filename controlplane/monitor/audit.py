@@ -39,7 +39,7 @@ def entry(line: bytes, server_of: ServerOf) -> dict[str, object] | None:
         "server": server_of(host, int(port)) if port.isdigit() else None,
         "http": int(http) if http.isdigit() else None,
         "grpc": grpc_status(sender, grpc),
-        "flags": flags,
+        "flags": flags.partition("/")[0],
         "bytes_in": int(size),
         "bytes_out": int(sent),
         "ms": round((int(end_us) - int(start_us)) / 1e3, 3),

@@ -6,7 +6,8 @@
 HAProxy and the facade write it, into a pipe. The sender is `<protocol>:<process>` and numbers its
 lines. HAProxy's endpoint is `-` for a request that is not an inference or that it passed to the facade. Its
 lines have one word more in a traced gateway (`controlplane.monitor.spans`), then five in an audited one
-(`controlplane.monitor.audit`).
+(`controlplane.monitor.audit`). The flags are HAProxy's two letters, its time to connect and the client, as in
+`SH/0/shop`; those of earlier versions are the letters alone.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ FIELDS = 12
 _CANCELLED = "1"
 _UNLOADED = "unloaded"
 """Stands in the place of the gRPC status, over HTTP too."""
+_LOST = "S"
+"""The connection to the server ended or did not open."""
+_NEVER_CONNECTED = "-1"
 _OWN_ANSWER = "L"
 """Of HAProxy's own answers, only refusals under overload name an endpoint and no server."""
 _COMPLETE = "-"
 """The flags of a request that ended as its server wanted."""
-_UNAVAILABLE = (503, "14")
-"""How a Triton declines by policy, over HTTP and gRPC: its queue is full, or a request waited too long."""
+_UNAVAILABLE_HTTP, _UNAVAILABLE_GRPC = 503, 14
+"""How a Triton declines by policy: its queue is full, or a request waited too long in it. Behind a gate also where
+no server was reached."""
 SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 """UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 
@@ -35,7 +40,8 @@ class Record(NamedTuple):
     `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
     server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
     connection, `refused` that its partition was overloaded: the gateway or the model's queue policy declined
-    it, `unloaded` that the server no longer has the model, since it ends.
+    it, `unloaded` that the server no longer has the model, since it ends. `held`: it failed, and a server had
+    it. `client` is empty without tokens.
     """
 
     sender: str
@@ -52,6 +58,8 @@ class Record(NamedTuple):
     abandoned: bool
     refused: bool = False
     unloaded: bool = False
+    held: bool = False
+    client: str = ""
 
     def not_after(self, now_s: float) -> Record:
         """Return this record, dated now where it is dated later: the clock was set back since."""
@@ -71,7 +79,7 @@ def protocol_of(sender: str) -> str:
 def grpc_status(sender: str, word: str) -> int | None:
     """Return the status that a client got, from the word of a line; None over HTTP."""
     if word == _UNLOADED and protocol_of(sender) == "grpc":
-        return int(_UNAVAILABLE[1])
+        return _UNAVAILABLE_GRPC
     return int(word) if word.isdigit() else None
 
 
@@ -85,10 +93,11 @@ def parse(line: bytes) -> Record | None:
         if endpoint == "-":
             return Record(sender, int(number), "", host, 0, 0, None, 0, 0, 0.0, 0.0, False)
         ended_us = int(end_us)
+        flags, connect_ms, client = (*flags.split("/", 2), _NEVER_CONNECTED, "-")[:3]
         by_gateway = flags.startswith(_OWN_ANSWER) and not port.isdigit()
-        declined = int(http) == _UNAVAILABLE[0] or grpc == _UNAVAILABLE[1]
+        declined = int(http) == _UNAVAILABLE_HTTP or grpc == str(_UNAVAILABLE_GRPC)
         by_server = declined and grpc != _UNLOADED and flags.startswith(_COMPLETE) and port.isdigit()
-        return Record(
+        found = Record(
             sender,
             int(number),
             endpoint,
@@ -103,7 +112,14 @@ def parse(line: bytes) -> Record | None:
             flags.startswith("C") or grpc == _CANCELLED,
             by_gateway or by_server,
             grpc == _UNLOADED,
+            client="" if client == "-" else client,
         )
+        if not found.failed:
+            return found
+        if flags.startswith(_LOST):
+            # Once sent, a request that is sent again may end without a connection.
+            return found._replace(held=flags[1:2] in "HD" or connect_ms != _NEVER_CONNECTED)
+        return found._replace(held=found.http != _UNAVAILABLE_HTTP and found.grpc != _UNAVAILABLE_GRPC)
     except ValueError:
         return None
 

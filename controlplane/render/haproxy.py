@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
+from controlplane.files.limits import REFUSED, REMEMBERED_S
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -82,6 +83,7 @@ class HaproxyFrame:
     models_map: str
     checks_map: str
     endpoint_limits_map: str
+    refusals_map: str
     log_fd: int
     process: str
     maxconn: int
@@ -109,6 +111,8 @@ def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
             slots=slots,
             largest_body_bytes=LARGEST_BODY_BYTES,
             overloaded=_OVERLOADED,
+            refusal=REFUSED,
+            remembered_s=REMEMBERED_S,
             promise_window_s=PROMISE_WINDOW_S,
             longest_ms=LONGEST_MS,
             bounded_by=("client", "endpoint") if frame.clients_map else ("endpoint",),

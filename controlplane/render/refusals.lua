@@ -4,7 +4,7 @@
 core.register_service("refuse", "http", function(applet)
   local status, code, reason = applet:get_var("txn.refusal"):match("^(%d+) (%d+) (.*)$")
   if status == "429" or status == "503" then
-    applet:add_header("retry-after", "1")
+    applet:add_header("retry-after", applet:get_var("txn.retry_after_s") or "1")
   end
   if applet.f:fe_name() == "grpc" then
     applet:set_status(200)

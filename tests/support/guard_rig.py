@@ -165,13 +165,19 @@ class Guarded:
         return self.launcher().servers(self.fleet)
 
     def is_guarded(self, partitions: int = 1) -> bool:
-        """Whether every partition has a routed server, another that backs it up, and nothing else runs."""
+        """Whether every partition has a routed server, another that backs it up, and nothing else runs.
+
+        A backup that is smaller is about to take a lent share back.
+        """
         slots = json.loads((self.files / "gateway" / "slots.json").read_text())["slots"]
         rows = [s for s in slots if not s["draining"]]
         if len(rows) != partitions or not all(r["members"] and r["backup"] for r in rows):
             return False
         ports = {m["http_port"] for r in rows for m in (*r["members"], r["backup"])}
-        return ports == {s.http_port for s in self.servers() if s.state is ServerState.RUNNING}
+        percents = {s.http_port: s.spec.percent for s in self.servers() if s.state is ServerState.RUNNING}
+        return ports == percents.keys() and all(
+            percents[r["backup"]["http_port"]] >= percents[m["http_port"]] for r in rows for m in r["members"]
+        )
 
     def await_guarded(self, partitions: int = 1) -> None:
         deadline = time.monotonic() + 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import Annotated
 
@@ -51,15 +52,25 @@ def set_(
 
 @limit.command("list", epilog="Example: ctl limit list --fleet shop")
 def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
-    """Print every endpoint that has limits."""
+    """Print every endpoint that has limits, and what is refused because its requests crashed servers."""
     from controlplane.cli import wiring
 
-    limits = wiring.limits(fleet).limits()
+    registry, now_s = wiring.limits(fleet), time.time()
+    limits = registry.limits()
+    refused = [
+        {"endpoint": endpoint, "client": client or None, "seconds_left": round(until_s - now_s)}
+        for (endpoint, client), until_s in registry.refusals().items()
+        if until_s > now_s
+    ]
     if json:
-        print_json({"fleet": fleet, "limits": {name: asdict(limit) for name, limit in limits.items()}})
+        named = {name: asdict(limit) for name, limit in limits.items()}
+        print_json({"fleet": fleet, "limits": named, "refused": refused})
         return
     for endpoint, present in limits.items():
         print(f"{endpoint}: {present.described()}")
+    for one in refused:
+        whose = f", client {one['client']}" if one["client"] else ""
+        print(f"{one['endpoint']}{whose}: refused for {one['seconds_left']} s: its requests crashed servers")
 
 
 @limit.command(
@@ -68,7 +79,7 @@ def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = Fal
 def remove(
     endpoint: _Endpoint, fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False
 ) -> None:
-    """Remove an endpoint's limits, at once."""
+    """Remove an endpoint's limits, at once, and end a refusal of its requests."""
     from controlplane.cli import wiring
 
     wiring.limits(fleet).remove(endpoint)

@@ -8,6 +8,7 @@ arrivals     the dispersion of arrivals, which makes clusters of late answers la
 service      evidence of longer batch times, and the delays of a stall
 ahead        the P99 that slower batches lead to
 host         contention of the host, and the part of a delay that it explains
+culprits     endpoints and clients whose requests were open at each death
 starts       back-off and breaker for servers that fail to start
 state        values: guarded partitions, placed servers, effects, limits, invariants
 """

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from controlplane.control.guard import culprits
 from controlplane.control.guard.host import unexplained
 from controlplane.control.guard.signals import GONE, LATE, missed_s, resumed, suspicion, update
 from controlplane.control.guard.state import GuardState, Limits, Watch
@@ -36,6 +37,7 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
     answers: dict[str, list[Answer]] = {}
     for answer in seen.answers:
         answers.setdefault(answer.server, []).append(answer)
+    failed = [answer for answer in seen.answers if answer.held]
     watches = _learn_longest(state.watches, answers.get("", ()))
     for partition in looked_at:
         watch = resumed(watches[partition], state.now_s)
@@ -45,7 +47,8 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
             watch = replace(watch, answered_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
-        watches[partition] = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
+        watch = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
+        watches[partition] = culprits.heard(watch, failed)
     return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
 
 
@@ -77,7 +80,7 @@ def next_look_s(watch: Watch, seen: FleetSeen, limits: Limits) -> float:
     times = [at_s for at_s in (watch.settled_s, watch.launches.retry_at_s) if at_s > seen.now_s]
     if watch.launches.failures:
         since_s = max(one.since_s for one in (watch.active, watch.standby) if one is not None)
-        times.append(since_s + limits.stable_s)
+        times.append(since_s + limits.loop_s)
     return min(times, default=math.inf)
 
 
@@ -85,9 +88,15 @@ def _fresh(state: GuardState, seen: FleetSeen) -> frozenset[str]:
     """Return the partitions that are due, those with answers, and those whose servers changed."""
     found = due(state, seen.now_s)
     new = {*_changed(state.servers, seen.servers), *(answer.server for answer in seen.answers)}
-    if not new:
+    # What a dead server held is known by its endpoint only.
+    held = {answer.endpoint for answer in seen.answers if answer.held}
+    if not new and not held:
         return found
-    return found.union(p for p, watch in state.watches.items() if not new.isdisjoint(_names(watch)))
+    return found.union(
+        p
+        for p, watch in state.watches.items()
+        if not new.isdisjoint(_names(watch)) or not held.isdisjoint(watch.partition.endpoints)
+    )
 
 
 def _is_busy(watch: Watch, seen: FleetSeen, limits: Limits) -> bool:
@@ -99,7 +108,7 @@ def _is_busy(watch: Watch, seen: FleetSeen, limits: Limits) -> bool:
     unseen = watch.standby is not None and watch.standby.server not in seen.servers
     failing = watch.failed_in_a_row >= limits.failed_in_a_row
     incomplete = any(baseline.open for baseline in watch.services)
-    broken = watch.broken_s is not None or bool(watch.reported)
+    broken = watch.broken_s is not None or bool(watch.reported) or watch.owned is not None
     return unserved or uncovered or unseen or failing or incomplete or broken or suspicion(watch) >= LATE
 
 

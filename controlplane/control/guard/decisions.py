@@ -5,7 +5,8 @@ answers, `decide` acts on the evidence. The state table is in docs/design/faults
 
 * a partition with a live server has a route to it: a dead active server is left at once for a live one;
 * between two redirects of a partition lies its settling time, unless the server it left is dead;
-* no share has two owners: a shadow that no longer fits is replaced by one that does.
+* no share has two owners: a shadow that no longer fits is replaced by one that does. After a death the larger
+  shadow only lends its share: a server of the share that the partition owns takes over from it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import attention, sequential, service, signals, starts
+from controlplane.control.guard import attention, culprits, sequential, service, signals, starts
 from controlplane.control.guard.host import contention, starves
 from controlplane.control.guard.state import (
     Cause,
@@ -31,11 +32,15 @@ from controlplane.control.guard.state import (
     PlacedServer,
     Probe,
     Redirect,
+    Refuse,
     Report,
+    Share,
     Topic,
     Watch,
+    exceeds,
     fits,
     overdrawn,
+    owned_percent,
     room_percent,
     used_percent,
 )
@@ -70,6 +75,8 @@ def begin(
     watches = {}
     for partition in partitions:
         active, *others = placed_servers[partition.id]
+        # Only after a takeover is the next server smaller.
+        lent = any(other.percent < active.percent for other in others)
         watches[partition.id] = Watch(
             partition,
             active,
@@ -77,6 +84,7 @@ def begin(
             tuple((p.rate_rps,) * len(signals.MEMORIES) for p in partition.promises),
             tuple(service.Service() for _ in partition.promises),
             standby=others[0] if others else None,
+            owned=Share(others[0].gpu, others[0].percent) if lent else None,
             generation=generation,
         )
     return GuardState(watches, limits=limits)
@@ -105,7 +113,8 @@ def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect
     if state.due_s and not due:
         return state, ()
     watches = dict(state.watches)
-    turn = _Turn(replace(state, watches=watches), seen, watches, used_percent(watches.values()))
+    owned = owned_percent(watches.values())
+    turn = _Turn(replace(state, watches=watches), seen, watches, used_percent(watches.values()), owned)
     if state.lost_gpus or any(turn.has_lost(watches[partition]) for partition in due):
         turn.lost_gpus()
     for partition, watch in state.watches.items():
@@ -119,23 +128,25 @@ class _Turn:
     """The state and the effects of one tick, partition by partition.
 
     `watches` is the state's own mapping and changes only here during the tick. `used` is the percentage of
-    each GPU that has an owner, `moved` the GPUs of which that changed, `decided` the partitions so far.
+    each GPU that active servers have, `owned` what partitions own, `moved` the GPUs of which one of them
+    changed, `decided` the partitions so far.
     """
 
     state: GuardState
     seen: FleetSeen
     watches: dict[str, Watch]
     used: dict[str, float]
+    owned: dict[str, float]
     effects: list[Effect] = field(default_factory=list)
     moved: set[str] = field(default_factory=set)
     decided: list[str] = field(default_factory=list)
 
     def set(self, partition: str, watch: Watch) -> None:
-        before = self.watches[partition].active
+        before = self.watches[partition]
         self.watches[partition] = watch
-        if watch.active.server != before.server:
-            self.used = used_percent(self.watches.values())
-            self.moved |= {before.gpu, watch.active.gpu}
+        if watch.active.server != before.active.server or watch.share != before.share:
+            self.used, self.owned = used_percent(self.watches.values()), owned_percent(self.watches.values())
+            self.moved |= {before.active.gpu, before.share.gpu, watch.active.gpu, watch.share.gpu}
 
     def is_concerned(self, watch: Watch) -> bool:
         """Return whether a share has moved on a GPU of this partition: what fitted there may fit no more."""
@@ -170,7 +181,7 @@ class _Turn:
             watch = self._left(watch, Cause.ENDING, active)
         else:
             watch = self._alive(watch, active)
-        self.set(partition, self._upkeep(watch))
+        self.set(partition, self._upkeep(self._accuse(watch)))
 
     def lost_gpus(self) -> None:
         """Report a GPU whose servers are all gone, once, however many they are."""
@@ -223,7 +234,27 @@ class _Turn:
         if now - watch.died_s <= within_s and placed.gpu not in self.state.lost_gpus:
             reason = f"two servers died within {within_s:g} s: one of their requests may crash every server"
             self._report(Level.CRITICAL, watch.partition.id, reason)
-        return replace(watch, died_s=now)
+        return culprits.died(replace(watch, died_s=now), now, self.state.limits)
+
+    def _accuse(self, watch: Watch) -> Watch:
+        """Have requests refused that were open at each of several deaths; then the next start is at once."""
+        now, limits = self.seen.now_s, self.state.limits
+        found = culprits.accusation(watch, now, limits) if watch.deaths else None
+        if found is None:
+            return watch
+        self.effects.append(Refuse(watch.partition.id, found.accused, found.refused_s))
+        deaths = "a server" if found.deaths == 1 else f"{found.deaths} servers"
+        within = f" within {now - found.since_s:.1f} s" if found.deaths > 1 else ""
+        way_out = f"`ctl limit remove {found.accused.endpoint}` ends that"
+        what = (
+            f"its requests are refused for {found.refused_s:g} s ({way_out})"
+            if found.refused_s
+            else "from now on such a request is not sent to a second server"
+        )
+        reason = f"{deaths} died{within}, each with a request open for {found.accused}: {what}"
+        self._report(Level.CRITICAL, watch.partition.id, reason)
+        accused = culprits.accused(watch, found, now)
+        return replace(accused, launches=Launches()) if found.refused_s else accused
 
     def _failed(self, watch: Watch, placed: PlacedServer, *, served: bool) -> Launches:
         """Return the record of starts after `placed` died."""
@@ -231,7 +262,7 @@ class _Turn:
         book = starts.failed(watch.launches, now - placed.since_s, now, limits, served=served)
         if book.open and not watch.launches.open:
             self.effects.append(OpenBreaker(watch.partition.id, book.retry_at_s))
-            short = f"{book.failures} starts in a row did not live {limits.stable_s:g} s"
+            short = f"{book.failures} servers in a row did not live {limits.loop_s:g} s"
             reason = f"{short}; the next try is in {book.retry_at_s - now:g} s"
             self._report(Level.CRITICAL, watch.partition.id, reason)
         return book
@@ -243,8 +274,7 @@ class _Turn:
             reason = f"{cause}{f' ({active.reason})' if active.reason else ''}, and nothing stands by"
             if watch.active.gpu not in self.state.lost_gpus:
                 self._report(Level.CRITICAL, watch.partition.id, f"{watch.active.server}: {reason}")
-            standby_starts = watch.standby is not None
-            book = watch.launches if standby_starts else self._failed(watch, watch.active, served=False)
+            book = self._failed(watch, watch.active, served=False)
             if cause is Cause.CRASH:
                 watch = self._died(watch, watch.active)
             watch = replace(watch, down=True, launches=book)
@@ -286,8 +316,11 @@ class _Turn:
             return watch
         if watch.broken_s is not None:
             return self._broken(watch, active)
-        if overdrawn(self.used, watch.active.gpu) and self._gives_back(watch):
-            return self._redirect(watch, Cause.SHARE, active)
+        if watch.owned is not None or overdrawn(self.used, watch.active.gpu):
+            if self._gives_back(watch):
+                return self._redirect(watch, Cause.SHARE, active)
+            if watch.owned is not None:
+                watch = self._wake(watch)
         return self._calm(watch)
 
     def _broken(self, watch: Watch, active: ServerSeen) -> Watch:
@@ -307,8 +340,13 @@ class _Turn:
         if starves(self.seen.host, watch.unexplained) and not signals.certainly_slower(watch):
             reason = f"{self._slowness(watch, active)}; other work has its core: a larger share is no faster"
             return _forget_late(self._report_once(watch, Topic.HOST, Level.WARNING, reason))
+        if watch.owned is not None:
+            # Even the larger share that the shadow lends is too small.
+            watch = replace(watch, owned=None)
+            self.set(watch.partition.id, watch)
         standby = watch.standby
-        if standby is not None and standby.percent > watch.active.percent and fits(self.used, watch, standby):
+        larger_standby = standby is not None and standby.percent > watch.active.percent
+        if standby is not None and larger_standby and fits(self.used, watch.active, standby):
             if self._usable(watch):
                 return self._redirect(watch, Cause.SLOW, active)
             reason = f"{self._slowness(watch, active)}; its shadow is not ready yet"
@@ -358,7 +396,10 @@ class _Turn:
         assert target is not None
         self.effects.append(Redirect(watch.partition.id, watch.active.server, target.server, cause))
         died = cause in (Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED)
-        self.effects.append(self._ending(watch, cause))
+        # A shadow that lent its share stands by again; one that is warm would keep its models loaded.
+        lent = watch.owned is not None and cause is Cause.SHARE and watch.partition.policy is ShadowPolicy.HOT
+        if not lent:
+            self.effects.append(self._ending(watch, cause))
         if watch.active.gpu not in self.state.lost_gpus:
             evidence = active.reason
             if cause is Cause.SLOW:
@@ -369,15 +410,17 @@ class _Turn:
             share = f"{target.percent:g} % of {target.gpu}"
             reason = f"{cause}{f' ({evidence})' if evidence else ''}: redirected to {target.server}, {share}"
             self._report(level, watch.partition.id, reason)
-        launches = self._failed(watch, watch.active, served=True) if died else watch.launches
+        counts = died and not watch.down  # one that was down was counted then
+        launches = self._failed(watch, watch.active, served=True) if counts else watch.launches
         if cause in (Cause.CRASH, Cause.IMPAIRED) and not watch.down:
             watch = self._died(watch, watch.active)
         moved = replace(
             _forget(watch),
             active=target,
+            owned=self._lent(watch, target) if died or cause is Cause.ENDING else None,
             services=tuple(service.Service() for _ in watch.services),
             unexplained=1.0,
-            standby=None,
+            standby=watch.active if lent else None,
             down=False,
             answered_s=now,
             settled_s=now + self.state.limits.settle_s,
@@ -403,7 +446,7 @@ class _Turn:
         """Launch a shadow that fits, or a successor of a dead active server."""
         self.set(watch.partition.id, watch)
         now, standby = self.seen.now_s, watch.standby
-        if standby is not None and not watch.down and not fits(self.used, watch, standby):
+        if standby is not None and not watch.down and not fits(self.owned, watch.share, standby):
             self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
             watch = replace(watch, standby=None)
         if watch.standby is not None or now < watch.launches.retry_at_s:
@@ -423,30 +466,36 @@ class _Turn:
         return replace(watch, standby=placed, generation=watch.generation + 1, reported=reported)
 
     def _next_server(self, watch: Watch) -> PlacedServer | None:
-        """Return a server of the next larger share; of the same where no more is free, or after a death."""
-        partition, active = watch.partition, watch.active
+        """Return a server of the next larger share; of its own where no more is free, or after a death."""
+        partition, active, share = watch.partition, watch.active, watch.share
         gpus = [active.gpu]
         if partition.shadow_gpu != partition.gpu:
             other = partition.gpu if active.gpu == partition.shadow_gpu else partition.shadow_gpu
             gpus = [other, active.gpu]
-        step = 0.0 if watch.down else partition.step_percent
+        step = 0.0 if watch.down or watch.owned is not None else partition.step_percent
         for gpu in gpus:
             if gpu in self.state.lost_gpus and gpu != gpus[-1]:
                 continue
-            percent = min(active.percent + step, room_percent(self.used, watch, gpu))
-            if percent >= min(active.percent, partition.percent) - 1e-6:
+            percent = min(share.percent + step, room_percent(self.owned, share, gpu))
+            if percent >= min(share.percent, partition.percent) - 1e-6:
                 name = f"{partition.id}.{watch.generation + 1}"
                 return PlacedServer(name, gpu, percent)
         return None
 
+    def _lent(self, watch: Watch, target: PlacedServer) -> Share | None:
+        """Return the share that a partition goes on to own after `target` took over from a dead server."""
+        share = watch.share
+        if share.gpu in self.state.lost_gpus:
+            share = Share(target.gpu, share.percent)
+        return share if exceeds(target, share) else None
+
     def _gives_back(self, watch: Watch) -> bool:
         standby = watch.standby
-        return (
-            self._usable(watch)
-            and standby is not None
-            and (standby.gpu != watch.active.gpu or standby.percent < watch.active.percent)
-            and fits(self.used, watch, standby)
-        )
+        if standby is None or not self._usable(watch):
+            return False
+        if not exceeds(watch.active, Share(standby.gpu, standby.percent)):
+            return False
+        return watch.owned is not None or fits(self.used, watch.active, standby)
 
     def _usable(self, watch: Watch) -> bool:
         return watch.standby is not None and _health(self.seen, watch.standby) is Health.READY

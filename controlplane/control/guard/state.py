@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
@@ -106,6 +107,25 @@ class Probe:
     server: str
 
 
+class Accused(NamedTuple):
+    """An endpoint whose requests were open at several deaths; of one client where that is known."""
+
+    endpoint: str
+    client: str = ""
+
+    def __str__(self) -> str:
+        return f"endpoint {self.endpoint}" + (f" from client {self.client}" if self.client else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Refuse the requests of `accused` for `seconds`; afterwards give them no second server for a while."""
+
+    partition: str
+    accused: Accused
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class OpenBreaker:
     """Start no server for this partition until `until_s`: its starts fail."""
@@ -123,7 +143,7 @@ class Report:
     reason: str
 
 
-Effect = Redirect | DrainAndStop | Launch | Load | Probe | OpenBreaker | Report
+Effect = Redirect | DrainAndStop | Launch | Load | Probe | Refuse | OpenBreaker | Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +159,9 @@ class Limits:
     """No answer for this long, or for what the model ever took, is a hang however few requests are open."""
     stable_s: float = 10.0
     """A server that lived this long (two canaries) did not fail to start."""
+    loop_s: float = 60.0
+    """Servers that live shorter than this, one after the other, are a crash loop: the shadow of a server that
+    serves for 30 s lives for nearly twice as long."""
     gap_s: float = 2.0
     """After so long without a look, a slow server looks like a host that stood still."""
     back_off_s: float = 1.0
@@ -153,6 +176,14 @@ class Limits:
     failed_in_a_row: int = 5
     probe_s: float = 1.0
     """The time between two canaries of a failing server."""
+    deaths: int = 3
+    """So many deaths within `deaths_s`, each with a request of one endpoint open, accuse that endpoint."""
+    deaths_s: float = 20.0
+    refused_s: float = 30.0
+    """How long the requests of an accused endpoint are refused; twice as long each time, ..."""
+    refused_max_s: float = 600.0
+    remembered_s: float = 600.0
+    """... until so long after the last time: meanwhile one more death is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +218,28 @@ class PlacedServer:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """A percent of a GPU."""
+
+    gpu: str
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
 class Launches:
     """The record of starts: failures in a row, and the time of the next start."""
 
     failures: int = 0
     retry_at_s: float = -math.inf
     open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offence:
+    """How often requests were refused for crashing servers, and until when."""
+
+    times: int = 0
+    until_s: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +253,9 @@ class Watch:
     the last death of a server that had served. `unexplained` is the part of recent late answers' time that
     the host cannot explain. `longest_s` is the longest time without an answer that one ended, of any server
     of this partition. `looked_s` is the look that this is from: a partition that rests is not looked at in
-    each tick (`attention`).
+    each tick (`attention`). `owned` is the partition's share while a shadow that took over from a dead server
+    has another one; else None. `deaths` are the recent ones, `held` the requests that failed in a server, and
+    when (`culprits`).
     """
 
     partition: GuardedPartition
@@ -215,6 +264,7 @@ class Watch:
     rates_rps: tuple[tuple[float, ...], ...]
     services: tuple[Service, ...]
     standby: PlacedServer | None = None
+    owned: Share | None = None
     down: bool = False
     answered_s: float = -math.inf
     refused_s: float = -math.inf
@@ -231,6 +281,14 @@ class Watch:
     generation: int = 0
     reported: Mapping[Topic, float] = field(default_factory=dict)
     looked_s: float = -math.inf
+    deaths: tuple[float, ...] = ()
+    held: tuple[tuple[float, Accused], ...] = ()
+    offences: Mapping[Accused, Offence] = field(default_factory=dict)
+
+    @property
+    def share(self) -> Share:
+        """The share that the partition owns. A takeover after a death does not change it."""
+        return self.owned or Share(self.active.gpu, self.active.percent)
 
     def has_reported(self, topic: Topic) -> bool:
         """Return whether this was reported and has not ended."""
@@ -278,22 +336,35 @@ class GuardState:
 
 
 def used_percent(watches: Iterable[Watch]) -> dict[str, float]:
-    """Return GPU -> its percentage that has an owner. A dead server's share is its successor's."""
-    used: dict[str, float] = {}
-    for watch in watches:
-        used[watch.active.gpu] = used.get(watch.active.gpu, 0.0) + watch.active.percent
-    return used
+    """Return GPU -> its percentage that active servers have. A dead server's share is its successor's."""
+    return _sums(Share(watch.active.gpu, watch.active.percent) for watch in watches)
 
 
-def room_percent(used: Mapping[str, float], watch: Watch, gpu: str) -> float:
-    """Return the percentage of `gpu` that this partition could own, its present share included."""
-    own = watch.active.percent if watch.active.gpu == gpu else 0.0
-    return WHOLE_PERCENT - used.get(gpu, 0.0) + own
+def owned_percent(watches: Iterable[Watch]) -> dict[str, float]:
+    """Return GPU -> its percentage that has an owner, whatever shadows have taken over for a moment."""
+    return _sums(watch.share for watch in watches)
 
 
-def fits(used: Mapping[str, float], watch: Watch, placed: PlacedServer) -> bool:
-    """Return whether this partition could move to `placed` with no share owned twice."""
-    return placed.percent <= room_percent(used, watch, placed.gpu) + _ROUNDING
+def _sums(shares: Iterable[Share]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for share in shares:
+        sums[share.gpu] = sums.get(share.gpu, 0.0) + share.percent
+    return sums
+
+
+def room_percent(used: Mapping[str, float], own: Share | PlacedServer, gpu: str) -> float:
+    """Return the percentage of `gpu` that a partition could have, its `own` share included."""
+    return WHOLE_PERCENT - used.get(gpu, 0.0) + (own.percent if own.gpu == gpu else 0.0)
+
+
+def fits(used: Mapping[str, float], own: Share | PlacedServer, placed: PlacedServer) -> bool:
+    """Return whether a partition could move from `own` to `placed` with no share owned twice."""
+    return placed.percent <= room_percent(used, own, placed.gpu) + _ROUNDING
+
+
+def exceeds(placed: PlacedServer, share: Share) -> bool:
+    """Return whether a server has another share than this, or more of it."""
+    return placed.gpu != share.gpu or placed.percent > share.percent + _ROUNDING
 
 
 def overdrawn(used: Mapping[str, float], gpu: str) -> bool:

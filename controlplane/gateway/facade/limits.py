@@ -15,8 +15,8 @@ _WINDOW_S = 1.0
 class LimitReached(Exception):
     """The endpoint takes no further request now."""
 
-    def __init__(self) -> None:
-        super().__init__(REACHED)
+    def __init__(self, words: str = REACHED) -> None:
+        super().__init__(words)
 
 
 class TooLarge(Exception):

@@ -22,11 +22,11 @@ from controlplane.gateway.facade.limits import LimitReached, TooLarge, check_siz
 from controlplane.gateway.facade.messages.bodies import LARGEST_BYTES
 from controlplane.gateway.facade.messages.status import abort, as_bytes, pass_on
 from controlplane.gateway.facade.messages.wire import Malformed, sequence_of, text_field
-from controlplane.gateway.facade.records import Records
+from controlplane.gateway.facade.records import HELD, UNREACHED, Records
 from controlplane.gateway.facade.routing.fleet import Fleet
 from controlplane.gateway.facade.routing.statistics import Statistics
 from controlplane.gateway.facade.streams import Stream, StreamFailed
-from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, unconnected
+from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, held, unconnected
 
 _BY_NAME = ("ModelReady", "ModelMetadata", "ModelConfig")
 _NAMED = frozenset({*_BY_NAME, "ModelInfer", "ModelStatistics"})
@@ -136,59 +136,68 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             await abort(
                 context, grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found"
             )
-        limit = self._fleet.limit(name)
-        check_size(len(message), limit.max_body_bytes, (await self._caller(context)).max_body_bytes)
+        limit, caller = self._fleet.limit(name), await self._caller(context)
+        self._fleet.check_refusal(name, caller.name)
+        check_size(len(message), limit.max_body_bytes, caller.max_body_bytes)
         with self._fleet.meter.counted(name, limit, time.monotonic()):
-            return await self._inferred(name, message, context)
+            return await self._inferred(name, message, context, caller.name)
 
-    async def _inferred(self, name: str, message: bytes, context: Any) -> bytes:
+    async def _inferred(self, name: str, message: bytes, context: Any, client: str) -> bytes:
         if self._fleet.traits(name).sequence_idle_us is None:
-            return await self._stateless(name, message, context)
+            return await self._stateless(name, message, context, client)
         sequence = sequence_of(message)
         backend = self._fleet.choose_in_sequence((name, sequence.id), start=sequence.start)
         assert backend is not None  # the name is routed
         try:
-            return await self._timed(name, backend, message, context)
+            return await self._timed(name, backend, message, context, client)
         except grpc.aio.AioRpcError as error:
             await pass_on(context, error)
         finally:
             self._fleet.leave_sequence((name, sequence.id), end=sequence.end)
 
-    async def _stateless(self, name: str, message: bytes, context: Any) -> bytes:
-        """One that was not answered because its server was not there may go to another."""
+    async def _stateless(self, name: str, message: bytes, context: Any, client: str) -> bytes:
+        """One that was not answered because its server was not there may go to another.
+
+        One that a lost server held goes to one more at most: it may be what ended the server.
+        """
         tried: set[str] = set()
+        resends = self._fleet.resends(name, client)
         while True:
             backend = self._fleet.choose(name)
             if backend is None:
                 await _unknown(context, name)
             try:
-                return await self._timed(name, backend, message, context)
+                return await self._timed(name, backend, message, context, client)
             except grpc.aio.AioRpcError as error:
                 if unconnected(error):
                     self._fleet.lost(backend)
                     tried.add(backend.server)
                     other = self._fleet.choose(name)
-                    if other is not None and other.server not in tried:
+                    if other is not None and other.server not in tried and (resends or not held(error)):
+                        resends = resends and not held(error)
                         continue
                 await pass_on(context, error)
 
-    async def _timed(self, name: str, backend: Backend, message: bytes, context: Any) -> bytes:
+    async def _timed(self, name: str, backend: Backend, message: bytes, context: Any, client: str) -> bytes:
         started = time.monotonic()
-        status, lost = 0, False
+        status, flags = 0, "--"
         answer = b""
         try:
             with self._fleet.call(name, backend):
                 answer = bytes(await self._upstream.unary(backend, "ModelInfer", message, context))
                 return answer
         except grpc.aio.AioRpcError as error:
-            status, lost = error.code().value[0], unconnected(error)
+            status = error.code().value[0]
+            if unconnected(error):
+                flags = HELD if held(error) else UNREACHED
             raise
         except asyncio.CancelledError:
             status = grpc.StatusCode.CANCELLED.value[0]
             raise
         finally:
+            sizes = len(message), len(answer)
             self._records.request(
-                name, backend, started, len(message), len(answer), http=200, grpc=status, lost=lost
+                name, backend, started, *sizes, http=200, grpc=status, flags=flags, client=client
             )
 
     def _by_name(self, method: str) -> Unary:

@@ -29,7 +29,7 @@ from controlplane.gateway.facade.messages.bodies import (
     read_body,
 )
 from controlplane.gateway.facade.messages.wire import Sequence
-from controlplane.gateway.facade.records import Records
+from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED, Records
 from controlplane.gateway.facade.routing.fleet import Fleet
 from controlplane.gateway.facade.routing.statistics import Statistics
 from controlplane.render.haproxy import LARGEST_BODY_BYTES
@@ -135,12 +135,16 @@ class Http:
         backend = self._fleet.choose_in_sequence((name, sequence.id), start=sequence.start)
         assert backend is not None  # the name is routed
         try:
-            return await self._proxy(request, backend, name, body) or error(503, _NOT_READY)
+            response = await self._proxy(request, backend, name, body)
+            return error(503, _NOT_READY) if isinstance(response, str) else response
         finally:
             self._fleet.leave_sequence((name, sequence.id), end=sequence.end)
 
     async def _stateless(self, request: web.Request, name: str) -> web.StreamResponse:
-        """A request that a lost server did not answer goes to another one where its body is at hand."""
+        """A request that a lost server did not answer goes to another one where its body is at hand.
+
+        One that a lost server held goes to one more at most: it may be what ended the server.
+        """
         limits = self._body_limits(request, name)
         body: Counted | bytes
         if is_encoded(request):
@@ -151,16 +155,18 @@ class Http:
                 request.content, min(limit or LARGEST_BODY_BYTES for limit in limits), nesting_of(request)
             )
         tried: set[str] = set()
+        resends = self._fleet.resends(name, request[CALLER].name)
         while True:
             backend = self._fleet.choose(name)
             if backend is None or backend.server in tried:
                 return error(503, _NOT_READY)
             response = await self._proxy(request, backend, name, body)
-            if response is not None:
+            if not isinstance(response, str):
                 return response
             tried.add(backend.server)
-            if not isinstance(body, bytes) and body.begun:
+            if (not isinstance(body, bytes) and body.begun) or (response == HELD and not resends):
                 return error(503, _NOT_READY)
+            resends = resends and response != HELD
 
     def _body_limits(self, request: web.Request, name: str) -> tuple[int | None, int | None]:
         """Return those of the endpoint and of the client, which hold for inferences."""
@@ -170,12 +176,12 @@ class Http:
 
     async def _proxy(
         self, request: web.Request, backend: Backend, name: str, body: Counted | bytes
-    ) -> web.StreamResponse | None:
-        """The server's answer, passed on as it comes; None where it was lost before it answered."""
+    ) -> web.StreamResponse | str:
+        """The server's answer, passed on as it comes; HELD or UNREACHED where the server was lost."""
         started = time.monotonic()
         dropped = _HOP | _ENCODINGS | OWN_HEADERS
         headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in dropped)
-        status, sent, abandoned, lost = 0, 0, False, False
+        status, sent, flags = 0, 0, "--"
         if not request.raw_path.startswith("/"):
             return error(400, "the target of the request must be a path")
         url = f"http://{backend.host}:{backend.http_port}{request.raw_path}"
@@ -195,33 +201,27 @@ class Http:
                     await response.write_eof()
                     return response
         except asyncio.CancelledError:
-            abandoned = True
+            flags = ABANDONED
             raise
         except aiohttp.InvalidURL:
             status = 400
             return error(status, "the target of the request is no URL")
-        except aiohttp.ClientError:
+        except aiohttp.ClientError as problem:
             if isinstance(body, Counted) and body.refusal is not None:
                 status = body.refusal.status
                 raise body.refusal from None
             if sent or status:
                 raise
-            status, lost = 503, True
+            status = 503
+            flags = UNREACHED if isinstance(problem, aiohttp.ClientConnectorError) else HELD
             self._fleet.lost(backend)
-            return None
+            return flags
         finally:
             if request.path.endswith(_INFERRING):
                 size = len(body) if isinstance(body, bytes) else request.content_length or 0
+                client = request[CALLER].name
                 self._records.request(
-                    name,
-                    backend,
-                    started,
-                    size,
-                    sent,
-                    http=status,
-                    grpc=None,
-                    abandoned=abandoned,
-                    lost=lost,
+                    name, backend, started, size, sent, http=status, grpc=None, flags=flags, client=client
                 )
 
 

@@ -12,6 +12,8 @@ from controlplane.domain.fleet import Backend
 _OK, _INTERNAL, _UNAVAILABLE = 0, 13, 14
 _WORDS_BYTES = 1000
 """An error's words stand at the beginning of a streamed answer."""
+ABANDONED, HELD, UNREACHED = "C-", "SH", "SC"
+"""As HAProxy's flags: the client left, the server was lost with the request, no connection opened."""
 
 
 class Records:
@@ -41,10 +43,13 @@ class Records:
         *,
         http: int,
         grpc: int | None,
-        abandoned: bool = False,
-        lost: bool = False,
+        flags: str = "--",
+        client: str = "",
     ) -> None:
-        """A request ended now, or its client left it, or its server was lost. `grpc` is None over HTTP."""
+        """A request ended now. `grpc` is None for one over HTTP.
+
+        `flags` are ABANDONED where the client left it, HELD and UNREACHED where its server was lost.
+        """
         protocol = "http" if grpc is None else "grpc"
         self._counts[protocol] += 1
         self.handled_bytes += size + answer_size
@@ -53,7 +58,7 @@ class Records:
         line = (
             f"{protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.host} "
             f"{backend.grpc_port} {http} {'-' if grpc is None else grpc} "
-            f"{'C-' if abandoned else 'S-' if lost else '--'} {size} {answer_size} "
+            f"{flags}/-1/{client or '-'} {size} {answer_size} "
             f"{start_us} {end_us}\n"
         )
         with contextlib.suppress(OSError):

@@ -23,10 +23,10 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.callers import NOT_GRANTED, Caller
 from controlplane.gateway.facade.limits import LimitReached, TooLarge, check_size
 from controlplane.gateway.facade.messages.wire import Malformed, Sequence, sequence_of, text_field
-from controlplane.gateway.facade.records import Records
+from controlplane.gateway.facade.records import HELD, UNREACHED, Records
 from controlplane.gateway.facade.routing.fleet import Fleet
 from controlplane.gateway.facade.routing.sequences import Key
-from controlplane.gateway.facade.upstream import Upstream, unconnected
+from controlplane.gateway.facade.upstream import Upstream, held, unconnected
 
 
 @dataclass(slots=True)
@@ -130,6 +130,7 @@ class Stream:
             return
         limit = self._fleet.limit(endpoint)
         try:
+            self._fleet.check_refusal(endpoint, self._caller.name)
             check_size(len(message), limit.max_body_bytes, self._caller.max_body_bytes)
             self._fleet.meter.enter(endpoint, limit, time.monotonic())
         except (LimitReached, TooLarge) as excess:
@@ -233,6 +234,18 @@ class Stream:
     def _broken(self, leg: Leg, error: Any) -> None:
         if unconnected(error):
             self._fleet.lost(leg.backend)
+            for ticket in leg.waiting:
+                self._records.request(
+                    leg.endpoint,
+                    leg.backend,
+                    ticket.started_s,
+                    ticket.size,
+                    0,
+                    http=200,
+                    grpc=error.code().value[0],
+                    flags=HELD if held(error) else UNREACHED,
+                    client=self._caller.name,
+                )
         # No message waits for this server: the next one goes to another. Answers of a decoupled model cannot
         # be counted, so silence and end look the same.
         if not leg.waiting and not leg.decoupled:

@@ -83,3 +83,8 @@ def unconnected(error: Any) -> bool:
         return False
     words = (error.details() or "").lower()
     return any(sign in words for sign in ("connect", "socket closed", "connection reset", "goaway", "eof"))
+
+
+def held(error: Any) -> bool:
+    """Return whether a server may have had the request of a call that is `unconnected`."""
+    return "failed to connect" not in (error.details() or "").lower()

@@ -93,6 +93,10 @@ class ReplicatedGateway:
                 field="rank",
             )
 
+    def refuse(self, endpoint: str, client: str, until_s: float) -> None:
+        """Raise GatewayError: replicas take no limits."""
+        raise GatewayError("the gateway's replicas take no limits")
+
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the unanswered requests of a server at all replicas. Raises where one does not answer."""
         results = self._each(self._replicas(), lambda client: client.in_flight(backend))

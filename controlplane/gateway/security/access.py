@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from controlplane.files.clients import Client, read_clients
-from controlplane.files.limits import Limit
+from controlplane.files.limits import Limit, Refusals
 from controlplane.files.remembered import Remembered
 
 CLIENT_HEADER = "x-trisect-client"
@@ -38,6 +38,13 @@ def client_limits_map(clients: Iterable[Client]) -> dict[str, str]:
 def endpoint_limits_map(limits: Mapping[str, Limit]) -> dict[str, str]:
     """Endpoint -> its limits, of those that have any."""
     return {endpoint: _limits_text(limit) for endpoint, limit in limits.items()}
+
+
+def refusals_map(refusals: Refusals) -> dict[str, str]:
+    """Endpoint, or `client/endpoint`, -> the second until which it is refused."""
+    return {
+        f"{client}/{endpoint}" if client else endpoint: str(s) for (endpoint, client), s in refusals.items()
+    }
 
 
 def _limits_text(limit: Limit) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,15 @@ from filelock import FileLock
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.files import limits as limit_files
 from controlplane.files.clients import Client, check, hashed, read_clients, write_clients
-from controlplane.files.limits import Limit, read_limits, write_limits
+from controlplane.files.limits import (
+    REMEMBERED_S,
+    Limit,
+    Refusals,
+    read_limits,
+    read_refusals,
+    write_limits,
+    write_refusals,
+)
 from controlplane.gateway import processes, store
 from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
@@ -87,14 +96,28 @@ class LimitRegistry:
         with _changing(self._places):
             write_limits(self._places.limits, {**self.limits(), endpoint: limit}.items())
 
-    def remove(self, endpoint: str) -> None:
-        """Remove the limits of an endpoint. Raises InputError where it has none, and GatewayError."""
+    def refusals(self) -> Refusals:
+        """Return what is refused now, and what was refused of late."""
+        oldest_s = time.time() - REMEMBERED_S
+        return {who: at for who, at in read_refusals(self._places.refusals).items() if at > oldest_s}
+
+    def refuse(self, endpoint: str, client: str, until_s: float) -> None:
+        """Refuse inferences of an endpoint, from one client or (empty) from all, until then. As `set`."""
         with _changing(self._places):
-            present = self.limits()
-            if endpoint not in present:
-                known = ", ".join(present) or "none"
+            refusals = {**self.refusals(), (endpoint, client): math.ceil(until_s)}
+            write_refusals(self._places.refusals, refusals)
+
+    def remove(self, endpoint: str) -> None:
+        """Remove an endpoint's limits and refusals. Raises InputError where it has none, and GatewayError."""
+        with _changing(self._places):
+            present, refusals = self.limits(), self.refusals()
+            limited = {*present, *(refused for refused, _ in refusals)}
+            if endpoint not in limited:
+                known = ", ".join(sorted(limited)) or "none"
                 raise InputError(f"{endpoint!r} has no limits; with limits: {known}", field="ENDPOINT")
             write_limits(self._places.limits, (one for one in present.items() if one[0] != endpoint))
+            kept = {who: at for who, at in refusals.items() if who[0] != endpoint}
+            write_refusals(self._places.refusals, kept)
 
 
 @contextlib.contextmanager

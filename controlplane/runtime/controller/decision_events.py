@@ -14,6 +14,7 @@ from controlplane.control.guard.state import (
     OpenBreaker,
     Probe,
     Redirect,
+    Refuse,
     Report,
 )
 from controlplane.runtime.fleet.history import Event
@@ -55,6 +56,9 @@ def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
             return Event(wall_s, "info", "launch", partition, reason)
         case DrainAndStop(server, ending):
             return Event(wall_s, "info", "stop", server, str(ending))
+        case Refuse(partition, accused, seconds):
+            what = f"refused for {seconds:g} s" if seconds else "no second server for a lost request"
+            return Event(wall_s, "critical", "refuse", partition, f"{accused}: {what}")
         case OpenBreaker(partition, until_s):
             return Event(wall_s, "critical", "breaker", partition, f"no start for {until_s - now_s:.0f} s")
         case Report(level, subject, reason):

@@ -16,9 +16,11 @@ from controlplane.control.guard.state import (
     OpenBreaker,
     Probe,
     Redirect,
+    Refuse,
     Report,
     Watch,
 )
+from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Health
 from controlplane.domain.workload import ShadowPolicy
@@ -78,6 +80,9 @@ class Executor:
         Routes come first, since clients wait for them. After a crash in between, the next controller finds
         the unfinished steps in the difference between routes and servers, so it needs no record of them.
         """
+        for effect in decision.effects:
+            if isinstance(effect, Refuse):  # before the next server is reached
+                self._refuse(effect)
         if decision.routes != adopted.routes:
             self._commit(decision, adopted, workers)
         for effect in decision.effects:
@@ -128,6 +133,13 @@ class Executor:
         for partition, reason in found_dead(decision.state, before, decision.effects):
             self._event("warning", "redirect", partition, reason)
 
+    def _refuse(self, refuse: Refuse) -> None:
+        until_s = self._fleet.clock.wall() + refuse.seconds
+        try:
+            self._fleet.gateway.refuse(refuse.accused.endpoint, refuse.accused.client, until_s)
+        except TrisectError as error:  # the servers still need their decisions
+            self._event("warning", "refuse", refuse.partition, f"{refuse.accused} is not refused: {error}")
+
     def _event(self, level: str, kind: str, subject: str, reason: str) -> None:
         self.note(Event(self._fleet.clock.wall(), level, kind, subject, reason))
 
@@ -148,7 +160,7 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
             workers.stop(effect)
         case Probe(server):
             observer.probe(server)
-        case Redirect() | OpenBreaker() | Report():
+        case Redirect() | Refuse() | OpenBreaker() | Report():
             pass
 
 

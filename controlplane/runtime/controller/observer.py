@@ -224,14 +224,17 @@ class Observer:
             self._heard_s = now
         for end in ends:
             name = self._by_address.get((end.host, end.port), "")
+            ended_s = min(now, end.ended_s - ahead_s)
             answers.append(
                 Answer(
-                    min(now, end.ended_s - ahead_s),
+                    ended_s,
                     end.latency_ms,
                     end.failed,
                     end.endpoint,
                     name,
                     end.refused,
+                    end.held,
+                    end.client,
                 )
             )
             if not name:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,11 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Protection
 from controlplane.files.clients import Client, hashed, read_clients
 from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields
-from controlplane.files.limits import Limit
+from controlplane.files.limits import REMEMBERED_S, Limit
 from controlplane.gateway.facade.callers import Callers
 from controlplane.gateway.places import Places
 from controlplane.gateway.security import access, exposure
-from controlplane.gateway.security.registry import ClientRegistry
+from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
 
 pytestmark = pytest.mark.unit
 
@@ -99,3 +100,18 @@ def test_what_protects_nothing_is_refused(protection: Protection, said: str) -> 
     with pytest.raises(InputError, match=said):
         exposure.check("0.0.0.0", protection)
     exposure.check("0.0.0.0", Protection(plain_text=True))
+
+
+def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:
+    registry, now_s = LimitRegistry(tmp_path / "gateway"), time.time()
+    registry.refuse("text", "", now_s + 30.0)
+    registry.refuse("text", "bad", now_s + 60.0)
+    registry.refuse("long ago", "", now_s - REMEMBERED_S - 1.0)
+    assert registry.refusals().keys() == {("text", ""), ("text", "bad")}
+    registry.set("near", Limit(max_requests=1))
+    assert access.refusals_map({("text", ""): 7, ("text", "bad"): 8}) == {"text": "7", "bad/text": "8"}
+    registry.remove("text")
+    assert registry.refusals() == {}
+    assert registry.limits().keys() == {"near"}
+    with pytest.raises(InputError, match="with limits: near"):
+        registry.remove("text")

@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.domain.fleet import Backend
 from controlplane.files import log_pipe
-from controlplane.gateway.facade.records import Records
+from controlplane.gateway.facade.records import ABANDONED, Records
 from controlplane.monitor.records import parse
 
 pytestmark = pytest.mark.unit
@@ -22,7 +22,8 @@ def test_a_request_that_its_client_left_is_none_that_was_answered(tmp_path: Path
         records = Records(log_pipe.opened(path))
         try:
             server = Backend("s", "127.0.0.1", 8000, 8001)
-            records.request("w", server, time.monotonic(), 1, 0, http=0, grpc=None, abandoned=abandoned)
+            flags = ABANDONED if abandoned else "--"
+            records.request("w", server, time.monotonic(), 1, 0, http=0, grpc=None, flags=flags)
         finally:
             records.close()
         record = parse(monitor.read(4096))

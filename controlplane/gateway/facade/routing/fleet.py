@@ -15,10 +15,10 @@ import aiohttp
 
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Route, Routes
 from controlplane.files.gateway import Traits
-from controlplane.files.limits import NO_LIMIT, Limit, read_limits
+from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_limits, read_refusals
 from controlplane.files.remembered import Remembered
 from controlplane.gateway import store
-from controlplane.gateway.facade.limits import Meter
+from controlplane.gateway.facade.limits import LimitReached, Meter
 from controlplane.gateway.facade.routing.sequences import Key, Sequences
 from controlplane.gateway.places import Places
 
@@ -40,6 +40,7 @@ class Fleet:
         self.sequences = Sequences()
         self.meter = Meter()
         self._limits = Remembered(places.limits, partial(read_limits, places.limits))
+        self._refusals = Remembered(places.refusals, partial(read_refusals, places.refusals))
         self.moved: set[Callable[[], None]] = set()
         """Functions to call after every change of routes, and when sequences end."""
 
@@ -51,6 +52,23 @@ class Fleet:
     def limit(self, endpoint: str) -> Limit:
         """Return the limits of an endpoint, as they are now."""
         return self._limits.get().get(endpoint, NO_LIMIT)
+
+    def check_refusal(self, endpoint: str, client: str) -> None:
+        """Raise LimitReached while the endpoint, or the client's calls of it, are refused."""
+        if time.time() < self._refused_until_s(endpoint, client):
+            raise LimitReached(REFUSED)
+
+    def resends(self, endpoint: str, client: str) -> bool:
+        """Return whether a request that a lost server held may go to another one, as in HAProxy: once.
+
+        Not where such a request may be what crashed servers, nor in a pool, where it could end all of them.
+        """
+        pool = len(self.routes[endpoint].members) > 1 if endpoint in self.routes else False
+        return not pool and time.time() >= self._refused_until_s(endpoint, client) + REMEMBERED_S
+
+    def _refused_until_s(self, endpoint: str, client: str) -> int:
+        refusals = self._refusals.get()
+        return max(refusals.get((endpoint, ""), 0), refusals.get((endpoint, client), 0))
 
     def take(self, routes: Routes, traits: Mapping[str, Traits]) -> None:
         """Route every message from now on by these."""

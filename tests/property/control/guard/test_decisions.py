@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.guard import attention, decisions, signals
+from controlplane.control.guard import attention, culprits, decisions, signals
 from controlplane.control.guard.sequential import Promise
 from controlplane.control.guard.state import (
     Cause,
@@ -24,6 +24,7 @@ from controlplane.control.guard.state import (
     OpenBreaker,
     PlacedServer,
     Redirect,
+    Refuse,
     overdrawn,
     used_percent,
     validate_state,
@@ -69,11 +70,15 @@ class World:
     redirected_s: dict[str, float] = field(default_factory=dict)
     launches_s: list[tuple[str, float]] = field(default_factory=list)
     breakers: list[OpenBreaker] = field(default_factory=list)
+    lost: list[Answer] = field(default_factory=list)
+    """Requests that failed in a server since the tick before."""
+    refused: list[Refuse] = field(default_factory=list)
 
     def tick(self) -> None:
         self.now_s += TICK_S
         before = self.state
-        seen = FleetSeen(self.now_s, tuple(self.answers()), self.servers())
+        seen = FleetSeen(self.now_s, (*self.answers(), *self.lost), self.servers())
+        self.lost = []
         all_due = replace(self.thorough, due_s={})
         if self.held:
             self.state = attention.observe(before, seen)
@@ -113,6 +118,8 @@ class World:
                     self.machines[server] = Machine(self.machines[server].gpu, Health.STARTING, ready_in=1)
                 case OpenBreaker():
                     self.breakers.append(effect)
+                case Refuse():
+                    self.refused.append(effect)
         self.check(seen)
         for machine in self.machines.values():
             if machine.health is Health.STARTING:
@@ -328,3 +335,108 @@ def test_what_cannot_start_is_tried_ever_more_rarely(percents: tuple[float, ...]
     gaps = [b - a for a, b in pairwise(per_ward)]
     assert gaps == sorted(gaps)
     assert {b.partition for b in fleet.breakers} == {w.id for w in fleet.partitions}
+
+
+CRASHES = st.lists(
+    st.tuples(
+        st.sampled_from(("crash", "crash standby", "both", "hang", "impair", "fail")), st.integers(0, 3)
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=25)
+@given(shares, st.sampled_from(list(ShadowPolicy)), st.booleans(), CRASHES, st.integers(1, 30))
+def test_a_crash_lends_a_share_for_one_takeover_and_costs_no_neighbour_its_shadow(
+    percents: tuple[float, ...],
+    policy: ShadowPolicy,
+    elsewhere: bool,
+    crashes: list[tuple[str, int]],
+    apart: int,
+) -> None:
+    fleet = world(percents, policy, elsewhere)
+    lent_s: dict[str, float] = {}
+    hit: set[str] = set()
+    for event, which in crashes:
+        partition = fleet.partitions[which % len(fleet.partitions)]
+        hit.add(partition.id)
+        watch = fleet.state.watches[partition.id]
+        struck = [watch.active] if event != "crash standby" else []
+        struck += [watch.standby] if event in ("crash standby", "both") and watch.standby else []
+        for placed in struck:
+            machine = fleet.machines.get(placed.server)
+            if machine is None or machine.health not in (Health.READY, Health.UNLOADED):
+                continue
+            match event:
+                case "hang":
+                    machine.hung = True
+                case "impair":
+                    machine.health = Health.IMPAIRED
+                case "fail":
+                    machine.health = Health.FAILING
+                case _:
+                    machine.health = Health.GONE
+        for _ in range(apart):
+            fleet.tick()
+            keeps_to_the_plan(fleet, lent_s, hit)
+    planned = {p.id: p.percent for p in fleet.partitions}
+    for _ in range(40):  # the breaker's next try included
+        for _ in range(40):
+            fleet.tick()
+            keeps_to_the_plan(fleet, lent_s, hit)
+        if {w.partition.id: w.active.percent for w in fleet.state.watches.values()} == planned:
+            break
+        fleet.now_s += 20.0
+    assert {w.partition.id: w.active.percent for w in fleet.state.watches.values()} == planned
+    assert not any(overdrawn(fleet.used, gpu) for gpu in GPUS)
+
+
+def keeps_to_the_plan(fleet: World, lent_s: dict[str, float], hit: set[str]) -> None:
+    """Only a shadow that took over has more than planned, until a server as planned is ready."""
+    for partition in fleet.partitions:
+        watch = fleet.state.watches[partition.id]
+        next_one = watch.standby and fleet.machines.get(watch.standby.server)
+        if watch.active.percent > partition.percent:
+            assert watch.standby is None or watch.standby.percent <= partition.percent
+            settled = fleet.now_s >= watch.settled_s
+            active = fleet.machines.get(watch.active.server)
+            serves = active is not None and active.health is Health.READY and not active.hung
+            if serves and settled and next_one is not None and next_one.health is Health.READY:
+                lent_s.setdefault(watch.active.server, fleet.now_s)
+                assert fleet.now_s - lent_s[watch.active.server] <= 2 * TICK_S, "given back at once"
+            else:
+                lent_s.pop(watch.active.server, None)
+        if partition.id not in hit and partition.policy is not ShadowPolicy.NONE:
+            assert watch.standby is not None
+            assert watch.standby.server == f"{partition.id}.s", "a neighbour's own shadow"
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans(), st.integers(1, 20)), max_size=8))
+def test_only_an_endpoint_open_at_the_last_deaths_is_refused(
+    deaths: list[tuple[bool, bool, bool, int]],
+) -> None:
+    fleet = world((30.0,), ShadowPolicy.HOT, False)
+    partition = fleet.partitions[0]
+    poison, other = partition.endpoints[0], "of another partition"
+    died_s: list[float] = []
+    lost_s: list[float] = []
+    for poisoned, foreign, both, ticks in deaths:
+        watch = fleet.state.watches[partition.id]
+        for placed in (watch.active, watch.standby if both else None):
+            machine = placed and fleet.machines.get(placed.server)
+            if machine is not None and machine.health is Health.READY:
+                machine.health = Health.GONE
+                died_s.append(fleet.now_s)
+        lost_s += [fleet.now_s] * poisoned
+        held = [poison] * poisoned + [other] * foreign
+        fleet.lost = [Answer(fleet.now_s + 0.1, 9.0, True, endpoint, "", True) for endpoint in held]
+        for _ in range(ticks):
+            before = len(fleet.refused)
+            fleet.tick()
+            for refused in fleet.refused[before:]:
+                assert refused.accused.endpoint == poison
+                recently_s = fleet.now_s - Limits().deaths_s - culprits.AFTER_S
+                assert lost_s[-1] >= recently_s
+                assert sum(at >= recently_s for at in died_s) >= (1 if before else 2)

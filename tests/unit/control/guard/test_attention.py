@@ -95,7 +95,7 @@ def test_times_that_lead_to_a_decision_are_kept(rested: GuardState) -> None:
     tried = replace(watch, launches=Launches(1, retry_at_s=7.0))
     assert attention.next_look_s(tried, look, limits) == 7.0
     tried = replace(watch, launches=Launches(1, retry_at_s=0.0))
-    assert attention.next_look_s(tried, look, limits) == 0.8 + limits.stable_s
+    assert attention.next_look_s(tried, look, limits) == 0.8 + limits.loop_s
     waiting = seen(1.2, {**SERVERS, "W1.a": ServerSeen(Health.READY, in_flight=1)})
     assert attention.next_look_s(watch, waiting, limits) == attention.AT_ONCE
 

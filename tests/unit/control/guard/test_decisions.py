@@ -504,16 +504,48 @@ def test_a_lost_shadow_is_started_again_and_ever_more_rarely() -> None:
     assert gaps == sorted(gaps)
     assert len(launched) == Limits().failures - 1  # the shadow that was lost young counts too
     assert len(of(OpenBreaker, b.effects)) == 1
-    assert "starts in a row did not live 10 s" in said(b.effects, Level.CRITICAL)
+    assert "servers in a row did not live 60 s" in said(b.effects, Level.CRITICAL)
     assert "out of memory" in said(b.effects, Level.WARNING)
     assert not of(Redirect, b.effects)
 
 
 def test_a_server_that_served_for_a_while_did_not_fail_to_start() -> None:
     b = bench(partition())
+    waited_s = lose_shadows(b, Limits().failures + 1, lives_s=Limits().loop_s + 1.0)
+    assert max(waited_s) < 2 * TICK_S, "a partition without a shadow is one fault away from an outage"
+    assert not of(OpenBreaker, b.effects)
+
+
+def test_a_crash_loop_of_servers_that_serve_for_a_while_opens_the_breaker_for_as_long_as_they_live() -> None:
+    b = bench(partition())
+    waited_s = lose_shadows(b, Limits().failures, lives_s=20.0)
+    assert waited_s == sorted(waited_s), "ever more rarely"
+    assert len(of(OpenBreaker, b.effects)) == 1
+    assert waited_s[-1] == pytest.approx(20.0, abs=1.0)
+
+
+def test_what_served_for_a_while_is_replaced_at_once_where_nothing_else_serves() -> None:
+    b = bench(replace(partition(), policy=ShadowPolicy.NONE), standby=False)
     waited_s = []
-    for _ in range(Limits().failures + 1):
-        b.tick(60)
+    for _ in range(Limits().failures):
+        b.tick(100)
+        del b.servers[b.state.watches["W1"].active.server]
+        died_s = b.now_s
+        while not of(Launch, b.tick()):
+            assert b.now_s - died_s < Limits().back_off_max_s
+        waited_s.append(b.now_s - died_s)
+        b.ready()
+        b.tick()
+    assert max(waited_s[:-1]) < 2 * TICK_S
+    assert len(of(OpenBreaker, b.effects)) == 1
+    assert waited_s[-1] == pytest.approx(20.0, abs=1.0), "half of the time is served"
+
+
+def lose_shadows(b: Bench, times: int, lives_s: float) -> list[float]:
+    """How long each of so many shadows had no successor that lived so long and died."""
+    waited_s = []
+    for _ in range(times):
+        b.tick(round(lives_s / TICK_S))
         watch = b.state.watches["W1"]
         assert watch.standby is not None
         del b.servers[watch.standby.server]
@@ -522,8 +554,7 @@ def test_a_server_that_served_for_a_while_did_not_fail_to_start() -> None:
             assert b.now_s - died_s < Limits().breaker_s
         waited_s.append(b.now_s - died_s)
         b.ready()
-    assert max(waited_s) < 2 * TICK_S, "a partition without a shadow is one fault away from an outage"
-    assert not of(OpenBreaker, b.effects)
+    return waited_s
 
 
 def kill_starts(b: Bench, ticks: int) -> list[float]:
@@ -560,7 +591,7 @@ def test_a_breaker_closes_where_nothing_is_to_stand_by() -> None:
     assert b.state.watches["W1"].launches.open
     b.tick(400)
     b.ready()
-    b.tick(200)
+    b.tick(round(Limits().loop_s / TICK_S) + 5)
     assert b.phase() is Phase.EXPOSED
     assert b.state.watches["W1"].launches == Launches()
 
@@ -649,8 +680,53 @@ def test_two_deaths_at_once_overlap_and_give_back() -> None:
         b.tick()
         b.ready()
     back = of(Redirect, b.effects)[2:]
-    assert [r.cause for r in back] == [Cause.SHARE]
-    assert sum(w.active.percent for w in b.state.watches.values()) <= 100.0
+    assert [r.cause for r in back] == [Cause.SHARE, Cause.SHARE]
+    assert [w.active.percent for w in b.state.watches.values()] == [45.0, 45.0], "as planned"
+
+
+def test_a_crash_grows_no_share_and_costs_no_neighbour_its_shadow() -> None:
+    b = bench(partition("W1", 45.0), partition("W2", 45.0))
+    b.tick(round(Limits().loop_s / TICK_S) + 5)
+    for _ in range(3):
+        del b.servers[b.state.watches["W1"].active.server]
+        effects = b.tick()
+        assert [(e.server, e.percent) for e in of(Launch, effects)] == [
+            (b.state.watches["W1"].standby.server, 45.0)  # type: ignore[union-attr]
+        ]
+        took_over = b.state.watches["W1"].active.server
+        for _ in range(round(Limits().loop_s / TICK_S) + 60):
+            b.tick()
+            b.ready()
+        assert b.state.watches["W1"].active.percent == 45.0
+        assert b.state.watches["W1"].standby.percent == 55.0  # type: ignore[union-attr]
+        assert b.state.watches["W1"].standby.server == took_over, "it stands by again"  # type: ignore[union-attr]
+    assert "W2.s" in b.servers, "its own shadow"
+    assert [r.cause for r in of(Redirect, b.effects)] == 3 * [Cause.CRASH, Cause.SHARE]
+
+
+def test_a_server_that_is_slow_even_with_the_lent_share_gets_more() -> None:
+    b = bench(partition("W1", 40.0))
+    del b.servers["W1.a"]
+    b.tick(20)
+    assert b.state.watches["W1"].active.percent == 50.0
+    b.tick(60, late=["W1"])
+    b.ready()
+    b.tick(20, late=["W1"])
+    assert b.state.watches["W1"].active.percent == 60.0
+
+
+def test_a_warm_shadow_is_loaded_to_take_a_lent_share_back() -> None:
+    b = bench(replace(partition("W1", 40.0), policy=ShadowPolicy.WARM))
+    del b.servers["W1.a"]
+    b.tick(20)
+    b.servers = {
+        n: ServerSeen(Health.UNLOADED) if s.health is Health.STARTING else s for n, s in b.servers.items()
+    }
+    loads = of(Load, b.tick(3))
+    assert loads
+    b.servers[loads[0].server] = READY
+    b.tick()
+    assert b.state.watches["W1"].active.percent == 40.0
 
 
 def test_wards_of_a_plan_count_requests_not_inferences() -> None:

@@ -1,0 +1,98 @@
+"""Which endpoint's or client's requests were open at each death of a partition's servers. Pure.
+
+A request may crash every server that executes it. One such request is open at each of the deaths; others are
+open at some of them by chance. So where the same endpoint, of the same client where clients are known, had an
+open request at every one of several deaths, it is accused: first it gets no second server after a death, then
+its requests are refused for a while, longer each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from controlplane.control.guard.state import Accused, Limits, Offence, Watch
+from controlplane.domain.observation import Answer
+
+BEFORE_S = 1.0
+"""A death is noticed up to this long after its requests have failed, ..."""
+AFTER_S = 2.0
+"""... and their lines come up to this long after that: an impaired server refuses one after the other."""
+
+MOST_HELD = 1000
+"""Requests that are kept: a model may fail all of them without any death."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """What is held against `accused`: it had a request open at so many `deaths`, the first one `since_s`.
+
+    `refused_s` is how long its requests are refused: 0 after two deaths at once, which may be an accident.
+    """
+
+    accused: Accused
+    deaths: int
+    since_s: float
+    refused_s: float
+
+
+def heard(watch: Watch, answers: Iterable[Answer]) -> Watch:
+    """Return the watch with those of `answers` that failed while a server of the partition had them."""
+    endpoints = watch.partition.endpoints
+    held = [(a.ended_s, Accused(a.endpoint, a.client)) for a in answers if a.held and a.endpoint in endpoints]
+    return replace(watch, held=(*watch.held, *held)[-MOST_HELD:]) if held else watch
+
+
+def died(watch: Watch, now_s: float, limits: Limits) -> Watch:
+    """Return the watch with one more death, without those that are too long ago to count."""
+    oldest_s = now_s - limits.deaths_s
+    deaths = (*(at for at in watch.deaths if at > oldest_s), now_s)
+    held = tuple(one for one in watch.held if one[0] > oldest_s - BEFORE_S)
+    return replace(watch, deaths=deaths, held=held, offences=_known(watch.offences, now_s, limits))
+
+
+def accusation(watch: Watch, now_s: float, limits: Limits) -> Accusation | None:
+    """Return what follows from the recent deaths; None where they share no one endpoint or client."""
+    open_at = [
+        frozenset(who for at, who in watch.held if death - BEFORE_S <= at <= death + AFTER_S)
+        for death in watch.deaths
+    ]
+    if not open_at:
+        return None
+    since_s = watch.deaths[0]
+    for who in sorted(frozenset.union(*open_at) & watch.offences.keys()):
+        times = watch.offences[who].times
+        if times:
+            refused_s = min(limits.refused_max_s, limits.refused_s * 2.0**times)
+            return Accusation(who, len(open_at), since_s, refused_s)
+    if len(open_at) >= limits.deaths:
+        who_all = _shared(open_at[-limits.deaths :])
+        return None if who_all is None else Accusation(who_all, len(open_at), since_s, limits.refused_s)
+    pair = len(open_at) == 2 and watch.deaths[1] - watch.deaths[0] <= limits.settle_s
+    who_both = _shared(open_at) if pair else None
+    if who_both is None or who_both in watch.offences:
+        return None
+    return Accusation(who_both, 2, since_s, 0.0)
+
+
+def accused(watch: Watch, found: Accusation, now_s: float) -> Watch:
+    """Return the watch after an accusation. The deaths of one that is refused now count no more."""
+    before = watch.offences.get(found.accused, Offence())
+    times = before.times + (found.refused_s > 0.0)
+    offences = {**watch.offences, found.accused: Offence(times, now_s + found.refused_s)}
+    if found.refused_s == 0.0:
+        return replace(watch, offences=offences)
+    return replace(watch, offences=offences, deaths=(), held=())
+
+
+def _shared(open_at: list[frozenset[Accused]]) -> Accused | None:
+    """Return the one client's endpoint, or else the one endpoint, with a request open at every death."""
+    same = frozenset.intersection(*open_at)
+    if len(same) == 1:
+        return next(iter(same))
+    endpoints = frozenset.intersection(*(frozenset(who.endpoint for who in one) for one in open_at))
+    return Accused(next(iter(endpoints))) if len(endpoints) == 1 else None
+
+
+def _known(offences: Mapping[Accused, Offence], now_s: float, limits: Limits) -> Mapping[Accused, Offence]:
+    return {who: one for who, one in offences.items() if now_s - one.until_s < limits.remembered_s}

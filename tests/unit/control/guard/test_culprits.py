@@ -1,0 +1,156 @@
+"""Which endpoint or client is accused of crashing servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from controlplane.control.guard import decisions
+from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.state import (
+    Accused,
+    GuardedPartition,
+    GuardState,
+    Launch,
+    Limits,
+    PlacedServer,
+    Refuse,
+    Report,
+)
+from controlplane.domain.observation import Answer, FleetSeen, Health, Level, ServerSeen
+from controlplane.domain.workload import ShadowPolicy
+
+pytestmark = pytest.mark.unit
+
+READY = ServerSeen(Health.READY)
+LIMITS = Limits()
+
+
+class Fleet:
+    """One partition of two endpoints; each `kill` ends its active server with these requests open."""
+
+    def __init__(self) -> None:
+        promises = (Promise("near", 1000.0, 20.0), Promise("text", 1000.0, 5.0))
+        partition = GuardedPartition("W", "g0", 30.0, promises, ShadowPolicy.HOT, "g0", 10.0)
+        placed = (PlacedServer("W.a", "g0", 30.0), PlacedServer("W.s", "g0", 40.0))
+        self.state: GuardState = decisions.begin((partition,), {"W": placed}, LIMITS)
+        self.servers = {"W.a": READY, "W.s": READY}
+        self.now_s = 0.0
+        self.effects: list[object] = []
+        self.wait(LIMITS.loop_s + 1.0)  # what dies now did not fail to start
+
+    def tick(self, *answers: Answer) -> None:
+        self.now_s += 0.2
+        self.state, effects = decisions.tick(self.state, FleetSeen(self.now_s, answers, dict(self.servers)))
+        self.effects += effects
+        for effect in effects:
+            if isinstance(effect, Launch):
+                self.servers[effect.server] = READY
+
+    def kill(self, *held: Accused, also_shadow: bool = False, later_s: float = 0.0) -> None:
+        watch = self.state.watches["W"]
+        for placed in (watch.active, watch.standby if also_shadow else None):
+            if placed is not None:
+                self.servers.pop(placed.server, None)
+        died_s = self.now_s
+        answers = [Answer(died_s + 0.1, 9.0, True, one.endpoint, "", True, one.client) for one in held]
+        self.tick(*(answers if not later_s else ()))
+        if later_s:
+            self.wait(later_s)
+            self.tick(*answers)
+
+    def wait(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.2)):
+            self.tick()
+
+    @property
+    def refused(self) -> list[tuple[Accused, float]]:
+        return [(e.accused, e.seconds) for e in self.effects if isinstance(e, Refuse)]
+
+
+TEXT, NEAR = Accused("text"), Accused("near")
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.4])
+def test_the_endpoint_open_at_every_one_of_three_deaths_is_refused(later_s: float) -> None:
+    fleet = Fleet()
+    for others in ((NEAR,), (), ()):
+        fleet.kill(TEXT, *others, later_s=later_s)
+        fleet.wait(4.0)
+    assert fleet.refused == [(TEXT, LIMITS.refused_s)]
+    (said,) = [e.reason for e in fleet.effects if isinstance(e, Report) and "text" in e.reason]
+    assert "ctl limit remove text" in said
+
+
+@pytest.mark.parametrize(
+    "held",
+    [((TEXT,), (NEAR,), (TEXT,)), ((TEXT, NEAR),) * 3, ((), (), ()), ((TEXT,), (), (TEXT,))],
+    ids=["another one each time", "two of them each time", "none", "not at the second"],
+)
+def test_deaths_that_share_no_one_endpoint_accuse_none(held: Sequence[tuple[Accused, ...]]) -> None:
+    fleet = Fleet()
+    for one in held:
+        fleet.kill(*one)
+        fleet.wait(4.0)
+    assert fleet.refused == []
+
+
+def test_deaths_far_apart_accuse_none() -> None:
+    fleet = Fleet()
+    for _ in range(4):
+        fleet.kill(TEXT)
+        fleet.wait(LIMITS.deaths_s)
+    assert fleet.refused == []
+
+
+def test_a_request_that_ends_a_server_and_its_shadow_gets_no_second_server_from_then_on() -> None:
+    fleet = Fleet()
+    fleet.kill(TEXT, also_shadow=True)
+    fleet.wait(1.0)
+    assert fleet.refused == [(TEXT, 0.0)]
+    levels = {e.level for e in fleet.effects if isinstance(e, Report) and "endpoint text" in e.reason}
+    assert levels == {Level.CRITICAL}
+
+
+def test_after_a_refusal_one_more_death_is_enough_and_the_next_one_lasts_twice_as_long() -> None:
+    fleet = Fleet()
+    for _ in range(3):
+        fleet.kill(TEXT)
+        fleet.wait(4.0)
+    for _ in range(6):
+        fleet.wait(fleet.refused[-1][1] + 1.0)
+        fleet.kill(TEXT, NEAR)
+        fleet.wait(4.0)
+    assert [seconds for _, seconds in fleet.refused] == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+
+
+def test_an_offence_is_forgotten() -> None:
+    fleet = Fleet()
+    for _ in range(3):
+        fleet.kill(TEXT)
+        fleet.wait(4.0)
+    fleet.wait(LIMITS.refused_s + LIMITS.remembered_s)
+    fleet.kill(TEXT)
+    fleet.wait(4.0)
+    assert len(fleet.refused) == 1
+
+
+def test_of_several_clients_the_one_is_refused_and_not_the_endpoint() -> None:
+    fleet = Fleet()
+    bad, good = Accused("text", "bad"), Accused("text", "good")
+    for others in ((good,), (), (good, NEAR)):
+        fleet.kill(bad, *others)
+        fleet.wait(4.0)
+    assert fleet.refused == [(bad, LIMITS.refused_s)]
+
+
+def test_after_a_refusal_the_next_server_starts_at_once() -> None:
+    fleet = Fleet()
+    fleet.kill(TEXT, also_shadow=True)
+    fleet.wait(1.0)
+    fleet.kill(TEXT, also_shadow=True)
+    watch = fleet.state.watches["W"]
+    assert fleet.refused[-1] == (TEXT, LIMITS.refused_s)
+    assert watch.standby is not None, "launched in the same tick"
+    assert watch.launches.failures == 0
