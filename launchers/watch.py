@@ -6,16 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import OUT_OF_MEMORY, Health, News
+from controlplane.domain.observation import Health, News
 from launchers.gpu.faults import GpuFaults
 from launchers.gpu.mps import MpsDaemons
-
-
-def out_of_memory(server: Server) -> str:
-    """Return in words that the kernel killed a process of a server for lack of memory, with its limit."""
-    limit_mb = server.spec.memory_limit_mb
-    limit = "" if limit_mb is None else f", which reached its memory limit of {limit_mb:g} MB (memory_mb)"
-    return f"{OUT_OF_MEMORY}: the kernel killed a process of it{limit}"
 
 
 class Ends(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from controlplane.domain.fleet import Delays
+from controlplane.domain.fleet import Delays, Server
 
 
 class Health(StrEnum):
@@ -59,6 +59,13 @@ class Answer(NamedTuple):
 
 OUT_OF_MEMORY = "out of memory"
 """In the reason of every end that the kernel brought about for lack of memory."""
+
+
+def out_of_memory(server: Server) -> str:
+    """Return in words that the kernel killed a process of a server for lack of memory, with its limit."""
+    limit_mb = server.spec.memory_limit_mb
+    limit = "" if limit_mb is None else f", which reached its memory limit of {limit_mb:g} MB (memory_mb)"
+    return f"{OUT_OF_MEMORY}: the kernel killed a process of it{limit}"
 
 
 class News(NamedTuple):

@@ -28,8 +28,8 @@ _OWN_ANSWER = "L"
 _COMPLETE = "-"
 """The flags of a request that ended as its server wanted."""
 _UNAVAILABLE_HTTP, _UNAVAILABLE_GRPC = 503, 14
-"""How a Triton declines by policy: its queue is full, or a request waited too long in it. Behind a gate also where
-no server was reached."""
+"""How a Triton declines by policy: its queue is full, or a request waited too long in it. Behind a gate also
+where no server was reached."""
 SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 """UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 

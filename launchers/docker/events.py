@@ -18,9 +18,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import OUT_OF_MEMORY, Health, News
+from controlplane.domain.observation import OUT_OF_MEMORY, Health, News, out_of_memory
 from launchers.docker import containers
-from launchers.watch import out_of_memory
 
 _AGAIN_S = 0.5
 _END_S = 5.0

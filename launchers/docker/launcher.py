@@ -20,6 +20,7 @@ import requests.exceptions
 from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.observation import out_of_memory
 from controlplane.ports import Capability, Watch
 from launchers.cpu_quota.cgroup_files import memory_kills
 from launchers.cpu_quota.counters import QuotaCounters
@@ -39,7 +40,7 @@ from launchers.host.unread import await_read
 from launchers.triton import labels, program, readiness, server_log
 from launchers.triton.program import ServerPorts
 from launchers.triton.starting import ATTEMPTS, BAD_LUCK, Starting
-from launchers.watch import LauncherWatch, out_of_memory
+from launchers.watch import LauncherWatch
 
 QUOTA = "docker-cpu-quota"
 _POLL_S = 0.1

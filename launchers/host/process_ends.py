@@ -10,10 +10,9 @@ from functools import partial
 
 from controlplane.domain.errors import NotNow
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import Health, News
+from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.host import process_table
 from launchers.host.process_table import Listed
-from launchers.watch import out_of_memory
 
 _ENDED = "its process ended"
 
@@ -129,6 +128,7 @@ class ListedEnds:
         self._told: set[str] = set()
         self._asked: list[Server] = []
         self._listed: Mapping[int, Listed] = {}
+        self._watched: dict[int, Listed] = {}
         self._ended: list[tuple[int, str]] = []
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
@@ -141,7 +141,7 @@ class ListedEnds:
         ended, self._ended = [*self._ended, *self._handles.ended()], []
         for pid, server in ended:
             try:
-                if pid == self._listed[pid].triton:
+                if pid == self._watched[pid].triton:
                     died[server] = News((server,), _ENDED, certain=True)
                 elif server not in self._told and (how := process_table.died(pid)):
                     died.setdefault(server, self._impaired(server, pid, how))
@@ -153,7 +153,7 @@ class ListedEnds:
     def _impaired(self, name: str, pid: int, how: str) -> News:
         server = next((s for s in self._asked if s.name == name), None)
         reason = f"a process of its models ended {how}"
-        if server is not None and self._memory_kills(self._listed[pid].triton):
+        if server is not None and self._memory_kills(self._watched[pid].triton):
             reason = out_of_memory(server)
         return News((name,), reason, health=Health.IMPAIRED, certain=True)
 
@@ -165,10 +165,13 @@ class ListedEnds:
         self._handles.keep(asked)
         self._told.intersection_update(asked)
         held = self._handles.pids()
+        ended = {pid for pid, _ in self._ended}
+        self._watched = {pid: one for pid, one in self._watched.items() if pid in held or pid in ended}
         for pid, one in self._listed.items():
             if one.server in asked and pid not in held:
                 with contextlib.suppress(NotNow):  # the next list has it too
-                    self._handles.hold(pid, one.server, partial(_is_listed, pid, one))
+                    if self._handles.hold(pid, one.server, partial(_is_listed, pid, one)):
+                        self._watched[pid] = one
 
 
 def _is_listed(pid: int, one: Listed) -> bool:

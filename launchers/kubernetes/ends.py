@@ -9,10 +9,9 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 from controlplane.domain.fleet import Server, ServerState
-from controlplane.domain.observation import OUT_OF_MEMORY, Health
+from controlplane.domain.observation import OUT_OF_MEMORY, Health, out_of_memory
 from launchers.kubernetes import names
 from launchers.triton import labels
-from launchers.watch import out_of_memory
 
 _HOPELESS = {
     "ErrImageNeverPull": "the node has no such image, and it may not be pulled",

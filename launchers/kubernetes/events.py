@@ -18,10 +18,9 @@ from lightkube.resources.core_v1 import Pod
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import Health, News
+from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.kubernetes import ends, names
 from launchers.kubernetes.api import ClusterApi, Expired, told
-from launchers.watch import out_of_memory
 
 _AGAIN_S = 0.5
 _END_S = 5.0

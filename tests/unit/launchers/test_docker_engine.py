@@ -15,11 +15,10 @@ from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import News
+from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.docker import engine
 from launchers.docker.containers import VENDOR_IMAGE, ContainerOptions, Network, Pull
-from launchers.docker.events import EngineEvents, reason
-from launchers.watch import out_of_memory
+from launchers.docker.events import EngineEvents, meaning
 
 pytestmark = pytest.mark.unit
 
@@ -160,11 +159,13 @@ def test_an_end_after_the_kernels_kill_says_that_memory_was_short(door: str) -> 
     events = EngineEvents(f"unix://{door}", "f")
     try:
         for told in (("a", "oom", {}), ("a", "die", {"exitCode": "137"}), ("b", "die", {"exitCode": "137"})):
-            events._heard.put((told[0], told[1], reason(told[1], told[2])))
+            news = meaning(told[1], told[2])
+            assert news is not None
+            events._heard.put((told[0], *news))
         impaired, dead, killed = events.news((short, other))
     finally:
         events.close()
-    assert impaired == News((short.name,), out_of_memory(short), impaired=True)
+    assert impaired == News((short.name,), out_of_memory(short), health=Health.IMPAIRED)
     assert dead == News((short.name,), out_of_memory(short))
     assert "34 MB" in dead.reason
     assert killed == News((other.name,), "its container ended with exit code 137")

@@ -17,12 +17,11 @@ from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import NotNow
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import Health, News
+from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.host import process_table
 from launchers.host.process_ends import ListedEnds, TritonEnds
 from launchers.host.process_table import Listed
 from launchers.triton import labels
-from launchers.watch import out_of_memory
 
 pytestmark = pytest.mark.unit
 
@@ -187,7 +186,7 @@ def test_without_descriptors_no_living_process_counts_as_gone_and_no_death_is_mi
     told = {**os.environ, **labels.environment_of(server("p", ""))}
     with subprocess.Popen(["sleep", "60"], env=told) as process:
         one = server("p", str(process.pid))
-        member = process_table.Member(process.pid, one.name, "f", "", leader=True, stub=False)
+        member = process_table.Member(process.pid, one.name, "f", "", leader=True)
         ends = TritonEnds()
         try:
             with without_descriptors():
@@ -195,7 +194,7 @@ def test_without_descriptors_no_living_process_counts_as_gone_and_no_death_is_mi
                 for look in (
                     lambda: process_table.members(name=one.name),
                     lambda: process_table.find(process.pid),
-                    lambda: process_table.stubs_of({process.pid: one.name}),
+                    lambda: process_table.listed({process.pid: one.name}),
                     lambda: process_table.kill_all(lambda: (member,)),
                 ):
                     with pytest.raises(NotNow, match="Too many open files"):
@@ -231,9 +230,7 @@ def test_a_models_process_whose_end_cannot_be_read_now_is_reported_later(
             with monkeypatch.context() as patch:
                 patch.setattr(process_table, "read", unreadable)
                 assert ends.news((one,)) == ()
-            assert ends.news((one,)) == (
-                News((one.name,), "a process of its models ended by SIGKILL", impaired=True),
-            )
+            assert [(n.servers, n.health) for n in ends.news((one,))] == [((one.name,), Health.IMPAIRED)]
         finally:
             os.killpg(triton.pid, signal.SIGKILL)
             ends.close()

@@ -54,7 +54,9 @@ class Fleet:
             if placed is not None:
                 self.servers.pop(placed.server, None)
         died_s = self.now_s
-        answers = [Answer(died_s + 0.1, 9.0, True, one.endpoint, "", True, one.client) for one in held]
+        answers = [
+            Answer(died_s + 0.1, 9.0, True, one.endpoint, "", held=True, client=one.client) for one in held
+        ]
         self.tick(*(answers if not later_s else ()))
         if later_s:
             self.wait(later_s)

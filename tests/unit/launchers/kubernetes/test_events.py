@@ -12,12 +12,11 @@ import pytest
 from fake_kubernetes import FakeCluster, Key, Serving, served
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import OUT_OF_MEMORY, Health, News
+from controlplane.domain.observation import OUT_OF_MEMORY, Health, News, out_of_memory
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
 from launchers.kubernetes.events import PodEnds
 from launchers.triton import labels
-from launchers.watch import out_of_memory
 
 pytestmark = pytest.mark.unit
 

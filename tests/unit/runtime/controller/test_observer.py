@@ -757,6 +757,6 @@ def test_a_server_that_ran_out_of_memory_leaves_its_limit_for_the_next_one(bench
     bench.workers.adopt(limited)
     assert bench.health() is Health.READY
     assert bench.observer.exhausted_mb == {}
-    bench.engine.news.append(News((limited.name,), f"{OUT_OF_MEMORY}: killed", impaired=True))
+    bench.engine.news.append(News((limited.name,), f"{OUT_OF_MEMORY}: killed", health=Health.IMPAIRED))
     assert wait_until(lambda: bench.health() is Health.IMPAIRED, deadline_s=30.0)
     assert bench.observer.exhausted_mb == {"W1": 100.0}
