@@ -88,9 +88,10 @@ class Network:
         return grpc.secure_channel(f"{rig.HOST}:{self.ports.grpc}", credentials)
 
     def refuses(self, code: Code, method: str, message: bytes, token: str | None = None) -> bool:
-        """Whether a call ends so. HAProxy may pass on the reset alone that ends a stream with its status."""
+        """Whether a call ends so. HAProxy may pass on the reset alone with which the facade ends a stream."""
         found = self.grpc(method, message, token)
-        return found is code or (method == "ModelStreamInfer" and found is Code.CANCELLED)
+        by_facade = method == "ModelStreamInfer" and code is Code.PERMISSION_DENIED
+        return found is code or (by_facade and found is Code.CANCELLED)
 
     def grpc(self, method: str, message: bytes, token: str | None = None, **how: Any) -> Code:
         """The status of one call; of a stream, of its first message."""
