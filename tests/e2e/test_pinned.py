@@ -20,6 +20,16 @@ from ctl_host import Host, X, ended, infer_http, partition, plan
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PLAN = plan(partition("a", 20))
+COMPLETES = """
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(8)
+        config.set_dynamic_batching()
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [4]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [4]})
+        return config
+
+"""
 
 
 @pytest.fixture
@@ -94,3 +104,20 @@ def test_an_apply_after_the_state_folder_was_removed_takes_its_own_ports_back(ho
     rig.until(lambda: guarded(host))
     # Nor does a destroy leave anything behind, which `ended` checks.
     shutil.rmtree(host.directory / "state")
+
+
+def test_a_dry_run_after_a_new_version_completes_the_configuration_as_an_apply_does(host: Host) -> None:
+    model = host.repository / "echo"
+    (model / "config.pbtxt").unlink()
+    file = model / "1" / "model.py"
+    file.write_text(
+        file.read_text().replace("class TritonPythonModel:\n", f"class TritonPythonModel:\n{COMPLETES}")
+    )
+    applied(host)
+    shutil.copytree(model / "1", model / "2", ignore=shutil.ignore_patterns("__pycache__"))
+    told = host.apply(PLAN, "--dry-run")
+    assert told.returncode == 0, told.stderr
+    started = [line.split()[1] for line in told.stdout.splitlines() if line.startswith("start ")]
+    assert len(started) == 2
+    done = host.apply(PLAN, "--json")
+    assert sorted(json.loads(done.stdout)["servers"]) == sorted(started), done.stderr

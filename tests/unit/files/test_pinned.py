@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,16 @@ def test_links_are_followed_and_may_be_confined(model: Path) -> None:
     with pytest.raises(InputError, match=r"linked.bin: leads to .*blobs/weights.*TRISECT_LINK_ROOTS"):
         pin(model, PinRules(link_roots=()))
     assert listed(pin(model, PinRules(link_roots=(weights.parent,))))["m/1/linked.bin"] == "elsewhere"
+
+
+def test_blocks_are_shared_where_the_file_system_can(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def clone(new: int, request: int, old: int) -> None:
+        assert request == 0x40049409, "FICLONE"
+        os.sendfile(new, old, 0, os.fstat(old).st_size)
+
+    monkeypatch.setattr(fcntl, "ioctl", clone)
+    monkeypatch.setattr(shutil, "copyfile", lambda *_: pytest.fail("the bytes were copied"))
+    assert listed(pin(model))["m/1/model.bin"] == "weights"
 
 
 def test_a_pipe_and_a_loop_are_refused(model: Path) -> None:
