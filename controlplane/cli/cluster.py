@@ -115,7 +115,9 @@ def lead(
     try:
         pods = GatewayPods(api, name)
         gateway = ReplicatedGateway(pods.addresses, token, leadership.term)
-        fleet = Fleet(FleetFiles(state_root(), name), wiring.pods(_HERE), gateway, SystemClock(), say)
+        pods_of = wiring.pods(_HERE)
+        files, rules = FleetFiles(state_root(), name), wiring.pin_rules(pods_of.name)
+        fleet = Fleet(files, pods_of, gateway, SystemClock(), say, pinning=rules)
         installation = elected.Installation(partial(_settings, fleet, repository), pods.refresh)
         keeper = elected.Keeper(fleet, FleetObject(api, name, identity), installation)
 

@@ -77,6 +77,10 @@ AllowViolations = Annotated[
 AllCores = Annotated[
     bool, typer.Option("--all-cores", help="Accept a plan that leaves no core for gateway and clients.")
 ]
+Overcommit = Annotated[
+    bool,
+    typer.Option("--overcommit", help="Accept a plan that takes more of a core than other fleets leave."),
+]
 Host = Annotated[str, typer.Option(help="The address the gateway listens on.")]
 HttpPort = Annotated[int, typer.Option(help="The gateway's HTTP port.", min=1, max=65535)]
 GrpcPort = Annotated[int, typer.Option(help="The gateway's gRPC port.", min=1, max=65535)]

@@ -17,13 +17,14 @@ from controlplane.cli.options import LauncherName
 from controlplane.cli.stderr import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
-from controlplane.domain.fleet import Cluster, Endpoints
+from controlplane.domain.fleet import Cluster, Endpoints, Server
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
 from controlplane.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceLimits
+    from controlplane.files.pinned import PinRules
     from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
     from controlplane.ports import Gateway, Launcher
     from controlplane.profiler.session import Place
@@ -83,13 +84,43 @@ def local_launchers() -> tuple[Launcher, ...]:
     return launcher(LauncherName.PROCESS), launcher(LauncherName.DOCKER)
 
 
+def servers_of_host() -> tuple[Server, ...]:
+    """Return the running servers of all of this user's fleets on this host: processes and containers."""
+    from launchers.docker import engine
+    from launchers.docker.launcher import DockerLauncher
+    from launchers.process.launcher import ProcessLauncher
+
+    processes = ProcessLauncher(state_root()).servers_of_host()
+    return (*processes, *(DockerLauncher(state_root()).servers_of_host() if engine.reachable() else ()))
+
+
 def fleet(name: str, *, launcher_name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> Fleet:
     """Build a fleet from its files, launcher and gateway."""
     from controlplane.runtime.fleet.fleet import Fleet
 
     units.safe_name(name, "--fleet")
-    files = FleetFiles(state_root(), name)
-    return Fleet(files, launcher(launcher_name, cluster), gateway(files), SystemClock(), say)
+    files, chosen = FleetFiles(state_root(), name), launcher(launcher_name, cluster)
+    return Fleet(files, chosen, gateway(files), SystemClock(), say, pinning=pin_rules(chosen.name))
+
+
+def pin_rules(launcher_name: str) -> PinRules:
+    """Return how a launcher's fleets pin models. Raises InputError for a variable that makes no sense."""
+    from controlplane.files.pinned import LIMIT, PinRules
+
+    told = os.environ.get(LIMIT)
+    try:
+        limited = PinRules() if not told else PinRules(limit_gb=float(told))
+    except ValueError:
+        raise InputError(f"{told!r} is no number of GB", field=f"${LIMIT}") from None
+    match LauncherName(launcher_name):
+        case LauncherName.PROCESS:
+            return limited
+        case LauncherName.DOCKER:
+            from launchers.docker.containers import ContainerOptions
+
+            return replace(limited, link_roots=ContainerOptions.from_environment().link_roots)
+        case LauncherName.KUBERNETES:
+            return replace(limited, copies=False)
 
 
 def fleet_files(name: str) -> FleetFiles:

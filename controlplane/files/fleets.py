@@ -26,6 +26,7 @@ from controlplane.files.writing import write_json, write_text
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
+    from controlplane.files.applied import Record
     from controlplane.files.following.kept import FollowingFiles
 
 
@@ -160,6 +161,7 @@ class FleetFiles:
         self._settings = self.directory / "fleet.json"
         self._plan = self.directory / "plan.json"
         self._previous = self.directory / "plan.previous.json"
+        self._pinned = self.directory / "pinned.json"
         self._journal = self.directory / "journal.jsonl"
 
     @property
@@ -258,6 +260,19 @@ class FleetFiles:
         if previous is not None:
             write_plan(self._previous, previous)
         write_plan(self._plan, plan)
+
+    def record(self) -> Record:
+        """Return what was pinned with the present and with the previous plan."""
+        from controlplane.files.applied import read_record
+
+        with _way_out():
+            return read_record(self._pinned)
+
+    def write_record(self, record: Record) -> None:
+        """Replace the record of pinned models; before the plan of it, so that none is without."""
+        from controlplane.files.applied import write_record
+
+        write_record(self._pinned, record)
 
     def append_journal(self, wall_s: float, event: str, details: Mapping[str, Any]) -> None:
         """Append one line to the journal. Not waited for: nothing is replayed from it."""

@@ -1,5 +1,7 @@
 """A fleet's rendered model repositories on disk: OUTPUT/<fleet>/<partition>/<hash of the content>.
 
+They link to the pinned models in OUTPUT/<fleet>/.pinned.
+
 Equal content has the same path in every plan, so a server's repository stays in place while the server runs.
 """
 
@@ -10,8 +12,8 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from controlplane.domain.tree import Tree
-from controlplane.files.tree import write_tree
+from controlplane.domain.tree import Link, Tree
+from controlplane.files.tree import read_tree, write_tree
 
 _HASH_DIGITS = 16
 
@@ -28,13 +30,20 @@ def rendered_path(output: Path, fleet: str, partition: str, tree: Tree) -> Path:
     return output.resolve() / fleet / partition / tree.content_hash[:_HASH_DIGITS]
 
 
+def pinned_root(output: Path, fleet: str) -> Path:
+    """Return the folder of a fleet's pinned models, which no partition has: a name has no dot first."""
+    return output.resolve() / fleet / ".pinned"
+
+
 def forget_rendered(output: Path, fleet: str, needed: Collection[str]) -> bool:
     """Remove a fleet's repositories except the `needed` paths; return whether any folder is left.
 
+    Pinned models stay where they are needed, or where a needed repository links to them.
     Also removes the folders of older versions, OUTPUT/<fleet>/<plan hash>/<partition>, and the unfinished
     folders of interrupted commands. The next call tries again what cannot be removed now.
     """
     root = output.resolve() / fleet
+    needed = {*needed, *(pinned for path in needed for pinned in _linked(Path(path)))}
     for group in _folders(root):
         for path in _folders(group):
             if str(path) not in needed:
@@ -42,6 +51,13 @@ def forget_rendered(output: Path, fleet: str, needed: Collection[str]) -> bool:
         _remove_empty(group)
     _remove_empty(root)
     return root.is_dir()
+
+
+def _linked(rendered: Path) -> set[str]:
+    """Return the pinned repositories to whose REPOSITORY/MODEL/NAME a rendered one links."""
+    tree = read_tree(rendered)
+    entries = () if tree is None else tree.entries.values()
+    return {str(Path(entry.target).parents[1]) for entry in entries if isinstance(entry, Link)}
 
 
 def _folders(parent: Path) -> list[Path]:

@@ -191,6 +191,7 @@ class HaproxyGateway:
     def stop(self) -> None:
         """End the supervisor, then its processes, and remove the gateway's files and sockets. Idempotent."""
         if not self._places.state.exists():
+            self._startup.end()  # of one whose files were removed
             return
         with locked(self._places.start_lock):
             self._startup.end()

@@ -44,6 +44,9 @@ class Startup:
             if runs and settings is not None:
                 self._change(settings, options.changed(settings, wanted, options.slot_count(endpoints)))
             else:
+                if settings is None:
+                    # Processes whose files were removed hold the ports, and nothing can reach them any more.
+                    self.end()
                 self._begin(wanted, endpoints)
 
     def runs(self) -> bool:

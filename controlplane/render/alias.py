@@ -10,8 +10,9 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain.errors import InputError
+from controlplane.files.pinned import CONFIG_NAME
 from controlplane.render.config import HEADER, keeps_sequences
-from controlplane.render.source import CONFIG_NAME, SourceModel
+from controlplane.render.source import SourceModel
 
 _SHOWN = (
     "version_policy",

@@ -14,10 +14,11 @@ from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, ServedModel
 from controlplane.domain.tree import Link, Tree
+from controlplane.files.pinned import CONFIG_NAME
 from controlplane.render.alias import alias_config, check_shareable
 from controlplane.render.composing import is_ensemble
 from controlplane.render.config import keeps_sequences, served_config
-from controlplane.render.source import CONFIG_NAME, SourceModel, read_source
+from controlplane.render.source import SourceModel, read_source
 
 
 def render_partition(partition: Partition, *, gpu_type: str, repository: Path) -> Tree:
@@ -78,7 +79,7 @@ def refuse_large_requests(plan: Plan, repository: Path) -> None:
 
 
 def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str, SourceModel]) -> Tree:
-    """Return one partition's repository from source models. Weights are linked, never copied.
+    """Return one partition's repository from source models, with links to their files.
 
     Raises InputError for an endpoint that is invalid or occurs twice, for a workload whose model is not in
     the partition, and for workloads that cannot share the queue of their model.
@@ -162,5 +163,7 @@ def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_typ
 
 
 def _directory(endpoint: str, config: str, source: SourceModel) -> dict[str, str | Link]:
-    links = {f"{endpoint}/{name}": Link(f"{source.directory}/{name}") for name in source.others}
+    links = {
+        f"{endpoint}/{name}": Link(f"{source.pinned or source.directory}/{name}") for name in source.others
+    }
     return {f"{endpoint}/{CONFIG_NAME}": config, **links}

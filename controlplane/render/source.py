@@ -7,29 +7,31 @@ where that is kept (`files.completed`).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.files.completed import read_completed
+from controlplane.files.content import CACHE
+from controlplane.files.pinned import CONFIG_NAME, ModelFolder, Pin
 from controlplane.files.reading import read_bytes
 from controlplane.files.sample_shapes import read_sample_shapes
 from controlplane.render.composing import composing_models, is_ensemble
 from controlplane.render.config import check_servable, is_complete, keeps_sequences, parse_config
 from controlplane.render.sample_shapes import with_sample_shapes
 
-CONFIG_NAME = "config.pbtxt"
-
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
     """A model of the user's repository. `others` names everything in its folder except config.pbtxt.
 
-    `composing` are the models that it executes itself, each with its own.
+    `composing` are the models that it executes itself, each with its own. `pinned` is the folder of the copy
+    that servers read; `directory` where there is none.
     """
 
     name: str
@@ -37,6 +39,7 @@ class SourceModel:
     config: ModelConfig
     others: tuple[str, ...]
     composing: tuple[SourceModel, ...] = ()
+    pinned: str | None = None
 
 
 def source_models(repository: Path) -> tuple[str, ...]:
@@ -109,6 +112,30 @@ def read_source(repository: Path, model: str) -> SourceModel:
     that is broken, or missing and not completed, and for a model that cannot be served in a partition.
     """
     return _read(repository, model, ())
+
+
+def folders_of(source: SourceModel) -> list[ModelFolder]:
+    """Return what is pinned of a model: its folder and those of all models that it executes."""
+    found = {}
+    for one in _with_all(source):
+        config: str = text_format.MessageToString(one.config)
+        found[one.name] = ModelFolder(one.name, Path(one.directory), config)
+    return list(found.values())
+
+
+def pinned_at(source: SourceModel, pin: Pin) -> SourceModel:
+    """Return a model, with those that it executes, as servers read it from its copy."""
+    return replace(
+        source,
+        pinned=f"{pin.repository}/{source.name}",
+        composing=tuple(pinned_at(one, pin) for one in source.composing),
+    )
+
+
+def _with_all(source: SourceModel) -> Iterator[SourceModel]:
+    yield source
+    for one in source.composing:
+        yield from _with_all(one)
 
 
 def steps_of(source: SourceModel) -> tuple[str, ...]:
@@ -205,4 +232,5 @@ def _config(directory: Path) -> ModelConfig:
 
 
 def _is_part(path: Path) -> bool:
-    return path.name != CONFIG_NAME and not path.name.startswith(".")
+    # A link may lead to nothing.
+    return path.name not in (CONFIG_NAME, CACHE) and not path.name.startswith(".") and path.exists()

@@ -142,6 +142,12 @@ class DockerLauncher:
         self._processes[fleet] = process_table.listed(running)
         return tuple(found)
 
+    def servers_of_host(self) -> tuple[Server, ...]:
+        """Return the servers in running containers, of all fleets."""
+        with self._engine() as client:
+            every = client.containers.list(filters={"label": containers.SERVER_LABEL}, ignore_removed=True)
+            return tuple(map(_server_of, every))
+
     def stop(self, server: Server, *, drain_s: float) -> None:
         """Have Triton finish its requests, for up to `drain_s`, then kill and remove the container."""
         with self._engine() as client:
@@ -275,10 +281,7 @@ class DockerLauncher:
 
     def _on_gpus(self) -> list[ServerSpec]:
         """Return our servers on GPUs, of any fleet."""
-        with self._engine() as client:
-            every = client.containers.list(filters={"label": containers.SERVER_LABEL}, ignore_removed=True)
-            found = [_server_of(one).spec for one in every]
-        return [spec for spec in found if is_gpu(spec.device)]
+        return [server.spec for server in self.servers_of_host() if is_gpu(server.spec.device)]
 
     def _server(self, spec: ServerSpec, ports: ServerPorts) -> Server:
         enforced_by = mps.MECHANISM if is_gpu(spec.device) else self.enforcement()

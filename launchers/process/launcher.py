@@ -136,6 +136,10 @@ class ProcessLauncher:
         """Return the fleet's servers; one whose Triton is gone while its models run counts as exited."""
         return self._servers.of_fleet(fleet)
 
+    def servers_of_host(self) -> tuple[Server, ...]:
+        """Return this user's servers whose Triton runs, of all fleets."""
+        return self._servers.running()
+
     def stop(self, server: Server, *, drain_s: float) -> None:
         """End a server and remove what it owned; see `HostServers.stop`."""
         if self._servers.stop(server, drain_s):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,12 +57,14 @@ class ServerPorts:
 
 
 def find_home() -> TritonHome:
-    """$TRISECT_TRITON_HOME, else .tools/triton of the working directory, else /opt/tritonserver.
+    """$TRISECT_TRITON_HOME, else .tools/triton here or beside this .venv, else /opt/tritonserver.
 
     Raises MissingTool.
     """
     told = os.environ.get(HOME_VARIABLE)
-    places = [Path(told)] if told else [Path(".tools/triton").absolute(), IMAGE_HOME]
+    # `make setup` installs both into the clone: .venv with ctl, .tools with Triton.
+    clone = Path(sys.prefix).parent
+    places = [Path(told)] if told else [Path(".tools/triton").absolute(), clone / ".tools/triton", IMAGE_HOME]
     for place in places:
         home = TritonHome(place)
         if os.access(home.binary, os.X_OK) and home.backends.is_dir():

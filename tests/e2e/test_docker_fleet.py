@@ -102,7 +102,9 @@ class Host:
         ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
         ports += ["--metrics-port", str(self.metrics), "--repository", str(self.directory / "models")]
         where = ["--output", str(self.directory / "rendered"), "--launcher", "docker"]
-        return self.ctl("apply", str(path), "--allow-violations", "--yes", *ports, *where, *more)
+        return self.ctl(
+            "apply", str(path), "--allow-violations", "--overcommit", "--yes", *ports, *where, *more
+        )
 
     @contextlib.contextmanager
     def client(self) -> Iterator[docker.DockerClient]:

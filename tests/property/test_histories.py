@@ -258,7 +258,7 @@ def is_as_planned(here: World, plan: Plan) -> None:
     assert fleet.files.plan() is not None
     assert plan_hash(cast(Plan, fleet.files.plan())) == plan_hash(plan)
     read = {s.repository for s in (*specs.values(), *desired.servers.values())}
-    assert {str(p) for p in here.directory.glob("out*/f/*/*")} == read, (
+    assert {str(p) for p in here.directory.glob("out*/f/[!.]*/*")} == read, (
         "no repository is missing or left over"
     )
 

@@ -95,7 +95,9 @@ class Host:
         told = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
         told += ["--metrics-port", str(self.metrics)]
         where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
-        return ["apply", str(path), "--allow-violations", "--yes", *(told if ports else ()), *where, *more]
+        # Other tests' fleets may run on the same core.
+        accepted = ["--allow-violations", "--overcommit", "--yes"]
+        return ["apply", str(path), *accepted, *(told if ports else ()), *where, *more]
 
     def apply(
         self, document: dict[str, Any], *more: str, ports: bool = True

@@ -117,7 +117,9 @@ class Guarded:
         where = ["--repository", str(self.models), "--output", str(self.directory / "rendered")]
         if self.engine:
             where += ["--launcher", "docker"]
-        told = self.ctl("apply", str(path), "--allow-violations", "--yes", *ports, *where, *more)
+        # Other tests' fleets may run on the same core.
+        accepted = ["--allow-violations", "--overcommit", "--yes"]
+        told = self.ctl("apply", str(path), *accepted, *ports, *where, *more)
         assert told.returncode == 0, told.stderr
         if "--no-serve" not in more:
             self.await_event("adopt")

@@ -19,7 +19,7 @@ from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
 from controlplane.report.terms_line import terms_line
-from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
+from controlplane.runtime.fleet import controller_process, following, host_shares, preflight, spare_core
 from controlplane.runtime.fleet.execute import commands, describe
 from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.completing import complete_or_refuse
@@ -59,6 +59,7 @@ def apply(
     ] = False,
     allow_violations: options.AllowViolations = False,
     all_cores: options.AllCores = False,
+    overcommit: options.Overcommit = False,
     as_planned: Annotated[
         bool,
         typer.Option("--as-planned", help="Undo the controller's redirects since this plan was applied."),
@@ -187,7 +188,11 @@ def apply(
     settings = preflight.settings(
         parsed, built, repository=repository, output=output, endpoints=endpoints, cluster=place
     )
-    if not dry_run and built.launcher.inventory() is None:
+    if built.launcher.inventory() is None:
+        present = wiring.servers_of_host()
+        host_shares.refuse_namesake(present, built.files)
+        held = host_shares.of_others(present, fleet)
+        host_shares.check(parsed, document, settings.devices, held, say, accepted=overcommit)
         planned = sorted({placement.model for _, _, placement in parsed.placements()})
         models = with_composing(repository, planned)
         complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)
@@ -217,7 +222,7 @@ def apply(
             parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or interactive
         )
         following.keep(built.files, follow, profiles)
-    preflight.warn_of_old_servers(outcome.servers, say)
+    preflight.warn_of_old_servers(outcome.servers, built)
     if json:
         listening = {"host": endpoints.host, "http": endpoints.http_port, "grpc": endpoints.grpc_port}
         print_json({**converged(fleet, outcome), "listening": listening})

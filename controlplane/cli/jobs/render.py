@@ -9,8 +9,9 @@ import typer
 from controlplane.cli import options
 from controlplane.cli.fleet.committed import show_manifest
 from controlplane.cli.output import print_json
+from controlplane.files.pinned import PinRules
 from controlplane.files.plans import read_plan
-from controlplane.runtime.fleet.rendering import render_plan
+from controlplane.runtime.fleet.rendering import Place, pinned_plan
 
 
 def render(
@@ -32,7 +33,7 @@ def render(
     if manifest:
         show_manifest(fleet, parsed, allow_violations=False, json=json)
         return
-    rendered = render_plan(parsed, repository=repository, output=output, fleet=fleet)
+    _, rendered = pinned_plan(parsed, repository, Place(output, fleet), PinRules(), {})
     if json:
         print_json({"partitions": {partition: str(one.path) for partition, one in rendered.items()}})
         return

@@ -15,6 +15,7 @@ plan_only        the actor that only announces them
 decision_events  the events of decisions
 workers          slow work beside the loop: starts, loads, drains, stops
 following        load control: what arrives, decisions, and the plans that follow from them
+drift            the repository against what was applied, in a thread
 recorder         the record, minute by minute
 status_file      the file for `ctl status`
 exporter         /healthz and /metrics

@@ -41,6 +41,8 @@ _TICK_S = 0.2
 _SUSPICIOUS_TICK_S = 0.05
 _CHECK_S = 1.0
 _LOCK_TRIES_S = 0.2
+_BUSY_S = 60.0
+"""A command that holds the fleet for longer is reported: nothing is repaired meanwhile."""
 _IDLE_TICKS = 30
 """Ticks without anything to do after which a repair ends: the loop finds a dead server within them."""
 
@@ -70,6 +72,7 @@ class Controller:
         # The gateway's and our routes that were last found to be the same.
         self._alike: tuple[Routes, Mapping[str, NamedRoute]] = ({}, {})
         self._failures_s: dict[str, float] = {}
+        self._busy_since_s: float | None = None
         self._troubles: Mapping[str, str] = {}
         self.ticked_s = time.monotonic()
         self.busy_s = 0.0
@@ -86,6 +89,7 @@ class Controller:
             self.gateway.look(began)
             try:
                 self.step()
+                self._busy_since_s = None
                 if self.follower is not None:
                     self.follower.step(self._requests.heard_since_s)
             except (OSError, TrisectError) as error:
@@ -174,11 +178,14 @@ class Controller:
     def _report_failure(self, error: Exception) -> None:
         """Report why a step failed, the same reason only once in a while. A working command is no problem."""
         now, repeat_s, reason = time.monotonic(), self._limits.repeat_s, str(error)
+        if isinstance(error, FleetBusy):
+            self._busy_since_s = self._busy_since_s or now
+            if now - self._busy_since_s < _BUSY_S:
+                return
         self._failures_s = {known: at for known, at in self._failures_s.items() if now - at < repeat_s}
         if reason not in self._failures_s:
             self._failures_s[reason] = now
-            level = "info" if isinstance(error, FleetBusy) else "warning"
-            self._event(level, "controller", self._fleet.name, reason)
+            self._event("warning", "controller", self._fleet.name, reason)
 
     def _report_troubles(self, troubles: Mapping[str, str]) -> None:
         """Report once when the engine or the monitor stops answering, and when it answers again."""

@@ -11,6 +11,7 @@ from typing import Protocol
 from controlplane.control.guard.state import Limits
 from controlplane.gateway.places import Places
 from controlplane.runtime.controller.actor import Notice
+from controlplane.runtime.controller.drift import DriftWatch
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.exporter import Meters, serve
 from controlplane.runtime.controller.following.follower import Follower
@@ -77,6 +78,7 @@ def guard(
         try:
             if not (once or plan_only):
                 exporters.append(serve(controller, meters, _socket(fleet)))
+                DriftWatch(fleet, actor.note).start(stopping)
             if once:
                 controller.repair(stopping)
             else:

@@ -31,8 +31,10 @@ from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
 from controlplane.domain.fleet import Endpoints, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
+from controlplane.files.applied import Applied, Record
 from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
+from controlplane.files.pinned import PinRules
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.planners.replan.differences import TermChange, endings, terms
@@ -100,21 +102,40 @@ class Fleet:
     clock: Clock
     say: Say
     limits: Limits = field(default_factory=Limits)
+    pinning: PinRules = field(default_factory=PinRules)
 
     @property
     def name(self) -> str:
         """The fleet's name."""
         return self.files.fleet
 
-    def desired(self, plan: Plan, settings: FleetSettings, *, write: bool = True) -> Desired:
-        """Return the fleet of a plan, rendered on disk; without `write`, only with the paths."""
-        # Imports protobuf and numpy, which commands that only read do not need.
-        from controlplane.runtime.fleet.rendering import preview_plan, render_plan
+    def desired(self, plan: Plan, settings: FleetSettings) -> Desired:
+        """Return the fleet of a plan that was applied, with the models that were pinned then."""
+        record = self.files.record()
+        applied = record.of_plan(plan_hash(plan))
+        if applied is None:  # by a version that pinned nothing, or by another leader in the cluster
+            applied, desired = self.planned(plan, settings)
+            self.files.write_record(replace(record, applied=applied))
+            return desired
+        return self.planned(plan, settings, applied)[1]
 
-        rendered = (render_plan if write else preview_plan)(
-            plan, repository=Path(settings.repository), output=Path(settings.output), fleet=self.name
-        )
-        return desired_fleet(
+    def planned(
+        self, plan: Plan, settings: FleetSettings, applied: Applied | None = None, *, write: bool = True
+    ) -> tuple[Applied, Desired]:
+        """Return a plan's models and its fleet, rendered on disk; without `write`, only with the paths.
+
+        The models are those of `applied`; without it those that are in the repository now, pinned.
+        """
+        # Imports protobuf and numpy, which commands that only read do not need.
+        from controlplane.runtime.fleet.rendering import Place, pinned_plan, rendered_plan
+
+        place = Place(Path(settings.output), self.name, write)
+        if applied is None:
+            known = self.files.record().known
+            applied, rendered = pinned_plan(plan, Path(settings.repository), place, self.pinning, known)
+        else:
+            rendered = rendered_plan(plan, applied, place)
+        return applied, desired_fleet(
             plan,
             fleet=self.name,
             plan_hash=plan_hash(plan),
@@ -128,10 +149,20 @@ class Fleet:
         gates = endpoints.late_binding or plan.ordered
         self.gateway.start(replace(endpoints, late_binding=gates), endpoints=moves)
 
-    def preview(self, plan: Plan, settings: FleetSettings, *, as_planned: bool = False) -> tuple[Action, ...]:
-        """Return the actions of `apply` without writing anything; say which endpoints would end."""
+    def preview(
+        self,
+        plan: Plan,
+        settings: FleetSettings,
+        *,
+        as_planned: bool = False,
+        models: Applied | None = None,
+    ) -> tuple[Action, ...]:
+        """Return the actions of `apply` without writing anything; say which endpoints would end.
+
+        `models` are pinned ones; without them those that are in the repository now.
+        """
         self._tell_endings(plan)
-        desired = self.desired(plan, settings, write=False)
+        _, desired = self.planned(plan, settings, models, write=False)
         actual = observe(self.launcher, self.gateway, self.name)
         return converge(self._wanted(plan, desired, actual, as_planned), actual)
 
@@ -152,8 +183,8 @@ class Fleet:
     ) -> Outcome:
         """Make the fleet match a plan; `cause` is for the history.
 
-        `made_from` is the hash of the plan that must still run: EngineError, before any change, where another
-        one does.
+        `made_from` is the hash of the plan that must still run, and whose models the new plan serves:
+        EngineError, before any change, where another one does.
 
         Partitions that were redirected since this plan was applied stay where they are, unless `as_planned`.
         Raises EngineError, GatewayError, and InputError; other workloads' traffic continues. InputError,
@@ -179,10 +210,13 @@ class Fleet:
         rename_endpoints: bool,
         cause: str = "by hand",
         made_from: str | None = None,
+        models: Applied | None = None,
     ) -> Outcome:
         with locked(self.files):
             with self._no_trace_of_a_refusal():
                 self._check_made_from(made_from)
+                if made_from is not None:
+                    models = self._models_of_present(plan)
                 if (renamed := self._tell_endings(plan)) and not rename_endpoints:
                     raise InputError(
                         f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: "
@@ -191,7 +225,7 @@ class Fleet:
                     )
                 self._announce_output(settings.output)
                 # Before any start: a plan that cannot be rendered is refused.
-                desired = self.desired(plan, settings)
+                applied, desired = self.planned(plan, settings, models)
                 self.open_gateway(
                     plan, settings.endpoints, moves=len({p.endpoint for _, _, p in plan.placements()})
                 )
@@ -201,6 +235,7 @@ class Fleet:
             actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
             before, known, changed_terms = self.files.plan(), self.files.settings(), self.changed_terms(plan)
             settings = settings.after(known)
+            record = self.files.record()
             if actions or before != plan or known != settings:
                 # Before any start: after a failure, `status` and `destroy` need the settings.
                 self.files.write_settings(settings)
@@ -209,32 +244,38 @@ class Fleet:
                     self._execute(actions[: len(actions) - len(leaving)], actual)
                     # Before the drains, which take long: after a kill meanwhile, a controller that read the
                     # previous plan would route by it.
-                    changed = before is not None and plan_hash(before) != plan_hash(plan)
-                    self.files.write_plans(plan, before if changed else None)
+                    self._write_applied(plan, applied, before)
                     self._run(leaving, actual)
                 except TrisectError as error:
                     self._tell("warning", verb, self.name, f"plan {plan_hash(plan)} {cause}, failed: {error}")
                     raise
                 self._tell("info", verb, self.name, summary_of(plan, before, actions, cause))
+            elif applied != record.applied:  # other files of the same content
+                self.files.write_record(replace(record, applied=applied))
             servers = self.launcher.servers(self.name)
             self._forget_rendered(settings, (*desired.servers.values(), *(s.spec for s in servers)))
             return Outcome(actions, servers, changed_terms)
 
     def preview_rollback(self) -> tuple[Action, ...]:
         """Return the actions of `rollback`. Raises InputError where there is no previous plan."""
-        return self.preview(*self._before())
+        previous, settings, models = self._before()
+        return self.preview(previous, settings, models=models)
 
     def rollback(self) -> Outcome:
-        """Apply the previous plan. Raises InputError where there is none."""
-        previous, settings = self._before()
+        """Apply the previous plan with the models of then. Raises InputError where there is none."""
+        previous, settings, models = self._before()
         # These endpoints were served before, and a rollback consents to them; the ones that end are reported.
-        return self._apply(previous, settings, as_planned=False, verb="rollback", rename_endpoints=True)
+        return self._apply(
+            previous, settings, as_planned=False, verb="rollback", rename_endpoints=True, models=models
+        )
 
-    def _before(self) -> tuple[Plan, FleetSettings]:
+    def _before(self) -> tuple[Plan, FleetSettings, Applied | None]:
         settings, previous = self.files.settings(), self.files.previous_plan()
         if settings is None or previous is None:
             raise InputError(f"fleet {self.name!r} has no plan to go back to")
-        return previous, settings
+        models = self.files.record().previous
+        # None where a version that pinned nothing applied it.
+        return previous, settings, models if models and models.plan == plan_hash(previous) else None
 
     def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
         """Redirect workloads to their shadows, or back, in one commit; return their new routes.
@@ -300,6 +341,24 @@ class Fleet:
                 shutil.rmtree(self.files.directory, ignore_errors=True)
             raise
 
+    def _models_of_present(self, plan: Plan) -> Applied | None:
+        """Return the present plan's pinned models for another plan; None where that has further ones."""
+        present = self.files.record().applied
+        models = {placement.model for _, _, placement in plan.placements()}
+        if present is None or not models <= present.models.keys():
+            return None
+        return Applied(plan_hash(plan), {model: present.models[model] for model in sorted(models)})
+
+    def _write_applied(self, plan: Plan, applied: Applied, before: Plan | None) -> None:
+        """Record a plan and its models, and what a rollback brings back where one of the two is new."""
+        record = self.files.record()
+        former = None if before is None else record.of_plan(plan_hash(before))
+        changed = before is not None and (
+            plan_hash(before) != plan_hash(plan) or (former is not None and not applied.same_as(former))
+        )
+        self.files.write_record(Record(applied, former if changed else record.previous))
+        self.files.write_plans(plan, before if changed else None)
+
     def _check_made_from(self, expected: str | None) -> None:
         if expected is None:
             return
@@ -360,8 +419,13 @@ class Fleet:
             self.files.write_settings(replace(known, former_outputs=(*known.former_outputs, output)))
 
     def _forget_rendered(self, settings: FleetSettings, specs: Sequence[ServerSpec]) -> None:
-        """Remove the repositories that none of `specs` uses; a rollback renders its plan again."""
+        """Remove the repositories that none of `specs` uses; a rollback renders its plan again.
+
+        Of the pinned models stay those which these repositories, the plan and the previous one have.
+        """
+        record = self.files.record()
         needed = {spec.repository for spec in specs}
+        needed |= {r for one in (record.applied, record.previous) if one for r in one.repositories.values()}
         forget_rendered(Path(settings.output), self.name, needed)
         former = settings.former_outputs
         left = tuple(output for output in former if forget_rendered(Path(output), self.name, needed))

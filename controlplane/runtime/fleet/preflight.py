@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from controlplane.ports import Launcher
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import Event, History
 
 
 def settings(
@@ -53,13 +55,26 @@ def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:
     say(f"warning: {problem}")
 
 
-def warn_of_old_servers(servers: Iterable[Server], say: Say) -> None:
-    """Warn of servers whose Triton lacks known fixes of vulnerabilities."""
+def warn_of_old_servers(servers: Iterable[Server], fleet: Fleet) -> None:
+    """Warn of servers whose Triton lacks known fixes: of all once in a fleet's life, then in short."""
     from controlplane.monitor.versions import versions
 
     problem = triton_releases.warning(versions(servers))
-    if problem is not None:
-        say(f"warning: {problem}")
+    if problem is None:
+        return
+    history = History(fleet.files.history)
+    known = None
+    with contextlib.suppress(EngineError):  # a damaged history: named in full again
+        known = history.latest("triton", ("warning",)).get(fleet.name)
+    if known is None or _version_in(known.reason) != _version_in(problem):
+        history.write(Event(fleet.clock.wall(), "warning", "triton", fleet.name, problem))
+        fleet.say(f"warning: {problem}")
+    else:
+        fleet.say(f"warning: Triton {_version_in(problem)} lacks fixes of vulnerabilities (`ctl doctor`)")
+
+
+def _version_in(problem: str) -> str:
+    return problem.partition(" Triton ")[2].partition(",")[0]
 
 
 def check_promises(plan: Plan, document: Document, profiles: Path, *, allow_violations: bool) -> None:

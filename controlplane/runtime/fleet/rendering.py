@@ -1,62 +1,103 @@
-"""A plan's model repositories on disk, and a fingerprint of their content."""
+"""A plan's model repositories on disk, made from pinned models."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.control.converge.desired import Rendered
+from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
-from controlplane.files.rendered import rendered_path, write_rendered
+from controlplane.files.applied import Applied
+from controlplane.files.content import Seen
+from controlplane.files.pinned import PinRules, PinStore
+from controlplane.files.plans import plan_hash
+from controlplane.files.rendered import pinned_root, rendered_path, write_rendered
 from controlplane.render.repository import (
-    partition_sources,
     partition_tree,
     refuse_large_requests,
     refuse_pooled_sequences,
     takes_turns,
 )
+from controlplane.render.source import SourceModel, folders_of, pinned_at, read_source
+
+_PINNED_PARTS = 3
+"""Of a link to a pinned model: its digest, the model and the name in the model's folder."""
 
 
-def render_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
-    """Write OUTPUT/<fleet>/<partition>/<content hash> for every partition; return them by partition id.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a fleet's repositories are written; without `write`, only their paths are found."""
+
+    output: Path
+    fleet: str
+    write: bool = True
+
+
+def pinned_plan(
+    plan: Plan, repository: Path, place: Place, rules: PinRules, known: Mapping[str, Seen]
+) -> tuple[Applied, dict[str, Rendered]]:
+    """Pin the models of a plan as they are in `repository` now, and render the plan from them.
 
     Raises InputError for a source model that cannot be served, cannot be served by a pool, or refuses
-    requests as large as the clients'; EngineError where the disk refuses.
+    requests as large as the clients', and as `PinStore.pin`; EngineError where the disk refuses.
     """
-    return _rendered(plan, repository, partial(write_rendered, output, fleet))
-
-
-def preview_plan(plan: Plan, *, repository: Path, output: Path, fleet: str) -> dict[str, Rendered]:
-    """Return the result of `render_plan` without writing anything."""
-    return _rendered(plan, repository, partial(rendered_path, output, fleet))
-
-
-def _rendered(plan: Plan, repository: Path, place: Callable[[str, Tree], Path]) -> dict[str, Rendered]:
     refuse_pooled_sequences(plan, repository.resolve())
     refuse_large_requests(plan, repository.resolve())
-    trees: dict[str, tuple[Tree, bool]] = {}
+    store = PinStore(pinned_root(place.output, place.fleet), rules, known)
+    models = sorted({placement.model for _, _, placement in plan.placements()})
+    sources = {model: read_source(repository.resolve(), model) for model in models}
+    # Rendered without the copies first: what cannot be served is refused before anything large is copied.
+    _trees(plan, sources)
+    pin = store.pin if place.write else store.preview
+    try:
+        pins = {model: pin(folders_of(source)) for model, source in sources.items()}
+        placed = {model: pinned_at(source, pins[model]) for model, source in sources.items()}
+        return Applied(plan_hash(plan), pins), _rendered(plan, placed, place)
+    except BaseException:
+        store.undo()
+        raise
+
+
+def rendered_plan(plan: Plan, applied: Applied, place: Place) -> dict[str, Rendered]:
+    """Render a plan from models that are pinned. Raises InputError where one is gone, and EngineError."""
+    models = sorted({placement.model for _, _, placement in plan.placements()})
+    for model in models:
+        if not Path(applied.models[model].repository).is_dir():
+            raise InputError(
+                f"the copy of {model!r} that the last apply made is gone: `ctl apply` the plan again",
+                file=applied.models[model].repository,
+            )
+    sources = {model: read_source(Path(applied.models[model].repository), model) for model in models}
+    return _rendered(plan, sources, place)
+
+
+def _trees(plan: Plan, sources: Mapping[str, SourceModel]) -> dict[str, tuple[Tree, bool]]:
+    trees = {}
     for gpu, partition in plan.partitions():
-        sources = partition_sources(partition, repository.resolve())
-        tree = partition_tree(partition, gpu_type=gpu.type, sources=sources)
-        trees[partition.id] = (tree, takes_turns(partition, sources))
+        its = {placement.model: sources[placement.model] for placement in partition.workloads}
+        tree = partition_tree(partition, gpu_type=gpu.type, sources=its)
+        trees[partition.id] = (tree, takes_turns(partition, its))
+    return trees
+
+
+def _rendered(plan: Plan, sources: Mapping[str, SourceModel], place: Place) -> dict[str, Rendered]:
+    put = write_rendered if place.write else rendered_path
     return {
-        partition: Rendered(str(place(partition, tree)), _fingerprint(tree), turns)
-        for partition, (tree, turns) in trees.items()
+        partition: Rendered(str(put(place.output, place.fleet, partition, tree)), _fingerprint(tree), turns)
+        for partition, (tree, turns) in _trees(plan, sources).items()
     }
 
 
 def _fingerprint(tree: Tree) -> str:
-    """Hash all rendered files and, by size and time, the weights that they link to."""
-    stamp = hashlib.sha256(tree.content_hash.encode())
-    for entry in tree.entries.values():
-        if isinstance(entry, Link):
-            target = Path(entry.target)
-            # Running the model writes a __pycache__ there.
-            files = (p for p in (target, *target.rglob("*")) if p.is_file() and p.suffix != ".pyc")
-            for path in sorted(files):
-                found = path.stat()
-                stamp.update(f"{path}|{found.st_size}|{found.st_mtime_ns}\n".encode())
-    return stamp.hexdigest()
+    """Return a hash of a tree's content, wherever its pinned models lie."""
+    return Tree(
+        {
+            path: Link("/".join(Path(entry.target).parts[-_PINNED_PARTS:]))
+            if isinstance(entry, Link)
+            else entry
+            for path, entry in tree.entries.items()
+        }
+    ).content_hash

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,16 @@ def test_the_variable_comes_before_the_working_directory(
     assert program.find_home().path == told
     monkeypatch.delenv(program.HOME_VARIABLE)
     assert program.find_home().path == here
+
+
+def test_the_clone_of_the_environment_is_searched_from_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = install(tmp_path / "clone" / ".tools" / "triton")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "clone" / ".venv"))
+    monkeypatch.delenv(program.HOME_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert program.find_home().path == installed
 
 
 def test_a_missing_triton_is_told_with_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

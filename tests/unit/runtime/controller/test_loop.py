@@ -15,11 +15,11 @@ from controlplane.control.guard.state import GuardState, Limits
 from controlplane.domain.errors import FleetBusy
 from controlplane.domain.fleet import Backend, Route, Routes, Server
 from controlplane.domain.observation import News
-from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.fleets import FleetFiles
 from controlplane.monitor.records import Record
 from controlplane.monitor.request_log import RequestLog
 from controlplane.runtime.clock import SystemClock
-from controlplane.runtime.controller import serve
+from controlplane.runtime.controller import loop, serve
 from controlplane.runtime.controller.actor import Notice
 from controlplane.runtime.controller.adopt import Adopted
 from controlplane.runtime.controller.executor import Executor
@@ -120,20 +120,18 @@ def test_a_command_that_works_on_the_fleet_costs_no_evidence(tmp_path: Path) -> 
         assert len(gateway.committed) == 1, "it is decided again"
 
 
-def test_waiting_for_a_command_is_no_warning(tmp_path: Path) -> None:
+def test_a_working_command_is_reported_only_where_it_works_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
-    with controlled(tmp_path, OLD, lambda event: told.append(event.level)) as (controller, _, files):
-        files.directory.mkdir(exist_ok=True)
-        files.write_settings(FleetSettings("process", "/m", "/o", {}))
-        stop = threading.Event()
-        with locked(files):
-            running = threading.Thread(target=controller.run, args=(stop,))
-            running.start()
-            while not told:
-                stop.wait(0.01)
-        stop.set()
-        running.join(30.0)
-    assert set(told) == {"info"}
+    busy = FleetBusy("another command is working")
+    with controlled(tmp_path, OLD, lambda event: told.append(event.reason)) as (controller, *_):
+        controller._report_failure(busy)
+        controller._report_failure(busy)
+        assert told == []
+        monkeypatch.setattr(loop, "_BUSY_S", 0.0)
+        controller._report_failure(busy)
+    assert told == [str(busy)]
 
 
 def test_plan_only_runs_beside_a_controller_and_commits_nothing(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from controlplane.domain.fleet import (
 )
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
+from controlplane.files.applied import Applied
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.clock import SystemClock
@@ -92,9 +93,11 @@ class Launcher:
 class Rendered(Fleet):
     """A fleet whose plan needs no rendering."""
 
-    def desired(self, plan: Plan, settings: FleetSettings, *, write: bool = True) -> Desired:
+    def planned(
+        self, plan: Plan, settings: FleetSettings, applied: Applied | None = None, *, write: bool = True
+    ) -> tuple[Applied, Desired]:
         specs = [server(partition.id).spec for _, partition in plan.partitions()]
-        return Desired(
+        return Applied(plan_hash(plan), {}), Desired(
             {spec.name: spec for spec in specs},
             {spec.endpoints[0]: NamedRoute((spec.name,), None) for spec in specs},
         )
@@ -312,9 +315,11 @@ def test_an_apply_is_told_by_its_plan_and_totals() -> None:
 class Called(Fleet):
     """Rendered for one workload `rank` on one server, by the endpoint that the plan gives it."""
 
-    def desired(self, plan: Plan, settings: FleetSettings, *, write: bool = True) -> Desired:
+    def planned(
+        self, plan: Plan, settings: FleetSettings, applied: Applied | None = None, *, write: bool = True
+    ) -> tuple[Applied, Desired]:
         spec = server("a").spec
-        return Desired(
+        return Applied(plan_hash(plan), {}), Desired(
             {spec.name: spec}, {p.endpoint: NamedRoute((spec.name,), None) for _, _, p in plan.placements()}
         )
 

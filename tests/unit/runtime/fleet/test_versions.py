@@ -6,14 +6,19 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from controlplane.domain import triton_releases
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.files.fleets import FleetFiles
 from controlplane.ports import Launcher
+from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet import preflight
+from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import History
 from controlplane.runtime.jobs.doctor import examine
 from launchers.docker import containers
 
@@ -60,14 +65,24 @@ class OneServer:
         return (self._server,)
 
 
+def fleet_of(directory: Path, said: list[str]) -> Fleet:
+    nothing = cast(Any, None)
+    return Fleet(FleetFiles(directory, "f"), nothing, nothing, SystemClock(), said.append)
+
+
 @pytest.mark.parametrize("server", [{"name": "x", "version": "2.51.0"}], indirect=True)
-def test_apply_and_doctor_name_the_missing_fixes(server: Server) -> None:
+def test_apply_names_the_missing_fixes_once_and_doctor_always(server: Server, tmp_path: Path) -> None:
     said: list[str] = []
-    preflight.warn_of_old_servers([server], said.append)
+    fleet = fleet_of(tmp_path, said)
+    preflight.warn_of_old_servers([server], fleet)
+    preflight.warn_of_old_servers([server, server], fleet)
     assert said == [
         "warning: 1 server runs Triton 2.51.0, which lacks the fixes for CVE-2025-23310, CVE-2025-23311, "
-        "CVE-2025-23319 and 12 more: use 2.71.0 (image 26.07) or newer"
+        "CVE-2025-23319 and 12 more: use 2.71.0 (image 26.07) or newer",
+        "warning: Triton 2.51.0 lacks fixes of vulnerabilities (`ctl doctor`)",
     ]
+    (event,) = History(fleet.files.history).events()
+    assert (event.level, event.kind, event.subject) == ("warning", "triton", "f")
     found = {c.name: c for c in examine((cast(Launcher, OneServer(server)),), ("default",))}
     assert not found["fleet default"].available
     assert "2.51.0" in found["fleet default"].detail
@@ -78,9 +93,9 @@ def test_apply_and_doctor_name_the_missing_fixes(server: Server) -> None:
     [{"version": "2.71.0"}, {"version": "2.72.0dev"}, {"version": 3}, {"version": "none"}, [], {}],
     indirect=True,
 )
-def test_a_newer_version_and_an_unknown_one_raise_no_warning(server: Server) -> None:
+def test_a_newer_version_and_an_unknown_one_raise_no_warning(server: Server, tmp_path: Path) -> None:
     said: list[str] = []
-    preflight.warn_of_old_servers([server], said.append)
+    preflight.warn_of_old_servers([server], fleet_of(tmp_path, said))
     assert said == []
 
 

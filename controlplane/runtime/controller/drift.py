@@ -1,0 +1,78 @@
+"""A thread that compares the user's repository with what was applied, and reports where the two differ.
+
+It is one of its own: a network file system may not answer, and a changed file may be large.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.domain.errors import TrisectError
+from controlplane.files.content import Drift, Seen, drift
+from controlplane.files.pinned import Pin
+from controlplane.runtime.controller.actor import Notice
+from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import Event
+
+_LOOK_S = 10.0
+_NAMED = 5
+"""So many files are named of each kind."""
+
+
+class DriftWatch:
+    """Reports each difference once."""
+
+    def __init__(self, fleet: Fleet, notice: Notice) -> None:
+        self._fleet = fleet
+        self._notice = notice
+        self._known: dict[str, Seen] = {}
+        self._told: dict[str, str] = {}
+
+    def start(self, stop: threading.Event) -> None:
+        """Look again and again until `stop` is set, in a thread that its program does not wait for."""
+        threading.Thread(target=self._run, args=(stop,), name="drift", daemon=True).start()
+
+    def look(self) -> None:
+        """Compare once."""
+        applied = self._fleet.files.record().applied
+        for model, pin in ({} if applied is None else applied.models).items():
+            said = self._said(pin)
+            if said != self._told.get(model, ""):
+                self._told[model] = said
+                level, reason = (
+                    ("warning", said) if said else ("info", "the repository is again as it was applied")
+                )
+                self._notice(Event(self._fleet.clock.wall(), level, "drift", model, reason))
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(_LOOK_S):
+            try:
+                self.look()
+            except TrisectError:
+                continue  # the record cannot be read now: the loop reports that too
+
+    def _said(self, pin: Pin) -> str:
+        """Return how the repository differs from a model's pin; nothing where it does not."""
+        try:
+            found = drift(pin.folders, pin.files, self._known, self._fleet.pinning.digest)
+        except (OSError, TrisectError) as error:
+            return f"the repository cannot be compared with what was applied: {error}"
+        if found == Drift((), (), ()):
+            return ""
+        root = Path(pin.folders[0]).parent
+        kinds = {"changed": found.changed, "added": found.added, "missing": found.missing}
+        files = "; ".join(f"{kind}: {_names(paths, root)}" for kind, paths in kinds.items() if paths)
+        served = (
+            "servers serve what was applied until `ctl apply`"
+            if self._fleet.pinning.copies
+            else "pods that start from now on read the volume as it is; `ctl apply` replaces those that run"
+        )
+        return f"{root} is not as it was applied: {files}; {served}"
+
+
+def _names(paths: Sequence[str], root: Path) -> str:
+    names = [str(Path(path).relative_to(root)) for path in paths]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
