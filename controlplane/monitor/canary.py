@@ -103,7 +103,7 @@ class Canaries:
     def _outcome(self, server: Server, endpoints: tuple[str, ...], deadline_s: float) -> tuple[Outcome, str]:
         late = Outcome.SILENT
         try:
-            self._call(server, "GET", "/v2/health/live", b"", {}, LIVE_S)
+            self._reach(server)
             late = Outcome.LATE
             for endpoint in endpoints:
                 self._infer(server, endpoint, deadline_s)
@@ -115,6 +115,10 @@ class Canaries:
             reason = str(error) or repr(error)
             return (Outcome.ANSWERED, "") if declined_by_policy(reason) else (Outcome.FAILED, reason)
         return Outcome.ANSWERED, ""
+
+    def _reach(self, server: Server) -> None:
+        """Make a call that runs no model."""
+        self._call(server, "GET", "/v2/health/live", b"", {}, LIVE_S)
 
     def _infer(self, server: Server, endpoint: str, deadline_s: float) -> None:
         key = (server.name, endpoint)

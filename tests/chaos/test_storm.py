@@ -7,9 +7,12 @@ before. The clock that is set is that of the fleet's processes only, and where t
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import random
+import shutil
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import gateway_rig
 import psutil
 import pytest
 import stepped_clock
@@ -89,6 +93,10 @@ class Storm:
             ("full disk", self.fill),
             ("truncated file", self.truncate),
             ("killed apply", self.killed_apply),
+            *((f"no descriptors {program}", partial(self.starve, program)) for program in STARVED),
+            ("taken ports", self.take_ports),
+            ("poison", self.poison),
+            ("nested JSON", self.nest),
         ]
         if self.clock is not None:
             kinds.append(("clock step", partial(self.step_clock, self.clock)))
@@ -113,6 +121,43 @@ class Storm:
                 time.sleep(self.dice.uniform(0.2, 2.0))
             finally:
                 victim.resume()
+
+    def starve(self, program: str) -> None:
+        """No new descriptor for a moment."""
+        for victim in processes(self.host, program)[:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                before = victim.rlimit(psutil.RLIMIT_NOFILE)
+                victim.rlimit(psutil.RLIMIT_NOFILE, (victim.num_fds(), before[1]))
+                time.sleep(self.dice.uniform(0.2, 2.0))
+                victim.rlimit(psutil.RLIMIT_NOFILE, before)
+
+    def take_ports(self) -> None:
+        """Another program listens on ports that servers are started on."""
+        with contextlib.ExitStack() as taken:
+            for port in self.dice.sample(range(20_000, 32_000), 300):
+                with contextlib.suppress(OSError):
+                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            self.kill("server")
+            time.sleep(self.dice.uniform(1.0, 3.0))
+
+    def poison(self) -> None:
+        """A request of another endpoint that ends its server, and perhaps the shadow."""
+        self.post("p", POISON)
+
+    def nest(self) -> None:
+        """JSON that ends a Triton that parses it."""
+        assert self.post("a", b'{"inputs":' + b"[" * 10**6) != 200
+
+    def post(self, endpoint: str, body: bytes) -> int:
+        """The status of an inference; 0 without an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.host.http, timeout=10.0)
+        try:
+            connection.request("POST", f"/v2/models/{endpoint}/infer", body)
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            connection.close()
 
     def fill(self) -> None:
         """Every byte of the state's disk, for a moment."""
@@ -149,7 +194,16 @@ class Storm:
             running.kill()
 
 
-PLAN = plan(partition("a", 30))
+PLAN = plan(partition("a", 30), partition("p", 20, model="text"))
+STARVED = ("supervisor", "facade", "monitor", "controller")
+"""HAProxy needs a descriptor for each request, and counts those that it may have when it starts."""
+POISON = json.dumps(
+    {
+        "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 1], "data": ["p"]}],
+        "outputs": [{"name": "OUTPUT", "parameters": {"classification": 1}}],
+    }
+).encode()
+"""Triton 2.51 ends itself over the classes of texts."""
 
 
 @pytest.fixture
@@ -167,6 +221,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     )
     try:
         with ended(Host(tmp_path, f"storm{os.getpid()}x{time.monotonic_ns() % 10**6}")) as here:
+            shutil.copytree(gateway_rig.MODELS / "text", here.repository / "text")
             yield here
     finally:
         if mounted:

@@ -73,7 +73,9 @@ def test_a_setuid_program_with_our_labels_is_no_server() -> None:
 
 
 def test_a_blocked_sigterm_stays_pending_and_is_seen() -> None:
-    with subprocess.Popen([*process_table.BLOCK_TERM, "sleep", "30"], stdout=subprocess.PIPE) as process:
+    # A shell in the background ignores SIGINT, and so do its children.
+    command = ["env", "--default-signal=INT", *process_table.BLOCK_TERM, "sleep", "30"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
                 time.sleep(0.001)

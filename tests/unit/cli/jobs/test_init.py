@@ -26,6 +26,8 @@ output [ { name: "Y", data_type: TYPE_FP32, dims: [ 4 ] } ]
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # No Triton, so that no backend is known to be missing.
+    monkeypatch.setenv("TRISECT_TRITON_HOME", str(tmp_path / "triton"))
     write(tmp_path / "models" / "m", CONFIG)
     return tmp_path
 
@@ -82,14 +84,13 @@ def test_a_folder_that_is_no_model_is_named(directory: Path, capsys: pytest.Capt
 
 
 def test_a_backend_that_is_not_installed_is_named(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     binary = directory / "triton" / "bin" / "tritonserver"
     binary.parent.mkdir(parents=True)
     binary.write_text("")
     binary.chmod(0o755)
     (directory / "triton" / "backends" / "python").mkdir(parents=True)
-    monkeypatch.setenv("TRISECT_TRITON_HOME", str(directory / "triton"))
     assert run(["init", "models", "--launcher", "process"]) == 3
     assert "no backend b (it has: python)" in capsys.readouterr().out
 
