@@ -191,7 +191,7 @@ def world() -> Iterator[World]:
         for one in (prove, unload, load):
             stack.enter_context(mock.patch.object(inference, one.__name__, one))
         stack.enter_context(mock.patch.object(canary.Canaries, "_infer", infer))
-        stack.enter_context(mock.patch.object(canary.Canaries, "_reach", lambda self, server: None))
+        stack.enter_context(mock.patch.object(canary.Canaries, "_reach", return_value=None))
         # Files are replaced in one step: a program is killed before or after that.
         for module, name in (
             (plan_files, "write_plan"),
