@@ -6,7 +6,6 @@ Readiness is no proof: a model whose Python process died still reports that it i
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -115,25 +114,6 @@ def stream_once(server: Server, request: SampleRequest, *, deadline_s: float) ->
             raise EngineError(f"{error.code().name}: {error.details()}") from error
     if said:
         raise EngineError(said)
-
-
-def is_live(server: Server, *, deadline_s: float) -> bool:
-    """Return whether a server's process answers a call that runs no model.
-
-    Where the call cannot be made, for want of descriptors say, nothing shows that it does not.
-    """
-    connection = http.client.HTTPConnection(server.host, server.http_port, timeout=deadline_s)
-    try:
-        connection.request("GET", "/v2/health/live", headers={"Connection": "close"})
-        connection.getresponse().read()
-    except (TimeoutError, ConnectionError, http.client.HTTPException):
-        return False
-    except OSError:
-        return True
-    else:
-        return True
-    finally:
-        connection.close()
 
 
 def plain_client(deadline_s: float) -> httpx.Client:

@@ -17,6 +17,7 @@ def asked_triton(
     config: Mapping[str, Any] = CONFIG,
     *,
     executions: int = 10,
+    failures: int = 0,
     refusal: str = "",
     inference: threading.Event | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
@@ -31,7 +32,7 @@ def asked_triton(
             asked.append(self.path)
             count = {"count": executions * len(asked), "ns": executions * 10**6 * len(asked)}
             batch = {"batch_size": 4, "compute_infer": count, "compute_input": count, "compute_output": count}
-            totals = {"success": count, "queue": count}
+            totals = {"success": count, "queue": count, "fail": {"count": failures * len(asked)}}
             stats = {"model_stats": [{"inference_stats": totals, "batch_stats": [batch]}]}
             self._answer(stats if self.path.endswith("/stats") else config)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from controlplane.control.guard.state import DrainAndStop, Ending
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Server
-from controlplane.monitor import inference
+from controlplane.monitor.triton import StatisticsClient
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.fleet.execute import backend
 
@@ -19,8 +19,8 @@ LIVE_S = 0.5
 class Drain:
     """A server that ends as the guard decided (`how`), when it last answered and what it owed then.
 
-    `silent_since_s` is when its process stopped answering calls, `used_s` the time of a core that it had used
-    when it was last silent. Times are of the monotonic clock.
+    `failures` are the requests that it had refused then, `silent_since_s` is when its process stopped answering
+    calls, `used_s` the time of a core that it had used when it was last silent. Times are of the monotonic clock.
     """
 
     server: Server
@@ -29,6 +29,7 @@ class Drain:
     launcher: Launcher
     answered_s: float
     owed: int = 0
+    failures: int | None = None
     silent_since_s: float | None = None
     used_s: float | None = None
 
@@ -50,10 +51,32 @@ class Drain:
         return found.total > 0 and not late and not self._does_nothing(now_s, grace_s)
 
     def _does_nothing(self, now_s: float, grace_s: float) -> bool:
-        """Return whether the process answers no call, and uses no time of a core where that is counted."""
-        if inference.is_live(self.server, deadline_s=LIVE_S):
-            self.silent_since_s, self.used_s = None, None
-            return False
+        """Return whether the process refuses what it has, or answers no call and uses no time of a core.
+
+        Where its use of a core is not counted, its silence counts after `grace_s`.
+        """
+        try:
+            failures = self._count_failures()
+        except TimeoutError:
+            return self._is_idle(now_s, grace_s)
+        before, self.failures = self.failures, failures
+        self.silent_since_s, self.used_s = None, None
+        return before is not None and failures is not None and failures > before
+
+    def _count_failures(self) -> int | None:
+        """Return how many requests the models have refused; None where that is unknown.
+
+        Raises TimeoutError where the process does not answer.
+        """
+        try:
+            with StatisticsClient(self.server, deadline_s=LIVE_S) as client:
+                return sum(client.read(endpoint).failures for endpoint in self.server.spec.endpoints)
+        except EngineError as error:
+            if isinstance(error.__cause__, TimeoutError | ConnectionError):
+                raise TimeoutError(str(error)) from error
+            return None
+
+    def _is_idle(self, now_s: float, grace_s: float) -> bool:
         try:
             used_s = self.launcher.usage(self.server).cpu_seconds
         except EngineError:

@@ -143,3 +143,11 @@ def test_a_process_that_answers_again_drains(leaving: Leaving) -> None:
     with asked_triton() as (port, _):
         drain = leaving.drain(Ending.HUNG, port)
         assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 5.0, 10.0))
+
+
+def test_a_server_that_refuses_what_it_has_may_not_answer(leaving: Leaving) -> None:
+    leaving.gateway.owed = InFlight(requests=9)
+    with asked_triton(failures=1) as (port, _):
+        drain = leaving.drain(Ending.HUNG, port)
+        assert drain.may_answer(1.0, GRACE_S)
+        assert not drain.may_answer(1.2, GRACE_S), "Triton refuses one batch a second of a model that died"
