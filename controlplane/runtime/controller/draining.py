@@ -19,8 +19,8 @@ LIVE_S = 0.5
 class Drain:
     """A server that ends as the guard decided (`how`), when it last answered and what it owed then.
 
-    `failures` are the requests that it had refused then, `silent_since_s` is when its process stopped answering
-    calls, `used_s` the time of a core that it had used when it was last silent. Times are of the monotonic clock.
+    `failures` are the requests that it had refused by then, `silent_since_s` is when it stopped answering
+    calls, `used_s` the time of a core that it had used when it was last silent. Times are monotonic.
     """
 
     server: Server
