@@ -11,7 +11,10 @@ from controlplane.gateway.places import Places
 
 
 def missing(places: Places) -> tuple[str, ...]:
-    """Return the roles without a process; none where the gateway was never started, or was ended."""
+    """Return the roles without a process; none where the gateway was never started, or was ended.
+
+    Raises OSError where that cannot be known, for want of descriptors say.
+    """
     if not places.settings.exists():
         return ()
     listening = {
@@ -33,6 +36,6 @@ def _listens(path: Path) -> bool:
             probe.connect(str(path))
         except BlockingIOError:  # its queue is full
             return True
-        except OSError:
+        except (FileNotFoundError, ConnectionRefusedError):
             return False
     return True

@@ -73,16 +73,18 @@ def test_what_is_killed_on_a_full_disk_comes_back_at_once(host: Host) -> None:
                 assert left == 0
             victims = [process for name in programs for process in processes(host, name)]
             assert len(victims) >= len(programs)
-            failed = len(traffic.failed)
+            failed, began = len(traffic.failed), time.monotonic()
             for victim in victims:
                 victim.kill()
             psutil.wait_procs(victims, timeout=10)
             took_s = await_back(host, programs, {victim.pid for victim in victims})
+            traffic.await_more(1)
+            served_s = time.monotonic() - began
             traffic.await_more(20)
             lost = len(traffic.failed) - failed
             print(f"killed {', '.join(programs)}: back after {took_s:.1f} s, {lost} requests lost")
             # Without the supervisor and the facade nobody holds the ports until the controller has looked.
-            closed_s = took_s if programs == GATEWAY else 0.0
+            closed_s = served_s if programs == GATEWAY else 0.0
             allowed = CLIENTS * (1 + closed_s / PAUSE_S) if "haproxy" in programs else 0
             assert lost <= allowed, traffic.failed[failed:]
         (state / "filler").unlink(missing_ok=True)
@@ -108,4 +110,6 @@ def test_a_killed_controller_is_started_again_unless_it_was_ended_on_purpose(hos
     assert processes(host, "controller") == []
     events = json.loads(host.ctl("events", "--json").stdout)["events"]
     told = [e["reason"] for e in events if e["subject"] == "controller"]
-    assert ["not started again" in reason for reason in told] == [False, True], told
+    # The killed supervisor may have said so too.
+    assert ["not started again" in reason for reason in told][:2] == [False, True], told
+    assert len(told) <= 3, told

@@ -194,7 +194,7 @@ class Storm:
             running.kill()
 
 
-PLAN = plan(partition("a", 30), partition("p", 20, model="text"))
+PLAN = plan(partition("a", 30), partition("p", 20, model="text", shadow=False))
 STARVED = ("supervisor", "facade", "monitor", "controller")
 """HAProxy needs a descriptor for each request, and counts those that it may have when it starts."""
 POISON = json.dumps(

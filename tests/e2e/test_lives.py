@@ -76,15 +76,24 @@ def await_served(host: Host, seconds: float = 90.0) -> None:
         time.sleep(0.1)
 
 
+MAPS = ("devices", "env", "files")
+"""What has names of its own as keys."""
+
+
 def with_unknown_keys(value: Any) -> Any:
     if isinstance(value, list):
         return [with_unknown_keys(one) for one in value]
     if isinstance(value, dict):
         return {
-            **{k: v if k in ("devices", "env") else with_unknown_keys(v) for k, v in value.items()},
+            **{k: v if k in MAPS or _is_map(k, v) else with_unknown_keys(v) for k, v in value.items()},
             "later": 1,
         }
     return value
+
+
+def _is_map(key: str, value: Any) -> bool:
+    """Of pinned models; a plan's models are a list."""
+    return key == "models" and isinstance(value, dict)
 
 
 def state(host: Host) -> Path:

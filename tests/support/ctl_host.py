@@ -54,6 +54,8 @@ class Host:
         self.directory = directory
         self.fleet = fleet
         self.http, self.grpc, self.metrics = free_ports(3)
+        self.shared = ["--overcommit"]
+        """Other tests' fleets may run on the same core."""
         self.environment = {
             **os.environ,
             "XDG_STATE_HOME": str(directory / "state"),
@@ -95,8 +97,7 @@ class Host:
         told = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
         told += ["--metrics-port", str(self.metrics)]
         where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
-        # Other tests' fleets may run on the same core.
-        accepted = ["--allow-violations", "--overcommit", "--yes"]
+        accepted = ["--allow-violations", *self.shared, "--yes"]
         return ["apply", str(path), *accepted, *(told if ports else ()), *where, *more]
 
     def apply(

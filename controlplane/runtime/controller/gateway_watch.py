@@ -33,7 +33,10 @@ class GatewayWatch:
         if now - self._looked_s < _EVERY_S:
             return
         first, self._looked_s = math.isinf(self._looked_s), now
-        self.missing, self.trouble = self._gateway.missing(), ""
+        try:
+            self.missing, self.trouble = self._gateway.missing(), ""
+        except OSError:
+            return  # unknown is not missing
         if first or not self.missing:
             self._whole_s = now
         orphaned = {FACADE, SUPERVISOR} <= set(self.missing)

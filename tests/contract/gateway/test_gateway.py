@@ -81,7 +81,7 @@ def test_a_gateway_from_start_to_stop(make: tuple[Make, rig.Ports], monkeypatch:
             gateway.commit(bad)
         assert gateway.routes() == {"a": Route((ONE,))}
 
-    assert gateway.in_flight(ONE) == gateway.in_flight(THREE) == 0
+    assert gateway.in_flight(ONE).total == gateway.in_flight(THREE).total == 0
 
     # Commits from several places at once are put in order: one of them is the last.
     choices: list[Routes] = [{"a": Route((ONE,)), f"x{i}": Route((TWO,))} for i in range(4)]

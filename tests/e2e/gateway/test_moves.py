@@ -24,7 +24,7 @@ from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, Serv
 from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.places import Places
-from controlplane.monitor.canary import Canaries
+from controlplane.monitor.canary import Canaries, Outcome
 from controlplane.monitor.inference import prove
 
 pytestmark = pytest.mark.e2e
@@ -104,13 +104,13 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
     one = pair["one"].backend
     made.commit({"total": Route((one,))})
     server = a_server(one, "total")
-    canaries = Canaries(deadline_s=PATIENCE_S)
+    canaries = Canaries()
     try:
         with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
             values = tensor(tg, floats(3)[None])
             client.infer("total", values, sequence_id=7, sequence_start=True)
             prove(server, "total", deadline_s=PATIENCE_S)
-            canaries.ask(server, server.spec.endpoints)
+            canaries.ask(server, server.spec.endpoints, deadline_s=PATIENCE_S)
             rig.until(lambda: canaries.verdict(server.name) is not None)
             assert canaries.verdict(server.name).reason == ""
             total = client.infer("total", values, sequence_id=7, sequence_end=True).as_numpy("OUTPUT")
@@ -122,19 +122,19 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
 @pytest.mark.parametrize("endpoint", ["repeat", "echo", "slow", "none"])
 def test_an_inference_proves_a_model_of_any_kind(pair: Pair, endpoint: str) -> None:
     server = a_server(pair["one"].backend, endpoint)
-    canaries = Canaries(deadline_s=PATIENCE_S)
+    canaries = Canaries()
     try:
-        canaries.ask(server, server.spec.endpoints)
+        canaries.ask(server, server.spec.endpoints, deadline_s=PATIENCE_S)
         rig.until(lambda: canaries.verdict(server.name) is not None)
-        failures = canaries.verdict(server.name).failures
+        outcome = canaries.verdict(server.name).outcome
     finally:
         canaries.close()
     if endpoint == "none":
-        assert failures == 1
+        assert outcome is Outcome.FAILED
         with pytest.raises(EngineError, match=r"none failed: .*unknown model"):
             prove(server, endpoint, deadline_s=PATIENCE_S)
     else:
-        assert failures == 0
+        assert outcome is Outcome.ANSWERED
         prove(server, endpoint, deadline_s=PATIENCE_S)
 
 
@@ -281,7 +281,7 @@ def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: 
             }
 
     def owed() -> list[int]:
-        return [made.in_flight(triton.backend) for triton in pair.values()]
+        return [made.in_flight(triton.backend).total for triton in pair.values()]
 
     async def run() -> None:
         with rig.held(*pair.values()):

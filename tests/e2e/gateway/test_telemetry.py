@@ -174,7 +174,7 @@ def test_what_a_server_held_when_it_died_is_counted_though_haproxy_logs_nothing(
             os.kill(doomed.process.pid, signal.SIGSTOP)
             task = asyncio.create_task(load.at_once(20))
             await asyncio.to_thread(
-                rig.until, lambda: made.in_flight(doomed.backend) + len(load.outcomes) == 24
+                rig.until, lambda: made.in_flight(doomed.backend).total + len(load.outcomes) == 24
             )
             await asyncio.to_thread(doomed.kill)
             await task

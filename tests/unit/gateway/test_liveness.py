@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from no_descriptors import without_descriptors
 
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
@@ -30,6 +31,14 @@ def test_what_does_not_listen_is_missing_and_what_was_never_started_is_not(tmp_p
         fcntl.flock(running.enter_context(places.supervisor_lock.open()), fcntl.LOCK_EX)
         for _ in range(3):  # also one that accepts nobody
             assert gateway.missing() == ()
+
+
+def test_without_descriptors_nothing_is_known_and_nothing_missing(tmp_path: Path) -> None:
+    places, gateway = Places.of(tmp_path), HaproxyGateway(tmp_path)
+    places.make()
+    places.settings.touch()
+    with without_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        gateway.missing()
 
 
 def test_a_gateway_that_was_ended_is_not_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
