@@ -172,7 +172,7 @@ class _Turn:
         watch = self._standby_lives(self.state.watches[partition])
         now, limits = self.seen.now_s, self.state.limits
         active = self.seen.servers.get(watch.active.server, signals.GONE)
-        cause = signals.death(watch, active, limits, now)
+        cause = signals.death(watch, active, limits, now, self.seen.host)
         if cause is not None:
             watch = self._dead(watch, cause, active)
         elif active.health is Health.IMPAIRED:

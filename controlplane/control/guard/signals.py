@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from controlplane.control.guard import ahead, sequential, service
+from controlplane.control.guard.host import contention
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
 from controlplane.control.guard.state import Cause, GuardState, Limits, Watch
-from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, ServerSeen
 
 GONE = ServerSeen(Health.GONE)
 
@@ -182,7 +183,9 @@ def suspicion(watch: Watch) -> float:
     return max(max(sequential.strength(e, p), service.strength(s, p.rate_rps)) for e, s, p in known)
 
 
-def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause | None:
+def death(
+    watch: Watch, seen: ServerSeen, limits: Limits, now_s: float, host: HostSeen | None = None
+) -> Cause | None:
     """Return why the active server counts as dead; None if it does not."""
     if seen.health is Health.GONE:
         return Cause.CRASH
@@ -190,8 +193,8 @@ def death(watch: Watch, seen: ServerSeen, limits: Limits, now_s: float) -> Cause
         return Cause.FAILING
     if seen.health in (Health.HUNG, Health.PAUSED):
         return Cause.HANG
-    # A pause must not cause two redirects.
-    settling = 2.0 if now_s < watch.settled_s else 1.0
+    # A pause must not cause two redirects, and on a contended host a batch may take as long.
+    settling = 2.0 if now_s < watch.settled_s or contention(host) else 1.0
     silent_s = now_s - watch.answered_s
     if seen.in_flight >= limits.due and silent_s > settling * patience_s(watch, limits):
         return Cause.HANG

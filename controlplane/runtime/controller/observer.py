@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from controlplane.control.guard import attention
+from controlplane.control.guard.host import contention
 from controlplane.control.guard.signals import patience_s, resumed, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
@@ -25,7 +26,7 @@ from controlplane.ports import Gateway, Host, Launcher
 from controlplane.runtime.controller.agenda import Agenda
 from controlplane.runtime.controller.engine import AT_ONCE, CALM, HURRIED, EngineQueries
 from controlplane.runtime.controller.quotas import Quotas
-from controlplane.runtime.controller.suspects import TimesOfSuspects
+from controlplane.runtime.controller.suspects import SILENT_READINGS, Signs, TimesOfSuspects
 from controlplane.runtime.controller.workers import Condition, Workers
 from controlplane.runtime.fleet.execute import backend
 
@@ -42,6 +43,8 @@ _LULL_S = 1.0
 """The longest silence of a server with traffic until its open requests are read, in a small fleet; ..."""
 _LULLS_RPS = 50.0
 """... and how many servers are read in a second in a large one."""
+_SILENT_IF_CONTENDED = 8
+"""Readings without an answer that show a hang on a contended host."""
 _RARE_RPS = 0.02
 """Requests that come more rarely are no traffic."""
 _FAILED_IN_A_ROW = 5
@@ -100,6 +103,8 @@ class Observer:
         self._since_s: dict[str, float] = {}
         self._queried_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
+        # Also with a refusal or a failure: its process works.
+        self._spoke_s: dict[str, float] = {}
         self._failed: dict[str, int] = {}
         self._canaries_failed: dict[str, tuple[int, Verdict]] = {}
         self._active_s: dict[str, float] = {}
@@ -239,6 +244,7 @@ class Observer:
             )
             if not name:
                 continue  # says nothing about a server's health
+            self._spoke_s[name] = now
             if end.unloaded:
                 own_name = self._servers[name].name
                 self._note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
@@ -255,6 +261,7 @@ class Observer:
             self._since_s,
             self._queried_s,
             self._answered_s,
+            self._spoke_s,
             self._failed,
             self._canaries_failed,
             self._active_s,
@@ -286,7 +293,7 @@ class Observer:
             # The models' own statistics: an alias does not count the time in its model's queue.
             self._suspects.ask(server, [promise.endpoint for promise in watch.partition.promises], now)
         times, signs = self._suspects.found(server.name, now), self._suspects.signs(server.name, now)
-        if health is Health.READY and signs.hung and in_flight.unanswered:
+        if health is Health.READY and in_flight.unanswered and self._is_silent(signs):
             return ServerSeen(Health.HUNG, in_flight.requests, reason=Outcome.SILENT)
         if suspected or self._answered_s.get(name) == now:
             self._quotas.ask(server, now, hurried=suspected)
@@ -390,6 +397,11 @@ class Observer:
             return server.spec.endpoints
         return tuple(promise.endpoints[-1] for promise in watch.partition.promises)
 
+    def _is_silent(self, signs: Signs) -> bool:
+        """Return whether a process answered no reading; a contended host delays a healthy one."""
+        contended = bool(contention(self._host.seen()))
+        return signs.silent >= (_SILENT_IF_CONTENDED if contended else SILENT_READINGS)
+
     def _in_flight(self, watch: Watch, server: Server, now: float) -> InFlight:
         """Return the server's requests in flight, which are read only if it is silent under load."""
         name = watch.active.server
@@ -397,7 +409,7 @@ class Observer:
         # Silence counts only while the log is complete, since the server is routed, and since its requests in
         # flight were last read as 0.
         since = max(
-            self._answered_s.get(name, -math.inf),
+            self._spoke_s.get(name, -math.inf),
             self._active_s.setdefault(name, now),
             self._requests.heard_since_s,
             -math.inf if in_flight.unanswered else asked,

@@ -39,8 +39,9 @@ UNKNOWN = Times()
 
 _DEADLINE_S = 0.25
 """The longest wait for a reading, which runs no model."""
-_SILENT_READINGS = 2
-"""Triton's HTTP threads take connections in turn: one of them may be busy with a large body."""
+SILENT_READINGS = 2
+"""So many in a row without an answer show a hang: Triton's HTTP threads take connections in turn, and one of them
+may be busy with a large body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,6 @@ class Signs:
     read_s: float = -math.inf
     moved_s: float = -math.inf
     silent: int = 0
-
-    @property
-    def hung(self) -> bool:
-        """Whether its process answers nothing at all."""
-        return self.silent >= _SILENT_READINGS
 
 
 NO_SIGNS = Signs()

@@ -346,6 +346,15 @@ def test_few_requests_or_streams_may_take_long_but_not_for_ever(seen: dict[str, 
     assert ends(effects).silent_s > ends(effects).patience_s, "nothing is to be waited for"
 
 
+def test_on_a_contended_host_several_answers_are_due_later() -> None:
+    b = bench(partition(rate=5.0))
+    b.host = HostSeen(waiting=0.8)
+    b.tick(3, rate=5.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=4)
+    assert not of(Redirect, b.tick(4, rate=0.0))
+    assert of(Redirect, b.tick(2, rate=0.0))[0].cause is Cause.HANG
+
+
 def test_a_server_whose_counters_move_does_not_hang() -> None:
     b = bench(partition(rate=5.0))
     b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=9, progressed=True)

@@ -317,6 +317,17 @@ def test_a_process_that_answers_nothing_while_requests_are_open_hangs(bench: Ben
     assert wait_until(lambda: bench.health() is Health.HUNG, deadline_s=30.0)
 
 
+@pytest.mark.usefixtures("hangs")
+def test_a_process_that_goes_on_refusing_requests_does_not_hang(bench: Bench) -> None:
+    refused = Record("h", 1, "w1", "127.0.0.1", 9, 503, None, 1, 1, 1.0, 1.0, False, True)
+    server = bench.workers.server(SERVER.name)
+    assert server is not None
+    bench.gateway.owed, bench.requests.answered = 9, (refused._replace(port=server.http_port),)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        assert bench.health() is Health.READY
+
+
 def test_a_server_whose_model_is_busy_does_not_hang_and_is_seen_to_work(bench: Bench) -> None:
     bench.gateway.owed, bench.requests.answered = 4, ()
     with asked_triton() as (port, asked):
