@@ -40,8 +40,8 @@ UNKNOWN = Times()
 _DEADLINE_S = 0.25
 """The longest wait for a reading, which runs no model."""
 SILENT_READINGS = 2
-"""So many in a row without an answer show a hang: Triton's HTTP threads take connections in turn, and one of them
-may be busy with a large body."""
+"""So many in a row without an answer show a hang: Triton's HTTP threads take connections in turn, and one of
+them may be busy with a large body."""
 
 
 @dataclass(frozen=True, slots=True)
