@@ -59,7 +59,7 @@ def trial_folder(base: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(base: Path) -> None:
-    """Remove empty groups of programs that were killed: of trials, and of profiles that nobody sweeps.
+    """Remove empty groups of programs that were killed: of trials, and of profiles that no command sweeps.
 
     The kernel refuses to remove one with processes. A group that a start is about to enter is younger.
     """
