@@ -1,6 +1,6 @@
 """The pipe through which HAProxy and the facade send a line for every request to the monitor.
 
-It lies in the gateway's folder, so no other user can send to it or read from it, and a stopped monitor loses no
+It lies in the gateway's folder, so no other user can send to it or read it, and a stopped monitor loses no
 line before the pipe is full. Lines do not mix, since each is shorter than PIPE_BUF.
 """
 
