@@ -12,7 +12,7 @@ from controlplane.domain.plan import Rule, Violation
 from controlplane.domain.profile import Profile
 from controlplane.files.plans import plan_document, read_plan, write_plan
 from controlplane.files.writing import to_json
-from controlplane.planners.registry import DEFAULT
+from controlplane.planning.registry import DEFAULT
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.devices import known_profiles
 from controlplane.runtime.jobs import simulate as simulation

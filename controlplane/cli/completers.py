@@ -55,7 +55,7 @@ def documents(incomplete: str) -> list[str]:
 
 def strategies(incomplete: str) -> list[str]:
     """Return the planning algorithms."""
-    from controlplane.planners.registry import STRATEGIES
+    from controlplane.planning.registry import STRATEGIES
 
     return _matching(incomplete, lambda: STRATEGIES)
 

@@ -16,7 +16,7 @@ from controlplane.files.documents import SCHEMA_VERSION
 from controlplane.files.limits import Limit
 from controlplane.files.plans import PLAN
 from controlplane.files.specs import SPEC
-from controlplane.planners.replan.differences import TermChange
+from controlplane.planning.replan.differences import TermChange
 from controlplane.ports import Capability
 from controlplane.report.tables.demo_table import DemoRow
 from controlplane.report.tables.observed_table import Kept, Unseen

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from controlplane.files.writing import write_text
-from controlplane.learning.curve import Check
+from controlplane.papers.inss.training.curve import Check
 
 
 def write_curve(path: Path, curve: Sequence[Check]) -> None:

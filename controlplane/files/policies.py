@@ -17,7 +17,7 @@ from controlplane.domain.errors import InputError
 from controlplane.files.documents import SCHEMA_VERSION
 from controlplane.files.reading import read_bytes
 from controlplane.files.writing import write_bytes
-from controlplane.planners.inss.policy import Weights
+from controlplane.papers.inss.policy import Weights
 
 SUFFIX = ".npz"
 BUILT_IN = "inss_policy.npz"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.planners.replan.differences import Ending
+from controlplane.planning.replan.differences import Ending
 
 
 def ending_line(ending: Ending) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controlplane.planners.replan.differences import TermChange
+from controlplane.planning.replan.differences import TermChange
 
 
 def terms_line(changed: Sequence[TermChange]) -> str:

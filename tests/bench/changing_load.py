@@ -49,11 +49,11 @@ from controlplane.control.load.state import (
 )
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPolicy, ShadowWish
-from controlplane.planners import registry
-from controlplane.planners.protocol import Device, PlanRequest
-from controlplane.planners.replan.differences import Change, changes
-from controlplane.planners.replan.reuse import cost_of
-from controlplane.planners.replan.smallest_change import moved_cost
+from controlplane.planning import registry
+from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.replan.differences import Change, changes
+from controlplane.planning.replan.reuse import cost_of
+from controlplane.planning.replan.smallest_change import moved_cost
 from controlplane.runtime.jobs.propose import Found, find
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate

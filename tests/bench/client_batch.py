@@ -40,9 +40,9 @@ from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.files.measurements.profiles import read_profiles, write_profile
 from controlplane.latency import registry as latency_registry
-from controlplane.planners import registry
-from controlplane.planners.protocol import Device as PlanningDevice
-from controlplane.planners.protocol import PlanRequest
+from controlplane.planning import registry
+from controlplane.planning.protocol import Device as PlanningDevice
+from controlplane.planning.protocol import PlanRequest
 from controlplane.profiler.load import open_loop, poisson_times
 from controlplane.profiler.requests import request_of, requests_for
 from controlplane.profiler.session import Place, Profiler, endpoint_of

@@ -30,14 +30,14 @@ import turing
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.latency.models.gpulet import Gpulet as GpuletModel
-from controlplane.planners import registry
-from controlplane.planners.gpulet import elastic, scheme
-from controlplane.planners.gpulet.gpulets import Cluster, Demand, Gpu
-from controlplane.planners.gpulet.scheme import CODE, Scheme
-from controlplane.planners.gpulet.sizing import Sizing
-from controlplane.planners.gpulet.strategy import demands_of
-from controlplane.planners.gpulet.times import Times
-from controlplane.planners.protocol import PlanRequest
+from controlplane.papers.gpulet import elastic, scheme
+from controlplane.papers.gpulet.gpulets import Cluster, Demand, Gpu
+from controlplane.papers.gpulet.scheme import CODE, Scheme
+from controlplane.papers.gpulet.sizing import Sizing
+from controlplane.papers.gpulet.strategy import demands_of
+from controlplane.papers.gpulet.times import Times
+from controlplane.planning import registry
+from controlplane.planning.protocol import PlanRequest
 from controlplane.simulate.arrivals import Demand as Arriving
 from controlplane.simulate.engine import Settings, simulate
 

@@ -30,16 +30,16 @@ from planning import RealClock
 
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.policies import built_in_policy
-from controlplane.planners.evaluation.estimates import times
-from controlplane.planners.evaluation.layout import Layout
-from controlplane.planners.evaluation.placements import gpu_of, partition_of
-from controlplane.planners.inss.bda import Bda
-from controlplane.planners.inss.place import moved, place, running
-from controlplane.planners.inss.policy import Weights
-from controlplane.planners.inss.problem import Problem, Surfaces, goodput, value
-from controlplane.planners.inss.search import search
-from controlplane.planners.protocol import PlanRequest
-from controlplane.planners.registry import strategy
+from controlplane.papers.inss.bda import Bda
+from controlplane.papers.inss.place import moved, place, running
+from controlplane.papers.inss.policy import Weights
+from controlplane.papers.inss.problem import Problem, Surfaces, goodput, value
+from controlplane.papers.inss.search import search
+from controlplane.planning.judge.estimates import times
+from controlplane.planning.judge.layout import Layout
+from controlplane.planning.judge.placements import gpu_of, partition_of
+from controlplane.planning.protocol import PlanRequest
+from controlplane.planning.registry import strategy
 from controlplane.simulate.arrivals import Demand, Gaps
 from controlplane.simulate.engine import Settings, simulate
 

@@ -29,10 +29,10 @@ from inss_setup import surfaces
 
 from controlplane.files import catalogue
 from controlplane.files.policies import built_in_policy, read_policy
-from controlplane.learning.distribution import greedy
-from controlplane.planners.inss.policy import Weights, decide, worth
-from controlplane.planners.inss.problem import REJECTED, Problem, fits, goodput
-from controlplane.planners.inss.search import WARM, search
+from controlplane.papers.inss.policy import Weights, decide, worth
+from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput
+from controlplane.papers.inss.search import WARM, search
+from controlplane.papers.inss.training.distribution import greedy
 
 SIZES = ((6, 4), (8, 5), (12, 4))
 """Models, GPUs: one trained on, one with a GPU more than ever seen, one where not all fit."""

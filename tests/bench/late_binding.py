@@ -40,8 +40,8 @@ from mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, tri
 from controlplane.control.order import order_of
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan, Rule
-from controlplane.planners import registry
-from controlplane.planners.protocol import PlanRequest
+from controlplane.planning import registry
+from controlplane.planning.protocol import PlanRequest
 from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions

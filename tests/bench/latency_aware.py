@@ -24,8 +24,8 @@ import planning
 from controlplane.latency.fitting.published import Published
 from controlplane.latency.models.latency_aware import filling_ms
 from controlplane.latency.protocol import Slots
-from controlplane.planners.latency_aware.responses import LARGEST_LOAD, Tables, Task, demand, settle
-from controlplane.planners.latency_aware.strategy import Search
+from controlplane.papers.latency_aware.responses import LARGEST_LOAD, Tables, Task, demand, settle
+from controlplane.papers.latency_aware.strategy import Search
 
 DEVICE = planning.v100("latency-aware")
 MODEL = DEVICE.latency

@@ -25,10 +25,10 @@ import planning
 from controlplane import kernels
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
-from controlplane.planners import registry
-from controlplane.planners.bounds.prove import OPTIMAL, prove
-from controlplane.planners.evaluation.verify import verify
-from controlplane.planners.protocol import PlanRequest
+from controlplane.planning import registry
+from controlplane.planning.exact.prove import OPTIMAL, prove
+from controlplane.planning.judge.verify import verify
+from controlplane.planning.protocol import PlanRequest
 from controlplane.simulate.engine import Settings, simulate
 
 HALF, P99 = Rule.HALF_SLO, Rule.P99

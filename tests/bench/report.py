@@ -35,7 +35,7 @@ from controlplane.monitor.promises import Promise, Promises
 from controlplane.monitor.records import Losses, Record
 from controlplane.monitor.totals import Totals
 from controlplane.monitor.windows import Windows
-from controlplane.planners import registry
+from controlplane.planning import registry
 from controlplane.report.tables.guard_table import guard_table
 from controlplane.runtime.jobs.compare.compare import Question, compare
 from controlplane.runtime.jobs.compare.truths import DEFAULT, chosen

@@ -46,12 +46,12 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.files.measurements.calibration import read_calibration
 from controlplane.latency.calibration import Calibrated
 from controlplane.latency.protocol import LatencyModel, Slots
-from controlplane.planners import registry
-from controlplane.planners.protocol import Device, PlanRequest
-from controlplane.planners.replan.differences import changes
-from controlplane.planners.replan.prediction_error import prediction_error
-from controlplane.planners.replan.reuse import cost_of
-from controlplane.planners.replan.smallest_change import moved_cost
+from controlplane.planning import registry
+from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.replan.differences import changes
+from controlplane.planning.replan.prediction_error import prediction_error
+from controlplane.planning.replan.reuse import cost_of
+from controlplane.planning.replan.smallest_change import moved_cost
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.calibrate import learn_recorded, recall
 from controlplane.runtime.fleet.fleet import Fleet

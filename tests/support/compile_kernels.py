@@ -17,9 +17,9 @@ from inss_setup import surfaces
 
 from controlplane import kernels
 from controlplane.domain.plan import Rule
-from controlplane.planners import registry
-from controlplane.planners.inss.features import Episodes
-from controlplane.planners.inss.problem import Problem
+from controlplane.papers.inss.features import Episodes
+from controlplane.papers.inss.problem import Problem
+from controlplane.planning import registry
 from controlplane.simulate.engine import Settings, simulate
 
 

@@ -20,7 +20,7 @@ import planning
 from controlplane.domain.device import GpuPool
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import FloatArray, IntArray, Slots
-from controlplane.planners.protocol import Device
+from controlplane.planning.protocol import Device
 from controlplane.simulate.truth import Scaled
 
 MOST_SERVERS = 4

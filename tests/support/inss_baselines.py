@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import poisson
 
-from controlplane.planners.inss.problem import REJECTED, Problem
+from controlplane.papers.inss.problem import REJECTED, Problem
 
 SIZES = (20.0, 40.0, 50.0, 60.0, 80.0, 100.0)
 """What gpulet's code cuts off a whole GPU; the rest is the second piece."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from controlplane.planners.inss.problem import Problem
+from controlplane.papers.inss.problem import Problem
 
 
 def capacities(problem: Problem, gpu: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from controlplane.planners.inss.problem import Problem, Surfaces
+from controlplane.papers.inss.problem import Problem, Surfaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from inss_setup import surfaces
 
-from controlplane.learning.distribution import Around
-from controlplane.learning.export import exported
-from controlplane.learning.networks import ScoreNetwork
-from controlplane.planners.inss.features import Episodes, Observation
-from controlplane.planners.inss.policy import Weights
-from controlplane.planners.inss.problem import Problem
+from controlplane.papers.inss.features import Episodes, Observation
+from controlplane.papers.inss.policy import Weights
+from controlplane.papers.inss.problem import Problem
+from controlplane.papers.inss.training.distribution import Around
+from controlplane.papers.inss.training.export import exported
+from controlplane.papers.inss.training.networks import ScoreNetwork
 
 
 def base() -> Problem:

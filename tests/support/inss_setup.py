@@ -11,8 +11,8 @@ from controlplane.domain.device import GpuPool
 from controlplane.domain.workload import Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
-from controlplane.planners.inss.problem import Surfaces
-from controlplane.planners.protocol import Device
+from controlplane.papers.inss.problem import Surfaces
+from controlplane.planning.protocol import Device
 
 FOUR = (("rtx2060s", 2), ("rtx2060", 2))
 

@@ -1,4 +1,4 @@
-"""The table of waiting times from the queue itself: controlplane/planners/serving/waiting_times.csv.
+"""The table of waiting times from the queue itself: controlplane/planning/capacity/waiting_times.csv.
 
     .venv/bin/python tests/support/make_waiting_times.py > waiting_times.csv
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from controlplane.latency import queueing
 from controlplane.latency.protocol import FloatArray
-from controlplane.planners.serving.waiting_times import BATCHES, LOADS, POOL_SIZES, SHAPES
+from controlplane.planning.capacity.waiting_times import BATCHES, LOADS, POOL_SIZES, SHAPES
 
 
 def row(servers: int, batch: int, shape: float) -> FloatArray:

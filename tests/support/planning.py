@@ -16,9 +16,9 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
-from controlplane.planners import registry
-from controlplane.planners.protocol import Device, PlanRequest
-from controlplane.planners.serving.gpu_types import GpuType, gpu_types
+from controlplane.planning import registry
+from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
+from controlplane.planning.protocol import Device, PlanRequest
 
 DATA = Path(__file__).parent.parent / "data"
 MIXED_SLO_MS = {"alexnet": 36.0, "resnet50": 96.0, "vgg19": 144.0, "ssd": 120.0}

@@ -13,8 +13,8 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
-from controlplane.planners import registry
-from controlplane.planners.protocol import Device, PlanRequest
+from controlplane.planning import registry
+from controlplane.planning.protocol import Device, PlanRequest
 
 SLO_MS: Mapping[str, float] = {
     "lenet1": 5,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from controlplane.planners.replan.differences import TermChange
+from controlplane.planning.replan.differences import TermChange
 from controlplane.runtime.fleet.execute import describe
 from controlplane.runtime.fleet.fleet import Outcome
 

@@ -12,7 +12,7 @@ from controlplane.cli.stderr import progress_bar, say
 from controlplane.domain.errors import InputError
 from controlplane.files.documents import nearest
 from controlplane.files.writing import write_text
-from controlplane.planners.registry import STRATEGIES
+from controlplane.planning.registry import STRATEGIES
 from controlplane.report.tables.comparison_table import comparison_document, comparison_table
 from controlplane.report.tables.plan_table import show
 from controlplane.runtime.jobs.compare.compare import Question

@@ -19,8 +19,8 @@ from controlplane.domain.plan import Rule
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
-from controlplane.planners.inss.bda import Bda
-from controlplane.planners.registry import DEFAULT, STRATEGIES
+from controlplane.papers.inss.bda import Bda
+from controlplane.planning.registry import DEFAULT, STRATEGIES
 from controlplane.report.tables.plain import plain
 from controlplane.report.tables.plan_table import plan_table, show
 from controlplane.runtime.clock import SystemClock
@@ -164,7 +164,7 @@ def plan(
 
         parsed = with_rates(parsed, rates, query, say)
     if explain is not None:
-        from controlplane.planners.diagnostics.explain import refuse_unknown
+        from controlplane.planning.explain.explain import refuse_unknown
 
         refuse_unknown(explain, {w.name for w in parsed.workloads})
     if what_if and report is None:
@@ -257,6 +257,6 @@ def _on_stderr(table: RenderableType) -> None:
 def _proof(strategy: str) -> Improve:
     if strategy != "joint":
         raise InputError(f"is for --strategy joint alone, not for {strategy}", field="--prove")
-    from controlplane.planners.bounds.prove import prove
+    from controlplane.planning.exact.prove import prove
 
     return prove

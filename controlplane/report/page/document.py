@@ -8,9 +8,9 @@ from typing import Any
 from controlplane.domain import device
 from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, Totals
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.planners.diagnostics.alternatives import Alternative
-from controlplane.planners.diagnostics.explain import Explanation
-from controlplane.planners.evaluation.evaluate import SLACK
+from controlplane.planning.explain.alternatives import Alternative
+from controlplane.planning.explain.explain import Explanation
+from controlplane.planning.judge.evaluate import SLACK
 from controlplane.simulate.result import SimulationResult, WorkloadOutcome
 
 SCHEMA_VERSION = 1

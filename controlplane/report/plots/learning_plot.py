@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.domain.errors import MissingTool
-from controlplane.learning.curve import Check
+from controlplane.papers.inss.training.curve import Check
 from controlplane.report.plots.figure import save
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from controlplane.domain.plan import Plan
 from controlplane.domain.workload import Workload
-from controlplane.planners.replan.differences import Place, changes, endings, feasibility, moves, terms
+from controlplane.planning.replan.differences import Place, changes, endings, feasibility, moves, terms
 from controlplane.report.ending_line import ending_line
 from controlplane.report.tables.plan_table import counted, names
 

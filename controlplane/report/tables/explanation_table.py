@@ -8,7 +8,7 @@ from rich.text import Text
 
 from controlplane.domain.plan import Infeasible
 from controlplane.domain.units import spoken
-from controlplane.planners.diagnostics.explain import Explanation
+from controlplane.planning.explain.explain import Explanation
 from controlplane.report.tables.plan_table import number
 
 

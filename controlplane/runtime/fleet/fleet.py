@@ -37,7 +37,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
 from controlplane.files.pinned import PinRules
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
-from controlplane.planners.replan.differences import TermChange, endings, terms
+from controlplane.planning.replan.differences import TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
 from controlplane.report.ending_line import ending_line
 from controlplane.report.tables.plan_table import counted

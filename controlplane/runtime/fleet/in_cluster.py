@@ -18,7 +18,7 @@ from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.manifests import fleet_manifest
 from controlplane.files.plans import plan_hash, plan_of
-from controlplane.planners.replan.differences import endings
+from controlplane.planning.replan.differences import endings
 from controlplane.report.ending_line import ending_line
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import locked

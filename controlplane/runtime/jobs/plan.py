@@ -20,19 +20,19 @@ from controlplane.files.measurements.calibration import read_calibration
 from controlplane.files.measurements.profiles import profile_document
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated
-from controlplane.planners import registry
-from controlplane.planners.evaluation import verify
-from controlplane.planners.evaluation.layout import Layout
-from controlplane.planners.evaluation.turns import full_batches
-from controlplane.planners.inss.bda import Bda
-from controlplane.planners.protocol import Device as PlanningDevice
-from controlplane.planners.protocol import PlanRequest, Strategy
+from controlplane.papers.inss.bda import Bda
+from controlplane.planning import registry
+from controlplane.planning.judge import verify
+from controlplane.planning.judge.layout import Layout
+from controlplane.planning.judge.turns import full_batches
+from controlplane.planning.protocol import Device as PlanningDevice
+from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.ports import Clock
 from controlplane.runtime.devices import known_device, known_profiles
 
 if TYPE_CHECKING:
-    from controlplane.planners.diagnostics.explain import Explanation
-    from controlplane.planners.inss.policy import Weights
+    from controlplane.papers.inss.policy import Weights
+    from controlplane.planning.explain.explain import Explanation
 
 _INSS = "inss"
 NO_POLICY = Path("none")
@@ -178,7 +178,7 @@ def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
 
 def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explanation, ...] | Infeasible:
     """Why a workload got its share and batch. Raises InputError for one the plan does not know."""
-    from controlplane.planners.diagnostics.explain import explain
+    from controlplane.planning.explain.explain import explain
 
     return explain(plan, workload, devices_of(plan, profiles))
 

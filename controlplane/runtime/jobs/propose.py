@@ -16,13 +16,13 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.plans import plan_hash, write_plan
-from controlplane.planners import registry
-from controlplane.planners.protocol import PlanRequest, Strategy
-from controlplane.planners.replan.differences import changes
-from controlplane.planners.replan.headroom import with_headroom
-from controlplane.planners.replan.prediction_error import prediction_error
-from controlplane.planners.replan.reuse import cost_of
-from controlplane.planners.replan.smallest_change import (
+from controlplane.planning import registry
+from controlplane.planning.protocol import PlanRequest, Strategy
+from controlplane.planning.replan.differences import changes
+from controlplane.planning.replan.headroom import with_headroom
+from controlplane.planning.replan.prediction_error import prediction_error
+from controlplane.planning.replan.reuse import cost_of
+from controlplane.planning.replan.smallest_change import (
     Changed,
     Extent,
     moved_cost,

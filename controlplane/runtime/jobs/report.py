@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from controlplane.domain.plan import Plan
-from controlplane.planners.diagnostics.explain import explain_queues
+from controlplane.planning.explain.explain import explain_queues
 from controlplane.report.page.document import plan_document
 from controlplane.report.page.html import page
 from controlplane.runtime.jobs.plan import Planned, devices_of

@@ -12,9 +12,9 @@ from controlplane.files.documents import nearest
 from controlplane.files.learning_curves import write_curve
 from controlplane.files.policies import SUFFIX, write_policy
 from controlplane.files.specs import read_spec
-from controlplane.learning.curve import Check
-from controlplane.planners.inss import strategy as inss
-from controlplane.planners.protocol import PlanRequest
+from controlplane.papers.inss import strategy as inss
+from controlplane.papers.inss.training.curve import Check
+from controlplane.planning.protocol import PlanRequest
 from controlplane.ports import Clock, Progress
 from controlplane.runtime.jobs.plan import devices_for
 
@@ -48,8 +48,8 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
         raise InputError(f"{lesson.output} must end in {SUFFIX}", field="--output")
     spec, document = read_spec(lesson.spec)
     try:
-        from controlplane.learning.environment import Reward
-        from controlplane.learning.training import TrainSettings, sizes_up_to, train
+        from controlplane.papers.inss.training.environment import Reward
+        from controlplane.papers.inss.training.training import TrainSettings, sizes_up_to, train
     except ImportError as error:
         raise MissingTool(f"training needs {error.name}: pip install 'trisect[rl]'") from None
     known = [kind.value for kind in Reward]

@@ -13,7 +13,7 @@ from browser import Opened, address_of, axe_violations
 from playwright.sync_api import Browser, Page
 
 from controlplane.domain.plan import Plan, PlannedGpu, Rule
-from controlplane.planners.diagnostics.explain import explain_queues
+from controlplane.planning.explain.explain import explain_queues
 from controlplane.report.page.document import plan_document
 from controlplane.report.page.html import page as page_of
 

@@ -14,7 +14,7 @@ from controlplane.cli.verbs import VERBS
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.latency.registry import FITS
-from controlplane.planners.registry import STRATEGIES
+from controlplane.planning.registry import STRATEGIES
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 

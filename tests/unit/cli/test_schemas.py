@@ -26,8 +26,8 @@ from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.yaml_text import parse
-from controlplane.learning.curve import Check
-from controlplane.planners.replan.differences import TermChange
+from controlplane.papers.inss.training.curve import Check
+from controlplane.planning.replan.differences import TermChange
 from controlplane.report.tables.demo_table import DemoRow
 from controlplane.report.tables.load_table import LoadView
 from controlplane.report.tables.observed_table import Kept, Unseen, observed_document

@@ -15,10 +15,10 @@ from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.one_share import UNKNOWN_MS
 from controlplane.latency.protocol import Slots
-from controlplane.planners import registry
-from controlplane.planners.evaluation.verify import verify
-from controlplane.planners.protocol import Device as PlanningDevice
-from controlplane.planners.protocol import PlanRequest
+from controlplane.planning import registry
+from controlplane.planning.judge.verify import verify
+from controlplane.planning.protocol import Device as PlanningDevice
+from controlplane.planning.protocol import PlanRequest
 
 pytestmark = pytest.mark.unit
 

@@ -13,9 +13,9 @@ from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.latency import registry
 from controlplane.latency.protocol import Slots
 from controlplane.latency.request_times import RequestTimes
-from controlplane.planners.evaluation.evaluate import Terms, evaluate
-from controlplane.planners.evaluation.layout import Layout
-from controlplane.planners.protocol import Device as PlanningDevice
+from controlplane.planning.judge.evaluate import Terms, evaluate
+from controlplane.planning.judge.layout import Layout
+from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.simulate.engine import Settings, simulate
 
 pytestmark = pytest.mark.unit

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.planners.replan.differences import TermChange
+from controlplane.planning.replan.differences import TermChange
 from controlplane.report.terms_line import terms_line
 
 pytestmark = pytest.mark.unit

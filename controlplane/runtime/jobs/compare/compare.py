@@ -20,8 +20,8 @@ from controlplane.domain.profile import Profile
 from controlplane.files.specs import read_spec
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.protocol import LatencyModel
-from controlplane.planners.evaluation.evaluate import SLACK, Terms, evaluate, layouts_of
-from controlplane.planners.protocol import Device as PlanningDevice
+from controlplane.planning.judge.evaluate import SLACK, Terms, evaluate, layouts_of
+from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.ports import Progress
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.devices import known_device, known_profiles

@@ -7,8 +7,8 @@ import planning
 import pytest
 
 from controlplane.domain.plan import Infeasible, Plan, Rule
-from controlplane.planners.diagnostics.alternatives import LARGER_SHARE
-from controlplane.planners.diagnostics.explain import explain, explain_queues
+from controlplane.planning.explain.alternatives import LARGER_SHARE
+from controlplane.planning.explain.explain import explain, explain_queues
 from controlplane.report.page.document import plan_document
 from controlplane.report.page.html import embedded, page
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import Workload
-from controlplane.planners.replan.differences import Ending, endings
+from controlplane.planning.replan.differences import Ending, endings
 from controlplane.report.tables.change_table import change_table
 
 pytestmark = pytest.mark.unit

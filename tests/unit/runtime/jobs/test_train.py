@@ -10,7 +10,7 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.files.policies import read_policy
 from controlplane.files.specs import read_spec
-from controlplane.planners.inss.bda import Bda
+from controlplane.papers.inss.bda import Bda
 from controlplane.report.plots.learning_plot import plot_learning
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan

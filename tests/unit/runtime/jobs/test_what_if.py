@@ -4,7 +4,7 @@ import planning
 import pytest
 
 from controlplane.domain.plan import Rule
-from controlplane.planners import registry
+from controlplane.planning import registry
 from controlplane.runtime.jobs.plan import Planned
 from controlplane.runtime.jobs.what_if import Point, frontier, what_if
 

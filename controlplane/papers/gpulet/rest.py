@@ -1,0 +1,192 @@
+"""What FINDBESTFIT leaves: the rest of a rate in any empty pieces, residues joined, and turns in a gpulet."""
+
+from __future__ import annotations
+
+from controlplane.domain.units import MILLIS_PER_SECOND
+from controlplane.papers.gpulet import neighbours
+from controlplane.papers.gpulet.gpulets import Cluster, Gpulet, Resident
+from controlplane.papers.gpulet.sizing import Sizing
+from controlplane.papers.gpulet.task import Task
+
+
+def fill(task: Task, empty: list[Gpulet], cluster: Cluster, sizing: Sizing) -> None:
+    """Serve what is left from empty pieces, largest first: saturated while it lasts, then residues."""
+    task.rate, task.extra = task.left, 0
+    given = sorted(empty, key=lambda piece: -piece.percent)
+    saturating = True
+    while task.rate > sizing.reading.unserved_rps and given:
+        piece = given[0]
+        batch = _cut(task, piece, given, cluster, sizing)
+        if saturating:
+            if batch is None:
+
+                def time_of(size: int, piece: Gpulet = piece) -> float:
+                    return cluster.time_ms(task.demand, piece, size)
+
+                batch = max(sizing.saturated_batch(task.demand, time_of), 1)
+            throughput = MILLIS_PER_SECOND * batch / cluster.time_ms(task.demand, piece, batch)
+            if throughput > task.rate:
+                saturating = False
+                continue
+            _place(task, piece, batch, None, cluster, sizing)
+        else:
+
+            def time_in(size: int, piece: Gpulet = piece) -> float:
+                return cluster.time_ms(task.demand, piece, size)
+
+            batch, rate = sizing.residue_batch(task.demand, task.rate, time_in)
+            if not batch:
+                return
+            task.rate = rate
+            _place(task, piece, batch, rate, cluster, sizing)
+        given.remove(piece)
+
+
+def _cut(task: Task, piece: Gpulet, given: list[Gpulet], cluster: Cluster, sizing: Sizing) -> int | None:
+    """Cut a whole GPU to the first gpulet wanted; return its batch, None where nothing is cut."""
+    if piece.percent != 100 or not (sizing.scheme.partitions and sizing.scheme.cuts):
+        return None
+    wanted = sizing.wanted(task.demand, task.rate)
+    if not wanted:
+        return None
+    if wanted[0].percent < 100:
+        given.append(cluster.gpu_of(piece).cut(piece, wanted[0].percent))
+        given[1:] = sorted(given[1:], key=lambda p: -p.percent)
+    return wanted[0].batch
+
+
+def _place(task: Task, piece: Gpulet, batch: int, rate: int | None, cluster: Cluster, sizing: Sizing) -> None:
+    """Put the task into a piece, saturated where `rate` is None, unless memory or a neighbour forbids it."""
+    gpu = cluster.gpu_of(piece)
+    if not gpu.fits(piece, task.demand):
+        return
+    taken = cluster.time_ms(task.demand, piece, batch)
+    piece.duty_ms = taken if rate is None else MILLIS_PER_SECOND * batch / rate
+    piece.occupancy = 1.0 if rate is None else taken / piece.duty_ms
+    throughput = MILLIS_PER_SECOND * batch / piece.duty_ms
+    piece.residents = [Resident(task.demand, task.rate, batch, throughput)]
+    if cluster.interference and not _neighbours_keep_up(piece, cluster, sizing):
+        piece.clear()
+        return
+    task.rate = max(int(task.rate - throughput), 0)
+
+
+def _neighbours_keep_up(piece: Gpulet, cluster: Cluster, sizing: Sizing) -> bool:
+    for other in cluster.gpu_of(piece).pieces:
+        if other is piece or not other.residents:
+            continue
+        if other.occupancy >= 1.0 and len(other.residents) == 1:
+            if neighbours.refit_saturated(other, cluster) is None:
+                return False
+        elif not neighbours.refit_residue(other, cluster, sizing.reading):
+            return False
+    return True
+
+
+def join_residues(task: Task, cluster: Cluster, sizing: Sizing) -> bool:
+    """Put all residues of a task into one gpulet where one carries them; whether its whole rate is served."""
+    rate, slowest, percent, residues = task.rate, float("inf"), 0, []
+    for _, piece in cluster.pieces():
+        resident = piece.takes(task.demand)
+        if resident is None or len(piece.residents) > 1 or piece.occupancy >= 1.0:
+            continue
+        rate = int(rate + resident.throughput)
+        residues.append(piece)
+        throughput = sizing.saturated(task.demand, piece.percent)[1]
+        if throughput < slowest:
+            slowest, percent = throughput, piece.percent
+    unserved = sizing.reading.unserved_rps
+    if not residues or (len(residues) == 1 and rate < unserved) or slowest < rate:
+        return task.rate <= unserved
+    for piece in residues:
+        piece.clear()
+    for gpu, piece in cluster.pieces():
+        if piece.residents or piece.percent != percent or not gpu.fits(piece, task.demand):
+            continue
+
+        def time_of(size: int, piece: Gpulet = piece) -> float:
+            return cluster.time_ms(task.demand, piece, size)
+
+        batch, rate = sizing.residue_batch(task.demand, rate, time_of)
+        if not batch:
+            continue
+        piece.duty_ms = MILLIS_PER_SECOND * batch / rate
+        piece.occupancy = time_of(batch) / piece.duty_ms
+        throughput = MILLIS_PER_SECOND * batch / piece.duty_ms
+        piece.residents = [Resident(task.demand, int(throughput), batch, throughput)]
+        task.rate = max(int(rate - throughput), 0)
+        break
+    if task.rate > unserved:
+        return False
+    if sizing.scheme.cuts:
+        for gpu in cluster.gpus:
+            if not any(piece.residents for piece in gpu.pieces):
+                gpu.pieces[:] = [Gpulet(100)]
+    return True
+
+
+def take_turns(task: Task, cluster: Cluster, sizing: Sizing, only: list[Gpulet]) -> bool:
+    """Serve what is left in turns with the residents of other gpulets; whether all of it is served.
+
+    `only`: these gpulets, or all that are not saturated where it is empty.
+    """
+    candidates = [
+        piece
+        for gpu, piece in cluster.pieces()
+        if gpu.fits(piece, task.demand)
+        and (
+            any(piece is own for own in only)
+            if only
+            else piece.occupancy < 1.0 and len(piece.residents) < sizing.scheme.residents
+        )
+    ]
+    candidates.sort(key=lambda piece: -piece.occupancy)
+    while task.left > sizing.reading.unserved_rps:
+        if not any(_joined(task, piece, cluster, sizing) for piece in candidates):
+            return False
+    return True
+
+
+def _joined(task: Task, piece: Gpulet, cluster: Cluster, sizing: Sizing) -> bool:
+    """Let the task run once in each cycle of a gpulet, where everyone's SLO allows it."""
+    if piece.takes(task.demand) or piece.occupancy >= 1.0 or task.rate <= 0:
+        return False
+    largest = min(sizing.reading.largest_tried + 1, len(cluster.times.host[0]))
+    first = min(int(piece.duty_ms * task.rate / MILLIS_PER_SECOND), largest)
+    for batch in range(first, 0, -1):
+        duty = int(batch * MILLIS_PER_SECOND / task.rate)
+        taken = cluster.time_ms(task.demand, piece, batch)
+        alone = duty > 0 and duty + taken < task.demand.slo_ms
+        if not alone or taken / duty >= 1.0 - piece.occupancy:
+            continue
+        sizes = [min(max(int(duty * r.rate / MILLIS_PER_SECOND), 1), largest) for r in piece.residents]
+        if duty <= piece.duty_ms and _round_holds(task, piece, (duty, taken), sizes, cluster):
+            _take_turn(task, piece, (duty, batch), sizes, cluster)
+            return True
+        if sizing.reading.first_cycle_only:
+            return False
+    return False
+
+
+def _round_holds(
+    task: Task, piece: Gpulet, cycle: tuple[int, float], sizes: list[int], cluster: Cluster
+) -> bool:
+    """Whether a round fits into its cycle, and both into every SLO; `cycle` has the task's own time."""
+    duty, taken = cycle
+    busy = taken + sum(
+        cluster.time_ms(r.demand, piece, size) for r, size in zip(piece.residents, sizes, strict=True)
+    )
+    slos = (task.demand.slo_ms, *(r.demand.slo_ms for r in piece.residents))
+    return busy <= duty and busy + duty <= min(slos)
+
+
+def _take_turn(task: Task, piece: Gpulet, cycle: tuple[int, int], sizes: list[int], cluster: Cluster) -> None:
+    """Add the task to a gpulet's round; `cycle` has its length and the task's batch."""
+    duty, batch = cycle
+    for resident, size in zip(piece.residents, sizes, strict=True):
+        resident.batch, resident.throughput = size, MILLIS_PER_SECOND * size / duty
+    throughput = MILLIS_PER_SECOND * batch / duty
+    piece.residents.append(Resident(task.demand, task.rate, batch, throughput))
+    busy = sum(cluster.time_ms(r.demand, piece, r.batch) for r in piece.residents)
+    piece.duty_ms, piece.occupancy = float(duty), busy / duty
+    task.rate = max(int(task.rate - throughput), 0)

@@ -1,0 +1,170 @@
+"""iGniter: the batch by Eq 17, the lower bound of the share by Eq 18, Alg 1 and Alg 2 under half the SLO.
+
+Unlike in the authors' prototype, every GPU is validated with the full model, a newly opened one too; an SLO
+that no share can meet (delta <= 0) is refused with the reason; the batch holds whole requests and is at most
+what engines and profile speak for, and where that cap binds the rate (Eq 13) is asked for as well. The
+strategy always plans with Eq 1-11 on the profiles' coefficients; the plan is judged by the latency model and
+rule of the request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
+from controlplane.domain.units import spoken
+from controlplane.domain.workload import Workload
+from controlplane.latency.models import igniter as model
+from controlplane.latency.models.igniter import Igniter
+from controlplane.latency.protocol import IntArray
+from controlplane.papers.igniter.placement import NONE_LEFT, Need, Needs, Pick, Placed, place
+from controlplane.planning.capacity.client_batches import largest_batch, refusal
+from controlplane.planning.explain.fragments import fragmented, free_percents, is_fragmented
+from controlplane.planning.explain.nearest import nearest_rate, nearest_slo
+from controlplane.planning.judge.finalise import Draft, finalise_cheapest
+from controlplane.planning.judge.placements import (
+    gpu_of,
+    memory_of,
+    memory_with_shadow,
+    partition_of,
+    too_large,
+)
+from controlplane.planning.protocol import Device, PlanRequest
+
+UNREACHABLE = 1e9
+"""The lower bound of a workload that no share can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """One of the paper's placement strategies: iGniter and its first-fit baselines."""
+
+    name: str
+    pick: Pick
+    rule: Rule = Rule.HALF_SLO
+    latency_model: str = model.NAME
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """The cheapest of the plans on one GPU type each, as the paper extends it to several types."""
+        return finalise_cheapest(self.name, request, self.draft_on)
+
+    def draft_on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
+        """The placement on one GPU type."""
+        unserved = {w.name: why for w in workloads if (why := refusal(w, device)) is not None}
+        known = [w for w in workloads if w.name not in unserved]
+        eq = device.latency
+        if not isinstance(eq, Igniter):
+            eq = model.fit(device.profiles, device.pool.device)
+        needs = needs_of(eq, device, known)
+        possible = np.flatnonzero(needs.floor <= 100.0)
+        order = possible[np.argsort(-needs.floor[possible], kind="stable")]
+        placed = place(needs, order, eq.hardware, self.pick)
+        gpus = _gpus(device, known, needs, placed, order)
+        infeasible = [Infeasible(name, why) for name, why in unserved.items()]
+        infeasible.extend(
+            _no_room(device, known[i], gpus, float(needs.floor[i]))
+            if placed.gpu[i] == NONE_LEFT
+            else _explain(eq, device, known[i], float(needs.floor[i]), self.pick)
+            for i in np.flatnonzero(placed.gpu < 0).tolist()
+        )
+        return Draft(gpus, tuple(infeasible))
+
+
+def strategy() -> Greedy:
+    """IGniter, with each workload on the GPU whose shares grow least."""
+    return Greedy("igniter", Pick.LEAST_INCREASE)
+
+
+def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Needs:
+    """Eq 17 and 18 for all workloads."""
+    c, hw, grid = eq.coefficients, eq.hardware, device.pool.device.grid
+    index = {name: i for i, name in enumerate(eq.models)}
+    m = np.array([index[w.model] for w in workloads], dtype=np.int64)
+    slo = np.array([w.slo_ms for w in workloads], dtype=np.float64)
+    rate = np.array([w.rate_rps for w in workloads], dtype=np.float64) / 1000.0
+    client_batch = np.array([w.client_batch for w in workloads], dtype=np.int64)
+    most = {name: largest_batch(device, name) for name in device.profiles}
+    largest = np.array([most[w.model] for w in workloads], dtype=np.int64) // client_batch * client_batch
+    load, feedback = c.d_load[m] / hw.pcie_bytes_per_ms, c.d_feedback[m] / hw.pcie_bytes_per_ms
+    batch = np.ceil(slo * rate / (2.0 * (1.0 + rate * load)) - 1e-9)
+    batch = np.clip(np.ceil(batch / client_batch) * client_batch, client_batch, largest)
+    # Eq 14, and Eq 13 as a time: b / R >= t_gpu + t_feedback. The latter binds only where b was capped.
+    allowed = np.minimum(slo / 2.0, batch / rate + load * batch) * (1.0 + 1e-9)
+    gamma = c.k1[m] * batch**2 + c.k2[m] * batch + c.k3[m]
+    delta = allowed - (load + feedback) * batch - c.k5[m] - c.k_sch[m] * c.n_k[m]
+    safe = np.where(delta > 0, delta, 1.0)
+    least, step = grid.minimum_percent, grid.step_percent
+    steps = np.maximum(np.ceil((gamma / safe - c.k4[m] - least) / step - 1e-9), 0.0)
+    floor = np.where((delta > 0) & (least + steps * step <= 100.0 + 1e-9), least + steps * step, UNREACHABLE)
+    memory = np.array([memory_with_shadow(w, device) for w in workloads], dtype=np.float64)
+    transfers = (load + feedback) * batch
+    times = allowed, batch, gamma, c.k4[m], c.k5[m], c.k_sch[m] * c.n_k[m], c.n_k[m]
+    cache = c.alpha_cache[m], c.alpha_cacheutil[m], c.beta_cacheutil[m]
+    power = c.alpha_power[m], c.beta_power[m]
+    table = np.column_stack([*times, *cache, *power, transfers, floor, memory])
+    total = device.pool.device.memory_mb
+    count = device.pool.count
+    return Needs(
+        rows=tuple(map(Need._make, table.tolist())),
+        step_percent=step,
+        memory_mb=math.inf if total is None else total,
+        most_gpus=len(workloads) if count is None else count,
+    )
+
+
+def _gpus(
+    device: Device, workloads: Sequence[Workload], needs: Needs, placed: Placed, order: IntArray
+) -> tuple[PlannedGpu, ...]:
+    rows: dict[int, list[int]] = {}
+    for w in order.tolist():
+        if placed.gpu[w] >= 0:
+            rows.setdefault(int(placed.gpu[w]), []).append(w)
+    percent, batch = placed.percent.tolist(), [int(need.batch) for need in needs.rows]
+    return tuple(
+        gpu_of(
+            g,
+            device,
+            [
+                partition_of(
+                    workloads[w].name, [workloads[w]], percent[w], batch[w], memory_of(workloads[w], device)
+                )
+                for w in rows[g]
+            ],
+        )
+        for g in sorted(rows)
+    )
+
+
+def _no_room(device: Device, workload: Workload, gpus: Sequence[PlannedGpu], floor: float) -> Infeasible:
+    """Why a workload has no place on devices that are counted."""
+    name, count = device.pool.device.name, device.pool.count or len(gpus)
+    free = free_percents(gpus, name, count)
+    if is_fragmented(free, floor):
+        return Infeasible(workload.name, fragmented(name, free, f"{spoken(floor)} %"))
+    return Infeasible(workload.name, f"all {count} {name} are taken")
+
+
+def _explain(eq: Igniter, device: Device, workload: Workload, floor: float, pick: Pick) -> Infeasible:
+    """Why a workload has no place, and the nearest SLO and rate a GPU of its own would hold."""
+    no_memory = too_large(workload, device)
+    if no_memory is not None:
+        return Infeasible(workload.name, no_memory)
+
+    def fits(w: Workload) -> bool:
+        needs = needs_of(eq, device, [w])
+        if needs.floor[0] > 100.0:
+            return False
+        return bool(place(needs, np.array([0]), eq.hardware, pick).gpu[0] >= 0)
+
+    slo = nearest_slo(fits, workload)
+    rate = nearest_rate(fits, workload)
+    name = device.pool.device.name
+    if floor >= UNREACHABLE:
+        reason = f"no share of {name} executes a batch within half of {workload.slo_ms:g} ms at this rate"
+    else:
+        reason = f"alone on {name} its clock falls below what half of {workload.slo_ms:g} ms needs"
+    return Infeasible(workload.name, reason, slo, rate)

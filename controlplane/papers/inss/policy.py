@@ -1,0 +1,145 @@
+"""The trained policy in plain numpy: the networks of `learning.networks` with their weights as a value.
+
+One plan takes the likeliest actions and a few are drawn. All run in lockstep, which costs little, and the one
+with the best exact value is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from controlplane.domain.errors import InputError
+from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.papers.inss.features import (
+    ACTION_FEATURES,
+    GPU_FEATURES,
+    MODEL_FEATURES,
+    Episodes,
+    FloatArray32,
+    Observation,
+)
+from controlplane.papers.inss.problem import REJECTED, Problem, goodput, value
+from controlplane.papers.inss.search import Previous
+
+DRAWN = 7
+"""Drawn plans beside the greedy one."""
+FEW = 1000
+"""Plans are drawn up to so many models times GPUs. Beyond, the time is better spent on the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Matrices as (inputs, outputs); D is the encoder's width, H the action's.
+
+    encode (MODEL_FEATURES + GPU_FEATURES, D), relate (2 D, D), action (ACTION_FEATURES, H), context (D, H),
+    score (H, 1), pool (D, H), reject (H, 1), each with its `_bias` but `context`.
+    """
+
+    encode: FloatArray32
+    encode_bias: FloatArray32
+    relate: FloatArray32
+    relate_bias: FloatArray32
+    action: FloatArray32
+    action_bias: FloatArray32
+    context: FloatArray32
+    score: FloatArray32
+    score_bias: FloatArray32
+    pool: FloatArray32
+    pool_bias: FloatArray32
+    reject: FloatArray32
+    reject_bias: FloatArray32
+
+    @staticmethod
+    def of(arrays: Mapping[str, FloatArray32]) -> Weights:
+        """Check names, shapes and numbers. Raises InputError naming what is wrong."""
+        names = [f.name for f in fields(Weights)]
+        if set(arrays) != set(names):
+            odd = ", ".join(sorted(set(arrays) ^ set(names)))
+            raise InputError(f"has other weights than this version's policy: {odd}; train it anew")
+        d, h = arrays["encode"].shape[-1], arrays["action"].shape[-1]
+        wanted: dict[str, tuple[int, ...]] = {
+            "encode": (MODEL_FEATURES + GPU_FEATURES, d),
+            "relate": (2 * d, d),
+            "action": (ACTION_FEATURES, h),
+            "context": (d, h),
+            "score": (h, 1),
+            "pool": (d, h),
+            "reject": (h, 1),
+        }
+        wanted |= {f"{name}_bias": shape[1:] for name, shape in wanted.items() if name != "context"}
+        for name, shape in wanted.items():
+            if arrays[name].shape != shape:
+                raise InputError(f"must have the shape {shape}, not {arrays[name].shape}", field=name)
+            if not np.isfinite(arrays[name]).all():
+                raise InputError("must be finite", field=name)
+        return Weights(**{name: np.ascontiguousarray(arrays[name], dtype=np.float32) for name in names})
+
+
+def scores(weights: Weights, seen: Observation) -> FloatArray32:
+    """Return the logits of all actions, (E, K U + 1), -inf for masked ones. Every GPU must be present."""
+    w = weights
+    split = MODEL_FEATURES
+    of_model = seen.model @ w.encode[:split] + w.encode_bias
+    encoded = np.maximum(seen.gpus @ w.encode[split:] + of_model[:, None, :], 0.0)
+    width = encoded.shape[-1]
+    beside = encoded.mean(axis=1) @ w.relate[width:] + w.relate_bias
+    related = np.maximum(encoded @ w.relate[:width] + beside[:, None, :], 0.0)
+    context = related @ w.context + w.action_bias
+    hidden = seen.actions @ w.action
+    hidden += context[:, :, None, :]
+    np.maximum(hidden, 0.0, out=hidden)
+    placed = (hidden @ w.score + w.score_bias).reshape(len(hidden), -1)
+    pooled = np.maximum(related.mean(axis=1) @ w.pool + w.pool_bias, 0.0)
+    rejected = pooled @ w.reject + w.reject_bias
+    logits: FloatArray32 = np.where(seen.valid, np.concatenate([placed, rejected], axis=1), -np.inf)
+    return logits
+
+
+def decide(
+    problem: Problem, weights: Weights, before: Previous | None = None, *, seed: int = 1, drawn: int = DRAWN
+) -> tuple[IntArray, IntArray]:
+    """Return the policy's plan of one problem: GPU (n,), REJECTED for none, and units (n,).
+
+    `before` is what runs now. The same seed gives the same plan.
+    """
+    if len(problem.model) * len(problem.type_of) > FEW:
+        drawn = 0
+    plans = Problem.stack([problem] * (drawn + 1))
+    if before is not None:
+        gpu, units = (np.tile(a, (drawn + 1, 1)) for a in (before.gpu, before.units))
+        before = Previous(gpu, units, before.cost)
+    gpu, units = rollout(plans, weights, before, np.random.default_rng(seed) if drawn else None)
+    best = int(np.argmax(worth(plans, gpu, units, before)))
+    return gpu[best], units[best]
+
+
+def rollout(
+    problem: Problem,
+    weights: Weights,
+    before: Previous | None = None,
+    rng: np.random.Generator | None = None,
+) -> tuple[IntArray, IntArray]:
+    """Plan each stacked problem, (E, n), by the likeliest actions; with `rng` all but the first draw."""
+    episodes = Episodes(problem, before)
+    while not episodes.done:
+        logits = scores(weights, episodes.observe())
+        if rng is not None:
+            # The largest of logits with Gumbel noise is a draw from their softmax.
+            noise = rng.gumbel(size=logits.shape)
+            noise[0] = 0.0
+            logits = logits + noise
+        episodes.place(logits.argmax(axis=1))
+    return episodes.gpu, episodes.units
+
+
+def worth(problem: Problem, gpu: IntArray, units: IntArray, before: Previous | None) -> FloatArray:
+    """Return `problem.value` of assignments (E, n) of stacked problems minus the cost of moves, (E,)."""
+    total = value(problem, goodput(problem, gpu, units))
+    if before is None:
+        return total
+    moved = (before.gpu != REJECTED) & ((gpu != before.gpu) | (units != before.units))
+    less: FloatArray = total - before.cost * moved.sum(axis=1)
+    return less

@@ -1,0 +1,284 @@
+"""InSS's problem (1)-(1f): n models, a fixed set of K GPUs, one GPU and one share for each model.
+
+The objective is goodput: requests served within their SLO. Between plans of equal goodput the paper's own
+measure decides, capacity b/t over the model's peak (Eq 3). Batches follow by exact enumeration (`kernel`).
+
+Shares are units of the GPU's grid (17 of 2 SMs on an RTX 2060 Super): unit u is `percent[type, u - 1]`, and
+(1a) is in percent, as printed: two models never get all 17 units of a grid of 6 %, which would be 102 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.latency.fitting.published import Published
+from controlplane.latency.models import inss as model_of_latency
+from controlplane.latency.models.inss import SharedCache
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
+from controlplane.papers.inss.bda import Bda
+from controlplane.planning.protocol import Device
+
+LARGEST_BATCH = 32
+REJECTED = -1
+"""The GPU of a model that gets none."""
+CAPACITY_WEIGHT = 0.01
+"""The weight of normalised capacity beside goodput: it decides between plans of (nearly) equal goodput."""
+
+SLACK = 1e-9
+"""Percent: shares are sums of a decimal grid."""
+
+
+def requests_of(model: str, client_batch: int) -> str:
+    """Return the name in `Surfaces` of a model with this client batch; `*` is in no model's name."""
+    return model if client_batch == 1 else f"{model}*{client_batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Surfaces:
+    """Tables of InSS's latency model (Sec. 4.1): m models on T GPU types with at most U shares, B batches.
+
+    percent (T, U), infinite beyond a type's grid; alone_ms, cycle_ms, running_ms (m, T, U, B), infinite
+    beyond a model's largest batch and where it has no profile: a batch alone from load to result, between
+    ends of successive batches, and the part that the L2 slows. l2_percent (m, T, U): utilisation alone.
+    cache (m, T): alpha_cache per percent. kernels (m, T), schedule (T, 2): (alpha_s n + beta_s) ms a kernel.
+    peak_rps (m,): H_i, batch 1 on all of the fastest type.
+    """
+
+    models: tuple[str, ...]
+    types: tuple[str, ...]
+    percent: FloatArray
+    alone_ms: FloatArray
+    cycle_ms: FloatArray
+    running_ms: FloatArray
+    l2_percent: FloatArray
+    cache: FloatArray
+    kernels: FloatArray
+    schedule: FloatArray
+    peak_rps: FloatArray
+
+    @staticmethod
+    def of(devices: Mapping[str, Device]) -> Surfaces:
+        """Build the tables from each type's InSS model, fitted on its profiles where it has another model.
+
+        Raises InputError for profiles it cannot be fitted on.
+        """
+        models = tuple(dict.fromkeys(name for d in devices.values() for name in d.profiles))
+        grids = [d.pool.device.grid.percents() for d in devices.values()]
+        shape = (len(models), len(grids), max(len(g) for g in grids), LARGEST_BATCH)
+        percent = np.full(shape[1:3], np.inf)
+        alone, cycle, running = (np.full(shape, np.inf) for _ in range(3))
+        l2, cache, kernels = np.zeros(shape[:3]), np.zeros(shape[:2]), np.zeros(shape[:2])
+        schedule = np.zeros((shape[1], 2))
+        for t, (device, grid) in enumerate(zip(devices.values(), grids, strict=True)):
+            percent[t, : len(grid)] = grid
+            fitted = device.latency
+            if not (isinstance(fitted, Published) and isinstance(fitted.contention, SharedCache)):
+                fitted = model_of_latency.fit(device.profiles, device.pool.device)
+            assert isinstance(fitted.contention, SharedCache)
+            told = fitted.contention.coefficients
+            schedule[t] = told.schedule
+            for own, name in enumerate(fitted.models):
+                m = models.index(name)
+                most = min(LARGEST_BATCH, device.profiles[name].largest_batch)
+                batch = np.arange(1.0, most + 1)
+                slots = Slots.alone(own, np.tile(batch, len(grid)), np.repeat(grid, most))
+                times = fitted.estimate(slots)
+                here = (m, t, slice(len(grid)), slice(most))
+                alone[here] = times.execution_ms.reshape(len(grid), most)
+                cycle[here] = times.cycle_ms.reshape(len(grid), most)
+                running[here] = np.maximum(alone[here] - told.fixed_ms(own, batch), 0.0)
+                line = told.utilisation[own]
+                l2[m, t, : len(grid)] = np.clip(line[0] * np.array(grid) + line[1], 0.0, 100.0)
+                cache[m, t], kernels[m, t] = told.cache[own], told.kernels[own]
+        whole = np.array([len(g) - 1 for g in grids])
+        peak = 1000.0 / alone[:, np.arange(shape[1]), whole, 0].min(axis=1)
+        return Surfaces(
+            models, tuple(devices), percent, alone, cycle, running, l2, cache, kernels, schedule, peak
+        )
+
+    def of_requests(self, client_batches: Sequence[tuple[str, int]]) -> Surfaces:
+        """Return the tables for each model with its client batch: batches, and batch 1, count requests.
+
+        They are called by `requests_of`.
+        """
+        rows = [self.models.index(model) for model, _ in client_batches]
+        shape = (len(rows), *self.alone_ms.shape[1:])
+        alone, cycle, running = (np.full(shape, np.inf) for _ in range(3))
+        for own, (m, (_, k)) in enumerate(zip(rows, client_batches, strict=True)):
+            most = shape[-1] // k
+            for of_requests, of_inferences in (
+                (alone, self.alone_ms),
+                (cycle, self.cycle_ms),
+                (running, self.running_ms),
+            ):
+                of_requests[own, ..., :most] = of_inferences[m, ..., k - 1 :: k]
+        whole = np.isfinite(self.percent).sum(axis=1) - 1
+        return replace(
+            self,
+            models=tuple(requests_of(*kind) for kind in client_batches),
+            alone_ms=alone,
+            cycle_ms=cycle,
+            running_ms=running,
+            l2_percent=self.l2_percent[rows],
+            cache=self.cache[rows],
+            kernels=self.kernels[rows],
+            peak_rps=1000.0 / alone[:, np.arange(shape[1]), whole, 0].min(axis=1),
+        )
+
+    def without_interference(self) -> Surfaces:
+        """Return the tables without interference (the paper's InSS-ni)."""
+        return replace(self, cache=np.zeros_like(self.cache), schedule=np.zeros_like(self.schedule))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """n models on K GPUs, or E such problems of one shape with a leading axis on every array (`stack`).
+
+    model (n,) and type_of (K,) index `surfaces`; rates_rps, slos_ms, backlog (n,); memory_mb (K,);
+    model_memory_mb (n, T), a hot shadow's copy included (1b).
+    """
+
+    surfaces: Surfaces
+    model: IntArray
+    rates_rps: FloatArray
+    slos_ms: FloatArray
+    backlog: FloatArray
+    type_of: IntArray
+    memory_mb: FloatArray
+    model_memory_mb: FloatArray
+
+    @staticmethod
+    def stack(problems: Sequence[Problem]) -> Problem:
+        """Stack problems of one shape with the same surfaces, for assignments (E, n)."""
+        first = problems[0]
+        return Problem(
+            first.surfaces,
+            np.stack([p.model for p in problems]),
+            np.stack([p.rates_rps for p in problems]),
+            np.stack([p.slos_ms for p in problems]),
+            np.stack([p.backlog for p in problems]),
+            np.stack([p.type_of for p in problems]),
+            np.stack([p.memory_mb for p in problems]),
+            np.stack([p.model_memory_mb for p in problems]),
+        )
+
+    @property
+    def units(self) -> IntArray:
+        """The number of units of each GPU, (K,)."""
+        shares: IntArray = np.isfinite(self.surfaces.percent).sum(axis=1)[self.type_of]
+        return shares
+
+    @property
+    def percent(self) -> FloatArray:
+        """The share that 1..U units are on each GPU, (K, U), infinite beyond its grid."""
+        return self.surfaces.percent[self.type_of]
+
+    @property
+    def peak_rps(self) -> FloatArray:
+        """H_i of each model, (n,)."""
+        return self.surfaces.peak_rps[self.model]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of assignments; shapes as the assignment, (n,) or (M, n).
+
+    batch is 0, latency_ms infinite and capacity_rps 0 where a model is rejected; latency_ms is also infinite
+    where less is served than arrives. violated: requests arrive and their SLO is not held, a rejected model's
+    included. goodput_rps is the rate where the SLO holds, else 0: it never holds below the rate.
+    """
+
+    batch: IntArray
+    latency_ms: FloatArray
+    capacity_rps: FloatArray
+    goodput_rps: FloatArray
+    violated: BoolArray
+
+
+def goodput(problem: Problem, gpu: IntArray, share_units: IntArray, bda: Bda = Bda.EXACT) -> Outcome:
+    """Evaluate one assignment (n,), or M at once (M, n): of one problem, or one of each stacked problem.
+
+    `gpu` in 0..K-1 or REJECTED; `share_units` in 1..U, ignored where rejected. (1a) and (1b) are not
+    evaluated here, see `fits`.
+    """
+    # Imports numba, which commands that do not plan need not wait for.
+    from controlplane.papers.inss import kernel
+
+    rows, units = np.atleast_2d(gpu), np.atleast_2d(share_units)
+    rates, slos = np.atleast_2d(problem.rates_rps), np.atleast_2d(problem.slos_ms)
+    batch = np.empty(rows.shape, dtype=np.int64)
+    latency, capacity = np.empty(rows.shape), np.empty(rows.shape)
+    s = problem.surfaces
+    kernel.outcomes.compiled(
+        rows,
+        units,
+        np.atleast_2d(problem.model),
+        rates,
+        slos,
+        np.atleast_2d(problem.backlog),
+        np.atleast_2d(problem.type_of),
+        s.alone_ms,
+        s.cycle_ms,
+        s.running_ms,
+        s.l2_percent,
+        s.cache,
+        s.kernels,
+        s.schedule,
+        bda is Bda.PAPER,
+        batch,
+        latency,
+        capacity,
+    )
+    violated = ~(latency <= slos)
+    good = np.where(violated, 0.0, rates)
+    shape = gpu.shape
+    return Outcome(
+        batch.reshape(shape),
+        latency.reshape(shape),
+        capacity.reshape(shape),
+        good.reshape(shape),
+        violated.reshape(shape),
+    )
+
+
+def value(problem: Problem, outcome: Outcome) -> FloatArray:
+    """Return the objective of search and policy, () or (M,): goodput over the offered requests.
+
+    Plus `CAPACITY_WEIGHT` of the mean normalised capacity b / (t H_i), of models that hold their SLO.
+    """
+    total: FloatArray = outcome.goodput_rps.sum(axis=-1) / problem.rates_rps.sum(axis=-1)
+    spare = np.where(outcome.violated, 0.0, outcome.capacity_rps / problem.peak_rps)
+    result: FloatArray = total + CAPACITY_WEIGHT * spare.mean(axis=-1)
+    return result
+
+
+def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return the percent and MB of each GPU that assignments take; shapes (K,) or (M, K)."""
+    from controlplane.papers.inss import kernel
+
+    rows = np.atleast_2d(gpu)
+    shape = (rows.shape[0], problem.type_of.shape[-1])
+    share, memory = np.zeros(shape), np.zeros(shape)
+    memory_mb = problem.model_memory_mb
+    kernel.used.compiled(
+        rows,
+        np.atleast_2d(share_units),
+        np.atleast_2d(problem.model),
+        np.atleast_2d(problem.type_of),
+        problem.surfaces.percent,
+        memory_mb if memory_mb.ndim == 3 else memory_mb[None],
+        share,
+        memory,
+    )
+    out = (*gpu.shape[:-1], shape[1])
+    return share.reshape(out), memory.reshape(out)
+
+
+def fits(problem: Problem, gpu: IntArray, share_units: IntArray) -> BoolArray:
+    """Return whether (1a) and (1b) hold, () or (M,)."""
+    share, memory = taken(problem, gpu, share_units)
+    good: BoolArray = ((share <= 100.0 + SLACK) & (memory <= problem.memory_mb)).all(axis=-1)
+    return good

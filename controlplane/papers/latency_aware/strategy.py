@@ -1,0 +1,189 @@
+"""The latency-aware scheduler as a strategy: tasks on fixed GPUs, by demand, then moved and swapped.
+
+It plans with its own latency model for a mean time T within the SLO. The plan is judged by the latency model
+and rule of the request like any other's; nothing in the paper looks at a P99.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
+from controlplane.domain.workload import Workload
+from controlplane.latency.fitting.published import Published
+from controlplane.latency.models import latency_aware as model
+from controlplane.papers.latency_aware.responses import Settled, Tables, Task, demand, settle
+from controlplane.planning.capacity.client_batches import refusal
+from controlplane.planning.judge.estimates import LARGEST_BATCH
+from controlplane.planning.judge.finalise import Draft, finalise_cheapest
+from controlplane.planning.judge.placements import (
+    gpu_of,
+    memory_of,
+    memory_with_shadow,
+    partition_of,
+    too_large,
+)
+from controlplane.planning.protocol import Device, PlanRequest
+
+Placing = tuple[int, ...]
+"""The GPU of each task."""
+Score = tuple[int, float]
+"""Tasks that miss their SLO, then the efficiency, negative: less is better."""
+
+
+@dataclass(slots=True)
+class Search:
+    """Placements of tasks on so many GPUs of one type; each set of tasks is settled once."""
+
+    tasks: Sequence[Task]
+    tables: Tables
+    gpus: int
+    memory_mb: float = math.inf
+    _settled: dict[tuple[int, ...], Settled] = field(default_factory=dict)
+
+    def best(self) -> Placing | None:
+        """Longest processing time first, then the best single move or swap until none helps."""
+        placing = self._by_demand()
+        if placing is None:
+            return None
+        score = self.score(placing)
+        while True:
+            moves = [(self.score(p), p) for p in self._moves(placing) if self._fits(p)]
+            if not moves or min(moves)[0] >= score:
+                return placing
+            score, placing = min(moves)
+
+    def score(self, placing: Placing) -> Score:
+        """What a placement is worth."""
+        settled = [self.settled(placing, gpu) for gpu in range(self.gpus)]
+        return sum(s.missed for s in settled), -round(sum(s.efficiency for s in settled), 9)
+
+    def settled(self, placing: Placing, gpu: int) -> Settled:
+        """The configurations on one GPU."""
+        members = self.members(placing, gpu)
+        if members not in self._settled:
+            self._settled[members] = settle([self.tasks[i] for i in members], self.tables)
+        return self._settled[members]
+
+    def members(self, placing: Placing, gpu: int) -> tuple[int, ...]:
+        """The tasks on one GPU."""
+        return tuple(i for i, g in enumerate(placing) if g == gpu)
+
+    def _by_demand(self) -> Placing | None:
+        """The largest demand first, to the GPU with the least; None where memory does not suffice."""
+        load, used = [0.0] * self.gpus, [0.0] * self.gpus
+        placing = [0] * len(self.tasks)
+        demands = [demand(task, self.tables) for task in self.tasks]
+        for i in sorted(range(len(self.tasks)), key=lambda i: (-demands[i], i)):
+            needed = self.tasks[i].memory_mb
+            room = [g for g in range(self.gpus) if used[g] + needed <= self.memory_mb]
+            if not room:
+                return None
+            gpu = min(room, key=lambda g: (load[g], g))
+            placing[i], load[gpu], used[gpu] = gpu, load[gpu] + demands[i], used[gpu] + needed
+        return tuple(placing)
+
+    def _moves(self, placing: Placing) -> Iterator[Placing]:
+        for i, own in enumerate(placing):
+            for gpu in range(self.gpus):
+                if gpu != own:
+                    yield (*placing[:i], gpu, *placing[i + 1 :])
+            for j in range(i + 1, len(placing)):
+                if placing[j] != own:
+                    swapped = list(placing)
+                    swapped[i], swapped[j] = placing[j], own
+                    yield tuple(swapped)
+
+    def _fits(self, placing: Placing) -> bool:
+        used = [0.0] * self.gpus
+        for task, gpu in zip(self.tasks, placing, strict=True):
+            used[gpu] += task.memory_mb
+        return max(used) <= self.memory_mb
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyAware:
+    """The scheduler; on uncounted GPUs the fewest on which all tasks keep their SLO."""
+
+    name: str = "latency-aware"
+    rule: Rule = Rule.HALF_SLO
+    latency_model: str = model.NAME
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """The plan with the fewest refused workloads, then the cheapest, on one GPU type each."""
+        return finalise_cheapest(self.name, request, self._on)
+
+    def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
+        refused = {w.name: why for w in workloads if (why := _refusal(w, device)) is not None}
+        left = [w for w in workloads if w.name not in refused]
+        own = device.latency
+        if not (isinstance(own, Published) and own.name == model.NAME):
+            own = model.fit(device.profiles, device.pool.device)
+        largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
+        tables = Tables.of(own, device.pool.device.grid.percents(), largest)
+        while left:
+            tasks = [
+                Task(own.models.index(w.model), w.rate_rps, w.slo_ms, memory_with_shadow(w, device))
+                for w in left
+            ]
+            search, placing = _placed(tasks, tables, device)
+            missing = _missing(search, placing)
+            if not missing:
+                assert placing is not None
+                return _draft(search, placing, left, device, refused)
+            name = left.pop(max(missing, key=lambda i: demand(tasks[i], tables))).name
+            refused[name] = f"no batch and share of {device.pool.device.name} keep its SLO and its load here"
+        return Draft((), tuple(Infeasible(name, why) for name, why in refused.items()))
+
+
+def strategy() -> LatencyAware:
+    """The latency-aware scheduler."""
+    return LatencyAware()
+
+
+def _refusal(workload: Workload, device: Device) -> str | None:
+    return refusal(workload, device) or too_large(workload, device)
+
+
+def _placed(tasks: Sequence[Task], tables: Tables, device: Device) -> tuple[Search, Placing | None]:
+    """A search on the GPUs that there are, and its placement."""
+    memory_mb = device.pool.device.memory_mb or math.inf
+    most = device.pool.count or len(tasks)
+    count = device.pool.count or 1
+    while True:
+        search = Search(tasks, tables, count, memory_mb)
+        placing = search.best()
+        if count >= most or (placing is not None and search.score(placing)[0] == 0):
+            return search, placing
+        count += 1
+
+
+def _missing(search: Search, placing: Placing | None) -> list[int]:
+    """The tasks that miss their SLO; all where memory does not suffice."""
+    if placing is None:
+        return list(range(len(search.tasks)))
+    return [
+        i
+        for gpu in range(search.gpus)
+        for i, choice in zip(search.members(placing, gpu), search.settled(placing, gpu).choices, strict=True)
+        if not choice.holds
+    ]
+
+
+def _draft(
+    search: Search, placing: Placing, workloads: Sequence[Workload], device: Device, refused: dict[str, str]
+) -> Draft:
+    percents = search.tables.percent[0]
+    gpus: list[PlannedGpu] = []
+    for gpu in range(search.gpus):
+        members = search.members(placing, gpu)
+        choices = search.settled(placing, gpu).choices
+        partitions = [
+            partition_of(w.name, [w], float(percents[c.share]), c.batch + 1, memory_of(w, device))
+            for w, c in ((workloads[i], c) for i, c in zip(members, choices, strict=True))
+        ]
+        if partitions:
+            gpus.append(gpu_of(len(gpus), device, partitions))
+    return Draft(tuple(gpus), tuple(Infeasible(name, why) for name, why in refused.items()))

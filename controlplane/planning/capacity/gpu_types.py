@@ -1,0 +1,92 @@
+"""One GPU type as planners see it: its latency model, the rule and the times of every model alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.domain.plan import Rule
+from controlplane.latency.protocol import FloatArray, Slots
+from controlplane.planning.judge.estimates import LARGEST_BATCH, ask
+from controlplane.planning.protocol import Device
+
+
+@dataclass(frozen=True, slots=True)
+class AloneTimes:
+    """Times of every model alone on a GPU: (models, batches, shares), in ms.
+
+    Infinite for batches beyond a model's largest one.
+    """
+
+    execution: FloatArray
+    cycle: FloatArray
+
+    @staticmethod
+    def of(device: Device, quantile: float | None) -> AloneTimes:
+        """Ask the latency model about every batch at every share; `quantile` None takes its means."""
+        percents = np.array(device.pool.device.grid.percents())
+        largest = [min(LARGEST_BATCH, device.profiles[m].largest_batch) for m in device.latency.models]
+        shape = (len(largest), max(largest, default=1), percents.size)
+        model, batch, share = (index.ravel() for index in np.indices(shape))
+        slots = Slots.alone(model, batch + 1, percents[share])
+        execution, cycle = (times.reshape(shape) for times in ask(device.latency, slots, quantile))
+        # A larger batch is never faster, whatever a fit says.
+        execution = np.maximum.accumulate(execution, axis=1)
+        for m, most in enumerate(largest):
+            execution[m, most:], cycle[m, most:] = np.inf, np.inf
+        return AloneTimes(execution, cycle)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuType:
+    """A GPU type in the question that a plan answers.
+
+    `price` is what one GPU costs (1 each where all types are free, so that GPUs are counted). `quantile` is
+    None where means count. `percents` (shares,) is the grid of shares.
+    """
+
+    name: str
+    device: Device
+    price: float
+    rule: Rule
+    quantile: float | None
+    alone: AloneTimes
+    percents: FloatArray
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models it serves; arrays of models are in this order."""
+        return self.device.latency.models
+
+    def number_of(self, model: str) -> int:
+        """A model's place among `models`; -1 where this type has no profile of it."""
+        return self.models.index(model) if model in self.models else -1
+
+    def ask(self, slots: Slots) -> tuple[FloatArray, FloatArray]:
+        """Execution and cycle in ms, with all slots busy, at the question's quantile."""
+        return ask(self.device.latency, slots, self.quantile)
+
+
+def gpu_types(devices: Mapping[str, Device], rule: Rule, quantile: float | None) -> dict[str, GpuType]:
+    """All GPU types of a question, by name; the quantile counts under P99 only."""
+    price, deciding = gpu_prices(devices), quantile if rule is Rule.P99 else None
+    return {
+        name: GpuType(
+            name,
+            device,
+            price[name],
+            rule,
+            deciding,
+            AloneTimes.of(device, deciding),
+            np.array(device.pool.device.grid.percents()),
+        )
+        for name, device in devices.items()
+    }
+
+
+def gpu_prices(devices: Mapping[str, Device]) -> dict[str, float]:
+    """What a GPU of each type costs per hour; 1 each where all are free, so that GPUs are counted."""
+    price = {name: d.pool.price_per_hour for name, d in devices.items()}
+    return price if any(price.values()) else dict.fromkeys(price, 1.0)

@@ -1,0 +1,188 @@
+"""Alternatives of a queue: the next smaller and larger share and batch, each judged in the whole plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
+from controlplane.planning.capacity.client_batches import largest_batch
+from controlplane.planning.judge.evaluate import Terms, evaluate, kept, layouts_of
+from controlplane.planning.protocol import Device
+
+PLANNED = "as planned"
+SMALLER_SHARE = "next smaller share"
+LARGER_SHARE = "next larger share"
+SMALLER_BATCH = "next smaller batch"
+LARGER_BATCH = "next larger batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One share and batch in the workload's place; `holds`: it and all neighbours keep their promises.
+
+    `p99_ms` is None under half-SLO and where the queue does not settle; `breaks` are the partitions that
+    would not keep theirs.
+    """
+
+    what: str
+    percent: float
+    batch: int
+    execution_ms: float
+    p99_ms: float | None
+    utilisation: float
+    holds: bool
+    breaks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A workload in one of its partitions."""
+
+    gpu: PlannedGpu
+    partition: Partition
+    own: Placement
+
+    @property
+    def queue(self) -> tuple[Placement, ...]:
+        """The workloads that share its queue, itself included."""
+        return self.partition.queues()[self.own.model]
+
+    @property
+    def served(self) -> ServedModel:
+        """Its model as the partition serves it."""
+        return next(m for m in self.partition.models if m.model == self.own.model)
+
+    @property
+    def batch(self) -> int:
+        """The batch of its queue."""
+        return self.served.batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Another share and batch for a subject's queue."""
+
+    subject: Subject
+    what: str
+    percent: float
+    batch: int
+
+
+def alternatives(
+    plan: Plan, subjects: Sequence[Subject], devices: Mapping[str, Device]
+) -> list[tuple[Alternative, ...]]:
+    """Return the alternatives of each subject's queue; the first is what was planned."""
+    cases = [_cases(subject, devices[subject.gpu.type]) for subject in subjects]
+    judged = iter(_judged(plan, [case for own in cases for case in own], devices))
+    return [tuple(next(judged) for _ in own) for own in cases]
+
+
+def _cases(subject: Subject, device: Device) -> list[_Case]:
+    """What was planned, then the next shares and batches."""
+    percent, batch, step = subject.partition.percent, subject.batch, subject.own.client_batch
+    found = [_Case(subject, PLANNED, percent, batch)]
+    found += [_Case(subject, *near) for near in _shares_nearby(subject.gpu, subject.partition, batch, device)]
+    if batch > step:
+        found.append(_Case(subject, SMALLER_BATCH, percent, batch - step))
+    if batch + step <= largest_batch(device, subject.own.model):
+        found.append(_Case(subject, LARGER_BATCH, percent, batch + step))
+    return found
+
+
+def _shares_nearby(
+    gpu: PlannedGpu, partition: Partition, batch: int, device: Device
+) -> list[tuple[str, float, int]]:
+    """The next smaller share, and the next larger one where the GPU has room for it."""
+    percents = device.pool.device.grid.percents()
+    room = 100.0 - gpu.percent + partition.percent
+    smaller = [p for p in percents if p < partition.percent - 1e-9]
+    larger = [p for p in percents if partition.percent + 1e-9 < p <= room + 1e-9]
+    found = [(SMALLER_SHARE, max(smaller), batch)] if smaller else []
+    return found + ([(LARGER_SHARE, min(larger), batch)] if larger else [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a case gives one queue of the GPUs that it touches."""
+
+    gpu: str
+    partition: str
+    model: str
+    workloads: frozenset[str]
+    held: bool
+    execution_ms: float
+    p99_ms: float
+    utilisation: float
+
+
+def _judged(plan: Plan, cases: Sequence[_Case], devices: Mapping[str, Device]) -> list[Alternative]:
+    """Judge the plan with one queue changed, for each case; all cases are one question to the model."""
+    touched = [_touched(plan, case, f"{n}/") for n, case in enumerate(cases)]
+    layouts = layouts_of([gpu for gpus in touched for gpu in gpus], devices)
+    found = evaluate(layouts, devices, Terms.of(plan))
+    seen: list[list[_Seen]] = [[] for _ in cases]
+    for name, layout in layouts.items():
+        of_case = [n for n, gpus in enumerate(touched) for gpu in gpus if gpu.type == name]
+        held, times, p99_ms = kept(layout, found[name], plan.rule), found[name].times, found[name].p99_ms
+        for at, queue in layout.columns():
+            seen[of_case[at[0]]].append(
+                _Seen(
+                    layout.gpus[at[0]].id,
+                    queue.partition.id,
+                    queue.served.model,
+                    frozenset(w.name for w in queue.workloads),
+                    bool(held[at]),
+                    float(times.execution_ms[at]),
+                    float(p99_ms[at]),
+                    float(layout.rate[at] / times.capacity_rps[at]),
+                )
+            )
+    return [_alternative(case, own, f"{n}/") for n, (case, own) in enumerate(zip(cases, seen, strict=True))]
+
+
+def _touched(plan: Plan, case: _Case, prefix: str) -> list[PlannedGpu]:
+    """Return the GPUs that a case touches, changed; the other servers of a pool take the same batch.
+
+    `prefix` makes the workloads' names those of this case alone.
+    """
+    gpu, partition, model = case.subject.gpu, case.subject.partition, case.subject.own.model
+    own = {w.name for w in partition.workloads}
+    # What shares the GPU may be served elsewhere too, and has its P99 from all its servers.
+    here = {w.name for p in gpu.partitions for w in p.workloads}
+
+    def changed(p: Partition) -> Partition:
+        renamed = tuple(replace(w, name=prefix + w.name) for w in p.workloads)
+        if own.isdisjoint(w.name for w in p.workloads):
+            return replace(p, workloads=renamed)
+        share = case.percent if p.id == partition.id else p.percent
+        models = tuple(replace(m, batch=case.batch) if m.model == model else m for m in p.models)
+        return replace(p, percent=share, models=models, workloads=renamed)
+
+    return [
+        replace(g, partitions=tuple(changed(p) for p in g.partitions))
+        for g in plan.gpus
+        if any(w.name in here for p in g.partitions for w in p.workloads)
+    ]
+
+
+def _alternative(case: _Case, seen: Sequence[_Seen], prefix: str) -> Alternative:
+    subject = case.subject
+    own = {prefix + w.name for w in subject.partition.workloads}
+    breaks = tuple(
+        one.partition
+        for one in seen
+        if not one.held and (one.gpu == subject.gpu.id or not own.isdisjoint(one.workloads))
+    )
+    at = next(one for one in seen if one.partition == subject.partition.id and one.model == subject.own.model)
+    return Alternative(
+        case.what,
+        case.percent,
+        case.batch,
+        at.execution_ms,
+        at.p99_ms if math.isfinite(at.p99_ms) else None,
+        at.utilisation,
+        not breaks,
+        breaks,
+    )

@@ -1,0 +1,120 @@
+"""Why a workload is infeasible, and the nearest SLO and rate that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from controlplane.domain.device import noun
+from controlplane.domain.plan import MOST_SERVERS, Infeasible, PlannedGpu, Rule
+from controlplane.domain.units import spoken
+from controlplane.domain.workload import Workload
+from controlplane.planning.capacity.gpu_types import GpuType
+from controlplane.planning.capacity.options import ServingOption, serving_options
+from controlplane.planning.explain.fragments import fragmented, free_percents, is_fragmented
+from controlplane.planning.explain.nearest import nearest_rate, nearest_slo
+from controlplane.planning.judge.placements import too_large
+from controlplane.planning.protocol import PlanRequest
+
+_CARE = 0.98
+"""A nearest SLO or rate is asked for with this much to spare: the exact queue must agree with the table."""
+_TRIES = 6
+"""Nearest values that are planned, each with more to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Why `gpus`, a plan for `request`, does not serve a workload.
+
+    `holds`: whether a workload is served where it is planned alone.
+    """
+
+    request: PlanRequest
+    gpu_types: Mapping[str, GpuType]
+    gpus: Sequence[PlannedGpu]
+    holds: Callable[[Workload], bool]
+
+    def no_room(self, workload: Workload) -> Infeasible:
+        """For a workload that the fleet could hold without the others."""
+        types, options = self._types(workload), self._options(workload)
+        counts = {n: c for n in types if (c := self.request.devices[n].pool.count) is not None}
+        free = {name: free_percents(self.gpus, name, count) for name, count in counts.items()}
+        for option in options:
+            shares = free.get(option.gpu_type)
+            if shares and is_fragmented(shares, option.expected_percent, option.item.servers):
+                return Infeasible(workload.name, fragmented(option.gpu_type, shares, option.takes))
+        takes = next(filter(self._has_room, options), options[0]).takes
+        left = " and ".join(f"{spoken(sum(shares))} % of {len(shares)} {n}" for n, shares in free.items())
+        reason = f"all {noun(types)}s are taken: the others leave {left}, and it takes about {takes}"
+        return Infeasible(workload.name, reason)
+
+    def refusal(self, workload: Workload) -> Infeasible:
+        """For a workload that it could not, with the nearest SLO and rate that would be served."""
+        request, types, options = self.request, self._types(workload), self._options(workload)
+        if not types:
+            return Infeasible(
+                workload.name, f"{workload.model} has no profile on {', '.join(request.devices)}"
+            )
+        no_memory = [m for n in types if (m := too_large(workload, request.devices[n])) is not None]
+        if len(no_memory) == len(types):
+            return Infeasible(workload.name, "; ".join(no_memory))
+        fastest, on = min(
+            (float(self.gpu_types[n].alone.execution[self.gpu_types[n].number_of(workload.model), 0, -1]), n)
+            for n in types
+        )
+        asked = workload.slo_ms / (2.0 if request.rule is Rule.HALF_SLO else 1.0)
+        what = "half its SLO is" if request.rule is Rule.HALF_SLO else "its SLO is"
+        if fastest > asked:
+            reason = (
+                f"a single request takes {'at best ' if len(types) > 1 else ''}{fastest:.4g} ms "
+                f"on a whole {on} and {what} {asked:g} ms"
+            )
+        elif options and not any(map(self._has_room, options)):
+            takes, there_are = options[0].takes, self._fleet(types)
+            reason = f"the {noun(types)}s do not suffice: it takes about {takes} and there are {there_are}"
+        else:
+            reason = (
+                f"no pool of up to {MOST_SERVERS} servers on {self._fleet(types)} "
+                f"holds {workload.slo_ms:g} ms at {spoken(workload.rate_rps)} requests/s"
+            )
+        return Infeasible(workload.name, reason, *self._nearest(workload))
+
+    def _nearest(self, workload: Workload) -> tuple[float | None, float | None]:
+        """SLO and rate; None where none is found that differs from what was asked and is served."""
+
+        def fits(w: Workload, care: float) -> bool:
+            return any(map(self._has_room, self._options(replace(w, slo_ms=w.slo_ms * care))))
+
+        care = _CARE
+        # Where the exact queue refuses what the table allows, the table is asked for more.
+        while fits(workload, care):
+            care *= _CARE
+        slo = rate = None
+        for _ in range(_TRIES):
+            fits_now = partial(fits, care=care)
+            if slo is None and (found := nearest_slo(fits_now, workload)) is not None:
+                slo = found if self.holds(replace(workload, slo_ms=found)) else None
+            if rate is None and (found := nearest_rate(fits_now, workload)) is not None:
+                differs = round(found) != round(workload.rate_rps)
+                rate = found if differs and self.holds(replace(workload, rate_rps=found)) else None
+            if slo is not None and rate is not None:
+                break
+            care *= _CARE
+        return slo, rate
+
+    def _types(self, workload: Workload) -> list[str]:
+        return [n for n, d in self.request.devices.items() if workload.model in d.profiles]
+
+    def _options(self, workload: Workload) -> list[ServingOption]:
+        gpu_types = {n: self.gpu_types[n] for n in self._types(workload)}
+        return serving_options([(workload,)], gpu_types)[0]
+
+    def _has_room(self, option: ServingOption) -> bool:
+        """Whether there are GPUs enough for it alone."""
+        count = self.request.devices[option.gpu_type].pool.count
+        return count is None or option.gpus <= count
+
+    def _fleet(self, types: Sequence[str]) -> str:
+        counts = [(n, self.request.devices[n].pool.count) for n in types]
+        return " or ".join(n if count is None else f"{count} {n}" for n, count in counts)

@@ -1,0 +1,48 @@
+"""What all searches for one plan share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controlplane.domain.plan import PlannedGpu
+from controlplane.domain.workload import Workload
+from controlplane.planning.capacity.families import by_slo
+from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
+from controlplane.planning.judge.queues import Queues
+from controlplane.planning.protocol import PlanRequest
+
+
+@dataclass(slots=True)
+class Context:
+    """One question to the strategy.
+
+    `workloads` are in an order that does not depend on the spec's. `started`: when planning began, by the
+    request's clock. `stopped_by` becomes "budget" once the time is over. `queues` are those solved so far.
+    """
+
+    request: PlanRequest
+    gpu_types: Mapping[str, GpuType]
+    workloads: list[Workload]
+    started: float
+    stopped_by: str = "converged"
+    queues: Queues = field(default_factory=Queues)
+
+    @staticmethod
+    def of(request: PlanRequest, started: float) -> Context:
+        """For all workloads of a request."""
+        workloads = sorted(request.workloads, key=lambda w: (w.model, *by_slo(w)))
+        types = gpu_types(request.devices, request.rule, request.quantile)
+        return Context(request, types, workloads, started)
+
+    def stop(self) -> bool:
+        """Whether the limit in seconds is reached."""
+        budget = self.request.budget_s
+        if budget is None or self.request.clock.monotonic() - self.started < budget:
+            return False
+        self.stopped_by = "budget"
+        return True
+
+    def cost(self, gpus: Sequence[PlannedGpu]) -> float:
+        """Of these GPUs; their number where all are free."""
+        return sum(self.gpu_types[g.type].price for g in gpus)

@@ -1,0 +1,262 @@
+"""Fewer GPUs by turns: models share a partition, of which one executes at a time.
+
+A share cannot be as small as a light model needs (a core is cut into five), and workloads of different models
+share no queue. So the partitions of the emptiest GPU join others, as long as the judge finds every promise
+kept, and the GPU is given up. A workload that found no GPU joins a partition in the same way.
+
+With late binding a joined partition whose promises no batches keep is tried in the gateway's order too: one
+request at a time, those of the shortest time first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.domain.order import MOST_RANKS, ranks_of
+from controlplane.domain.plan import (
+    MOST_BUSY_BITS,
+    Infeasible,
+    Partition,
+    Placement,
+    PlannedGpu,
+    Rule,
+    ServedModel,
+    busy_bits,
+)
+from controlplane.domain.units import MILLIS_PER_SECOND
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
+from controlplane.planning.capacity.client_batches import largest_batch
+from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
+from controlplane.planning.joint.context import Context
+from controlplane.planning.joint.dissolve import Stop
+from controlplane.planning.judge.evaluate import SLACK, Terms, evaluate, kept, layouts_of
+from controlplane.planning.judge.finalise import Draft
+from controlplane.planning.judge.placements import gpu_of, memory_together, partition_of
+from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.shadows import wish_of
+from controlplane.planning.protocol import PlanRequest
+
+MOST_MODELS = 8
+"""Models in one partition: a request may have to wait for a batch of each other one."""
+_MOST_CHOICES = 2048
+"""Choices of one model from each partition of a GPU: each has a time of its own."""
+_MOST_EMPTIED = 4
+"""GPUs that are tried, emptiest first, before no more is given up."""
+_MOST_HOMES = 4
+"""Partitions that the judge is asked about for one that moves, those with the lowest load first."""
+_SPANS = (0.5, 0.25, 0.125)
+"""Batches hold what arrives in such a part of the strictest SLO."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The search for one question.
+
+    `gpu_types` and `queues` as in `Context`, but batches count inferences. `apart` are the workloads that
+    join no other: those with servers in a pool, bursty and isolated ones. `workloads` and `wishes`, for
+    shadows, are by workload. `late_binding`: requests may wait at the gateway for their turn.
+    """
+
+    request: PlanRequest
+    gpu_types: Mapping[str, GpuType]
+    queues: Queues
+    apart: frozenset[str]
+    workloads: Mapping[str, Workload]
+    wishes: Mapping[str, ShadowWish]
+    stop: Stop
+    late_binding: bool = False
+
+    @staticmethod
+    def of(request: PlanRequest, draft: Draft, context: Context) -> Turns:
+        """For a draft that answers the request; `context` is of the same question, perhaps in requests."""
+        servers = Counter(w.name for g in draft.gpus for p in g.partitions for w in p.workloads)
+        alone = (w for w in request.workloads if w.isolated or w.dispersion > 1.0 or servers[w.name] > 1)
+        apart = frozenset(w.name for w in alone)
+        types = context.gpu_types
+        if context.request.devices is not request.devices:  # it counts requests
+            types = gpu_types(request.devices, request.rule, request.quantile)
+        workloads = {w.name: w for w in request.workloads}
+        wishes = {w.name: w.shadow for w in request.workloads}
+        return Turns(request, types, draft.queues, apart, workloads, wishes, context.stop)
+
+    def fewer(self, draft: Draft) -> Draft:
+        """The draft with more of its refused workloads and on fewer GPUs; itself where nothing joins."""
+        gpus: Sequence[PlannedGpu] = draft.gpus
+        infeasible: list[Infeasible] = []
+        for refused in draft.infeasible:
+            workload = self.workloads[refused.workload]
+            guest = partition_of(workload.name, [workload], 100.0, workload.client_batch, None)
+            if (joined := self._hosted([guest], gpus)) is None:
+                infeasible.append(refused)
+            else:
+                gpus = joined
+        while (smaller := self._one_less(gpus)) is not None:
+            gpus = smaller
+        if gpus is draft.gpus:
+            return draft
+        return replace(draft, gpus=self._numbered(gpus), infeasible=tuple(infeasible))
+
+    def _one_less(self, gpus: Sequence[PlannedGpu]) -> Sequence[PlannedGpu] | None:
+        """The partitions of one of the emptiest GPUs as guests of the others."""
+        for gpu in sorted(gpus, key=lambda g: (g.percent, g.id))[:_MOST_EMPTIED]:
+            guests = sorted(gpu.partitions, key=lambda p: (-p.percent, p.id))
+            if (found := self._hosted(guests, [g for g in gpus if g.id != gpu.id])) is not None:
+                return found
+        return None
+
+    def _hosted(self, guests: Sequence[Partition], gpus: Sequence[PlannedGpu]) -> Sequence[PlannedGpu] | None:
+        """These GPUs with all guests in partitions of theirs; None where one finds no partition."""
+        found = list(gpus)
+        for guest in guests:
+            for n, j in self._homes(guest, found)[:_MOST_HOMES]:
+                if self.stop():
+                    return None
+                if (joined := self._joined(found[n], j, guest)) is not None:
+                    found[n] = joined
+                    break
+            else:
+                return None
+        return found
+
+    def _homes(self, guest: Partition, gpus: Sequence[PlannedGpu]) -> list[tuple[int, int]]:
+        """GPU and partition by number, the lowest load first, of those that a guest may join."""
+        loads: list[tuple[float, int, int]] = []
+        for n, gpu in enumerate(gpus):
+            for j, home in enumerate(gpu.partitions):
+                if self._may_join(guest, home, gpu):
+                    load = self._load((*home.workloads, *guest.workloads), gpu, home)
+                    if load < 1.0:
+                        loads.append((load, n, j))
+        return [(n, j) for _, n, j in sorted(loads)]
+
+    def _may_join(self, guest: Partition, home: Partition, gpu: PlannedGpu) -> bool:
+        models = {m.model for p in (guest, home) for m in p.models}
+        distinct = len(guest.models) + len(home.models) == len(models)
+        names = {w.name for p in (guest, home) for w in p.workloads}
+        joined = replace(home, models=(*home.models, *guest.models))
+        there = [joined if p is home else p for p in gpu.partitions]
+        choices = math.prod(len(p.models) for p in there)
+        few = len(models) <= MOST_MODELS and choices <= _MOST_CHOICES and busy_bits(there) <= MOST_BUSY_BITS
+        return distinct and few and self.apart.isdisjoint(names)
+
+    def _load(self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition) -> float:
+        """The part of the time that workloads take at least in all the share that `home` may have.
+
+        Under P99 the judge charges every request its time alone.
+        """
+        gpu_type = self.gpu_types[gpu.type]
+        share = np.flatnonzero(gpu_type.percents <= _reach(gpu, home))[-1]
+        load = 0.0
+        for w in workloads:
+            model = gpu_type.number_of(w.model)
+            if model < 0:
+                return math.inf
+            times = gpu_type.alone.execution[model, :, share] / np.arange(
+                1, gpu_type.alone.execution.shape[1] + 1
+            )
+            if self.request.rule is Rule.P99:
+                times = times[w.client_batch - 1 : w.client_batch]
+            load += w.rate_rps * float(times.min(initial=math.inf)) / MILLIS_PER_SECOND
+        return load
+
+    def _joined(self, gpu: PlannedGpu, number: int, guest: Partition) -> PlannedGpu | None:
+        """A GPU with a guest in that partition, at the smallest share that keeps all promises there."""
+        home = gpu.partitions[number]
+        percents = self.gpu_types[gpu.type].percents
+        shares = percents[(percents >= home.percent) & (percents <= _reach(gpu, home))].tolist()
+        workloads = (*home.workloads, *guest.workloads)
+        asked = [self.workloads[w.name] for w in workloads]
+        memory_mb = memory_together(asked, self.request.devices[gpu.type])
+        for models in self._served(workloads, gpu, home):
+            joined = replace(home, models=models, workloads=workloads, memory_mb=memory_mb)
+            held = _with(gpu, number, replace(joined, percent=shares[-1]))
+            if not (self._fits(held) and self._keeps(held)):
+                continue
+            low, high = 0, len(shares) - 1
+            while low < high:
+                middle = (low + high) // 2
+                trial = _with(gpu, number, replace(joined, percent=shares[middle]))
+                if self._keeps(trial):
+                    held, high = trial, middle
+                else:
+                    low = middle + 1
+            return held
+        return None
+
+    def _served(
+        self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition
+    ) -> Iterator[tuple[ServedModel, ...]]:
+        """How the models of these workloads may be served together, the order at the gateway last."""
+        yield from self._batches(workloads, gpu)
+        if self.late_binding:
+            yield self._in_order(workloads, gpu, home)
+
+    def _in_order(
+        self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition
+    ) -> tuple[ServedModel, ...]:
+        """One request at a time, ranked by its time alone in all the share that `home` may have."""
+        gpu_type = self.gpu_types[gpu.type]
+        share = np.flatnonzero(gpu_type.percents <= _reach(gpu, home))[-1]
+        size = {w.model: w.client_batch for w in workloads}
+        times = {
+            m: float(gpu_type.alone.execution[gpu_type.number_of(m), k - 1, share]) for m, k in size.items()
+        }
+        ranks = ranks_of(times)
+        return tuple(ServedModel(m, k, rank=min(ranks[m], MOST_RANKS - 1)) for m, k in size.items())
+
+    def _batches(self, workloads: Sequence[Placement], gpu: PlannedGpu) -> Iterator[tuple[ServedModel, ...]]:
+        """Batches for the models of these workloads: what arrives within a part of the strictest SLO."""
+        device = self.request.devices[gpu.type]
+        rates: dict[tuple[str, int], float] = {}
+        for w in workloads:
+            key = w.model, w.client_batch
+            rates[key] = rates.get(key, 0.0) + w.requests_rps
+        strictest_ms = min(w.slo_ms for w in workloads)
+        seen: set[tuple[ServedModel, ...]] = set()
+        for part in _SPANS:
+            span = part * strictest_ms / MILLIS_PER_SECOND
+            models = tuple(
+                ServedModel(model, min(max(math.ceil(rate * span), 1) * k, largest_batch(device, model, k)))
+                for (model, k), rate in rates.items()
+            )
+            if models not in seen:
+                seen.add(models)
+                yield models
+
+    def _keeps(self, gpu: PlannedGpu) -> bool:
+        """Whether every promise on a GPU is kept; servers of pools are judged alone, which is stricter."""
+        layouts = layouts_of([gpu], self.request.devices)
+        terms = Terms(self.request.rule, self.request.deciding_quantile, self.queues)
+        found = evaluate(layouts, self.request.devices, terms)
+        return bool(kept(layouts[gpu.type], found[gpu.type], self.request.rule).all())
+
+    def _fits(self, gpu: PlannedGpu) -> bool:
+        """Whether its servers and those that stand by on it fit into its memory."""
+        needed = 0.0
+        for partition in gpu.partitions:
+            beside = wish_of(partition, self.wishes) == ShadowWish(ShadowPolicy.HOT, ShadowPlace.SAME_GPU)
+            needed += (partition.memory_mb or 0.0) * (2.0 if beside else 1.0)
+        return gpu.memory_mb is None or needed <= gpu.memory_mb
+
+    def _numbered(self, gpus: Sequence[PlannedGpu]) -> tuple[PlannedGpu, ...]:
+        """The same GPUs, those of each type numbered from 0."""
+        number = Counter[str]()
+        found = []
+        for gpu in gpus:
+            found.append(gpu_of(number[gpu.type], self.request.devices[gpu.type], gpu.partitions))
+            number[gpu.type] += 1
+        return tuple(found)
+
+
+def _reach(gpu: PlannedGpu, home: Partition) -> float:
+    return (100.0 - gpu.percent + home.percent) * (1.0 + SLACK)
+
+
+def _with(gpu: PlannedGpu, number: int, partition: Partition) -> PlannedGpu:
+    others = gpu.partitions
+    return replace(gpu, partitions=(*others[:number], partition, *others[number + 1 :]))

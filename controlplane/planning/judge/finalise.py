@@ -1,0 +1,171 @@
+"""From a strategy's draft to a plan: predictions, shadows, totals and the judge's verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from controlplane.domain.plan import (
+    Infeasible,
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Prediction,
+    Totals,
+    Violation,
+)
+from controlplane.domain.workload import ShadowPolicy, Workload
+from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate, layouts_of
+from controlplane.planning.judge.layout import Layout
+from controlplane.planning.judge.placements import limit_together
+from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.shadows import with_shadows
+from controlplane.planning.judge.sources import source_of
+from controlplane.planning.judge.verify import verify
+from controlplane.planning.protocol import Device, PlanRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a strategy decided: GPUs with bare partitions, and the workloads it had to refuse.
+
+    `queues` are those solved on the way. `phases_ms`: what the parts of planning took; the judge's is added.
+    """
+
+    gpus: tuple[PlannedGpu, ...]
+    infeasible: tuple[Infeasible, ...] = ()
+    stopped_by: str = "converged"
+    bound_cost_per_hour: float | None = None
+    bound_gpus: int | None = None
+    queues: Queues = field(default_factory=Queues)
+    phases_ms: tuple[tuple[str, float], ...] = ()
+
+    def bounded(self, cost: float, devices: Mapping[str, Device]) -> Draft:
+        """With a lower bound of the cost, counted in GPUs where all of them are free."""
+        prices = {d.pool.price_per_hour for d in devices.values()}
+        (price,) = prices if len(devices) == 1 else (0.0,)
+        gpus = round(cost / (price or 1.0)) if len(devices) == 1 else None
+        return replace(self, bound_cost_per_hour=cost if any(prices) else 0.0, bound_gpus=gpus)
+
+
+def finalise_cheapest(
+    strategy: str, request: PlanRequest, draft_on: Callable[[Device, Sequence[Workload]], Draft]
+) -> Plan:
+    """Draft a plan on each GPU type alone and finalise the one that refuses fewest, then costs least."""
+    started_s = request.clock.monotonic()
+    drafts = [draft_on(device, request.workloads) for device in request.devices.values()]
+    best = min(drafts, key=lambda d: (len(d.infeasible), sum(g.price_per_hour for g in d.gpus)))
+    return finalise(strategy, request, best, started_s)
+
+
+def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float) -> Plan:
+    """Predict, add shadows, judge. `started_s` is when planning began, by the request's clock."""
+    drafted_s = request.clock.monotonic()
+    terms = Terms(request.rule, request.deciding_quantile, draft.queues)
+    drafted = _with_limits(_with_distinct_ids(draft.gpus), request.workloads)
+    layouts = layouts_of(drafted, request.devices)
+    found = evaluate(layouts, request.devices, terms)
+    gpus = [
+        gpu
+        for name, layout in layouts.items()
+        for gpu in _predicted(layout, found[name], request.devices[name])
+    ]
+    wishes = {w.name: w.shadow for w in request.workloads}
+    plan = Plan(
+        strategy=strategy,
+        rule=request.rule,
+        latency_model=next((d.latency.name for d in request.devices.values()), ""),
+        gpus=with_shadows(gpus, wishes, layouts, found, request.devices, terms),
+        quantile=terms.quantile,
+        seed=request.seed,
+        infeasible=draft.infeasible,
+    )
+    judged = verify(plan, request.devices, request.workloads, draft.queues)
+    violations = (*judged, *_missing_shadows(plan, request.workloads))
+    now_s = request.clock.monotonic()
+    phases_ms = (*draft.phases_ms, ("verify", (now_s - drafted_s) * 1000.0)) if draft.phases_ms else ()
+    totals = Totals(
+        gpus=len(plan.gpus),
+        percent=sum(g.percent for g in plan.gpus),
+        cost_per_hour=sum(g.price_per_hour for g in plan.gpus),
+        lower_bound_cost_per_hour=draft.bound_cost_per_hour,
+        lower_bound_gpus=draft.bound_gpus,
+        planning_ms=(now_s - started_s) * 1000.0,
+        stopped_by=draft.stopped_by,
+        phases_ms=phases_ms,
+    )
+    return replace(plan, verified=not violations, violations=violations, totals=totals)
+
+
+def _with_distinct_ids(gpus: Sequence[PlannedGpu]) -> tuple[PlannedGpu, ...]:
+    """The same partitions, none with another's id: a workload may be called as a pool's server."""
+    given = {p.id for g in gpus for p in g.partitions}
+    taken: set[str] = set()
+
+    def own(partition: Partition) -> Partition:
+        name, number = partition.id, 1
+        while name in taken:
+            number += 1
+            name = f"{partition.id}.{number}"
+            if name in given:
+                name = partition.id
+        taken.add(name)
+        return partition if name == partition.id else replace(partition, id=name)
+
+    return tuple(replace(g, partitions=tuple(own(p) for p in g.partitions)) for g in gpus)
+
+
+def _with_limits(gpus: Sequence[PlannedGpu], workloads: Sequence[Workload]) -> tuple[PlannedGpu, ...]:
+    """The same partitions with the memory limits that their workloads ask for."""
+    asked = {w.name: w for w in workloads}
+
+    def limited(partition: Partition) -> Partition:
+        limit_mb = limit_together([asked[w.name] for w in partition.workloads])
+        return replace(partition, memory_limit_mb=limit_mb)
+
+    return tuple(replace(g, partitions=tuple(map(limited, g.partitions))) for g in gpus)
+
+
+def _predicted(layout: Layout, found: Evaluation, device: Device) -> list[PlannedGpu]:
+    """The layout's GPUs with a prediction for every placement."""
+    expected: dict[tuple[int, int, str], Prediction] = {}
+    for (i, j), queue in layout.columns():
+        capacity = float(found.times.capacity_rps[i, j])
+        expected[i, queue.index, queue.served.model] = Prediction(
+            execution_ms=float(found.times.execution_ms[i, j]),
+            mean_ms=_finite(float(found.mean_ms[i, j])),
+            p99_ms=_finite(float(found.p99_ms[i, j])),
+            capacity_rps=capacity,
+            utilisation=float(layout.rate[i, j]) / capacity,
+            source=source_of(layout.gpus[i], queue.partition, queue.served, device),
+        )
+
+    def placed(i: int, n: int, w: Placement) -> Placement:
+        return replace(w, predicted=expected[i, n, w.model])
+
+    return [
+        replace(
+            gpu,
+            partitions=tuple(
+                replace(p, workloads=tuple(placed(i, n, w) for w in p.workloads))
+                for n, p in enumerate(gpu.partitions)
+            ),
+        )
+        for i, gpu in enumerate(layout.gpus)
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _missing_shadows(plan: Plan, workloads: Sequence[Workload]) -> list[Violation]:
+    """Shadows that were asked for and found no room."""
+    wanted = {w.name for w in workloads if w.shadow.policy is not ShadowPolicy.NONE}
+    return [
+        Violation(p.id, "no other GPU has room for its shadow")
+        for _, p in plan.partitions()
+        if p.shadow is None and any(w.name in wanted for w in p.workloads)
+    ]

@@ -1,0 +1,106 @@
+"""Builds the GPUs and partitions of a plan, and tells the memory that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controlplane.domain.plan import Partition, Placement, PlannedGpu, ServedModel
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
+from controlplane.planning.protocol import Device
+
+PROCESS = "process_mb"
+"""The device's coefficient for the memory of a process without models."""
+
+
+def placement_of(workload: Workload, rate_rps: float) -> Placement:
+    """A workload, or the part of it with this rate, as a plan places it."""
+    return Placement(
+        workload.name,
+        workload.endpoint,
+        workload.model,
+        rate_rps,
+        workload.slo_ms,
+        workload.arrivals,
+        client_batch=workload.client_batch,
+        isolated=workload.isolated,
+        dispersion=workload.dispersion,
+        longest_ms=workload.longest_ms,
+    )
+
+
+def partition_of(
+    name: str,
+    workloads: Sequence[Workload],
+    percent: float,
+    batch: int,
+    memory_mb: float | None,
+    part: float = 1.0,
+) -> Partition:
+    """A partition that serves this part of these workloads' rates, with one model."""
+    placements = tuple(placement_of(w, w.rate_rps * part) for w in workloads)
+    return Partition(
+        name, percent, (ServedModel(workloads[0].model, batch),), placements, memory_mb=memory_mb
+    )
+
+
+def gpu_of(number: int, device: Device, partitions: Sequence[Partition]) -> PlannedGpu:
+    """The `number`-th GPU of a type, as a plan names it."""
+    kind, price = device.pool.device, device.pool.price_per_hour
+    return PlannedGpu(f"{kind.name}-{number}", kind.name, tuple(partitions), price, kind.memory_mb)
+
+
+def memory_of(workload: Workload, device: Device) -> float | None:
+    """Memory of a partition for a workload, in MB: as specified, else as measured, else unknown."""
+    if workload.memory_mb is not None:
+        return workload.memory_mb
+    return device.profiles[workload.model].memory_mb
+
+
+def memory_together(workloads: Sequence[Workload], device: Device) -> float | None:
+    """Memory in MB of one server for the models of these workloads; None where one is unknown.
+
+    What a process takes without a model counts once, where the device says how much that is.
+    """
+    each = _by_model(workloads, [memory_of(w, device) for w in workloads])
+    if each is None:
+        return None
+    return sum(each.values()) - device.pool.device.hardware.get(PROCESS, 0.0) * (len(each) - 1)
+
+
+def limit_together(workloads: Sequence[Workload]) -> float | None:
+    """The memory limit in MB of a server for these workloads; None unless one is specified for each model.
+
+    What was measured is no limit: waiting requests take memory too, and a queue has no bound.
+    """
+    each = _by_model(workloads, [w.memory_mb for w in workloads])
+    return None if each is None else sum(each.values())
+
+
+def _by_model(workloads: Sequence[Workload], memory_mb: Sequence[float | None]) -> dict[str, float] | None:
+    """The most memory of each model; None where one is unknown."""
+    each: dict[str, float] = {}
+    for workload, taken_mb in zip(workloads, memory_mb, strict=True):
+        if taken_mb is None:
+            return None
+        each[workload.model] = max(each.get(workload.model, 0.0), taken_mb)
+    return each
+
+
+def memory_with_shadow(workload: Workload, device: Device) -> float:
+    """The same with a hot shadow on the same GPU; 0 where unknown."""
+    here = workload.shadow == ShadowWish(ShadowPolicy.HOT, ShadowPlace.SAME_GPU)
+    return (memory_of(workload, device) or 0.0) * (2.0 if here else 1.0)
+
+
+def too_large(workload: Workload, device: Device) -> str | None:
+    """The reason why a server of a workload exceeds a GPU's memory, and the way out; None if it fits."""
+    there, needed = device.pool.device.memory_mb, memory_with_shadow(workload, device)
+    if there is None or needed <= there:
+        return None
+    alone = memory_of(workload, device) or 0.0
+    takes = f"it takes {alone:g} MB"
+    if needed > alone:
+        takes += " and as much for its shadow"
+        way = " (`shadow: {place: other-gpu}` puts that elsewhere, `{policy: none}` does without)"
+        takes += way if alone <= there else ""
+    return f"{takes}, and a {device.pool.device.name} has {there:g} MB"

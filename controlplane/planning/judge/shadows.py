@@ -1,0 +1,178 @@
+"""What stands by for each partition.
+
+A shadow's share is the active one and an extra of min(10 %, what its GPU has left) (iGniter, Sec. 4.2). Where
+that extra, once active, would break a neighbour's promise, it is the largest smaller one that does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.domain.plan import Partition, PlannedGpu, Shadow
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
+from controlplane.planning.judge.evaluate import Evaluation, Terms, kept
+from controlplane.planning.judge.failover import active_guest, active_here, evaluate_changed, pools_of
+from controlplane.planning.judge.layout import Layout
+from controlplane.planning.judge.structure import EXTRA_PERCENT
+from controlplane.planning.protocol import Device
+
+_RANK = {ShadowPolicy.HOT: 2, ShadowPolicy.WARM: 1, ShadowPolicy.NONE: 0}
+_FARNESS = {place: rank for rank, place in enumerate(ShadowPlace)}
+
+
+def with_shadows(
+    gpus: Sequence[PlannedGpu],
+    wishes: Mapping[str, ShadowWish],
+    layouts: Mapping[str, Layout],
+    found: Mapping[str, Evaluation],
+    devices: Mapping[str, Device],
+    terms: Terms,
+) -> tuple[PlannedGpu, ...]:
+    """The GPUs with the shadows asked for; more GPUs of a type where none has room for one elsewhere.
+
+    A shadow that no GPU has room for is left out. `layouts` and `found` are the GPUs as arrays and what is
+    expected of them; `gpus` are in the order of these rows.
+    """
+    extras: dict[str, float] = {}
+    for name, layout in layouts.items():
+        extras |= _extras_here(layout, found[name], devices[name], wishes, terms)
+    made = []
+    for gpu in gpus:
+        partitions: list[Partition] = []
+        for partition in gpu.partitions:
+            wish = wish_of(partition, wishes)
+            here = wish.policy is not ShadowPolicy.NONE and wish.place is ShadowPlace.SAME_GPU
+            if here and len(gpu.partitions) + len(partitions) < _most_servers(devices[gpu.type]):
+                shadow = _shadow(partition, wish, gpu.id, extras.get(partition.id, 0.0))
+                partition = replace(partition, shadow=shadow)
+            partitions.append(partition)
+        made.append(replace(gpu, partitions=tuple(partitions)))
+    placing = _Elsewhere(made, wishes, layouts, found, devices, terms)
+    for i, gpu in enumerate(gpus):
+        for j, partition in enumerate(gpu.partitions):
+            if wish_of(partition, wishes).place is not ShadowPlace.SAME_GPU:
+                placing.place(i, j)
+    return tuple(made)
+
+
+def wish_of(partition: Partition, wishes: Mapping[str, ShadowWish]) -> ShadowWish:
+    """The most careful wish of a partition's workloads."""
+    asked = [wishes[w.name] for w in partition.workloads]
+    policy = max((a.policy for a in asked), key=_RANK.__getitem__)
+    places = [a.place for a in asked if a.policy is not ShadowPolicy.NONE]
+    return ShadowWish(policy, max(places, key=_FARNESS.__getitem__, default=ShadowPlace.SAME_GPU))
+
+
+def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float) -> Shadow:
+    # An unloaded model takes no memory of its own that was measured.
+    memory = partition.memory_mb if wish.policy is ShadowPolicy.HOT else None
+    # Which GPUs share a node is known where the plan is applied.
+    other_node = wish.place is ShadowPlace.OTHER_NODE
+    return Shadow(wish.policy, gpu, extra, partition.percent + extra, memory, other_node)
+
+
+def _extras_here(
+    layout: Layout, base: Evaluation, device: Device, wishes: Mapping[str, ShadowWish], terms: Terms
+) -> dict[str, float]:
+    """The extra percent of each partition whose shadow stands on its own GPU, by partition id."""
+    asked = [
+        (i, j)
+        for i, gpu in enumerate(layout.gpus)
+        for j, p in enumerate(gpu.partitions)
+        if wish_of(p, wishes).place is ShadowPlace.SAME_GPU
+    ]
+    if not asked:
+        return {}
+    step = device.pool.device.grid.step_percent
+    free = 100.0 - np.array([gpu.percent for gpu in layout.gpus])
+    rows, partitions = np.array([i for i, _ in asked]), np.array([j for _, j in asked])
+    percent = np.array([layout.gpus[i].partitions[j].percent for i, j in asked])
+    extra = np.maximum(np.floor(np.minimum(EXTRA_PERCENT, free[rows]) / step + 1e-9) * step, 0.0)
+    # A neighbour that breaks its promise anyhow is not the shadow's doing.
+    broken_before = ~kept(layout, base, terms.rule)
+    open_ = np.flatnonzero(extra > 0)
+    while open_.size:
+        changed = active_here(layout, rows[open_], partitions[open_], percent[open_] + extra[open_])
+        found = evaluate_changed(changed, rows[open_], base, device, terms)
+        held = kept(changed, found, terms.rule) | broken_before[rows[open_]]
+        broken = open_[~held.all(axis=1)]
+        extra[broken] -= step
+        open_ = broken[extra[broken] > 1e-9]
+    ids = [layout.gpus[i].partitions[j].id for i, j in asked]
+    return dict(zip(ids, np.maximum(extra, 0.0).tolist(), strict=True))
+
+
+@dataclass(slots=True)
+class _Elsewhere:
+    """Shadows on other GPUs, placed one after the other; `made` are the GPUs so far."""
+
+    made: list[PlannedGpu]
+    wishes: Mapping[str, ShadowWish]
+    layouts: Mapping[str, Layout]
+    found: Mapping[str, Evaluation]
+    devices: Mapping[str, Device]
+    terms: Terms
+
+    def place(self, i: int, j: int) -> None:
+        """Find another GPU of the same type for the shadow of partition j of GPU i, or open one."""
+        gpu, partition = self.made[i], self.made[i].partitions[j]
+        device, wish = self.devices[gpu.type], wish_of(partition, self.wishes)
+        host = self._host(gpu, j, wish.policy)
+        if host is None:
+            used = sum(g.type == gpu.type for g in self.made)
+            pool = device.pool
+            if pool.count is not None and used >= pool.count:
+                return
+            empty = PlannedGpu(f"{gpu.type}-{used}", gpu.type, (), pool.price_per_hour, pool.device.memory_mb)
+            self.made.append(empty)
+            host = empty, self._extra(device, 100.0 - partition.percent)
+        shadow = _shadow(partition, wish, host[0].id, host[1])
+        partitions = list(gpu.partitions)
+        partitions[j] = replace(partition, shadow=shadow)
+        self.made[i] = replace(gpu, partitions=tuple(partitions))
+
+    def _host(self, gpu: PlannedGpu, j: int, policy: ShadowPolicy) -> tuple[PlannedGpu, float] | None:
+        """The emptiest GPU that holds the shadow of a GPU's partition, and the extra percent it has there."""
+        partition, device = gpu.partitions[j], self.devices[gpu.type]
+        layout, base = self.layouts[gpu.type], self.found[gpu.type]
+        row_of = {g.id: r for r, g in enumerate(layout.gpus)}
+        own = layout.gpus[row_of[gpu.id]].partitions[j]
+        guest = pools_of(own, row_of[gpu.id], layout, base)
+        hosts = [h for h in self.made if h.type == gpu.type and h.id != gpu.id]
+        for host in sorted(hosts, key=lambda h: h.percent):
+            room = 100.0 - host.percent - partition.percent
+            if room < -1e-9 or not self._takes_server(host, device, partition.memory_mb, policy):
+                continue
+            extra = self._extra(device, room)
+            changed = active_guest(host, partition, partition.percent + extra, device)
+            rows = np.array([row_of.get(host.id, -1)])
+            beside = evaluate_changed(changed, rows, base, device, self.terms, guest)
+            if kept(changed, beside, self.terms.rule).all():
+                return host, extra
+        return None
+
+    @staticmethod
+    def _extra(device: Device, room: float) -> float:
+        step = device.pool.device.grid.step_percent
+        return max(math.floor(min(EXTRA_PERCENT, room) / step + 1e-9) * step, 0.0)
+
+    def _takes_server(
+        self, host: PlannedGpu, device: Device, memory_mb: float | None, policy: ShadowPolicy
+    ) -> bool:
+        """Whether a GPU takes one more server, of this memory."""
+        shadows = [p.shadow for g in self.made for p in g.partitions if p.shadow and p.shadow.gpu == host.id]
+        if len(host.partitions) + len(shadows) >= _most_servers(device):
+            return False
+        if host.memory_mb is None or memory_mb is None or policy is not ShadowPolicy.HOT:
+            return True
+        used = sum(p.memory_mb or 0.0 for p in host.partitions) + sum(s.memory_mb or 0.0 for s in shadows)
+        return used + memory_mb <= host.memory_mb
+
+
+def _most_servers(device: Device) -> float:
+    most = device.pool.device.most_servers
+    return math.inf if most is None else most

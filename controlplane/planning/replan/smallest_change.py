@@ -1,0 +1,227 @@
+"""The smallest change of the running plan that holds other rates. Values in, values out.
+
+In this order: nothing that runs (the servers hold the rates as they are), only batches, then what costs
+least, moves included: fewer servers of the pools, more of them, the GPUs whose promises break, everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from controlplane.domain.plan import Partition, Plan, PlannedGpu
+from controlplane.planning.capacity.client_batches import largest_batch
+from controlplane.planning.judge.finalise import Draft, finalise
+from controlplane.planning.protocol import Device, PlanRequest, Strategy
+from controlplane.planning.replan.differences import Change, changes
+from controlplane.planning.replan.more_servers import with_more_servers
+from controlplane.planning.replan.pressure import late_of, pressure_of
+from controlplane.planning.replan.reuse import cost_of, reused
+from controlplane.planning.replan.stable_ids import with_stable_ids
+
+
+class Extent(StrEnum):
+    """How much of what runs a plan changes."""
+
+    NOTHING = "nothing"
+    BATCHES = "batches"
+    SERVERS = "servers"
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A plan and how much it changes."""
+
+    extent: Extent
+    plan: Plan
+
+
+def smallest_change(
+    strategy: Strategy, request: PlanRequest, *, cheaper: bool = False, move_price: float = 1.0
+) -> Changed:
+    """The plan for a request that changes least about `request.previous`, which must be given.
+
+    With `cheaper`, only a plan of lower cost is a reason to change anything. A share that starts anew counts
+    as `move_price` times its cost. The plan may have infeasible workloads or violations, where no other one
+    was found.
+    """
+    previous = request.previous
+    assert previous is not None
+    gpus = reused(previous, request)
+    judged = None if gpus is None else _judged(strategy, request, gpus)
+    same = judged if judged is not None and judged.verified else None
+    if same is not None and not cheaper:
+        return Changed(Extent.NOTHING, same)
+    if gpus is not None and not cheaper:
+        other = _with_batches(gpus, request)
+        judged = None if other is None else _judged(strategy, request, other)
+        if judged is not None and judged.verified:
+            return Changed(Extent.BATCHES, judged)
+    fresh = strategy.plan(request)
+    if same is not None:
+        others = [_without_spare_gpus(strategy, request)]
+    elif gpus is not None:
+        most = burden(previous, fresh, move_price) if _holds(fresh) else math.inf
+        others = [_enlarged(strategy, request, gpus, most), _repaired(strategy, request, gpus)]
+    else:
+        others = []
+    held = [plan for plan in (*others, fresh) if plan is not None and _holds(plan)]
+    best = min(held, key=lambda plan: burden(previous, plan, move_price), default=fresh)
+    if same is not None and (not held or burden(previous, best, move_price) >= cost_of(same.gpus)):
+        return Changed(Extent.NOTHING, same)
+    return Changed(Extent.SERVERS, best)
+
+
+def burden(before: Plan, after: Plan, move_price: float) -> float:
+    """The cost of a plan and of the shares that start anew for it."""
+    return cost_of(after.gpus) + move_price * moved_cost(before, after)
+
+
+def moved_cost(before: Plan, after: Plan) -> float:
+    """The cost of what runs twice while one plan replaces the other: of each partition that starts anew."""
+    started = {c.partition for c in changes(before, after)} - {
+        c.partition for c in changes(before, after) if c.change is Change.STOPPED
+    }
+    free = not any(g.price_per_hour for g in after.gpus)
+    return sum(
+        partition.percent / 100.0 * (1.0 if free else gpu.price_per_hour)
+        for gpu, partition in after.partitions()
+        if partition.id in started
+    )
+
+
+def _holds(plan: Plan) -> bool:
+    return plan.verified and not plan.infeasible
+
+
+def _judged(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan:
+    return finalise(strategy.name, request, Draft(tuple(gpus)), request.clock.monotonic())
+
+
+def _without_spare_gpus(strategy: Strategy, request: PlanRequest) -> Plan | None:
+    """The running plan without the GPUs that its pools can spare, which starts no server; None for none.
+
+    The GPU with the smallest part of its workloads' rates goes first.
+    """
+    left, spared = request.previous, None
+    assert left is not None
+    total = _rates(left.gpus)
+    for gpu in sorted(left.gpus, key=lambda g: sum(r / total[n] for n, r in _rates((g,)).items())):
+        fewer = replace(left, gpus=tuple(g for g in left.gpus if g.id != gpu.id))
+        gpus = reused(fewer, request)
+        plan = None if gpus is None else _judged(strategy, request, gpus)
+        if plan is not None and plan.verified:
+            left, spared = fewer, plan
+    return spared
+
+
+def _rates(gpus: Sequence[PlannedGpu]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for w in (w for g in gpus for p in g.partitions for w in p.workloads):
+        rates[w.name] = rates.get(w.name, 0.0) + w.rate_rps
+    return rates
+
+
+def _with_batches(gpus: Sequence[PlannedGpu], request: PlanRequest) -> tuple[PlannedGpu, ...] | None:
+    """The GPUs with the best batches where a promise breaks; None where batches alone keep not all of them.
+
+    A server's batch is what its neighbours wait beside, so what is late is looked at again after each choice.
+    """
+    present = tuple(gpus)
+    pressure = pressure_of(present, request)
+    while late := late_of(pressure):
+        first = min(late)
+        tried = [(pressure_of(other, request), other) for other in _other_batches(present, first, request)]
+        better = [(p, o) for p, o in tried if p[first] <= 1.0 and late_of(p) < late]
+        if not better:
+            return None
+        pressure, present = min(better, key=lambda one: one[0][first])
+    return present
+
+
+def _other_batches(
+    gpus: tuple[PlannedGpu, ...], late: str, request: PlanRequest
+) -> Iterator[tuple[PlannedGpu, ...]]:
+    """The GPUs with each other batch of a partition, and of the whole pool that it belongs to."""
+    type_of = {p.id: g.type for g in gpus for p in g.partitions}
+    partition = next(p for g in gpus for p in g.partitions if p.id == late)
+    names = _names(partition)
+    pool = {p.id for g in gpus for p in g.partitions if _names(p) == names}
+    for model in partition.models:
+        size = max(w.client_batch for w in partition.workloads if w.model == model.model)
+        largest = min(largest_batch(request.devices[type_of[i]], model.model, size) for i in pool)
+        for batch in range(size, largest + 1, size):
+            if batch == model.batch:
+                continue
+
+            def changed(p: Partition, name: str = model.model, batch: int = batch) -> Partition:
+                models = tuple(replace(m, batch=batch) if m.model == name else m for m in p.models)
+                return replace(p, models=models) if p.id in pool else p
+
+            yield tuple(replace(g, partitions=tuple(map(changed, g.partitions))) for g in gpus)
+
+
+def _enlarged(
+    strategy: Strategy, request: PlanRequest, gpus: tuple[PlannedGpu, ...], most_cost: float
+) -> Plan | None:
+    """A plan in which servers join all that runs; None where its GPUs cost more than `most_cost`."""
+    previous = request.previous
+    assert previous is not None
+    more = with_more_servers(gpus, request, most_cost)
+    return None if more is None else _judged(strategy, request, with_stable_ids(more, previous))
+
+
+def _repaired(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan | None:
+    """A plan in which only GPUs with broken promises are planned anew; None where it holds not everything."""
+    previous = request.previous
+    assert previous is not None
+    touched = _touched(gpus, late_of(pressure_of(gpus, request)))
+    left = [g for g in gpus if g.id not in touched]
+    devices = _without(request, left)
+    if not touched or not left or not devices:
+        return None
+    names = {name for g in gpus if g.id in touched for p in g.partitions for name in _names(p)}
+    anew = strategy.plan(
+        replace(
+            request,
+            workloads=tuple(w for w in request.workloads if w.name in names),
+            devices=devices,
+            previous=None,
+        )
+    )
+    if not _holds(anew):
+        return None
+    bare = (replace(g, partitions=tuple(replace(p, shadow=None) for p in g.partitions)) for g in anew.gpus)
+    renamed = [replace(g, id=f"anew-{g.id}") for g in bare]
+    merged = with_stable_ids((*left, *renamed), previous)
+    plan = _judged(strategy, request, merged)
+    return plan if _holds(plan) else None
+
+
+def _touched(gpus: Sequence[PlannedGpu], late: set[str]) -> set[str]:
+    """The GPUs with these partitions, and those that share a pool with one of them."""
+    touched = {g.id for g in gpus if any(p.id in late for p in g.partitions)}
+    while True:
+        names = {name for g in gpus if g.id in touched for p in g.partitions for name in _names(p)}
+        more = {g.id for g in gpus if any(names & _names(p) for p in g.partitions)}
+        if more <= touched:
+            return touched
+        touched |= more
+
+
+def _names(partition: Partition) -> frozenset[str]:
+    return frozenset(w.name for w in partition.workloads)
+
+
+def _without(request: PlanRequest, used: Sequence[PlannedGpu]) -> dict[str, Device]:
+    """The devices that are left where these GPUs are used."""
+    left = {}
+    for name, device in request.devices.items():
+        count = device.pool.count
+        if count is None:
+            left[name] = device
+        elif (rest := count - sum(g.type == name for g in used)) > 0:
+            left[name] = replace(device, pool=replace(device.pool, count=rest))
+    return left

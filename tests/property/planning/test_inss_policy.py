@@ -1,0 +1,52 @@
+"""Order means nothing to the policy: GPUs renamed, the same plan renamed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import inss_instances as instances
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inss_policy import weights
+from inss_setup import surfaces
+
+from controlplane.papers.inss.features import Episodes
+from controlplane.papers.inss.policy import decide, scores
+from controlplane.papers.inss.problem import Problem, fits
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**31), models=st.integers(1, 9), gpus=st.integers(1, 6), steps=st.integers(0, 8))
+def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = Problem.stack([instances.sample(rng, surfaces(), models, gpus)])
+    order = rng.permutation(gpus)
+    renamed = replace(problem, type_of=problem.type_of[:, order], memory_mb=problem.memory_mb[:, order])
+    here, there = Episodes(problem), Episodes(renamed)
+    gpus, width = here.shape
+    for _ in range(min(steps, models - 1)):
+        valid = here.observe().valid
+        action = np.where(valid, rng.random(valid.shape), -1.0).argmax(axis=1)
+        k, u = np.divmod(action, width)
+        moved = np.argsort(order)[np.minimum(k, gpus - 1)] * width + u
+        here.place(action)
+        there.place(np.where(k == gpus, action, moved))
+    one, other = scores(weights(), here.observe())[0], scores(weights(), there.observe())[0]
+    placed = one[:-1].reshape(gpus, width)[order]
+    assert np.allclose(placed, other[:-1].reshape(gpus, width), atol=1e-4)
+    assert np.isclose(one[-1], other[-1], atol=1e-4)
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**31), models=st.integers(1, 12), gpus=st.integers(1, 6))
+def test_every_plan_fits(seed: int, models: int, gpus: int) -> None:
+    problem = instances.sample(np.random.default_rng(seed), surfaces(), models, gpus, backlog_s=0.05)
+    gpu, units = decide(problem, weights(), seed=seed)
+    assert fits(problem, gpu, units)
+    assert ((gpu == -1) | ((units >= 1) & (units <= problem.units[np.maximum(gpu, 0)]))).all()

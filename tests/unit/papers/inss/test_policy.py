@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import inss_instances as instances
+import numpy as np
+import pytest
+from inss_brute_force import room
+from inss_policy import around, base, play, weights
+from inss_setup import surfaces
+
+from controlplane.domain.errors import InputError
+from controlplane.papers.inss.features import Episodes
+from controlplane.papers.inss.place import running
+from controlplane.papers.inss.policy import Weights, decide, rollout, worth
+from controlplane.papers.inss.problem import Problem, fits, goodput, taken
+
+pytestmark = pytest.mark.unit
+
+
+def drawn(models: int, gpus: int, count: int, seed: int) -> Problem:
+    rng = np.random.default_rng(seed)
+    return Problem.stack([instances.sample(rng, surfaces(), models, gpus, 0.05) for _ in range(count)])
+
+
+def test_the_mask_is_what_fits_and_holds() -> None:
+    """Against the problem's own functions, at every step of random plans."""
+    problem = drawn(7, 3, 12, 1)
+    rng = np.random.default_rng(2)
+    plans = Episodes(problem)
+    rows = np.arange(12)
+    while not plans.done:
+        seen, (gpus, width) = plans.observe(), plans.shape
+        share, memory = taken(problem, plans.gpu, plans.units)
+        for e in rows:
+            one = Problem.stack([_row(problem, e)])
+            allowed = room(one, int(plans.at[e]), share[e][None], memory[e][None])[0]
+            holds = np.zeros((gpus, width), dtype=bool)
+            for k, u in np.argwhere(allowed):
+                gpu, units = plans.gpu[e].copy(), plans.units[e].copy()
+                gpu[plans.at[e]], units[plans.at[e]] = k, u + 1
+                holds[k, u] = not goodput(_row(problem, e), gpu, units).violated[plans.at[e]]
+            assert np.array_equal(seen.valid[e, :-1].reshape(gpus, width), allowed & holds)
+            assert seen.valid[e, -1]
+        noise = np.where(seen.valid, rng.random(seen.valid.shape), -1.0)
+        plans.place(noise.argmax(axis=1))
+    assert fits(problem, plans.gpu, plans.units).all()
+
+
+def test_gains_and_losses_are_the_problems_own() -> None:
+    problem = drawn(8, 2, 16, 3)
+    rng = np.random.default_rng(4)
+    plans = Episodes(problem)
+    lost_once = False
+    while not plans.done:
+        seen = plans.observe()
+        before = goodput(problem, plans.gpu, plans.units).goodput_rps.sum(axis=1)
+        noise = np.where(seen.valid, rng.random(seen.valid.shape), -1.0)
+        noise[:, -1] = -0.5
+        action = noise.argmax(axis=1)
+        rejected = action == seen.valid.shape[1] - 1
+        told = seen.actions.reshape(16, -1, seen.actions.shape[-1])
+        net = np.where(rejected, 0.0, told[np.arange(16), np.minimum(action, told.shape[1] - 1), 0])
+        lost_once |= bool((told[..., 1] > 0).any())
+        plans.place(action)
+        after = goodput(problem, plans.gpu, plans.units).goodput_rps.sum(axis=1)
+        assert np.allclose(net, (after - before) / problem.rates_rps.mean(axis=1), atol=1e-5)
+    assert lost_once
+
+
+def test_features_are_finite_and_small() -> None:
+    problem, before = around(7, 4, 64)(np.random.default_rng(5))
+    for seen in play(Episodes(problem, before), np.random.default_rng(6)):
+        for name in ("model", "gpus", "actions"):
+            values = getattr(seen, name)
+            assert np.isfinite(values).all()
+            assert np.abs(values).max() <= 12.0
+
+
+def test_a_decision_fits_is_repeated_and_is_the_best_of_those_drawn() -> None:
+    problem = instances.sample(np.random.default_rng(7), surfaces(), 6, 4)
+    gpu, units = decide(problem, weights(), seed=3)
+    again = decide(problem, weights(), seed=3)
+    assert np.array_equal(gpu, again[0])
+    assert np.array_equal(units, again[1])
+    assert fits(problem, gpu, units)
+    greedy = rollout(Problem.stack([problem]), weights())
+    best = worth(Problem.stack([problem]), gpu[None], units[None], None)
+    assert best >= worth(Problem.stack([problem]), *greedy, None)
+
+
+def test_what_runs_now_is_seen() -> None:
+    problem = Problem.stack([base()])
+    gpu, units = rollout(problem, weights())
+    first = Episodes(problem, running(gpu, units)).observe()
+    none = Episodes(problem).observe()
+    assert first.actions[..., 10].any()
+    assert first.actions[..., 11].sum() == 1
+    assert not none.actions[..., 10:].any()
+
+
+def test_wrong_weights_are_refused() -> None:
+    arrays = asdict(weights())
+    with pytest.raises(InputError, match="other weights"):
+        Weights.of({name: a for name, a in arrays.items() if name != "pool"})
+    with pytest.raises(InputError, match="shape"):
+        Weights.of({**arrays, "relate": arrays["relate"][1:]})
+    with pytest.raises(InputError, match="finite"):
+        Weights.of({**arrays, "score": arrays["score"] * np.float32(np.nan)})
+
+
+def test_planning_with_a_policy_needs_no_torch() -> None:
+    program = """
+import sys
+from pathlib import Path
+from controlplane.files.specs import read_spec
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.jobs.plan import Choices, make_plan
+import controlplane.files.catalogue as catalogue
+spec, document = read_spec(Path(catalogue.__file__).parent / "inss_policy.yaml")
+asked = Choices("inss", iterations=1)
+plan = make_plan(spec, document, asked, profiles=Path("none"), cores=1, clock=SystemClock()).plan
+assert "policy" in dict(plan.totals.phases_ms), plan.totals
+assert "torch" not in sys.modules and "gymnasium" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
+
+
+def _row(problem: Problem, e: int) -> Problem:
+    return replace(
+        problem,
+        model=problem.model[e],
+        rates_rps=problem.rates_rps[e],
+        slos_ms=problem.slos_ms[e],
+        backlog=problem.backlog[e],
+        type_of=problem.type_of[e],
+        memory_mb=problem.memory_mb[e],
+        model_memory_mb=problem.model_memory_mb[e],
+    )

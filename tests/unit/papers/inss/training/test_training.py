@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from inss_policy import around, base, untrained
+
+from controlplane.domain.errors import InputError
+from controlplane.papers.inss.features import Episodes
+from controlplane.papers.inss.policy import scores
+from controlplane.papers.inss.training.batch import TensorObservation, Transitions
+from controlplane.papers.inss.training.export import exported
+from controlplane.papers.inss.training.networks import log_policy
+from controlplane.papers.inss.training.sac import Agent, SacSettings
+from controlplane.papers.inss.training.training import Trained, TrainSettings, sizes_up_to, train
+from controlplane.runtime.clock import SystemClock
+
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
+
+TINY = TrainSettings(
+    seed=3,
+    rounds=6,
+    shown=2,
+    shown_search=1,
+    lanes=4,
+    updates=3,
+    batch=16,
+    replay=64,
+    check_every=2,
+    check_problems=8,
+    sac=SacSettings(width=8, action_width=8),
+)
+SIZES = [(3, 2), (4, 3)]
+
+
+class Silent:
+    """Progress nobody watches; raises after so many rounds."""
+
+    def __init__(self, until: int | None = None) -> None:
+        self.until = until
+
+    def advance(self, what: str, done: int, total: int, seconds_left: float | None) -> None:
+        if done == self.until:
+            raise KeyboardInterrupt
+
+
+def run(settings: TrainSettings, checkpoint: Path | None = None, until: int | None = None) -> Trained:
+    return train(base(), SIZES, settings, checkpoint=checkpoint, progress=Silent(until), clock=SystemClock())
+
+
+@pytest.mark.slow
+def test_a_short_training_learns_from_finite_losses() -> None:
+    trained = run(TINY)
+    assert [c.round for c in trained.curve] == [2, 4, 6]
+    assert trained.stopped_by == "rounds"
+    for check in trained.curve:
+        assert all(math.isfinite(value) for value in asdict(check).values())
+        assert 0.0 <= check.goodput_percent <= 100.0
+        assert check.temperature > 0.0
+    assert trained.curve[-1].entropy > 0.0
+
+
+def test_an_interrupted_training_ends_like_one_that_was_not(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run.checkpoint"
+    whole = run(TINY)
+    with pytest.raises(KeyboardInterrupt):
+        run(TINY, checkpoint, until=5)
+    resumed = run(TINY, checkpoint)
+    assert resumed.curve == whole.curve
+    one, other = asdict(resumed.weights), asdict(whole.weights)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run.checkpoint"
+    run(TINY, checkpoint)
+    with pytest.raises(InputError, match="another spec, seed or settings"):
+        run(replace(TINY, seed=4), checkpoint)
+    checkpoint.write_bytes(b"torn")
+    with pytest.raises(InputError, match="delete it"):
+        run(TINY, checkpoint)
+
+
+def test_patience_stops_early() -> None:
+    # Updates of size nothing: the policy never gets better.
+    still = replace(TINY, rounds=40, patience=2, sac=replace(TINY.sac, learning_rate=0.0))
+    trained = run(still)
+    assert trained.stopped_by == "no improvement"
+    assert len(trained.curve) == 3
+
+
+def test_numpy_computes_what_torch_does() -> None:
+    network = untrained()
+    problem, before = around(6, 4, 16)(np.random.default_rng(1))
+    seen = Episodes(problem, before).observe()
+    ours = scores(exported(network), seen)
+    with torch.no_grad():
+        theirs = network(TensorObservation.of(seen)).numpy()
+    assert np.abs(ours - theirs)[seen.valid].max() < 1e-5
+    assert np.isneginf(ours[~seen.valid]).all()
+
+
+def test_padding_changes_no_score() -> None:
+    network = untrained()
+    problem, before = around(5, 3, 4)(np.random.default_rng(2))
+    seen = TensorObservation.of(Episodes(problem, before).observe())
+    wide = TensorObservation(
+        seen.model,
+        torch.nn.functional.pad(seen.gpus, (0, 0, 0, 2), value=7.0),
+        torch.nn.functional.pad(seen.actions, (0, 0, 0, 0, 0, 2), value=7.0),
+        seen.valid,
+        torch.nn.functional.pad(seen.present, (0, 2)),
+    )
+    with torch.no_grad():
+        narrow, padded = network(seen), network(wide)
+    units = seen.actions.shape[2]
+    assert torch.allclose(padded[:, : 3 * units], narrow[:, :-1], atol=1e-6)
+    assert torch.allclose(padded[:, -1], narrow[:, -1], atol=1e-6)
+
+
+def test_masked_actions_are_never_taken() -> None:
+    agent = Agent(TINY.sac)
+    problem, before = around(6, 2, 64)(np.random.default_rng(4))
+    seen = TensorObservation.of(Episodes(problem, before).observe())
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        action = agent.act(seen, generator)
+        assert seen.valid[torch.arange(64), action].all()
+    policy = log_policy(agent.actor(seen), seen.valid).exp()
+    assert policy[~seen.valid].max() == 0.0
+
+
+def test_a_critic_finds_the_best_of_known_rewards() -> None:
+    """One step, reward 1 for rejecting and 0 else: the actor comes to reject."""
+    torch.manual_seed(1)
+    agent = Agent(SacSettings(width=16, action_width=8, learning_rate=3e-3, entropy_ratio=(0.1, 0.1)))
+    problem, before = around(4, 3, 64)(np.random.default_rng(5))
+    seen = TensorObservation.of(Episodes(problem, before).observe())
+    generator = torch.Generator().manual_seed(2)
+    reject = seen.valid.shape[1] - 1
+    for _ in range(80):
+        action = agent.act(seen, generator)
+        reward = (action == reject).float()
+        agent.update(Transitions(seen, action, reward, seen, torch.ones(64)), 1.0)
+    chosen = log_policy(agent.actor(seen), seen.valid).argmax(dim=1)
+    assert (chosen == reject).float().mean() > 0.95
+
+
+def test_sizes_go_from_half_to_all() -> None:
+    assert sizes_up_to(3, 2) == [(2, 1), (2, 2), (3, 1), (3, 2)]
+    assert sizes_up_to(1, 1) == [(1, 1)]

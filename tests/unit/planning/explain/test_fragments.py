@@ -1,0 +1,54 @@
+"""Room that would suffice in one piece is called fragmented, and no other room is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import planning
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planning import workload
+
+from controlplane.domain.plan import Plan, Rule
+from controlplane.planning import registry
+from controlplane.planning.explain.fragments import is_fragmented
+
+pytestmark = pytest.mark.unit
+
+PERCENTS = st.integers(0, 40).map(lambda n: 2.5 * n)
+
+
+@given(st.lists(PERCENTS, min_size=1, max_size=5), PERCENTS.filter(bool), st.integers(1, 4))
+def test_fragmented_room_is_enough_in_all_and_holds_too_few_pieces(
+    free: list[float], share: float, servers: int
+) -> None:
+    left, placed = list(free), 0
+    for i in range(len(left)):
+        while left[i] >= share and placed < servers:
+            left[i], placed = left[i] - share, placed + 1
+    assert is_fragmented(free, share, servers) == (sum(free) >= servers * share and placed < servers)
+
+
+def planned(strategy: str, rule: Rule, slo_ms: float, rate_rps: float) -> Plan:
+    """Three alike, of which two GPUs hold one each and leave much of themselves."""
+    asked = [workload(name, "vgg19", slo_ms, rate_rps) for name in ("a", "b", "c")]
+    asked = [replace(one, isolated=True) for one in asked]
+    latency = "igniter" if strategy == "igniter" else "ours"
+    request = planning.request(asked, latency=latency, rule=rule)
+    return registry.strategy(strategy).plan(replace(request, devices={"v100": planning.v100(latency, 2)}))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rule", "slo_ms", "rate_rps"),
+    [("joint", Rule.P99, 40.0, 250.0), ("igniter", Rule.HALF_SLO, 40.0, 300.0)],
+)
+def test_a_refusal_for_fragmented_room_says_so(
+    strategy: str, rule: Rule, slo_ms: float, rate_rps: float
+) -> None:
+    plan = planned(strategy, rule, slo_ms, rate_rps)
+    (refused,) = plan.infeasible
+    free = [100.0 - gpu.percent for gpu in plan.gpus]
+    assert len(free) == 2
+    assert refused.reason.startswith("the free v100 shares are fragmented: they add up to ")
+    assert f"at most {max(free):g} % on one GPU, and it takes about " in refused.reason

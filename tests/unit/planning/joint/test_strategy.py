@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import planning
+import pytest
+from planning import planned, published, workload
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.plan import Infeasible, Plan, Rule
+from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, ShadowWish
+from controlplane.planning import registry
+from controlplane.planning.explain.explain import explain
+from controlplane.planning.replan.differences import Change, changes, moves
+
+pytestmark = pytest.mark.unit
+
+
+@cache
+def table_3() -> Plan:
+    return planned("joint", published(12), latency="ours", rule=Rule.P99)
+
+
+def test_table_3_under_poisson_in_eight_gpus() -> None:
+    plan = table_3()
+    assert plan.verified
+    assert not plan.infeasible
+    assert len(plan.gpus) <= 8
+    for _, _, w in plan.placements():
+        assert w.predicted.p99_ms is not None
+        assert w.predicted.p99_ms <= w.slo_ms
+    assert plan.totals is not None
+    assert plan.totals.lower_bound_gpus is not None
+    assert plan.totals.lower_bound_gpus <= len(plan.gpus)
+
+
+@pytest.mark.slow
+def test_half_slo_at_200_takes_fewer_gpus_than_igniter() -> None:
+    plan = planned("joint", published(200))
+    assert plan.verified
+    assert not plan.infeasible
+    assert len(plan.gpus) <= 66
+
+
+def test_the_same_request_gives_the_same_plan_in_any_order() -> None:
+    again = planned("joint", published(12)[::-1], latency="ours", rule=Rule.P99)
+    assert again.gpus == table_3().gpus
+
+
+def test_a_workload_larger_than_a_gpu_gets_a_pool() -> None:
+    plan = planned("joint", [workload("big", "ssd", 60.0, 1100.0)], latency="ours", rule=Rule.P99)
+    assert plan.verified
+    assert len(plan.gpus) >= 3
+    assert sum(w.rate_rps for _, _, w in plan.placements()) == pytest.approx(1100.0)
+    assert [p.id for _, p in plan.partitions()][:2] == ["big-1", "big-2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [Rule.P99, Rule.HALF_SLO])
+def test_what_finds_no_gpu_is_named_and_the_rest_stands(rule: Rule) -> None:
+    latency = "ours" if rule is Rule.P99 else "igniter"
+    asked, six = published(50)[:30], {"v100": planning.v100(latency, 6)}
+    request = replace(planning.request(asked, latency=latency, rule=rule), devices=six)
+    plan = registry.strategy("joint").plan(request)
+    assert plan.verified
+    assert len(plan.gpus) == 6
+    lost = {i.reason.split(":")[0] for i in plan.infeasible}
+    assert lost <= {"all GPUs are taken", "the free v100 shares are fragmented"}
+    placed = {w.name for _, _, w in plan.placements()}
+    assert sorted([*placed, *(i.workload for i in plan.infeasible)]) == sorted(w.name for w in asked)
+
+
+def test_the_infeasible_is_explained_and_its_nearest_slo_fits() -> None:
+    asked = [workload("fast", "ssd", 3.0, 10.0), workload("ok", "alexnet", 20.0, 100.0)]
+    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    assert [p.id for _, p in plan.partitions()] == ["ok"]
+    (refused,) = plan.infeasible
+    assert re.match(r"a single request takes [\d.]+ ms on a whole v100 and its SLO is 3 ms", refused.reason)
+    assert refused.nearest_slo_ms is not None
+    nearest = planned(
+        "joint", [workload("fast", "ssd", refused.nearest_slo_ms, 10.0)], latency="ours", rule=Rule.P99
+    )
+    assert nearest.verified
+    assert not nearest.infeasible
+
+
+def test_constant_arrivals_take_no_more_than_poisson() -> None:
+    apart = [replace(w, isolated=True) for w in published(12)[:3]]
+    constant = [replace(w, arrivals=Arrivals.CONSTANT) for w in apart]
+    plan = planned("joint", constant, latency="ours", rule=Rule.P99)
+    poisson = planned("joint", apart, latency="ours", rule=Rule.P99)
+    assert plan.verified
+    assert plan.totals is not None
+    assert poisson.totals is not None
+    assert plan.totals.percent <= poisson.totals.percent
+
+
+def test_a_shadow_on_another_gpu() -> None:
+    wish = ShadowWish(ShadowPolicy.HOT, ShadowPlace.OTHER_GPU)
+    asked = [replace(w, shadow=wish) for w in published(12)[:3]]
+    plan = planned("joint", asked)
+    assert plan.verified
+    for gpu, partition in plan.partitions():
+        assert partition.shadow is not None
+        assert partition.shadow.gpu != gpu.id
+
+
+def test_no_shadow_where_none_is_wished() -> None:
+    asked = [replace(w, shadow=ShadowWish(ShadowPolicy.NONE)) for w in published(12)[:3]]
+    plan = planned("joint", asked)
+    assert plan.verified
+    assert all(p.shadow is None for _, p in plan.partitions())
+
+
+def test_lower_rates_keep_what_runs() -> None:
+    lower = tuple(replace(w, rate_rps=w.rate_rps * 0.99) for w in published(12))
+    plan = planned("joint", lower, latency="ours", rule=Rule.P99, previous=table_3())
+    assert plan.verified
+    assert sum(g.price_per_hour for g in plan.gpus) <= sum(g.price_per_hour for g in table_3().gpus)
+    assert moves(table_3(), plan) == 0
+
+
+def test_changes_name_what_starts_stops_moves_and_resizes() -> None:
+    before = table_3()
+    assert changes(before, before) == ()
+    without = planned("joint", published(12)[:11], latency="ours", rule=Rule.P99, previous=before)
+    stopped = {c.partition for c in changes(before, without) if c.change is Change.STOPPED}
+    assert {"W12-1", "W12-2"} <= stopped
+    started = {c.partition for c in changes(without, before) if c.change is Change.STARTED}
+    assert {"W12-1", "W12-2"} <= started
+    gpu, *rest = before.gpus
+    partition = gpu.partitions[0]
+    other = replace(gpu, partitions=(replace(partition, percent=50.0), *gpu.partitions[1:]))
+    (resized,) = changes(before, replace(before, gpus=(other, *rest)))
+    assert resized.change is Change.RESIZED
+    moved = replace(before, gpus=(replace(gpu, id="v100-99"), *rest))
+    assert {c.change for c in changes(before, moved)} == {Change.MOVED}
+
+
+def test_explain_shows_what_smaller_shares_would_break() -> None:
+    plan = planned("igniter", published(12))
+    (told,) = explain(plan, "W12", {"v100": planning.v100()})
+    assert isinstance(told.alternatives, tuple)
+    by_name = {a.what: a for a in told.alternatives}
+    assert by_name["as planned"].holds
+    assert not by_name["next smaller share"].holds
+    assert by_name["next smaller share"].breaks == ("W12",)
+    assert by_name["next smaller share"].execution_ms > by_name["as planned"].execution_ms
+    with pytest.raises(InputError, match="did you mean W12"):
+        explain(plan, "W122", {"v100": planning.v100()})
+    refused = planned("igniter", [workload("no", "ssd", 2.0, 1.0)])
+    assert isinstance(explain(refused, "no", {"v100": planning.v100()}), Infeasible)
+
+
+def test_explain_judges_a_neighbour_with_all_servers_of_its_pool() -> None:
+    asked = [replace(w, isolated=True) for w in published(12)]
+    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    pools = {w.name for _, p, w in plan.placements() if p.id != w.name}
+    beside = next(
+        p.id
+        for g in plan.gpus
+        for p in g.partitions
+        if p.id == p.workloads[0].name not in pools
+        and any(w.name in pools for q in g.partitions for w in q.workloads if q.id != p.id)
+    )
+    (told,) = explain(plan, beside, {"v100": planning.v100("ours")})
+    planned_so, *_ = told.alternatives
+    assert planned_so.holds
+    share, batch, _ = told.reasons
+    assert share.startswith(f"share {planned_so.percent:g} %: ")
+    assert f"P99 {planned_so.p99_ms:.1f} ms" in batch
+
+
+def test_explain_says_what_less_would_do() -> None:
+    plan = planned("igniter", published(12))
+    (told,) = explain(plan, "W4", {"v100": planning.v100()})
+    share, batch, source = told.reasons
+    assert source == "execution time: predicted by the latency model 'igniter' from the profile"
+    assert share == "share 32.5 %: at 30 % more would arrive than it can serve (use 1.00)"
+    assert batch.startswith("batch 4 (execution 9.7 ms): with 3 more would arrive than it can serve")
+    assert batch.endswith("with 5 it would be late (execution 11.6 ms)")

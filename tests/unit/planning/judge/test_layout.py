@@ -1,0 +1,161 @@
+"""GPUs as arrays: one column for each model that a partition serves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import planning
+import pytest
+
+from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.planning.explain.explain import explain
+from controlplane.planning.judge.evaluate import Terms, evaluate, layouts_of
+from controlplane.planning.judge.failover import active_here
+from controlplane.planning.judge.layout import Layout
+from controlplane.planning.judge.verify import verify
+from controlplane.planning.replan.differences import Change, changes
+
+pytestmark = pytest.mark.unit
+
+TERMS = Terms(Rule.P99, 0.95)
+
+
+def placement(name: str, model: str, rate_rps: float, slo_ms: float) -> Placement:
+    return Placement(name, name, model, rate_rps, slo_ms)
+
+
+def shared_gpu(batch: int = 4) -> PlannedGpu:
+    """A partition with two models, three workloads, beside a partition with one."""
+    two = Partition(
+        "both",
+        60.0,
+        (ServedModel("resnet50", 8), ServedModel("alexnet", batch)),
+        (
+            placement("a", "alexnet", 50.0, 40.0),
+            placement("r", "resnet50", 100.0, 60.0),
+            placement("b", "alexnet", 30.0, 30.0),
+        ),
+    )
+    one = Partition("one", 40.0, (ServedModel("vgg19", 2),), (placement("v", "vgg19", 20.0, 90.0),))
+    return PlannedGpu("v100-0", "v100", (two, one))
+
+
+def test_each_model_of_a_partition_has_its_own_column() -> None:
+    layout = Layout.of([shared_gpu()], planning.v100("ours"))
+    assert [q.served.model for q in layout.queues[0]] == ["resnet50", "alexnet", "vgg19"]
+    assert layout.partition[0].tolist() == [0, 0, 1]
+    assert layout.percent[0].tolist() == [60.0, 60.0, 40.0]
+    assert layout.rate[0].tolist() == [100.0, 80.0, 20.0]
+    assert layout.slo_ms[0].tolist() == [60.0, 30.0, 90.0]
+
+
+def test_every_model_of_a_partition_is_evaluated() -> None:
+    devices = {"v100": planning.v100("ours")}
+    found = evaluate(layouts_of([shared_gpu()], devices), devices, TERMS)["v100"]
+    assert np.isfinite(found.p99_ms).all()
+    assert (found.times.capacity_rps > 0.0).all()
+
+
+def test_an_active_shadow_changes_all_models_of_its_partition() -> None:
+    layout = Layout.of([shared_gpu()], planning.v100("ours"))
+    changed = active_here(layout, np.array([0]), np.array([0]), np.array([70.0]))
+    assert changed.percent[0].tolist() == [70.0, 70.0, 40.0]
+    assert layout.percent[0].tolist() == [60.0, 60.0, 40.0]
+
+
+def reasons(*gpus: PlannedGpu) -> list[str]:
+    plan = Plan("by-hand", Rule.P99, "ours", gpus, quantile=0.95)
+    return [f"{v.subject}: {v.reason}" for v in verify(plan, {"v100": planning.v100("ours")})]
+
+
+def test_models_that_take_turns_are_judged_by_their_p99() -> None:
+    gpu = shared_gpu()
+    assert reasons(gpu) == []
+    two, one = gpu.partitions
+    strict = tuple(replace(w, slo_ms=8.0) if w.name == "r" else w for w in two.workloads)
+    (late,) = reasons(replace(gpu, partitions=(replace(two, workloads=strict), one)))
+    assert late.startswith("r: its P99 is ")
+
+
+def test_a_model_that_takes_turns_waits_longer_than_alone() -> None:
+    devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
+    two, one = gpu.partitions
+    alone = replace(two, models=two.models[:1], workloads=two.workloads[1:2])
+    own = evaluate(layouts_of([replace(gpu, partitions=(alone, one))], devices), devices, TERMS)["v100"]
+    both = evaluate(layouts_of([gpu], devices), devices, TERMS)["v100"]
+    assert both.p99_ms[0, 0] > own.p99_ms[0, 0]
+    assert both.times.capacity_rps[0, 0] < own.times.capacity_rps[0, 0]
+
+
+def in_order(gpu: PlannedGpu, *ranks: int | None, batch: int = 1) -> PlannedGpu:
+    """A GPU whose first partition is served in the order of these ranks."""
+    two, *others = gpu.partitions
+    models = tuple(replace(m, batch=batch, rank=rank) for m, rank in zip(two.models, ranks, strict=True))
+    light = tuple(replace(w, rate_rps=w.rate_rps / 4.0) for w in two.workloads)
+    return replace(gpu, partitions=(replace(two, models=models, workloads=light), *others))
+
+
+def test_the_model_that_goes_first_waits_less_and_the_other_no_longer_than_in_any_order() -> None:
+    devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
+    any_order, first, last = (
+        evaluate(layouts_of([in_order(gpu, *ranks)], devices), devices, TERMS)["v100"].p99_ms[0, 0]
+        for ranks in ((None, None), (0, 1), (1, 0))
+    )
+    assert first < last < any_order + 3.0
+
+
+def test_an_order_is_one_of_single_requests_and_of_every_model() -> None:
+    gpu = shared_gpu()
+    assert reasons(in_order(gpu, 0, 1)) == []
+    assert any("has no rank and other models have one" in said for said in reasons(in_order(gpu, 0, None)))
+    assert any("has a rank and batch 2" in said for said in reasons(in_order(gpu, 0, 1, batch=2)))
+    two, one = gpu.partitions
+    alone = replace(one, models=tuple(replace(m, rank=0) for m in one.models))
+    said = reasons(replace(gpu, partitions=(two, alone)))
+    assert any("has a rank for its only model" in each for each in said)
+
+
+def test_the_models_of_a_partition_are_full_together() -> None:
+    devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
+    found = evaluate(layouts_of([gpu], devices), devices, TERMS)["v100"]
+    used = np.array([100.0, 80.0]) / found.times.capacity_rps[0, :2]
+    assert used[0] == pytest.approx(used[1])
+
+
+def test_a_pool_has_no_server_with_other_models() -> None:
+    gpu = shared_gpu()
+    two, one = gpu.partitions
+    again = replace(gpu, id="v100-1", partitions=(replace(two, id="again"), replace(one, id="more")))
+    assert any(r.startswith("r: is a pool whose servers serve other models too") for r in reasons(gpu, again))
+
+
+def test_a_partition_serves_a_model_once() -> None:
+    gpu = shared_gpu()
+    two, one = gpu.partitions
+    twice = replace(two, models=(*two.models, two.models[0]))
+    assert "both: serves a model twice" in reasons(replace(gpu, partitions=(twice, one)))
+
+
+def test_another_batch_of_one_model_is_a_change() -> None:
+    before, after = (Plan("by-hand", Rule.P99, "ours", (shared_gpu(batch),)) for batch in (4, 6))
+    (change,) = changes(before, after)
+    assert change.change is Change.RESIZED
+    assert change.before == ("v100-0", 60.0, (8, 4))
+    assert change.after == ("v100-0", 60.0, (8, 6))
+
+
+def test_a_model_that_takes_turns_is_explained_with_the_others() -> None:
+    plan = Plan("by-hand", Rule.P99, "ours", (shared_gpu(),), quantile=0.95)
+    told = explain(plan, "r", {"v100": planning.v100("ours")})
+    assert not isinstance(told, Infeasible)
+    (of_r,) = told
+    assert of_r.alternatives[0].batch == 8
+    assert of_r.reasons[-1] == "one server with alexnet, of which one model executes at a time"
+
+
+def test_an_order_at_the_gateway_is_explained() -> None:
+    plan = Plan("by-hand", Rule.P99, "ours", (in_order(shared_gpu(), 0, 1),), quantile=0.95)
+    told = explain(plan, "r", {"v100": planning.v100("ours")})
+    assert not isinstance(told, Infeasible)
+    assert told[0].reasons[-1].endswith("at a time, requests waiting at the gateway, the shortest first")

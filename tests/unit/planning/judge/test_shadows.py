@@ -1,0 +1,71 @@
+"""Where shadows stand, and what they add: of layouts made by hand, whatever a search finds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import planning
+import pytest
+from planning import v100, workload
+
+from controlplane.domain.device import MAX_MPS_CLIENTS
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
+from controlplane.domain.workload import ShadowPlace, ShadowWish
+from controlplane.planning.judge.finalise import Draft, finalise
+from controlplane.planning.judge.placements import gpu_of, partition_of
+from controlplane.planning.judge.verify import verify
+
+pytestmark = pytest.mark.unit
+
+HERE, ELSEWHERE = ShadowWish(), ShadowWish(place=ShadowPlace.OTHER_GPU)
+
+
+def laid_out(wish: ShadowWish, shares: Sequence[Sequence[float]]) -> Plan:
+    """GPUs with partitions of these shares, each of a workload that asks for little."""
+    device, workloads, gpus = v100("ours"), [], []
+    for i, percents in enumerate(shares):
+        partitions = []
+        for j, percent in enumerate(percents):
+            asked = replace(workload(f"W{i}-{j}", "alexnet", 500.0, 10.0), shadow=wish)
+            workloads.append(asked)
+            partitions.append(partition_of(asked.name, [asked], percent, 2, None))
+        gpus.append(gpu_of(i, device, partitions))
+    request = planning.request(workloads, latency="ours", rule=Rule.P99)
+    return finalise("by-hand", request, Draft(tuple(gpus)), 0.0)
+
+
+def extras(plan: Plan) -> list[tuple[str, float]]:
+    return [(p.shadow.gpu, p.shadow.extra_percent) for _, p in plan.partitions() if p.shadow is not None]
+
+
+def test_on_another_gpu_it_has_more_where_its_own_has_none_to_give() -> None:
+    here, there = (laid_out(wish, [[60.0, 40.0]]) for wish in (HERE, ELSEWHERE))
+    assert here.verified
+    assert there.verified
+    assert extras(here) == [("v100-0", 0.0), ("v100-0", 0.0)]
+    assert extras(there) == [("v100-1", 10.0), ("v100-1", 10.0)]
+    assert [g.id for g in there.gpus] == ["v100-0", "v100-1"], "one more"
+
+
+def test_of_a_whole_gpu_it_has_as_much_and_no_more_elsewhere() -> None:
+    plan = laid_out(ELSEWHERE, [[100.0]])
+    assert plan.verified
+    assert extras(plan) == [("v100-1", 0.0)]
+
+
+def test_a_gpu_has_no_more_servers_than_it_takes() -> None:
+    plan = laid_out(ELSEWHERE, [[10.0] * 10] * 6)
+    standing = Counter(gpu for gpu, _ in extras(plan))
+    assert standing == {"v100-6": MAX_MPS_CLIENTS, "v100-7": 60 - MAX_MPS_CLIENTS}
+    assert plan.verified
+    spare = plan.gpus[6]
+    one = [replace(g, partitions=tuple(on(p, spare) for p in g.partitions)) for g in plan.gpus]
+    said = [v.reason for v in verify(replace(plan, gpus=tuple(one)), {"v100": v100("ours")})]
+    assert said == ["runs 60 servers, those standing by included; it takes 48"]
+
+
+def on(partition: Partition, gpu: PlannedGpu) -> Partition:
+    assert partition.shadow is not None
+    return replace(partition, shadow=replace(partition.shadow, gpu=gpu.id))
