@@ -6,24 +6,24 @@ import contextlib
 import socket
 from pathlib import Path
 
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, supervision
-from controlplane.gateway.places import Places
 
 
-def missing(places: Places) -> tuple[str, ...]:
+def missing(paths: GatewayPaths) -> tuple[str, ...]:
     """Return the roles without a process; none where the gateway was never started, or was ended.
 
     Raises OSError where that cannot be known, for want of descriptors say.
     """
-    if not places.settings.exists():
+    if not paths.settings.exists():
         return ()
     listening = {
-        processes.HAPROXY: places.runtime_socket,
-        processes.FACADE: places.control_socket,
-        processes.MONITOR: places.monitor_socket,
+        processes.HAPROXY: paths.runtime_socket,
+        processes.FACADE: paths.control_socket,
+        processes.MONITOR: paths.monitor_socket,
     }
     found = [role for role, path in listening.items() if not _listens(path)]
-    if supervision.is_missing(places):
+    if supervision.is_missing(paths):
         found.append(processes.SUPERVISOR)
     return tuple(found)
 

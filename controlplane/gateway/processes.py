@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controlplane.domain.errors import is_own_lack
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.writing import log_file
-from controlplane.gateway.places import LABEL, ROLE_LABEL, Places
 
+LABEL = "TRISECT_GATEWAY"
+ROLE_LABEL = "TRISECT_GATEWAY_ROLE"
 HAPROXY = "haproxy"
 FACADE = "facade"
 MONITOR = "monitor"
@@ -30,9 +32,9 @@ def say(line: str) -> None:
         print(line, flush=True)
 
 
-def find(places: Places, role: str) -> tuple[int, ...]:
+def find(paths: GatewayPaths, role: str) -> tuple[int, ...]:
     """Pids of the living processes of this gateway with this role. Raises OSError where that is unknown."""
-    wanted = {f"{LABEL}={places.state}".encode(), f"{ROLE_LABEL}={role}".encode()}
+    wanted = {f"{LABEL}={paths.state}".encode(), f"{ROLE_LABEL}={role}".encode()}
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -54,7 +56,7 @@ def _parent(process: Path) -> int:
 
 
 def spawn(
-    places: Places,
+    paths: GatewayPaths,
     role: str,
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
@@ -64,8 +66,8 @@ def spawn(
 
     It inherits `descriptors` under their numbers.
     """
-    environment = {**os.environ, **(environment or {}), LABEL: str(places.state), ROLE_LABEL: role}
-    with log_file(places.log(role)) as log:
+    environment = {**os.environ, **(environment or {}), LABEL: str(paths.state), ROLE_LABEL: role}
+    with log_file(paths.log(role)) as log:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -80,10 +82,10 @@ def spawn(
 
 
 def spawn_detached(
-    places: Places, role: str, command: Sequence[str], descriptors: Sequence[int] = ()
+    paths: GatewayPaths, role: str, command: Sequence[str], descriptors: Sequence[int] = ()
 ) -> None:
     """Start a process that is no child, so that the caller has nothing to reap."""
-    forked = spawn(places, role, ["setsid", "--fork", *command], descriptors=descriptors)
+    forked = spawn(paths, role, ["setsid", "--fork", *command], descriptors=descriptors)
     forked.wait()
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight
 from controlplane.domain.order import Order
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import gates, slots, store
-from controlplane.gateway.places import Places
 from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
-from controlplane.gateway.slots import BACKUP, PROTOCOLS, Phase, Slot, SlotTable
+from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable
+from controlplane.render.haproxy import BACKUP
 
 _UNFINISHED = -1
 
@@ -17,14 +18,14 @@ _UNFINISHED = -1
 class RunningHaproxy:
     """Queries and changes by the runtime socket. Raises Unreachable where not said otherwise."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self._runtime = RuntimeSocket(places.runtime_socket)
+    def __init__(self, paths: GatewayPaths) -> None:
+        self._paths = paths
+        self._runtime = RuntimeSocket(paths.runtime_socket)
 
     def generation(self) -> int | None:
         """Return the generation of the table that it holds; None where none answers."""
         try:
-            held = self._runtime.map_value(self._places.checks_map, store.GENERATION)
+            held = self._runtime.map_value(self._paths.checks_map, store.GENERATION)
         except Unreachable:
             return None
         return int(held or _UNFINISHED)
@@ -42,10 +43,10 @@ class RunningHaproxy:
         Raises GatewayError where a command is refused.
         """
         # The generation comes last: after an interruption before it, every slot is restated.
-        checks = self._places.checks_map
+        checks = self._paths.checks_map
         self._runtime.replace_map(checks, store.check_entries(_UNFINISHED, change.table))
         self._runtime.run(change.before)
-        self._runtime.replace_map(self._places.models_map, change.table.model_map())
+        self._runtime.replace_map(self._paths.models_map, change.table.model_map())
         if order is not None:
             self.arrange(change.table, order)
         self._runtime.run((*change.after, f"set map {checks} {store.GENERATION} {generation}"))
@@ -53,7 +54,7 @@ class RunningHaproxy:
     def arrange(self, table: SlotTable, order: Order) -> None:
         """Change the gates. Raises GatewayError where a command is refused."""
         self._runtime.run(gates.commands(table, order))
-        self._runtime.replace_map(self._places.gates_map, gates.gate_map(table, order))
+        self._runtime.replace_map(self._paths.gates_map, gates.gate_map(table, order))
 
     def idle(self, table: SlotTable) -> set[int]:
         """Return the draining slots without a request."""

@@ -18,11 +18,11 @@ from types import MappingProxyType
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
 from controlplane.files.gateway import Traits, pooled
+from controlplane.render.haproxy import BACKUP
 
 PLAIN = Traits()
 NOTHING_KNOWN: Mapping[str, Traits] = MappingProxyType({})
 PROTOCOLS = ("h", "g")
-BACKUP = "backup"
 
 
 class Phase(StrEnum):

@@ -31,11 +31,11 @@ from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.files import log_pipe
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.writing import write_derived
 from controlplane.gateway import processes, store, supervision
 from controlplane.gateway.controller_keeper import ControllerKeeper
 from controlplane.gateway.listeners import Held, Listeners
-from controlplane.gateway.places import Places
 from controlplane.gateway.processes import say
 from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
 from controlplane.gateway.security import certificate
@@ -75,8 +75,8 @@ class Charge:
 class Supervisor:
     """The loop. `stop` ends it and leaves the processes running."""
 
-    def __init__(self, places: Places, held: Held) -> None:
-        self._places = places
+    def __init__(self, paths: GatewayPaths, held: Held) -> None:
+        self._paths = paths
         self._charges = [
             Charge(processes.HAPROXY, self._start_haproxy),
             Charge(processes.FACADE, self._start_facade),
@@ -90,7 +90,7 @@ class Supervisor:
         self._renewal_due = False
         self._finishing: dict[int, subprocess.Popen[bytes] | None] = {}
         """pidfd -> child, of replaced HAProxies that still finish their requests."""
-        self._controller = ControllerKeeper(FleetFiles(places.state.parent.parent, places.state.parent.name))
+        self._controller = ControllerKeeper(FleetFiles(paths.state.parent.parent, paths.state.parent.name))
         self._tidy_at_s = 0.0
 
     def stop(self) -> None:
@@ -127,7 +127,7 @@ class Supervisor:
             self._await()
 
     def _adopt(self, charge: Charge) -> None:
-        living = processes.find(self._places, charge.role)
+        living = processes.find(self._paths, charge.role)
         if not living:
             return
         charge.started_at = time.monotonic()
@@ -143,7 +143,7 @@ class Supervisor:
 
     def _answering(self) -> int | None:
         with contextlib.suppress(Unreachable):
-            return RuntimeSocket(self._places.runtime_socket).pid()
+            return RuntimeSocket(self._paths.runtime_socket).pid()
         return None
 
     def _renew_haproxy(self) -> bool:
@@ -152,10 +152,10 @@ class Supervisor:
         Both accept connections until the new one listens; the old one ends once its requests have.
         """
         charge = self._charges[0]
-        runtime = RuntimeSocket(self._places.runtime_socket)
+        runtime = RuntimeSocket(self._paths.runtime_socket)
         try:
             held = runtime.variable(store.FINGERPRINT)
-            wanted = store.fingerprint(self._places, store.settings_of(self._places))
+            wanted = store.fingerprint(self._paths, store.settings_of(self._paths))
         except (Unreachable, TrisectError):
             return True  # it is being started, with the settings on disk
         if charge.handle is None or held == wanted:
@@ -225,12 +225,12 @@ class Supervisor:
     def _tidy(self) -> None:
         """Trim logs, and serve a renewed certificate."""
         for role in processes.ALL:
-            _trim(self._places.log(role))
+            _trim(self._paths.log(role))
         try:
-            settings = store.settings_of(self._places)
-            runtime = RuntimeSocket(self._places.runtime_socket)
-            load = partial(certificate.load, runtime, self._places.certificate)
-            if settings.protection.certificate and store.write_certificate(self._places, settings, load):
+            settings = store.settings_of(self._paths)
+            runtime = RuntimeSocket(self._paths.runtime_socket)
+            load = partial(certificate.load, runtime, self._paths.certificate)
+            if settings.protection.certificate and store.write_certificate(self._paths, settings, load):
                 say("the certificate is renewed")
         except (OSError, TrisectError) as error:
             say(f"the certificate is not renewed: {error}")
@@ -257,33 +257,33 @@ class Supervisor:
     def _remember(self, role: str, reason: str) -> None:
         """Record a restart for `ctl events`; a full disk prevents no start."""
         with contextlib.suppress(OSError, TrisectError):
-            append_restart(self._places.restarts, Restart(time.time(), role, reason))
+            append_restart(self._paths.restarts, Restart(time.time(), role, reason))
 
     def _start_haproxy(self, replaced: int | None = None) -> subprocess.Popen[bytes]:
-        settings = store.settings_of(self._places)
+        settings = store.settings_of(self._paths)
         if self._held.clients is None:
             if self._held.facade is None:
                 # An adopted facade may hold them. Without HAProxy no client reaches it; the next gets these.
-                processes.end(processes.find(self._places, processes.FACADE), grace_s=_FACADE_GRACE_S)
+                processes.end(processes.find(self._paths, processes.FACADE), grace_s=_FACADE_GRACE_S)
             self._held.clients = Listeners.for_clients(settings)
         # Before HAProxy calls there.
-        self._held.facade = self._held.facade or Listeners.for_haproxy(self._places)
+        self._held.facade = self._held.facade or Listeners.for_haproxy(self._paths)
         clients, log_fd = self._held.clients, self._log_pipe()
         finish = () if replaced is None else ("-sf", str(replaced))
         # Under the commit's lock until it listens: it reads three files that belong together.
         with self._no_commit():
-            text = store.config(self._places, settings, clients, log_fd)
+            text = store.config(self._paths, settings, clients, log_fd)
             with _in_memory(text) as config:
                 # A name, by which `ps` shows whose it is.
-                named = ("-L", str(self._places.state))
+                named = ("-L", str(self._paths.state))
                 child = processes.spawn(
-                    self._places,
+                    self._paths,
                     processes.HAPROXY,
                     [settings.haproxy, "-db", "-f", f"/dev/fd/{config.fileno()}", *named, *finish],
                     descriptors=(*clients.descriptors(), log_fd, config.fileno()),
                 )
             with contextlib.suppress(EngineError):
-                write_derived(self._places.config, text)  # for whoever wants to read it
+                write_derived(self._paths.config, text)  # for whoever wants to read it
             deadline = time.monotonic() + _BIND_DEADLINE_S
             while child.poll() is None and time.monotonic() < deadline and self._answering() != child.pid:
                 time.sleep(0.01)
@@ -295,51 +295,51 @@ class Supervisor:
 
         A commit that goes on later finds a HAProxy that holds the table on disk, and sends its difference.
         """
-        lock = FileLock(self._places.lock, timeout=_COMMIT_S)
+        lock = FileLock(self._paths.lock, timeout=_COMMIT_S)
         try:
             lock.acquire()
         except Timeout:
-            say(f"{self._places.lock} is held by a command that stands still; going on")
+            say(f"{self._paths.lock} is held by a command that stands still; going on")
         except OSError as error:
-            say(f"{self._places.lock} cannot be held ({error}); going on")
+            say(f"{self._paths.lock} cannot be held ({error}); going on")
         try:
             yield
         finally:
             lock.release()
 
     def _start_facade(self) -> subprocess.Popen[bytes]:
-        self._held.facade = self._held.facade or Listeners.for_haproxy(self._places)
-        command = [sys.executable, "-m", "controlplane.gateway.facade", str(self._places.state)]
+        self._held.facade = self._held.facade or Listeners.for_haproxy(self._paths)
+        command = [sys.executable, "-m", "controlplane.gateway.facade", str(self._paths.state)]
         command += self._held.arguments()
         return processes.spawn(
-            self._places, processes.FACADE, command, _FACADES_ENVIRONMENT, self._held.descriptors()
+            self._paths, processes.FACADE, command, _FACADES_ENVIRONMENT, self._held.descriptors()
         )
 
     def _log_pipe(self) -> int:
         if self._log is None:
-            self._log = log_pipe.opened(self._places.log_pipe)
+            self._log = log_pipe.opened(self._paths.log_pipe)
         return self._log
 
     def _start_monitor(self) -> subprocess.Popen[bytes]:
         # Known by name only: the monitor's package is beside the gateway's, not below it.
         self._log_pipe()
         return processes.spawn(
-            self._places,
+            self._paths,
             processes.MONITOR,
             [
                 sys.executable,
                 *("-m", "controlplane.monitor.collect"),
-                *("--settings", str(self._places.settings)),
-                *("--slots", str(self._places.slots)),
-                *("--haproxy", str(self._places.runtime_socket)),
-                *("--listen", str(self._places.monitor_socket)),
-                *("--clients", str(self._places.clients)),
-                *("--certificate", str(self._places.certificate)),
-                *("--audit", str(self._places.audit)),
-                *("--plan", str(self._places.plan)),
-                *("--controller", str(self._places.controller_socket)),
-                *("--exporter", str(self._places.exporter_socket)),
-                *("--log", str(self._places.log_pipe)),
+                *("--settings", str(self._paths.settings)),
+                *("--slots", str(self._paths.slots)),
+                *("--haproxy", str(self._paths.runtime_socket)),
+                *("--listen", str(self._paths.monitor_socket)),
+                *("--clients", str(self._paths.clients)),
+                *("--certificate", str(self._paths.certificate)),
+                *("--audit", str(self._paths.audit)),
+                *("--plan", str(self._paths.plan)),
+                *("--controller", str(self._paths.controller_socket)),
+                *("--exporter", str(self._paths.exporter_socket)),
+                *("--log", str(self._paths.log_pipe)),
             ],
         )
 
@@ -407,13 +407,13 @@ def _write_version(lock: BinaryIO) -> None:
 def main() -> int:
     """One supervisor a gateway: a second one ends."""
     state, held = Held.inherited(sys.argv[1:])
-    places = Places.of(state)
+    paths = GatewayPaths.of(state)
     # Who ends a supervisor on purpose removes its lock first.
-    took_over = places.supervisor_lock.exists()
-    with _opened(places.supervisor_lock) as lock:
+    took_over = paths.supervisor_lock.exists()
+    with _opened(paths.supervisor_lock) as lock:
         if not _taken(lock):
             return 0
-        supervisor = Supervisor(places, held)
+        supervisor = Supervisor(paths, held)
 
         def stop(_signal: int, _frame: FrameType | None) -> None:
             supervisor.stop()

@@ -32,8 +32,8 @@ import tritonclient.http as th
 import tritonclient.http.aio as tha
 
 from controlplane.domain.fleet import Route
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.gateway.places import Places
 from launchers.cpu_quota import CHAIN, Group, first_that_holds
 from launchers.triton.labels import digest
 
@@ -156,7 +156,7 @@ def table(targets: dict[str, tuple[str, str, int]], rounds: int) -> None:
             )
 
 
-def price(places: Places, ports: rig.Ports, count: int) -> None:
+def price(places: GatewayPaths, ports: rig.Ports, count: int) -> None:
     """The gateway's processor time a request: a busy host changes it less than latencies."""
     pids = {role: list(processes.find(places, role)) for role in (processes.HAPROXY, processes.FACADE)}
 
@@ -213,7 +213,7 @@ def main() -> None:
                     },
                     given.rounds,
                 )
-                price(Places.of(here / "gateway"), ports, given.requests)
+                price(GatewayPaths.of(here / "gateway"), ports, given.requests)
     finally:
         mechanism.leave(group)
 

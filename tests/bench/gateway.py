@@ -29,8 +29,8 @@ import tritonclient.grpc.aio as tga
 import tritonclient.http as th
 
 from controlplane.domain.fleet import Route
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.gateway.places import Places
 from controlplane.monitor.telemetry import GatewayTelemetry
 
 LARGE = 100 * 2**18
@@ -75,7 +75,7 @@ def against_direct(ports: Any, triton: rig.Triton, rounds: int, window_ms: int) 
             )
 
 
-def price(places: Places, ports: Any, triton: rig.Triton, rounds: int, window_ms: int) -> None:
+def price(places: GatewayPaths, ports: Any, triton: rig.Triton, rounds: int, window_ms: int) -> None:
     """CPU time a request of everything that takes part, which a busy machine falsifies less than rates."""
     server = psutil.Process(triton.process.pid)
     groups = {role: list(processes.find(places, role)) for role in processes.KEPT_UP}
@@ -113,7 +113,7 @@ def inferences(triton: rig.Triton) -> int:
         return int(client.get_inference_statistics("echo")["model_stats"][0]["inference_count"])
 
 
-def memory(places: Places, ports: Any) -> None:
+def memory(places: GatewayPaths, ports: Any) -> None:
     values = np.zeros(LARGE, dtype=np.float32)
 
     def infer(module: Any, port: int, **how: Any) -> None:
@@ -136,7 +136,7 @@ def memory(places: Places, ports: Any) -> None:
         print(f"{role + ', resident MB':<28}{before[role]:>10.1f}{resident(role):>10.1f}   ({bound})")
 
 
-async def streams(places: Places, ports: Any, seconds: float) -> None:
+async def streams(places: GatewayPaths, ports: Any, seconds: float) -> None:
     (pid,) = processes.find(places, processes.FACADE)
     facade = psutil.Process(pid)
     tensor = tga.InferInput("INPUT", [16], "FP32")
@@ -184,7 +184,7 @@ def main() -> None:
     ):
         triton = running["one"]
         gateway.commit({"echo": Route((triton.backend,))})
-        places = Places.of(Path(here) / "gateway")
+        places = GatewayPaths.of(Path(here) / "gateway")
         against_direct(ports, triton, given.rounds, given.window_ms)
         telemetry = GatewayTelemetry(gateway.telemetry_socket)
         price(places, ports, triton, given.rounds, given.window_ms)

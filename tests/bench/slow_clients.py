@@ -29,8 +29,8 @@ import numpy as np
 import psutil
 
 from controlplane.domain.fleet import Route
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.gateway.places import Places
 
 AIM = 2.0
 CONNECTIONS = 1000
@@ -137,7 +137,7 @@ def main() -> int:
         triton = stack.enter_context(rig.tritons(Path(folder), one={"echo": "echo"}))["one"]
         gateway, ports = stack.enter_context(rig.a_gateway(Path(folder)))
         gateway.commit({"echo": Route((triton.backend,))})
-        (haproxy,) = processes.find(Places.of(Path(folder) / "gateway"), processes.HAPROXY)
+        (haproxy,) = processes.find(GatewayPaths.of(Path(folder) / "gateway"), processes.HAPROXY)
         found = measure(ports.http, haproxy, given)
     worst = 0.0
     print(f"{'':<14}{'P99 in ms':>10}{'ratio':>8}{'attacker':>10}{'HAProxy':>9}   of a core")

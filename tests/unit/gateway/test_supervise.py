@@ -12,9 +12,9 @@ import pytest
 
 from controlplane.domain.errors import EngineError
 from controlplane.files.gateway import Restart, append_restart, read_restarts
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, supervise, supervision
 from controlplane.gateway.listeners import Held, Listeners
-from controlplane.gateway.places import Places
 from controlplane.gateway.supervise import Charge, Supervisor, back_off_s, ended
 
 pytestmark = pytest.mark.unit
@@ -32,7 +32,7 @@ def test_what_a_full_disk_does_not_let_start_is_tried_again(
         raise EngineError("haproxy.cfg cannot be written: No space left on device")
 
     charge = Charge(processes.HAPROXY, refused)  # type: ignore[arg-type]
-    supervisor = Supervisor(Places.of(tmp_path), Held())
+    supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
     supervisor._start(charge)
     supervisor._start(charge)
     assert (charge.handle, charge.deaths) == (None, 2)
@@ -47,23 +47,23 @@ def test_a_process_that_dies_within_its_start_says_how(tmp_path: Path) -> None:
         child.wait()
         return child
 
-    supervisor = Supervisor(Places.of(tmp_path), Held())
+    supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
     supervisor._start(Charge(processes.HAPROXY, dead))
-    (told,) = read_restarts(Places.of(tmp_path).restarts)
+    (told,) = read_restarts(GatewayPaths.of(tmp_path).restarts)
     assert told.reason == "ended by signal 15; started again at once"
 
 
 def test_what_died_is_written_down_and_no_full_disk_stops_it(tmp_path: Path) -> None:
-    supervisor = Supervisor(Places.of(tmp_path), Held())
+    supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
     supervisor._died(Charge(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
     supervisor._died(Charge(processes.MONITOR, lambda: None), "does not start: no room")  # type: ignore[arg-type, return-value]
-    told = read_restarts(Places.of(tmp_path).restarts)
+    told = read_restarts(GatewayPaths.of(tmp_path).restarts)
     assert [(one.role, one.reason) for one in told] == [
         ("facade", "ended; started again at once"),
         ("monitor", "does not start: no room; started again at once"),
     ]
     assert [ended(-9), ended(3)] == ["ended by signal 9", "ended with 3"]
-    Supervisor(Places.of(tmp_path / "nowhere"), Held())._died(Charge(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
+    Supervisor(GatewayPaths.of(tmp_path / "nowhere"), Held())._died(Charge(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
@@ -74,7 +74,7 @@ def test_a_log_that_cannot_be_written_ends_no_supervisor(
         def flush(self) -> None:
             raise OSError(code, os.strerror(code))
 
-    supervisor = Supervisor(Places.of(tmp_path), Held())
+    supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
     charge = Charge(processes.FACADE, lambda: None)  # type: ignore[arg-type, return-value]
     with monkeypatch.context() as patched:
         patched.setattr("sys.stdout", Refusing())
@@ -83,13 +83,13 @@ def test_a_log_that_cannot_be_written_ends_no_supervisor(
 
 
 def test_a_process_starts_where_its_log_cannot_be_opened(tmp_path: Path) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     places.log(processes.FACADE).mkdir()
     assert processes.spawn(places, processes.FACADE, ["true"]).wait() == 0
 
 
 def test_requests_wait_for_a_facade_and_are_refused_once_it_died_young_too_often(tmp_path: Path) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     places.make()
     listeners = Listeners.for_haproxy(places)
     supervisor = Supervisor(places, Held(facade=listeners))
