@@ -42,7 +42,8 @@ from controlplane.control.guard.ahead import p99_s
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import ModelStatistics
-from controlplane.monitor.triton import StatisticsClient, difference
+from controlplane.triton.client import TritonClient
+from controlplane.triton.statistics import difference
 
 PERCENT = 50.0
 LOAD = 0.5
@@ -123,8 +124,8 @@ def one_run(directory: Path, case: Case, seed: int) -> Run:
             time.sleep(load_s(case.rate_rps))
             if reason := next((e.reason for e in fleet.events() if e.kind == "redirect"), ""):
                 raise LeftOut(reason)
-            with StatisticsClient(server) as triton:
-                before = triton.read(ENDPOINT)
+            with TritonClient(server) as triton:
+                before = triton.statistics(ENDPOINT)
             other = other_percent(fleet, server)
             cut_s = time.time()
             fleet.cut_quota(PERCENT, other + (PERCENT - other) / case.slowdown)
@@ -159,10 +160,10 @@ def other_percent(fleet: rig.Guarded, server: Server) -> float:
 def watched(fleet: rig.Guarded, server: Server, cut_s: float) -> tuple[ModelStatistics | None, float | None]:
     """The cut server's counters as late as they can be read, and when the new routes stood."""
     after = None
-    with StatisticsClient(server, deadline_s=1.0) as triton:
+    with TritonClient(server, deadline_s=1.0) as triton:
         while time.time() - cut_s < REDIRECT_S:
             try:
-                after = triton.read(ENDPOINT)
+                after = triton.statistics(ENDPOINT)
             except EngineError:
                 break
             if moved := next((e.at_s for e in fleet.events() if e.kind == "commit" and e.at_s > cut_s), None):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from controlplane.control.guard.state import DrainAndStop, Ending
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Server
-from controlplane.monitor.triton import StatisticsClient
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.fleet.execute import backend
+from controlplane.triton.client import TritonClient
 
 LIVE_S = 0.5
 """The longest wait for an answer that needs no model."""
@@ -69,8 +69,8 @@ class Drain:
         Raises TimeoutError where the process does not answer.
         """
         try:
-            with StatisticsClient(self.server, deadline_s=LIVE_S) as client:
-                return sum(client.read(endpoint).failures for endpoint in self.server.spec.endpoints)
+            with TritonClient(self.server, deadline_s=LIVE_S) as client:
+                return sum(client.statistics(endpoint).failures for endpoint in self.server.spec.endpoints)
         except EngineError as error:
             if isinstance(error.__cause__, TimeoutError | ConnectionError):
                 raise TimeoutError(str(error)) from error

@@ -25,7 +25,7 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.monitor.canary import Canaries, Outcome
-from controlplane.monitor.inference import prove
+from controlplane.triton.client import prove
 
 pytestmark = pytest.mark.e2e
 

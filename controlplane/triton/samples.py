@@ -1,4 +1,4 @@
-"""The inputs of a small inference: the model's own sample, or zeros.
+"""A small inference of a model: its own sample, or zeros.
 
 A model that refuses zeros brings a sample in Triton's way: `model_warmup` in its configuration, whose
 `input_data_file` lies in the folder `warmup` beside it. Triton itself executes that sample when it loads the
@@ -7,8 +7,9 @@ model.
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -36,6 +37,11 @@ _BYTES_OF = {
 _TEXT = struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT
 _FOLDER = "warmup"
 """Triton's name for it."""
+_SEQUENCE = 7_236_280_107_668_635_753
+"""A random sequence id, which no client has."""
+
+ReadConfig = Callable[[str], Mapping[str, Any]]
+"""The configuration of a model by its name, as GET .../config answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +124,66 @@ def _data(folder: Path, file: str) -> bytes | None:
         return read_bytes(path)
     except InputError as error:
         raise EngineError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """A serialized inference of a sample: the body of POST .../infer and the length of its JSON part.
+
+    For a decoupled model, which answers streams only, it is a gRPC message and `json_length` is None.
+    """
+
+    body: bytes
+    json_length: int | None
+    generated: bool
+    """Whether the model brought no sample of its own."""
+
+
+def sample_request(endpoint: str, repository: str, read: ReadConfig) -> SampleRequest:
+    """Return a small inference for an endpoint of a server; for sequences, a whole sequence.
+
+    `repository` is the server's. Raises EngineError as `sample_inputs` and `read` do.
+    """
+    config = read(endpoint)
+    model = executed_by(config) or endpoint
+    source = config if model == endpoint else read(model)
+    alone = {"sequence_id": _SEQUENCE, "sequence_start": True, "sequence_end": True}
+    parameters = alone if "sequence_batching" in config else {}
+    inputs = sample_inputs(source, Path(repository) / model)
+    if config.get("model_transaction_policy", {}).get("decoupled", False):
+        return SampleRequest(_message(endpoint, inputs, parameters), None, not has_sample(source))
+    return SampleRequest(*infer_body(inputs, parameters), not has_sample(source))
+
+
+def infer_body(inputs: tuple[SampleInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
+    """Return the body of POST .../infer and the length of its JSON part."""
+    header = {
+        "inputs": [
+            {
+                "name": i.name,
+                "shape": list(i.shape),
+                "datatype": i.datatype,
+                "parameters": {"binary_data_size": len(i.data)},
+            }
+            for i in inputs
+        ],
+        "parameters": {**parameters, "binary_data_output": True},
+    }
+    text = json.dumps(header).encode()
+    return text + b"".join(i.data for i in inputs), len(text)
+
+
+def _message(endpoint: str, inputs: tuple[SampleInput, ...], parameters: Mapping[str, int | bool]) -> bytes:
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name=endpoint)
+    for name, value in parameters.items():
+        if isinstance(value, bool):
+            request.parameters[name].bool_param = value
+        else:
+            request.parameters[name].int64_param = value
+    for given in inputs:
+        request.inputs.add(name=given.name, datatype=given.datatype, shape=given.shape)
+        request.raw_input_contents.append(given.data)
+    message: bytes = request.SerializeToString()
+    return message

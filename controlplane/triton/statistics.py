@@ -5,72 +5,13 @@ Every execution counts once, under its batch size, so means by batch size are ex
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import Server
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
 
 NANOS_PER_MILLI = 1e6
-
-
-class StatisticsClient:
-    """GET /v2/models/M/stats of one server, over one connection. Raises EngineError.
-
-    The standard library's client takes a quarter of httpx's time, and suspects are read forty times a second.
-    """
-
-    def __init__(self, server: Server, *, deadline_s: float = 5.0) -> None:
-        self._name = server.name
-        self._connection = http.client.HTTPConnection(server.host, server.http_port, timeout=deadline_s)
-
-    def __enter__(self) -> StatisticsClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
-
-    def read(self, endpoint: str) -> ModelStatistics:
-        """Read the counters of one model since it was loaded, summed over its versions."""
-        answer = self._get(f"/v2/models/{endpoint}/stats")
-        return parse_statistics(endpoint, answer)
-
-    def config(self, endpoint: str) -> Mapping[str, Any]:
-        """Return the configuration with which the server serves a model."""
-        return self._get(f"/v2/models/{endpoint}/config")
-
-    def version(self) -> str:
-        """Return Triton's version."""
-        return str(self._get("/v2").get("version", ""))
-
-    def _get(self, path: str) -> Mapping[str, Any]:
-        try:
-            answer, text = self._answer(path)
-            content: Mapping[str, Any] = json.loads(text) if answer.status == http.client.OK else {}
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self._connection.close()
-            raise EngineError(f"{self._name}: GET {path}: {error!r}") from error
-        if answer.status != http.client.OK:
-            raise EngineError(f"{self._name}: GET {path}: {text.decode(errors='replace').strip()[:300]}")
-        return content
-
-    def _answer(self, path: str) -> tuple[http.client.HTTPResponse, bytes]:
-        try:
-            return self._query(path)
-        except ConnectionError:  # a server may close a connection that was idle
-            self._connection.close()
-            return self._query(path)
-
-    def _query(self, path: str) -> tuple[http.client.HTTPResponse, bytes]:
-        self._connection.request("GET", path)
-        answer = self._connection.getresponse()
-        return answer, answer.read()
 
 
 def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistics:
