@@ -1,23 +1,22 @@
-"""The gateway's file locks, which order commands of several processes."""
+"""Waiting: for the file lock of another command, and for a condition."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from controlplane.domain.errors import GatewayError
 
-_DEADLINE_S = 30.0
-
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock within. Raises GatewayError where another command holds it for longer than 30 s."""
-    lock = FileLock(path, timeout=_DEADLINE_S)
+def locked(path: Path, patience_s: float = 30.0) -> Iterator[None]:
+    """Hold a lock within. Raises GatewayError where another command holds it for longer than `patience_s`."""
+    lock = FileLock(path, timeout=patience_s)
     try:
         lock.acquire()
     except Timeout as error:
@@ -37,4 +36,14 @@ def is_free(path: Path) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
+    return True
+
+
+def wait_until(condition: Callable[[], bool], *, deadline_s: float, interval_s: float = 0.02) -> bool:
+    """Poll `condition` until it holds or `deadline_s` have passed; return whether it held."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(interval_s)
     return True
