@@ -40,9 +40,9 @@ from controlplane.domain.fleet import (
 )
 from controlplane.domain.observation import OUT_OF_MEMORY, Health, HostSeen, News
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.waiting import wait_until
 from controlplane.monitor.canary import Outcome, Verdict
 from controlplane.monitor.records import Record
-from controlplane.runtime.clock import wait_until
 from controlplane.runtime.controller import engine as engine_module
 from controlplane.runtime.controller import observer as observer_module
 from controlplane.runtime.controller.observer import Observer

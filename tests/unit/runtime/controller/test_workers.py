@@ -22,7 +22,7 @@ from controlplane.domain.fleet import (
     ServerSpec,
     ServerState,
 )
-from controlplane.runtime.clock import wait_until
+from controlplane.files.waiting import wait_until
 from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb
 from controlplane.runtime.fleet.execute import Limits, backend
 
