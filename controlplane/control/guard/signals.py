@@ -204,11 +204,15 @@ def death(
 
 
 def patience_s(watch: Watch, limits: Limits) -> float:
-    """Return how long a server may have no answer for several open requests: one may be a long one."""
+    """Return how long a server may have no answer for several open requests: one may be a long one.
+
+    What took longer than a single request may take was a stream, a slow client or a pause.
+    """
     promises = watch.partition.promises
     slo_s = max(p.slo_ms for p in promises) / 1000.0
     given_s = max((p.longest_ms for p in promises if p.longest_ms is not None), default=0.0) / 1000.0
-    return max(limits.hang_s, HANG_SLOS * slo_s, LONGER * watch.longest_s, given_s)
+    known_s = min(watch.longest_s, max(limits.overdue_s, given_s))
+    return max(limits.hang_s, HANG_SLOS * slo_s, LONGER * known_s, given_s)
 
 
 def overdue_s(watch: Watch, limits: Limits) -> float:
