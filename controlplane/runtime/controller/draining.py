@@ -8,8 +8,8 @@ from controlplane.control.guard.state import DrainAndStop, Ending
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Server
 from controlplane.ports import Gateway, Launcher
+from controlplane.runtime.controller.probes import read_counters
 from controlplane.runtime.fleet.execute import backend
-from controlplane.triton.client import TritonClient
 
 LIVE_S = 0.5
 """The longest wait for an answer that needs no model."""
@@ -55,26 +55,14 @@ class Drain:
 
         Where its use of a core is not counted, its silence counts after `grace_s`.
         """
-        try:
-            failures = self._count_failures()
-        except TimeoutError:
+        reading = read_counters(self.server, self.server.spec.endpoints, LIVE_S)
+        if reading.error is not None and isinstance(reading.error.__cause__, TimeoutError | ConnectionError):
             return self._is_idle(now_s, grace_s)
+        counted = reading.counted
+        failures = None if counted is None else sum(model.failures for model in counted.values())
         before, self.failures = self.failures, failures
         self.silent_since_s, self.used_s = None, None
         return before is not None and failures is not None and failures > before
-
-    def _count_failures(self) -> int | None:
-        """Return how many requests the models have refused; None where that is unknown.
-
-        Raises TimeoutError where the process does not answer.
-        """
-        try:
-            with TritonClient(self.server, deadline_s=LIVE_S) as client:
-                return sum(client.statistics(endpoint).failures for endpoint in self.server.spec.endpoints)
-        except EngineError as error:
-            if isinstance(error.__cause__, TimeoutError | ConnectionError):
-                raise TimeoutError(str(error)) from error
-            return None
 
     def _is_idle(self, now_s: float, grace_s: float) -> bool:
         try:
