@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import urllib.parse
 from collections.abc import Sequence
 
+from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import Traits
 
@@ -15,18 +14,13 @@ _DEFAULT_IDLE_US = 1_000_000
 
 def traits_of(endpoint: str, members: Sequence[Backend], *, patience_s: float) -> Traits | None:
     """From the first member that answers, each within `patience_s`; None where none does."""
-    import http.client  # not needed by verbs that only look
+    from controlplane.triton.client import TritonClient  # not needed by verbs that only look
 
     for member in members:
-        connection = http.client.HTTPConnection(member.host, member.http_port, timeout=patience_s)
         try:
-            connection.request("GET", f"/v2/models/{urllib.parse.quote(endpoint, safe='')}/config")
-            answer = connection.getresponse()
-            content = json.loads(answer.read()) if answer.status == 200 else None
-        except (OSError, http.client.HTTPException, ValueError):
+            content = TritonClient(member, deadline_s=patience_s).config(endpoint)
+        except EngineError:
             continue
-        finally:
-            connection.close()
         if isinstance(content, dict):
             sequence = content.get("sequence_batching")
             idle = None

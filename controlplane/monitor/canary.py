@@ -1,24 +1,18 @@
-"""Canaries: small real inferences, sent to servers by threads.
-
-Each connection is closed after use, since an open one would delay the end of a Triton.
-"""
+"""Canaries: small real inferences, sent to servers by threads."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from typing import Any
 
-from controlplane.domain.errors import EngineError, declined_by_policy, is_own_lack
+from controlplane.domain.errors import declined_by_policy, is_own_lack
 from controlplane.domain.fleet import Server
-from controlplane.monitor.inference import SampleRequest, sample_request, stream_once
+from controlplane.triton.client import TritonClient, timed_out
+from controlplane.triton.samples import SampleRequest, sample_request
 
 _THREADS = 32
 """A canary may wait as long as its model takes, and must keep no other one waiting."""
@@ -107,9 +101,9 @@ class Canaries:
             late = Outcome.LATE
             for endpoint in endpoints:
                 self._infer(server, endpoint, deadline_s)
-        except TimeoutError:
-            return late, f"{late.value} ({deadline_s if late is Outcome.LATE else LIVE_S:g} s)"
-        except Exception as error:  # any other error is a failed canary
+        except Exception as error:  # any error is a failed canary, but for want of time or of our own means
+            if timed_out(error):
+                return late, f"{late.value} ({deadline_s if late is Outcome.LATE else LIVE_S:g} s)"
             if is_own_lack(error):
                 return Outcome.UNKNOWN, str(error)
             reason = str(error) or repr(error)
@@ -118,48 +112,15 @@ class Canaries:
 
     def _reach(self, server: Server) -> None:
         """Make a call that runs no model."""
-        self._call(server, "GET", "/v2/health/live", b"", {}, LIVE_S)
+        TritonClient(server, deadline_s=LIVE_S).answer()
 
     def _infer(self, server: Server, endpoint: str, deadline_s: float) -> None:
-        key = (server.name, endpoint)
+        key, client = (server.name, endpoint), TritonClient(server, deadline_s=deadline_s)
         with self._lock:
             made = self._requests.get(key)
         if made is None:
-            read = partial(self._config, server, deadline_s)
-            made = sample_request(endpoint, server.spec.repository, read)
+            made = sample_request(endpoint, server.spec.repository, client.config)
             with self._lock:
                 if server.name in self._under_way:
                     self._requests[key] = made
-        if made.json_length is None:
-            stream_once(server, made, deadline_s=deadline_s)
-            return
-        headers = {"Inference-Header-Content-Length": str(made.json_length)}
-        status, answer = self._call(
-            server, "POST", f"/v2/models/{endpoint}/infer", made.body, headers, deadline_s
-        )
-        if status != 200:
-            raise EngineError(f"{endpoint}: {answer[:200].decode(errors='replace')}")
-
-    def _config(self, server: Server, deadline_s: float, model: str) -> Mapping[str, Any]:
-        status, config = self._call(server, "GET", f"/v2/models/{model}/config", b"", {}, deadline_s)
-        if status != 200:
-            raise EngineError(f"{model}: no configuration: {config[:200].decode(errors='replace')}")
-        found: Mapping[str, Any] = json.loads(config)
-        return found
-
-    def _call(
-        self,
-        server: Server,
-        method: str,
-        path: str,
-        body: bytes,
-        headers: dict[str, str],
-        deadline_s: float,
-    ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(server.host, server.http_port, timeout=deadline_s)
-        try:
-            connection.request(method, path, body or None, {"Connection": "close", **headers})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        client.infer(endpoint, made)

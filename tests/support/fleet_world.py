@@ -25,7 +25,7 @@ from controlplane.files import pinned as pinned_files
 from controlplane.files import plans as plan_files
 from controlplane.files import rendered as rendered_files
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.monitor import canary, inference
+from controlplane.monitor import canary
 from controlplane.runtime import clock
 from controlplane.runtime.controller import engine, executor, loop, observer, quotas, suspects, workers
 from controlplane.runtime.controller.executor import Executor
@@ -33,6 +33,7 @@ from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet import execute
 from controlplane.runtime.fleet import fleet as fleet_module
 from controlplane.runtime.fleet.fleet import Fleet, Outcome
+from controlplane.triton import client as triton
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 DEVICES = {"cpu-0": "cpu-0", "cpu-1": "cpu-1"}
@@ -189,7 +190,7 @@ def world() -> Iterator[World]:
             host.loaded[server.name].add(endpoint)
 
         for one in (prove, unload, load):
-            stack.enter_context(mock.patch.object(inference, one.__name__, one))
+            stack.enter_context(mock.patch.object(triton, one.__name__, one))
         stack.enter_context(mock.patch.object(canary.Canaries, "_infer", infer))
         stack.enter_context(mock.patch.object(canary.Canaries, "_reach", return_value=None))
         # Files are replaced in one step: a program is killed before or after that.

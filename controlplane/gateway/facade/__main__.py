@@ -15,6 +15,7 @@ from aiohttp import web
 
 from controlplane.domain.fleet import Backend
 from controlplane.files import log_pipe
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import store
 from controlplane.gateway.facade import control, over_grpc
 from controlplane.gateway.facade.callers import Callers
@@ -30,13 +31,12 @@ from controlplane.gateway.facade.routing.fleet import Fleet, everyone
 from controlplane.gateway.facade.routing.statistics import Statistics
 from controlplane.gateway.facade.upstream import Upstream
 from controlplane.gateway.listeners import Held, Listeners
-from controlplane.gateway.places import Places
 
 _GRACE_S = 2.0
 
 
-async def _run(places: Places, held: Held) -> None:
-    own = held.facade = held.facade or Listeners.for_haproxy(places)
+async def _run(paths: GatewayPaths, held: Held) -> None:
+    own = held.facade = held.facade or Listeners.for_haproxy(paths)
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
@@ -46,19 +46,19 @@ async def _run(places: Places, held: Held) -> None:
         auto_decompress=False,
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
     ) as session:
-        fleet, upstream = Fleet(places, session), Upstream()
-        broadcast = Broadcast(session, Kept(places.broadcasts))
-        settings = store.settings_of(places)
+        fleet, upstream = Fleet(paths, session), Upstream()
+        broadcast = Broadcast(session, Kept(paths.broadcasts))
+        settings = store.settings_of(paths)
         fleet_wide = settings.fleet_wide_calls
-        callers = Callers(places.clients, settings)
+        callers = Callers(paths.clients, settings)
         statistics = Statistics(fleet)
-        records = Records(log_pipe.opened(places.log_pipe))
+        records = Records(log_pipe.opened(paths.log_pipe))
         order = asyncio.Lock()
 
         async def reload() -> None:
             """Read options and routes; servers that join know what was broadcast before they serve."""
             async with order:
-                callers.take(store.settings_of(places))
+                callers.take(store.settings_of(paths))
                 routes, traits = fleet.read()
                 servers: dict[Backend, None] = {}
                 for route in routes.values():
@@ -68,12 +68,12 @@ async def _run(places: Places, held: Held) -> None:
                 upstream.keep_only(tuple(servers))
 
         # Before the first reading: a later commit sends a reload, an earlier one is in the file.
-        commands = await control.serve(fleet, reload, str(places.control_socket))
+        commands = await control.serve(fleet, reload, str(paths.control_socket))
         await reload()
         calls = GrpcCalls(fleet, upstream, broadcast).methods(allowed=fleet_wide)
         service = over_grpc.Service(fleet, upstream, calls, records, statistics, callers)
-        server = await over_grpc.serve(service, f"unix:{places.relayed_socket}")
-        relayed = await relay(own.grpc, places.relayed_socket)
+        server = await over_grpc.serve(service, f"unix:{paths.relayed_socket}")
+        relayed = await relay(own.grpc, paths.relayed_socket)
         calls_over_http = HttpCalls(fleet, broadcast).routes(allowed=fleet_wide)
         app = Http(fleet, session, records, statistics, callers).application(calls_over_http)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
@@ -82,7 +82,7 @@ async def _run(places: Places, held: Held) -> None:
         chores = [
             asyncio.create_task(fleet.watch()),
             asyncio.create_task(give_memory_back(lambda: records.handled_bytes)),
-            asyncio.create_task(keep_supervisor(places, held)),
+            asyncio.create_task(keep_supervisor(paths, held)),
         ]
         await stopped.wait()
         for chore in chores:
@@ -98,7 +98,7 @@ async def _run(places: Places, held: Held) -> None:
 def main() -> int:
     """Serve one gateway."""
     state, held = Held.inherited(sys.argv[1:])
-    asyncio.run(_run(Places.of(state), held))
+    asyncio.run(_run(GatewayPaths.of(state), held))
     return 0
 
 

@@ -8,24 +8,24 @@ import ctypes
 import time
 from collections.abc import Callable
 
-from controlplane.gateway import supervision
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway import processes
 from controlplane.gateway.listeners import Held
-from controlplane.gateway.places import Places
 
 _LOOK_S = 1.0
 _WORTH_BYTES = 32 * 2**20
 
 
-async def keep_supervisor(places: Places, held: Held) -> None:
+async def keep_supervisor(paths: GatewayPaths, held: Held) -> None:
     """Start a supervisor whenever none runs, and keep the sockets open for it. Never returns."""
     while True:
         await asyncio.sleep(_LOOK_S)
-        if supervision.is_missing(places):
+        if processes.supervisor_is_missing(paths):
             # What the host refuses now is tried again; a thread that it refuses is a RuntimeError.
             with contextlib.suppress(OSError, RuntimeError):
-                await asyncio.to_thread(supervision.start, places, held)
-            deadline = time.monotonic() + supervision.STARTING_S
-            while supervision.is_missing(places) and time.monotonic() < deadline:
+                await asyncio.to_thread(processes.start_supervisor, paths, held)
+            deadline = time.monotonic() + processes.STARTING_S
+            while processes.supervisor_is_missing(paths) and time.monotonic() < deadline:
                 await asyncio.sleep(_LOOK_S)
 
 

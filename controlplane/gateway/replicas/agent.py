@@ -24,8 +24,8 @@ from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, TrisectError
 from controlplane.domain.fleet import Endpoints, Protection
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.wire import Table
 
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, lambda *_: ending.set())
     try:
         token = options.token_file.read_text().strip()
-        replica = Replica(gateway, listening, Places.of(options.state).monitor_socket)
+        replica = Replica(gateway, listening, GatewayPaths.of(options.state).monitor_socket)
         control = control_server(replica, (options.host, options.control_port), token)
         gateway.start(listening)
     except (OSError, TrisectError) as error:

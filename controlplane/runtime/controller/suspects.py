@@ -15,7 +15,8 @@ from typing import NamedTuple
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import ModelStatistics
-from controlplane.monitor.triton import StatisticsClient, compute_ms, difference, inferences_each, queue_ms
+from controlplane.triton.client import TritonClient, timed_out
+from controlplane.triton.statistics import compute_ms, difference, inferences_each, queue_ms
 
 EVERY_S = 0.05
 """Between two readings of one server."""
@@ -117,19 +118,19 @@ class TimesOfSuspects:
 
     def _read(self, server: Server, models: Sequence[str]) -> None:
         counted: dict[str, ModelStatistics] | None = None
-        timed_out = False
+        late = False
         try:
-            with StatisticsClient(server, deadline_s=_DEADLINE_S) as client:
-                counted = {model: client.read(model) for model in models}
+            with TritonClient(server, deadline_s=_DEADLINE_S) as client:
+                counted = {model: client.statistics(model) for model in models}
         except EngineError as error:
-            timed_out = isinstance(error.__cause__, TimeoutError)
+            late = timed_out(error)
         finally:
             with self._lock:
                 forgotten = server.name not in self._under_way
                 self._under_way.discard(server.name)
                 if not forgotten and counted is not None:
                     self._take(server.name, counted)
-                elif not forgotten and timed_out:
+                elif not forgotten and late:
                     now = time.monotonic()
                     signs = self._signs.get(server.name, NO_SIGNS)
                     silent = signs.silent if now - signs.read_s < _KEPT_S else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from controlplane.domain.errors import InputError
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import ProtectionFields, read_settings
-from controlplane.gateway.places import Places
-from controlplane.gateway.security.exposure import is_loopback
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway.security.certificate import is_loopback
 from controlplane.monitor.page_access import PageAccess
 
 
@@ -17,7 +17,7 @@ def page_access(files: FleetFiles, host: str) -> PageAccess | None:
     """
     if is_loopback(host):
         return None
-    places = Places.of(files.gateway)
+    places = GatewayPaths.of(files.gateway)
     protection = read_settings(places.settings).protection if places.settings.exists() else ProtectionFields()
     if protection.certificate is None and not protection.plain_text:
         raise InputError(

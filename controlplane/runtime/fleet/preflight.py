@@ -57,7 +57,7 @@ def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:
 
 def warn_of_old_servers(servers: Iterable[Server], fleet: Fleet) -> None:
     """Warn of servers whose Triton lacks known fixes: of all once in a fleet's life, then in short."""
-    from controlplane.monitor.versions import versions
+    from controlplane.triton.client import versions
 
     problem = triton_releases.warning(versions(servers))
     if problem is None:

@@ -42,7 +42,7 @@ def examine(launchers: tuple[Launcher, ...], fleets: Sequence[str] = ()) -> tupl
 
 def _versions(launcher: Launcher, fleet: str) -> Capability | None:
     """Whether the fleet's servers have all known fixes; None where none of this launcher's answers."""
-    from controlplane.monitor.versions import versions
+    from controlplane.triton.client import versions
 
     try:
         found = versions(launcher.servers(fleet))

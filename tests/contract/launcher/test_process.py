@@ -20,7 +20,7 @@ from launcher_rig import HANGING, Fleet, ProcessEngine, infer
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Health
-from controlplane.monitor import inference
+from controlplane.triton.client import load, unload
 from launchers import lifecycle, process
 from launchers.host import process_table
 from launchers.process import ProcessLauncher
@@ -90,8 +90,8 @@ def test_a_models_process_that_dies_is_heard_and_one_that_is_unloaded_is_not(fle
         assert fleet.launcher.servers(fleet.name) == (server,)
         assert watch.news((server,)) == ()
         (endpoint,) = server.spec.endpoints
-        inference.unload(server, endpoint, deadline_s=30.0)
-        inference.load(server, endpoint, deadline_s=30.0)
+        unload(server, endpoint, deadline_s=30.0)
+        load(server, endpoint, deadline_s=30.0)
         assert watch.news((server,)) == ()
         fleet.launcher.servers(fleet.name)
         assert watch.news((server,)) == ()

@@ -21,11 +21,11 @@ from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, ServerSpec, ServerState
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
 from controlplane.monitor.canary import Canaries, Outcome
-from controlplane.monitor.inference import prove
+from controlplane.triton.client import prove
 
 pytestmark = pytest.mark.e2e
 
@@ -216,7 +216,7 @@ def test_who_joins_knows_the_shared_memory(gateway: Running, pair: Pair, home: P
         with th.InferenceServerClient(f"{rig.HOST}:{ports.http}") as client:
             client.register_system_shared_memory("joined", key, 16)
             client.update_log_settings({"log_verbose_level": 1})
-            places = Places.of(home / "gateway")
+            places = GatewayPaths.of(home / "gateway")
             (facade,) = processes.find(places, processes.FACADE)
             os.kill(facade, signal.SIGKILL)
             rig.until(lambda: processes.find(places, processes.FACADE) not in ((), (facade,)))

@@ -8,9 +8,9 @@ from asked_triton import asked_triton
 from no_descriptors import without_descriptors
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.files.waiting import wait_until
 from controlplane.monitor import canary
 from controlplane.monitor.canary import Canaries, Outcome
-from controlplane.runtime.clock import wait_until
 
 pytestmark = pytest.mark.unit
 

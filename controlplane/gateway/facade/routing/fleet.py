@@ -15,12 +15,12 @@ import aiohttp
 
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Route, Routes
 from controlplane.files.gateway import Traits
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_limits, read_refusals
 from controlplane.files.remembered import Remembered
 from controlplane.gateway import store
 from controlplane.gateway.facade.limits import LimitReached, Meter
 from controlplane.gateway.facade.routing.sequences import Key, Sequences
-from controlplane.gateway.places import Places
 
 _ASK_TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=1.0)
 _PROBE_S = 0.2
@@ -29,8 +29,8 @@ _PROBE_S = 0.2
 class Fleet:
     """The server of each endpoint, chosen for every message."""
 
-    def __init__(self, places: Places, session: aiohttp.ClientSession) -> None:
-        self._places = places
+    def __init__(self, paths: GatewayPaths, session: aiohttp.ClientSession) -> None:
+        self._paths = paths
         self._session = session
         self.routes: Routes = {}
         self._traits: Mapping[str, Traits] = {}
@@ -39,14 +39,14 @@ class Fleet:
         self._down: set[str] = set()
         self.sequences = Sequences()
         self.meter = Meter()
-        self._limits = Remembered(places.limits, partial(read_limits, places.limits))
-        self._refusals = Remembered(places.refusals, partial(read_refusals, places.refusals))
+        self._limits = Remembered(paths.limits, partial(read_limits, paths.limits))
+        self._refusals = Remembered(paths.refusals, partial(read_refusals, paths.refusals))
         self.moved: set[Callable[[], None]] = set()
         """Functions to call after every change of routes, and when sequences end."""
 
     def read(self) -> tuple[Routes, Mapping[str, Traits]]:
         """Read the routes and the traits from disk."""
-        _, table = store.load(self._places, store.settings_of(self._places))
+        _, table = store.load(self._paths, store.settings_of(self._paths))
         return table.routes(), {slot.endpoint: slot.traits for slot in table.slots if slot.endpoint}
 
     def limit(self, endpoint: str) -> Limit:

@@ -27,7 +27,7 @@ def test_a_server_whose_reading_failed_for_any_reason_is_read_again(monkeypatch:
         begun.release()
         raise ValueError("a page that no Triton writes")
 
-    monkeypatch.setattr(suspects, "StatisticsClient", broken)
+    monkeypatch.setattr(suspects, "TritonClient", broken)
     times = suspects.TimesOfSuspects()
     try:
         for now in (0.0, 1.0):
@@ -47,7 +47,7 @@ def test_many_servers_under_suspicion_are_each_read_less_often(monkeypatch: pyte
             asked[server.name] += 1
             raise EngineError("it does not answer")
 
-    monkeypatch.setattr(suspects, "StatisticsClient", Silent)
+    monkeypatch.setattr(suspects, "TritonClient", Silent)
     servers = [
         replace(SERVER, spec=replace(SPEC, labels=replace(SPEC.labels, partition=f"p{n}"))) for n in range(20)
     ]
