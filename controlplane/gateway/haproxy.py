@@ -14,8 +14,8 @@ from controlplane.files.gateway import GatewaySettings, Traits
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.order import read_order, write_order
 from controlplane.files.remembered import Remembered
-from controlplane.gateway import control_socket, liveness, options, slots, store, supervision
-from controlplane.gateway.locks import locked
+from controlplane.files.waiting import locked
+from controlplane.gateway import control_socket, processes, slots, startup, store
 from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.registry import LimitRegistry
 from controlplane.gateway.slots import PLAIN, SlotTable
@@ -49,7 +49,7 @@ class HaproxyGateway:
         without a lost request. Raises MissingTool without HAProxy; GatewayError where a port is taken, where
         an option cannot change while it runs, and where open files allow too few slots.
         """
-        options.haproxy()
+        startup.haproxy_program()
         self._startup.start(wanted, endpoints)
         self._finish_commit()
 
@@ -166,13 +166,13 @@ class HaproxyGateway:
 
     def missing(self) -> tuple[str, ...]:
         """Return the roles of its processes that do not run."""
-        return liveness.missing(self._paths)
+        return processes.missing(self._paths)
 
     def restore(self) -> None:
         """Start a supervisor where it died. Raises GatewayError where the host refuses."""
-        if supervision.is_missing(self._paths):
+        if processes.supervisor_is_missing(self._paths):
             try:
-                supervision.start(self._paths)
+                processes.start_supervisor(self._paths)
             except OSError as error:
                 raise GatewayError(f"the gateway's supervisor cannot be started: {error}") from error
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
+import shutil
 import signal
-import time
 from collections.abc import Callable
+from dataclasses import asdict
 
-from controlplane.domain.errors import GatewayError
+from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Endpoints
-from controlplane.files.gateway import FormerFacade, GatewaySettings, write_settings
+from controlplane.domain.plan import MOST_SERVERS
+from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import control_socket, options, processes, store, supervision
-from controlplane.gateway.locks import locked
+from controlplane.files.waiting import locked, wait_until
+from controlplane.gateway import control_socket, processes, store
+from controlplane.gateway.listeners import listen
 from controlplane.gateway.running import RunningHaproxy
-from controlplane.gateway.security import exposure
+from controlplane.gateway.security.certificate import check_exposure
 
 _START_DEADLINE_S = 60.0
 _RELOAD_DEADLINE_S = 2.0
@@ -23,6 +28,7 @@ _END_S = 5.0
 _SOFT_STOP = signal.SIGUSR1
 """HAProxy stops listening, tells its clients to connect elsewhere, and ends with its last request."""
 _POLL_S = 0.01
+_MORE_PATHS = ("/usr/sbin", "/usr/local/sbin")
 
 
 class Startup:
@@ -38,11 +44,11 @@ class Startup:
         runs = settings is not None and self.runs()
         if settings is None or not runs or settings.protection.value() != wanted.protection:
             # One that runs was accepted when it was started, by an earlier version perhaps.
-            exposure.check(wanted.host, wanted.protection)
+            check_exposure(wanted.host, wanted.protection)
         self._paths.make()
         with locked(self._paths.start_lock):
             if runs and settings is not None:
-                self._change(settings, options.changed(settings, wanted, options.slot_count(endpoints)))
+                self._change(settings, _changed(settings, wanted, slot_count(endpoints)))
             else:
                 if settings is None:
                     # Processes whose files were removed hold the ports, and nothing can reach them any more.
@@ -71,14 +77,14 @@ class Startup:
                 processes.end(processes.find(self._paths, role), grace_s=_END_S)
 
     def _begin(self, wanted: Endpoints, endpoints: int) -> None:
-        slots = options.slot_count(endpoints)
+        slots = slot_count(endpoints)
         if self._paths.settings.exists():
             # The table on disk may use the last of them.
             slots = max(slots, store.settings_of(self._paths).slots)
-        settings = options.new(wanted, slots)
+        settings = _new(wanted, slots)
         if not self._paths.settings.exists() or store.settings_of(self._paths) != settings:
             self._write(settings)
-        supervision.start(self._paths)
+        processes.start_supervisor(self._paths)
         try:
             self._await_answer()
         except GatewayError:
@@ -90,11 +96,11 @@ class Startup:
 
         Requests in flight finish on the one before. Where the new one does not start, the settings stay.
         """
-        supervision.replace_outdated(self._paths)
+        processes.replace_outdated_supervisor(self._paths)
         if settings != present:
             self._write(settings)
         if not processes.find(self._paths, processes.SUPERVISOR):
-            supervision.start(self._paths)
+            processes.start_supervisor(self._paths)
         try:
             self._await_answer()
             if settings.former is not None:
@@ -106,7 +112,7 @@ class Startup:
                 former = FormerFacade(tokens=settings.protection.tokens)
                 self._write(present.model_copy(update={"former": former}))
                 self._renew_facade()
-                supervision.wake(self._paths)
+                processes.wake_supervisor(self._paths)
             raise
         if settings.former is not None:
             self._write(settings.model_copy(update={"former": None}))
@@ -149,7 +155,7 @@ class Startup:
         """
         wanted = store.fingerprint(self._paths, settings)
         if self._haproxy.fingerprint() != wanted or settings.protection.certificate:
-            supervision.wake(self._paths)
+            processes.wake_supervisor(self._paths)
         wait(
             self._paths,
             lambda: self._haproxy.fingerprint() == wanted,
@@ -183,11 +189,8 @@ def _end_facade_and_monitor(paths: GatewayPaths) -> None:
 
 def wait(paths: GatewayPaths, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
     """Return once a condition holds. Raises GatewayError with the last line of a log."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise GatewayError(f"waited {deadline_s:g} s for {what}{_last_words(paths)}")
-        time.sleep(_POLL_S)
+    if not wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
+        raise GatewayError(f"waited {deadline_s:g} s for {what}{_last_words(paths)}")
 
 
 def _last_words(paths: GatewayPaths) -> str:
@@ -197,3 +200,99 @@ def _last_words(paths: GatewayPaths) -> str:
         if lines:
             return f"; {role} said: {lines[-1]}"
     return ""
+
+
+def _new(options: Endpoints, slots: int) -> GatewaySettings:
+    """Return the settings of a gateway that does not run.
+
+    Raises GatewayError for a port in use, MissingTool.
+    """
+    _refuse_taken(options)
+    return GatewaySettings(
+        host=options.host,
+        http_port=options.http_port,
+        grpc_port=options.grpc_port,
+        metrics_port=options.metrics_port,
+        slots=slots,
+        members=MOST_SERVERS,
+        haproxy=haproxy_program(),
+        compress_answers=options.compress_answers,
+        fleet_wide_calls=options.fleet_wide_calls,
+        late_binding=options.late_binding,
+        trace_endpoint=options.trace_endpoint,
+        protection=ProtectionFields(**asdict(options.protection)),
+    )
+
+
+def _changed(present: GatewaySettings, options: Endpoints, slots: int) -> GatewaySettings:
+    """Return a running gateway's settings with these options.
+
+    While its HAProxy is replaced, the facade serves the earlier one by its own rules. Raises GatewayError for
+    options that cannot change while it runs.
+    """
+    _refuse_another_place(present, options)
+    if present.fleet_wide_calls != options.fleet_wide_calls:
+        raise GatewayError(
+            f"this fleet's gateway runs with --{'' if present.fleet_wide_calls else 'no-'}fleet-wide-calls, "
+            "which cannot change while it runs: leave --fleet-wide-calls and --no-fleet-wide-calls out, or "
+            "`ctl destroy` the fleet first"
+        )
+    update: dict[str, object] = {
+        "slots": max(present.slots, slots),
+        "compress_answers": options.compress_answers,
+        "late_binding": options.late_binding,
+        "trace_endpoint": options.trace_endpoint,
+        # Of a change that was interrupted: its HAProxy may still run.
+        "former": present.former,
+    }
+    if present.protection.value() != options.protection:
+        update |= {
+            "protection": ProtectionFields(**asdict(options.protection)),
+            "former": FormerFacade(tokens=present.protection.tokens),
+        }
+    return present.model_copy(update=update)
+
+
+def slot_count(endpoints: int) -> int:
+    """Return the slots for so many endpoints. Raises GatewayError where open files allow too few."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    count = store.slot_count(limit, MOST_SERVERS, endpoints)
+    if count < 2 * endpoints:
+        needed = store.descriptors(2 * endpoints, MOST_SERVERS)
+        raise GatewayError(
+            f"{endpoints} endpoints need {2 * endpoints} slots to move all at once, but {limit} open files "
+            f"allow {count}; raise the hard limit (ulimit -Hn) to {needed}"
+        )
+    return count
+
+
+def haproxy_program() -> str:
+    """Return the program's path. Raises MissingTool."""
+    search = os.pathsep.join((os.environ.get("PATH", os.defpath), *_MORE_PATHS))
+    found = shutil.which("haproxy", path=search)
+    if found is None:
+        raise MissingTool("HAProxy is not installed; install it with `apt-get install haproxy`")
+    return found
+
+
+def _refuse_another_place(present: GatewaySettings, options: Endpoints) -> None:
+    wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
+    if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
+        raise GatewayError(
+            f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
+            f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
+            "move: leave --host, --http-port, --grpc-port and --metrics-port out, or "
+            "`ctl destroy` the fleet first"
+        )
+
+
+def _refuse_taken(options: Endpoints) -> None:
+    ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
+    for name, port in ports:
+        try:
+            listen(options.host, port).close()
+        except OSError as error:
+            raise GatewayError(
+                f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "
+                "free it or choose another one"
+            ) from error

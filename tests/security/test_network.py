@@ -31,7 +31,7 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import Limit
 from controlplane.gateway import processes, store
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
+from controlplane.gateway.running import RuntimeSocket, Unreachable
 from controlplane.gateway.security import registry
 from controlplane.gateway.security.registry import ClientRegistry
 

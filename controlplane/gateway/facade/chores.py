@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import supervision
+from controlplane.gateway import processes
 from controlplane.gateway.listeners import Held
 
 _LOOK_S = 1.0
@@ -20,12 +20,12 @@ async def keep_supervisor(paths: GatewayPaths, held: Held) -> None:
     """Start a supervisor whenever none runs, and keep the sockets open for it. Never returns."""
     while True:
         await asyncio.sleep(_LOOK_S)
-        if supervision.is_missing(paths):
+        if processes.supervisor_is_missing(paths):
             # What the host refuses now is tried again; a thread that it refuses is a RuntimeError.
             with contextlib.suppress(OSError, RuntimeError):
-                await asyncio.to_thread(supervision.start, paths, held)
-            deadline = time.monotonic() + supervision.STARTING_S
-            while supervision.is_missing(paths) and time.monotonic() < deadline:
+                await asyncio.to_thread(processes.start_supervisor, paths, held)
+            deadline = time.monotonic() + processes.STARTING_S
+            while processes.supervisor_is_missing(paths) and time.monotonic() < deadline:
                 await asyncio.sleep(_LOOK_S)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -18,6 +17,7 @@ from typing import TypeVar
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
 from controlplane.domain.order import Order
+from controlplane.files.waiting import wait_until
 from controlplane.gateway.replicas import wire
 from controlplane.gateway.replicas.client import NotNewer, ReplicaClient
 from controlplane.gateway.replicas.wire import Table
@@ -50,11 +50,11 @@ class ReplicatedGateway:
 
     def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
         """Return once a replica answers; they have options of their own, and take room with the routes."""
-        deadline = time.monotonic() + _START_DEADLINE_S
-        while not self._tables()[0]:
-            if time.monotonic() > deadline:
-                raise GatewayError(f"waited {_START_DEADLINE_S:g} s for a replica of the gateway to answer")
-            time.sleep(_POLL_S)
+        answered = wait_until(
+            lambda: bool(self._tables()[0]), deadline_s=_START_DEADLINE_S, interval_s=_POLL_S
+        )
+        if not answered:
+            raise GatewayError(f"waited {_START_DEADLINE_S:g} s for a replica of the gateway to answer")
 
     def routes(self) -> Routes:
         """Return the newest routes, and bring replicas that lag to them."""

@@ -6,7 +6,7 @@ from controlplane.domain.errors import InputError
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import ProtectionFields, read_settings
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway.security.exposure import is_loopback
+from controlplane.gateway.security.certificate import is_loopback
 from controlplane.monitor.page_access import PageAccess
 
 

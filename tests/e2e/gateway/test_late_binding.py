@@ -19,7 +19,7 @@ from controlplane.domain.fleet import Route
 from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.runtime_socket import RuntimeSocket
+from controlplane.gateway.running import RuntimeSocket
 from controlplane.monitor.records import Record
 from controlplane.monitor.request_log import RequestLog, local
 from controlplane.monitor.telemetry import GatewayTelemetry

@@ -13,7 +13,8 @@ from controlplane.files.gateway import FormerFacade, GatewaySettings, Protection
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import REMEMBERED_S, Limit
 from controlplane.gateway.facade.callers import Callers
-from controlplane.gateway.security import access, exposure
+from controlplane.gateway.security import access
+from controlplane.gateway.security.certificate import check_exposure
 from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
 
 pytestmark = pytest.mark.unit
@@ -85,7 +86,7 @@ def test_while_haproxy_is_replaced_each_of_the_two_has_its_own_rules(tmp_path: P
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
 def test_loopback_needs_no_certificate(host: str) -> None:
-    exposure.check(host, Protection())
+    check_exposure(host, Protection())
 
 
 @pytest.mark.parametrize(
@@ -100,8 +101,8 @@ def test_loopback_needs_no_certificate(host: str) -> None:
 )
 def test_what_protects_nothing_is_refused(protection: Protection, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        exposure.check("0.0.0.0", protection)
-    exposure.check("0.0.0.0", Protection(plain_text=True))
+        check_exposure("0.0.0.0", protection)
+    check_exposure("0.0.0.0", Protection(plain_text=True))
 
 
 def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_without_descriptors_nothing_is_known_and_nothing_missing(tmp_path: Path
 
 def test_a_gateway_that_was_ended_is_not_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[GatewayPaths] = []
-    monkeypatch.setattr("controlplane.gateway.supervision.start", started.append)
+    monkeypatch.setattr("controlplane.gateway.processes.start_supervisor", started.append)
     places, gateway = GatewayPaths.of(tmp_path), HaproxyGateway(tmp_path)
     gateway.restore()
     assert started == []

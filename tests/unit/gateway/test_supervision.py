@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import supervision
+from controlplane.gateway import processes
 from controlplane.gateway.facade import chores
 from controlplane.gateway.listeners import Held
 
@@ -30,7 +30,7 @@ def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
             started.set()
 
         monkeypatch.setattr(chores, "_LOOK_S", 0.0)
-        monkeypatch.setattr(supervision, "STARTING_S", 0.0)
+        monkeypatch.setattr(processes, "STARTING_S", 0.0)
         monkeypatch.setattr(asyncio, "to_thread", refused)
         keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
         try:
@@ -48,7 +48,7 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
     places = GatewayPaths.of(tmp_path)
     places.supervisor_lock.touch()
     monkeypatch.setattr(chores, "_LOOK_S", 0.01)
-    monkeypatch.setattr(supervision, "STARTING_S", 3600.0)
+    monkeypatch.setattr(processes, "STARTING_S", 3600.0)
 
     async def run() -> None:
         starts: asyncio.Queue[None] = asyncio.Queue()

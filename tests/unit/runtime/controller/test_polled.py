@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controlplane.runtime.clock import wait_until
+from controlplane.files.waiting import wait_until
 from controlplane.runtime.controller.polled import Agenda, Polled
 
 pytestmark = pytest.mark.unit
