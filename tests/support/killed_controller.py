@@ -20,7 +20,7 @@ from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.running import RuntimeSocket
 from controlplane.runtime.controller import executor, suspects
 from controlplane.runtime.controller.workers import Workers
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 from launchers.triton import readiness
 
 

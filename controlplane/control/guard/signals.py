@@ -217,6 +217,11 @@ def overdue_s(watch: Watch, limits: Limits) -> float:
     return max(0.0 if given else limits.overdue_s, patience_s(watch, limits))
 
 
+def drain_s(watch: Watch, limits: Limits) -> float:
+    """Return the time without an answer for which a server is waited for that works and is left."""
+    return max(limits.drain_s, overdue_s(watch, limits))
+
+
 def silence(watch: Watch, seen: ServerSeen, now_s: float) -> str:
     """Return the evidence of a hang, in words, and the way out where the requests were only long ones."""
     count = seen.in_flight + seen.streaming

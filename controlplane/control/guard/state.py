@@ -78,7 +78,7 @@ class DrainAndStop:
 
     server: str
     ending: Ending
-    patience_s: float = 600.0
+    patience_s: float
     silent_s: float = 0.0
 
 
@@ -157,6 +157,8 @@ class Limits:
     """Fewer open requests may all be long ones."""
     overdue_s: float = 60.0
     """No answer for this long, or for what the model ever took, is a hang however few requests are open."""
+    drain_s: float = 600.0
+    """No answer for this long ends the wait for a server that drains, if no request may take longer."""
     stable_s: float = 10.0
     """A server that lived this long (two canaries) did not fail to start."""
     loop_s: float = 60.0

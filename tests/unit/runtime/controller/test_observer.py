@@ -209,7 +209,7 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
             assert wait_until(lambda: set(asked) == wanted, deadline_s=30.0), asked
             verdict = observer._canaries.verdict
             assert wait_until(lambda: verdict(SERVER.name) is not None, deadline_s=30.0)
-            workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+            workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE, 60.0))
             observer.look(shared)
             assert verdict(SERVER.name) is None, "nothing is kept for what is stopped"
             assert observer._canaries._requests == {}
@@ -522,7 +522,7 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
     for n in range(20):
         old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
         bench.workers.adopt(replace(SERVER, spec=old))
-        bench.workers.stop(DrainAndStop(old.name, Ending.DRAINED))
+        bench.workers.stop(DrainAndStop(old.name, Ending.DRAINED, 60.0))
     bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
     assert wait_until(lambda: bench.engine.starts == 1, deadline_s=30.0)
     bench.gateway.away = True
@@ -540,7 +540,7 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
 
 def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
     bench.engine.away = True
-    bench.workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+    bench.workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE, 60.0))
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
     assert "tried again" in bench.failed[0]
     bench.engine.away = False
@@ -556,7 +556,7 @@ def test_a_warm_shadow_is_loaded_though_the_engine_answers_no_stop(bench: Bench)
         for n in range(20):
             old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
             bench.workers.adopt(replace(SERVER, spec=old))
-            bench.workers.stop(DrainAndStop(old.name, Ending.AT_ONCE))
+            bench.workers.stop(DrainAndStop(old.name, Ending.AT_ONCE, 60.0))
         bench.workers.adopt(SERVER, Health.UNLOADED)
         bench.workers.load(Load(SERVER.name))
         # Nobody listens there: that the load was tried is all there is to see.
@@ -595,7 +595,7 @@ def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench:
     bench.engine.away = True
     bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
-    bench.workers.stop(DrainAndStop("W1.1", Ending.AT_ONCE))
+    bench.workers.stop(DrainAndStop("W1.1", Ending.AT_ONCE, 60.0))
     bench.engine.away, starts = False, bench.engine.starts
     bench.workers.retry(1e12)
     bench.workers.close(wait=True)
