@@ -49,7 +49,7 @@ from controlplane.runtime.clock import SystemClock
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, noise_of
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 SHARES = ShareGrid(minimum_percent=60.0, step_percent=20.0)

@@ -28,7 +28,7 @@ from controlplane.latency.protocol import Slots
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Wishes, read_subject
 from controlplane.runtime.clock import SystemClock
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 DEVICE = Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID)

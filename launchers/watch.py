@@ -1,4 +1,4 @@
-"""News of servers, and of GPU faults that end all of a GPU's servers."""
+"""Events of servers, and faults that end all servers of a GPU, as one `controlplane.ports.Watch`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from launchers.gpu.faults import GpuFaults
 from launchers.gpu.mps import MpsDaemons
 
 
-class Ends(Protocol):
-    """One source of news of servers, as `controlplane.ports.Watch`."""
+class ServerWatcher(Protocol):
+    """One source of events of servers, as `controlplane.ports.Watch`."""
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """Return an item for each server whose health has changed."""
@@ -24,19 +24,19 @@ class Ends(Protocol):
 class LauncherWatch:
     """`controlplane.ports.Watch` of any launcher."""
 
-    def __init__(self, ends: Sequence[Ends], daemons: MpsDaemons) -> None:
-        self._ends = ends
+    def __init__(self, watchers: Sequence[ServerWatcher], daemons: MpsDaemons) -> None:
+        self._watchers = watchers
         self._faults = GpuFaults(daemons)
-        self._told: set[str] = set()
+        self._ended: set[str] = set()
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """Return the news: a GPU's fault is one item, and an end replaces other news of a server."""
-        heard = [news for ends in self._ends for news in ends.news(servers)]
+        heard = [news for watcher in self._watchers for news in watcher.news(servers)]
         # An end may have two sources.
-        self._told &= {server.name for server in servers}
-        heard = [news for news in heard if not self._told.issuperset(news.servers)]
+        self._ended &= {server.name for server in servers}
+        heard = [news for news in heard if not self._ended.issuperset(news.servers)]
         ended = {name for news in heard if news.health is Health.GONE for name in news.servers}
-        self._told |= ended
+        self._ended |= ended
         faults = self._faults.news(servers, ended)
         taken = {name for fault in faults for name in fault.servers}
         rest = (n for n in heard if n.health is Health.GONE or not ended.issuperset(n.servers))
@@ -44,6 +44,6 @@ class LauncherWatch:
 
     def close(self) -> None:
         """Stop listening."""
-        for ends in self._ends:
-            ends.close()
+        for watcher in self._watchers:
+            watcher.close()
         self._faults.close()

@@ -42,7 +42,7 @@ def launcher(name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> L
 
     `cluster` is where pods are started.
     """
-    from launchers.process.launcher import ProcessLauncher
+    from launchers.process import ProcessLauncher
 
     match name or _fitting():
         case LauncherName.PROCESS:
@@ -88,7 +88,7 @@ def servers_of_host() -> tuple[Server, ...]:
     """Return the running servers of all of this user's fleets on this host: processes and containers."""
     from launchers.docker import engine
     from launchers.docker.launcher import DockerLauncher
-    from launchers.process.launcher import ProcessLauncher
+    from launchers.process import ProcessLauncher
 
     processes = ProcessLauncher(state_root()).servers_of_host()
     return (*processes, *(DockerLauncher(state_root()).servers_of_host() if engine.reachable() else ()))

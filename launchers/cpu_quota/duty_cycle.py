@@ -10,14 +10,14 @@ from pathlib import Path
 
 from controlplane.domain.fleet import ShareUsage
 from launchers.cpu_quota import stopper
-from launchers.cpu_quota.mechanism import Group
+from launchers.cpu_quota.mechanism import Group, Mechanism
 from launchers.host.process_table import cpu_seconds
 
 # The stopper is a child of a subshell that ends, so it is no child of the server, which exec starts then.
 _BESIDE = '("$1" -I -S "$2" $$ "$3" & ); shift 3; exec "$@"'
 
 
-class DutyCycle:
+class DutyCycle(Mechanism):
     """Runs a stopper beside each server; `stopper` explains why no server stays stopped."""
 
     name = "duty-cycle"
@@ -48,11 +48,3 @@ class DutyCycle:
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
         """Return the processes' time; periods are not counted."""
         return ShareUsage(None, None, cpu_seconds(pids))
-
-    def leave(self, group: Group) -> bool:
-        """Do nothing: a stopper ends with its server."""
-        return False
-
-    def groups(self, fleet: str) -> tuple[Group, ...]:
-        """Return no groups: none can be left behind."""
-        return ()

@@ -7,14 +7,14 @@ import subprocess
 from pathlib import Path
 
 from controlplane.domain.fleet import ShareUsage
-from launchers.cpu_quota.cgroup_files import mount_points
-from launchers.cpu_quota.cgroup_v2 import usage_of
-from launchers.cpu_quota.mechanism import Group, bandwidth
+from launchers.cpu_quota.cgroup import usage_of
+from launchers.cpu_quota.counters import mount_points
+from launchers.cpu_quota.mechanism import Group, Mechanism, bandwidth
 
 _READ_BACK = 'cat "$0/$(sed -n s/^0:://p /proc/self/cgroup)/cpu.max"'
 
 
-class SystemdScope:
+class SystemdScope(Mechanism):
     """`systemd-run --user --scope`: systemd makes the group, and removes it when its last process ends."""
 
     name = "systemd-scope"
@@ -54,16 +54,8 @@ class SystemdScope:
         for pid in pids:
             for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
                 if line.startswith("0::"):
-                    return usage_of((mount_points("cgroup2")[0] / line[4:] / "cpu.stat").read_text())
+                    return usage_of(mount_points("cgroup2")[0] / line[4:])
         return ShareUsage(None, None, None)
-
-    def leave(self, group: Group) -> bool:
-        """Do nothing: systemd removes a scope with its last process."""
-        return False
-
-    def groups(self, fleet: str) -> tuple[Group, ...]:
-        """Return no groups: none can be left behind."""
-        return ()
 
     def _command(self, unit: str, percent: float) -> list[str]:
         return [

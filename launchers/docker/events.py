@@ -27,7 +27,7 @@ _KILLED = "its container ended with exit code 137"
 _STOPS = frozenset({str(containers.STOP_SIGNAL.value), str(signal.SIGTERM.value)})
 
 
-class EngineEvents:
+class ContainerWatcher:
     """Reads the stream in a thread, and opens it again where the engine was restarted."""
 
     def __init__(self, address: str, fleet: str) -> None:
@@ -45,7 +45,7 @@ class EngineEvents:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="engine-events", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="container-watcher", daemon=True)
         self._thread.start()
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,9 @@ from typing import Any, TypeVar
 
 import httpx2
 import lightkube
+import msgspec
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core import decoders
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.core.resource import GlobalResource, NamespacedResource
 from lightkube.resources.core_v1 import PodLog
@@ -24,7 +27,6 @@ from lightkube.types import PatchType
 
 from controlplane.domain.errors import EngineError, InputError, NotNow
 from launchers.kubernetes import names
-from launchers.kubernetes.decoding import prepare
 from launchers.kubernetes.permissions import missing_rule
 
 ANSWER = httpx2.Timeout(10.0, connect=3.0)
@@ -279,3 +281,21 @@ def _pause_s(error: httpx2.HTTPStatusError) -> float:
     """The seconds that the server asks to wait."""
     asked = error.response.headers.get("Retry-After", "") if error.response is not None else ""
     return float(asked) if asked.isdigit() and asked != "0" else _PAUSE_S
+
+
+_making = threading.Lock()
+_made: set[type[Any]] = set()
+
+
+def prepare(kind: type[Any]) -> None:
+    """Make the decoders of a kind of object, of lists of it, and of what watches and errors consist of."""
+    if kind in _made:
+        return
+    with _making:
+        if not _made:
+            decoders.decode_status(b"{}")
+            decoders.decode_watch_event(b'{"type": "ADDED", "object": {}}')
+        with contextlib.suppress(msgspec.ValidationError):  # it is made, and requires some field
+            decoders.decode_object(b"{}", kind)
+        decoders.decode_list(b'{"items": []}', kind)
+        _made.add(kind)

@@ -36,8 +36,8 @@ class _Known:
     health: Health
 
 
-class PodEnds:
-    """`launchers.watch.Ends` of the pods of a fleet, read in a thread. `api` is its own, which it closes."""
+class PodWatcher:
+    """Watches the pods of a fleet in a thread. `api` is its own, which it closes."""
 
     def __init__(self, api: ClusterApi, fleet: str) -> None:
         self._api = api
@@ -49,7 +49,7 @@ class PodEnds:
         # Before this returns, so that an end right after it is noticed.
         self._version = self._list()
         self._reading = self._loop.create_task(self._read())
-        self._thread = threading.Thread(target=self._run, name="pod-ends", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pod-watcher", daemon=True)
         self._thread.start()
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:

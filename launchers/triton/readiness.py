@@ -1,8 +1,9 @@
-"""Whether a Triton is up: it answers, it is the one we started, and its models are ready."""
+"""Whether a Triton is up, by its own answers, and what its log says of a failed start."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -10,6 +11,12 @@ from controlplane.domain.errors import NotNow, is_own_lack
 from controlplane.domain.fleet import Server
 
 _ANSWER_S = 2.0
+_ENTRY = re.compile(r'^[EF]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] +"?(?P<said>.*?)"?\s*$')
+_PLAIN = re.compile(r"^(error: |sh: |\S*tritonserver: |terminate called|Segmentation|Killed).*")
+_NOISE = ("CudaDriverHelper has not been initialized",)
+_LONGEST_LINE = 400
+SILENT = "its log is empty (was it killed? see dmesg for the out-of-memory killer)"
+"""Stands for the reasons where a log has none."""
 
 
 def is_ready(server: Server, answer_s: float = _ANSWER_S) -> bool:
@@ -23,6 +30,30 @@ def is_ready(server: Server, answer_s: float = _ANSWER_S) -> bool:
         return False
     models = (f"/v2/models/{quote(endpoint, safe='')}/ready" for endpoint in server.spec.endpoints)
     return all(_get(server, path, answer_s) is not None for path in models)
+
+
+def reasons(log: str, most: int = 6) -> list[str]:
+    """Return the lines with the reason why a server did not start: a model's error, else Triton's errors.
+
+    Without such a line, the last lines of the log.
+    """
+    errors = [_unescape(m["said"]) for m in map(_ENTRY.match, log.splitlines()) if m]
+    errors = [e for e in errors if not any(n in e for n in _NOISE)]
+    errors += [line for line in log.splitlines() if _PLAIN.match(line)]
+    first = [e for e in errors if e.startswith("failed to load")]
+    told = list(dict.fromkeys(first or errors))
+    if not told:
+        told = [line for line in log.splitlines() if line.strip() and not line.startswith(("+", "|"))][-most:]
+    return [line[:_LONGEST_LINE] for line in told[:most]]
+
+
+def failed_by_chance(log: str) -> bool:
+    """Return whether a start failed by chance, so that the next one may succeed.
+
+    Another process took one of its ports; or 2.51's Python backend aborted in a race with its model's process
+    for their shared memory, as it rarely does on a busy host.
+    """
+    return "already in use" in log or "boost::interprocess::lock_exception" in log
 
 
 def _get(server: Server, path: str, answer_s: float) -> Any:
@@ -41,3 +72,9 @@ def _get(server: Server, path: str, answer_s: float) -> Any:
         return None
     finally:
         connection.close()
+
+
+def _unescape(said: str) -> str:
+    """Return an entry's text without the Python frames below its first line."""
+    lines = said.replace("\\n", "\n").split("\n\nAt:")[0].split("\n")
+    return " ".join(line.strip() for line in lines if line.strip())

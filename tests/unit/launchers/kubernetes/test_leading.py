@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from controlplane.domain.wanted import FleetReport
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
-from launchers.kubernetes.leading import election
-from launchers.kubernetes.leading.election import Known, Move, Record
-from launchers.kubernetes.leading.fleets import FINALIZER, FleetObject
-from launchers.kubernetes.leading.gateways import GatewayPods
-from launchers.kubernetes.leading.lease import Leadership
+from launchers.kubernetes.leading import lease as election
+from launchers.kubernetes.leading.fleets import FINALIZER, FleetObject, GatewayPods
+from launchers.kubernetes.leading.lease import Known, Leadership, Move, Record
 
 pytestmark = pytest.mark.unit
 
