@@ -46,7 +46,7 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
         if missed:
             # A host that stood still looks like servers that do; what waited meanwhile is answered late.
             settled_s = max(watch.settled_s, now + state.limits.settle_s)
-            watch = replace(watch, answered_s=now, settled_s=settled_s)
+            watch = replace(watch, answered_s=now, worked_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
         watch = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
