@@ -115,11 +115,11 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
         source = sources[model]
         own, *aliases = endpoints
         if aliases:
-            _check_shareable(source, tuple(p.name for p in placements))
+            check_shareable(source, tuple(p.name for p in placements))
         config = served_config(
             source.config, endpoint=own, served=served[model], gpu_type=gpu_type, turns=turns
         )
-        configs = [(own, config), *((e, _alias_config(source, endpoint=e, of=own)) for e in aliases)]
+        configs = [(own, config), *((e, alias_config(source, endpoint=e, of=own)) for e in aliases)]
         for endpoint, config in configs:
             if f"{endpoint}/{CONFIG_NAME}" in entries:
                 raise InputError(
@@ -186,7 +186,7 @@ def _directory(endpoint: str, config: str, source: SourceModel) -> dict[str, str
     return {f"{endpoint}/{CONFIG_NAME}": config, **links}
 
 
-def _alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
+def alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
     """Return the config.pbtxt of the alias `endpoint`, which executes on the model named `of`."""
     config = ModelConfig()
     config.CopyFrom(source.config)
@@ -206,7 +206,7 @@ def _alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
     return HEADER + text
 
 
-def _check_shareable(source: SourceModel, workloads: tuple[str, ...]) -> None:
+def check_shareable(source: SourceModel, workloads: tuple[str, ...]) -> None:
     """Raise InputError, with reason and way out, if these workloads cannot share the model's queue."""
     config = source.config
     if keeps_sequences(config):
